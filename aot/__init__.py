@@ -1,0 +1,66 @@
+"""Ahead-of-time compiler for trained models: the public API.
+
+    module = aot.compile("model.onnx", targets=["host"])
+    module.save("model.aotm")
+    program = aot.load("model.aotm", device="cpu")
+    outputs = program({"x": array})  # name -> array
+
+Importing this is cheap: the compiler is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, UnsupportedError
+
+if TYPE_CHECKING:
+    from aot import builder
+    from aot.api import CompiledModule, compile, load
+    from aot.inspection import inspect
+    from aot.loader import Program
+    from aot.verification import Verification, verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AotError",
+    "CompileError",
+    "CompiledModule",
+    "InternalError",
+    "Program",
+    "RuntimeFailure",
+    "UnsupportedError",
+    "Verification",
+    "__version__",
+    "builder",
+    "compile",
+    "inspect",
+    "load",
+    "verify",
+]
+
+_WHERE = {
+    "CompiledModule": "aot.api",
+    "Program": "aot.loader",
+    "Verification": "aot.verification",
+    "compile": "aot.api",
+    "inspect": "aot.inspection",
+    "load": "aot.api",
+    "verify": "aot.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "builder":
+        return importlib.import_module("aot.builder")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'aot' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

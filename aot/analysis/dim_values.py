@@ -1,0 +1,126 @@
+"""What the elements of small integer tensors are, as dims: shape arithmetic done at compile time.
+
+Owns the walk over definitions; what an op does to elements is its record's reference. Never
+changes a function, and its answers hold only as long as nobody else does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aot.errors import InternalError
+from aot.ir.core import Function, Op, Value
+from aot.ir.dims import DimExpr
+from aot.ir.types import DType, TensorType
+from aot.ops import dim_semantics as ds
+from aot.ops.record import Array, Call, Kind
+
+_KINDS = frozenset({Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, Kind.SHAPE})
+
+
+class DimValues:
+    """Elements of a function's tensors, found on demand and remembered.
+
+    Attributes:
+        MAX_ELEMENTS: larger tensors are data, not shapes, and are never known.
+    """
+
+    MAX_ELEMENTS = 1 << 14
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._known: dict[Value, Array | None] = {}
+
+    def of(self, value: Value) -> Array | None:
+        """The elements of an integer or bool tensor as an object array of dims (or bools).
+
+        None if they are not the same function of the symbols in every run, as far as can be seen.
+        """
+        if value.type.dtype.is_float:
+            return None
+        found = self._find(value)
+        return None if found is None else found.astype(object)
+
+    def known(self, value: Value) -> Array | None:
+        """As `of`, floats included, in the value's dtype where no element is symbolic."""
+        return self._find(value)
+
+    def _find(self, wanted: Value) -> Array | None:
+        stack = [wanted]
+        while stack:
+            value = stack[-1]
+            if value in self._known:
+                stack.pop()
+                continue
+            op = value.op
+            if op is None or not _may_be_known(op):
+                self._known[value] = None
+                continue
+            missing = [operand for operand in _read_operands(op) if operand not in self._known]
+            if missing:
+                stack.extend(missing)
+                continue
+            for result, elements in zip(op.results, self._evaluate(op), strict=True):
+                self._known[result] = elements
+        return self._known[wanted]
+
+    def _evaluate(self, op: Op) -> list[Array | None]:
+        inputs: list[Any] = [None] * len(op.operands)
+        for number, operand in enumerate(op.operands):
+            if operand is None or op.record.kind is Kind.SHAPE:
+                continue
+            inputs[number] = self._known[operand]
+            if inputs[number] is None:
+                return [None] * len(op.results)
+        is_symbolic = any(a is not None and a.dtype == object for a in inputs) or any(
+            _has_symbol(attr) for attr in op.attrs.values())
+        if is_symbolic and not op.record.takes_dims:
+            return [None] * len(op.results)
+        call = Call(op.record, op.operand_types, op.attrs, op.origin,
+                    result_types=tuple(result.type for result in op.results), is_exact=True)
+        assert op.record.reference is not None
+        try:
+            results = op.record.reference(call, inputs)
+        except ds.UndecidedError:
+            return [None] * len(op.results)
+        return [_canonical(np.asarray(elements), result.type)
+                for elements, result in zip(results, op.results, strict=True)]
+
+
+def _read_operands(op: Op) -> list[Value]:
+    if op.record.kind is Kind.SHAPE:
+        return []
+    return [operand for operand in op.operands if operand is not None]
+
+
+def _may_be_known(op: Op) -> bool:
+    record = op.record
+    is_constant = record.kind is Kind.STRUCTURE and not op.operands
+    return ((is_constant or record.kind in _KINDS) and record.reference is not None and not record.writes
+            and not record.has_side_effects and not op.blocks
+            and all(_is_small(result.type) for result in op.results)
+            and all(_is_small(operand.type) for operand in _read_operands(op)))
+
+
+def _is_small(type: TensorType) -> bool:
+    count = type.element_count
+    return type.is_static and isinstance(count, int) and count <= DimValues.MAX_ELEMENTS
+
+
+def _has_symbol(attr: object) -> bool:
+    if isinstance(attr, tuple):
+        return any(_has_symbol(item) for item in attr)
+    return isinstance(attr, DimExpr)
+
+
+def _canonical(elements: Array, type: TensorType) -> Array:
+    """Object arrays only where an element is symbolic; else the type's dtype."""
+    if elements.shape != type.shape:
+        raise InternalError(f"elements of shape {elements.shape} for a value of type {type}")
+    if elements.dtype != object:
+        return elements
+    if any(isinstance(item, DimExpr) for item in elements.flat):
+        return elements if type.dtype is not DType.BOOL else elements.astype(bool)
+    return elements.astype(type.dtype.numpy)

@@ -1,0 +1,129 @@
+"""`aot.compile` and `aot.load`: the compiler and the runtime behind two calls.
+
+Owns the public signatures and the turning of loose arguments into typed options; all work is the
+pipeline's and the loader's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from aot.errors import CompileError
+from aot.ir.dims import Dim
+from aot.ir.dims import parse as parse_dim
+from aot.link.module import ModuleImage, module_bytes, write_module
+from aot.loader import Program
+from aot.loader import load as load_program
+from aot.options import CompileOptions, Progress, no_progress
+
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """A compiled model, not yet a file.
+
+    Attributes:
+        image: what the file will hold.
+        stats: counts and seconds of the compile, with the keys of `aotc compile --stats`.
+    """
+
+    image: ModuleImage
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return module_bytes(self.image)
+
+    def to_bytes(self) -> bytes:
+        """The module file's bytes; the same for the same model, options and version."""
+        return self._bytes
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the module file, whole or not at all.
+
+        Raises:
+            CompileError: `path` cannot be written.
+        """
+        write_module(self.image, path)
+
+
+def compile(
+    model: Any,
+    *,
+    targets: Sequence[str] = ("host",),
+    input_shapes: Mapping[str, Sequence[int | str | Dim]] | None = None,
+    input_values: Mapping[str, ArrayLike] | None = None,
+    optimize: str = "balanced",
+    dump_ir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> CompiledModule:
+    """Compiles a model for one or more targets.
+
+    Args:
+        model: a path of an ONNX file or of text IR, the bytes of one, an `onnx.ModelProto`, or a
+            module made with `aot.builder`.
+        targets: names (`aotc targets` lists them) or paths of target files; one variant each, best
+            first. "host" is the best target for this machine.
+        input_shapes: input name -> dims; a number binds an extent, a text such as "H" or "2*H"
+            names it and leaves it open.
+        input_values: input name -> value; the input is compiled in as a constant.
+        optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
+        dump_ir: a folder that gets the IR after each pass.
+        progress: called with each stage's name, items done and items in all.
+
+    Raises:
+        CompileError: the model or an option is wrong.
+        UnsupportedError: the model needs what there is not; lists everything at once.
+    """
+    from aot.pipeline import compile_module
+
+    options = CompileOptions(
+        targets=tuple(targets) if not isinstance(targets, str) else (targets,),
+        input_shapes={name: _dims(name, dims) for name, dims in (input_shapes or {}).items()},
+        input_values=dict(input_values or {}),
+        optimize=optimize,
+        dump_ir=None if dump_ir is None else Path(dump_ir),
+    )
+    compilation = compile_module(model, options, progress or no_progress)
+    return CompiledModule(compilation.image, compilation.stats)
+
+
+def _dims(name: str, dims: Sequence[int | str | Dim]) -> tuple[Dim, ...]:
+    made: list[Dim] = []
+    for dim in dims:
+        try:
+            made.append(parse_dim(dim) if isinstance(dim, str) else dim)
+        except ValueError as error:
+            raise CompileError(f"shape of input {name!r}: {error}") from error
+        if isinstance(made[-1], int) and made[-1] < 0:
+            raise CompileError(f"shape of input {name!r}: extent {made[-1]} is negative")
+    return tuple(made)
+
+
+def load(
+    module: str | os.PathLike[str] | bytes | CompiledModule,
+    device: str = "cpu",
+    *,
+    entry: str | None = None,
+    target: str | None = None,
+) -> Program:
+    """Loads a compiled module to run it here.
+
+    Args:
+        module: a path, which is mapped, the file's bytes, or what `aot.compile` returned.
+        device: "cpu", "vulkan" or "auto", the first variant that runs here.
+        entry: the entry point; the first one if None.
+        target: the target whose variant must be used; the first that runs here if None.
+
+    Raises:
+        RuntimeFailure: no such file, not a module, damaged, or no variant for this machine.
+    """
+    source = module.to_bytes() if isinstance(module, CompiledModule) else module
+    return load_program(source, device, entry=entry, target=target)

@@ -1,0 +1,159 @@
+"""Conversions between element types, f16 in integer arithmetic where a target lacks it.
+
+Owns Cast: saturation, NaN to 0, one rounding. Like all emission, inline code only.
+"""
+
+from __future__ import annotations
+
+from aot.backends.cpu.assembler import Assembler, Value, integer, real
+from aot.backends.cpu.traits import Traits
+from aot.errors import InternalError
+from aot.ir.types import DType
+
+
+def convert(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
+    """`a` of `source` converted by value, scalar or vector."""
+    if source is to:
+        return a
+    if to is DType.BOOL:
+        return _to_bool(asm, traits, a, source)
+    if to.is_float:
+        if source.is_float:
+            return _float_to_float(asm, traits, a, source, to)
+        return _integer_to_float(asm, traits, a, source, to)
+    if source.is_float:
+        return _float_to_integer(asm, traits, a, source, to)
+    element = traits.element(to)
+    if source is DType.BOOL:
+        return asm.cast("zext", a, element)
+    width = type_bits(element)
+    if width == a.type.bits:
+        return a
+    if width < a.type.bits:
+        return asm.cast("trunc", a, element)
+    return asm.cast("sext" if source.is_signed else "zext", a, element)
+
+
+def type_bits(element: str) -> int:
+    """Width of an integer type's name."""
+    return int(element[1:])
+
+
+def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
+    if source is DType.F16:
+        bits = asm.cast("bitcast", a, "i16")
+        size = asm.op("and", bits, integer(0x7FFF, bits.type))
+        return asm.icmp("ne", size, integer(0, bits.type))
+    if source.is_float:
+        return asm.fcmp("une", a, real(0.0, a.type))
+    return asm.icmp("ne", a, integer(0, a.type))
+
+
+def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType,
+                      to: DType) -> Value:
+    if source is DType.F16:
+        a = half_to_float(asm, traits, a)
+    element = traits.element(to)
+    _check_wide(traits, a.type.element, type_bits(element))
+    name = "llvm.fptosi.sat" if to.is_signed else "llvm.fptoui.sat"
+    result = a.type.of(element)
+    return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")
+
+
+def _integer_to_float(asm: Assembler, traits: Traits, a: Value, source: DType,
+                      to: DType) -> Value:
+    # By way of f32 to f16: integers that f32 rounds are beyond f16's range.
+    element = "float" if to is DType.F16 else traits.element(to)
+    _check_wide(traits, element, a.type.bits)
+    value = asm.cast("sitofp" if source.is_signed else "uitofp", a, element)
+    return float_to_half(asm, traits, value) if to is DType.F16 else value
+
+
+def _check_wide(traits: Traits, float_element: str, integer_bits: int) -> None:
+    """64-bit integers, and f64 without a unit for it, have no inline conversions there."""
+    target = traits.target
+    if target.word_bytes == 4 and integer_bits == 64:
+        raise InternalError(f"a cast between floats and 64-bit integers reached code generation "
+                            f"for {target.name}")
+    if float_element == "double" and not target.computes(DType.F64):
+        raise InternalError(f"a cast with f64 reached code generation for {target.name}")
+
+
+def _float_to_float(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
+    if source is DType.F16:
+        a = half_to_float(asm, traits, a)
+        if to is DType.F32:
+            return a
+    elif to is DType.F16 and source is DType.F64:
+        return float_to_half(asm, traits, _double_to_odd_float(asm, traits, a))
+    elif to is DType.F16:
+        return float_to_half(asm, traits, a)
+    _check_wide(traits, "double", 32)
+    return asm.cast("fpext" if to is DType.F64 else "fptrunc", a, traits.element(to))
+
+
+def _double_to_odd_float(asm: Assembler, traits: Traits, a: Value) -> Value:
+    """f64 to f32 rounded to odd, so that rounding again to f16 rounds only once."""
+    _check_wide(traits, "double", 32)
+    near = asm.cast("fptrunc", a, "float")
+    back = asm.cast("fpext", near, "double")
+    bits = asm.cast("bitcast", near, "i32")
+    size = asm.call("llvm.fabs", a.type, [a], a.type.mangled)
+    back_size = asm.call("llvm.fabs", a.type, [back], a.type.mangled)
+    is_above = asm.cast("zext", asm.fcmp("ogt", back_size, size), "i32")
+    is_inexact = asm.cast("zext", asm.fcmp("one", back, a), "i32")
+    odd = asm.op("or", asm.op("sub", bits, is_above), is_inexact)
+    # A value that overflowed f32 stays infinite: stepping back gives f32's largest, beyond f16's.
+    return asm.cast("bitcast", odd, "float")
+
+
+def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
+    """f16, or its bits, as f32."""
+    if traits.has_half:
+        return asm.cast("fpext", a, "float")
+    wide = asm.cast("zext", a, "i32")
+
+    def constant(value: int) -> Value:
+        return integer(value, wide.type)
+
+    size = asm.op("and", wide, constant(0x7FFF))
+    sign = asm.op("shl", asm.op("and", wide, constant(0x8000)), constant(16))
+    shifted = asm.op("shl", size, constant(13))
+    normal = asm.op("add", shifted, constant((127 - 15) << 23))
+    special = asm.op("or", shifted, constant(0x7F800000))
+    # Denormals count in steps of 2^-24; as an integer no unit can flush them.
+    small = asm.op("fmul", asm.cast("sitofp", size, "float"), real(2.0**-24, wide.type.of("float")))
+    result = asm.select(asm.icmp("ult", size, constant(0x0400)), asm.cast("bitcast", small, "i32"),
+                        asm.select(asm.icmp("uge", size, constant(0x7C00)), special, normal))
+    # Signalling NaNs come out quiet, as from an instruction.
+    is_nan = asm.cast("zext", asm.icmp("ugt", size, constant(0x7C00)), "i32")
+    result = asm.op("or", result, asm.op("shl", is_nan, constant(22)))
+    return asm.cast("bitcast", asm.op("or", result, sign), "float")
+
+
+def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
+    """f32 as f16, or its bits; to nearest, ties to even."""
+    if traits.has_half:
+        return asm.cast("fptrunc", a, "half")
+    bits = asm.cast("bitcast", a, "i32")
+
+    def constant(value: int) -> Value:
+        return integer(value, bits.type)
+
+    size = asm.op("and", bits, constant(0x7FFFFFFF))
+    sign = asm.op("lshr", asm.op("and", bits, constant(0x80000000)), constant(16))
+    # Normal: rebias, round half to even on the 13 bits that go; a carry moves the exponent.
+    odd = asm.op("and", asm.op("lshr", size, constant(13)), constant(1))
+    rounded = asm.op("add", asm.op("add", size, constant(0xFFF - (112 << 23))), odd)
+    normal = asm.op("lshr", rounded, constant(13))
+    # Denormal: adding 0.5 aligns the value so that its last bit weighs 2^-24.
+    half = real(0.5, a.type)
+    aligned = asm.op("fadd", asm.cast("bitcast", size, "float"), half)
+    small = asm.op("sub", asm.cast("bitcast", aligned, "i32"), constant(0x3F000000))
+    result = asm.select(asm.icmp("ult", size, constant(0x38800000)), small, normal)
+    # 65520 and above round to infinity.
+    result = asm.select(asm.icmp("uge", size, constant(0x477FF000)), constant(0x7C00), result)
+    payload = asm.op("or", asm.op("and", asm.op("lshr", size, constant(13)), constant(0x3FF)),
+                     constant(0x7E00))
+    result = asm.select(asm.icmp("ugt", size, constant(0x7F800000)), payload, result)
+    return asm.cast("trunc", asm.op("or", result, sign), "i16")

@@ -1,0 +1,480 @@
+"""Loads and stores: addresses, guards and masks, for scalars and for vector loops.
+
+Owns how an access of a Buffer or Scratch becomes LLVM loads and stores. A guarded load without a
+mask register reads zeros from the image instead of branching; a guarded store branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
+from aot.backends.cpu.lanes import Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
+from aot.backends.cpu.scopes import Scopes
+from aot.backends.cpu.scratch import ScratchPlan
+from aot.backends.cpu.traits import Traits
+from aot.errors import InternalError
+from aot.ir import dims
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.expr import Binary, Const, Expr, Size, Var, dim_of
+from aot.ir.types import DType
+from aot.kernels.ir import Buffer, BufferClass, Kernel, Scratch
+
+# Position of the buffers' and other pointers in aot_dispatch_t.
+_FIELDS = {BufferClass.CONSTANTS: 0, BufferClass.ARENA: 1, BufferClass.INPUTS: 2,
+           BufferClass.OUTPUTS: 3}
+_PARAMS_FIELD = 4
+_SCRATCH_FIELD = 5
+INVARIANT = ", !invariant.load !0"
+# Worker scratch and buffers never overlap.
+_BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
+_SCRATCH_SCOPE = ", !alias.scope !5, !noalias !3"
+METADATA = ("!0 = !{}", '!1 = !{!"memory"}', '!2 = !{!"buffers", !1}', "!3 = !{!2}",
+            '!4 = !{!"scratch", !1}', "!5 = !{!4}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """Where an access goes: `pointer + lane * step` elements, or a pointer per lane."""
+
+    pointer: Value
+    step: Value | None = None
+    pointers: tuple[Value, ...] = ()
+
+    @property
+    def is_uniform(self) -> bool:
+        return self.step is None and not self.pointers
+
+    @property
+    def is_unit(self) -> bool:
+        return self.step is not None and self.step.number == 1
+
+
+class Memory:
+    """Accesses of one kernel's memory; `evaluate` gives the value of an index expression."""
+
+    def __init__(self, kernel: Kernel, lanes: Lanes, scopes: Scopes, plan: ScratchPlan,
+                 evaluate: Callable[[Expr], Laned]) -> None:
+        self.kernel = kernel
+        self.lanes = lanes
+        self.asm: Assembler = lanes.asm
+        self.traits: Traits = lanes.traits
+        self.scopes = scopes
+        self.plan = plan
+        self.evaluate = evaluate
+        self.words = {p: i for i, p in enumerate(kernel.params)}
+        self.dims = DimEvaluator(lanes, self.symbol)
+        self.lane_index: list[Value | None] = [None, None, None]
+        self.zeros_bytes = 0
+        self._fields: dict[int, Value] = {}
+        self._params: dict[object, Value] = {}
+        self._bases: dict[object, Value] = {}
+        self._by_name = {p.name: p for p in kernel.params if p.dtype is DType.INDEX}
+
+    # What the entry block loads.
+
+    def field(self, position: int) -> Value:
+        """A pointer of the dispatch."""
+        if position not in self._fields:
+            here, self.asm.current = self.asm.current, self.asm.entry
+            width = self.traits.target.word_bytes
+            address = self.asm.offset(Value("%dispatch", PTR), self.lanes.constant(position * width))
+            self._fields[position] = self.asm.load(PTR, address, width, INVARIANT)
+            self.asm.current = here
+        return self._fields[position]
+
+    def param(self, param: object) -> Value:
+        """A parameter's value."""
+        if param not in self._params:
+            word = self.words.get(param)  # type: ignore[call-overload]
+            name, dtype = param.name, param.dtype  # type: ignore[attr-defined]
+            width = self.traits.target.word_bytes
+            if word is None:
+                raise InternalError(f"kernel {self.kernel.name}: {name} is not a parameter")
+            if self.traits.bytes_of(dtype) > width:
+                raise InternalError(f"kernel {self.kernel.name}: parameter {name} of {dtype} does "
+                                    f"not fit into a word of {width} bytes")
+            block = self.field(_PARAMS_FIELD)
+            here, self.asm.current = self.asm.current, self.asm.entry
+            address = self.asm.offset(block, self.lanes.constant(word * width))
+            type_ = Type(self.traits.memory_element(dtype))
+            value = self.asm.load(type_, address, self.traits.bytes_of(dtype), INVARIANT)
+            self._params[param] = self.from_memory(value, dtype)
+            self.asm.current = here
+        return self._params[param]
+
+    def symbol(self, name: str) -> Value:
+        """A dim's symbol, which is the INDEX parameter of that name."""
+        if name not in self._by_name:
+            raise InternalError(f"kernel {self.kernel.name}: dim symbol {name} is not a parameter")
+        return self.param(self._by_name[name])
+
+    def base(self, memory: Buffer | Scratch) -> Value:
+        """Address of the first element."""
+        if memory not in self._bases:
+            if isinstance(memory, Buffer):
+                start, offset = self.field(_FIELDS[memory.binding]), self.param(memory.offset)
+            else:
+                slot = self.plan.slots[memory]
+                if slot.offset is None:
+                    count = 1
+                    for extent in memory.shape:
+                        count *= extent
+                    type_ = Type(self.traits.memory_element(memory.dtype))
+                    self._bases[memory] = self.asm.alloca(type_, count, 64)
+                    return self._bases[memory]
+                start = self.field(_SCRATCH_FIELD)
+                offset = self.lanes.constant(slot.offset)
+            here, self.asm.current = self.asm.current, self.asm.entry
+            self._bases[memory] = self.asm.offset(start, offset)
+            self.asm.current = here
+        return self._bases[memory]
+
+    def from_memory(self, value: Value, dtype: DType) -> Value:
+        if dtype is not DType.BOOL:
+            return value
+        return self.asm.icmp("ne", value, integer(0, value.type))
+
+    def to_memory(self, value: Value, dtype: DType) -> Value:
+        return self.asm.cast("zext", value, "i8") if dtype is DType.BOOL else value
+
+    def zeros(self, bytes_: int) -> Value:
+        """Address of at least that many zero bytes in the image: what guarded loads read."""
+        self.zeros_bytes = max(self.zeros_bytes, bytes_)
+        return Value("@zeros", PTR)
+
+    # Addresses.
+
+    def address(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> Address:
+        """Where element `indices` lies in each lane."""
+        strides = memory.strides if isinstance(memory, Buffer) else _dense(memory.shape)
+        if len(indices) != len(strides):
+            raise InternalError(f"kernel {self.kernel.name}: {memory.name} has {len(strides)} dims,"
+                                f" accessed with {len(indices)} indices")
+        terms: dict[Expr, Dim] = {}
+        constant: Dim = 0
+        for e, stride in zip(indices, strides, strict=True):
+            constant = dims.add(constant, self._linear(e, stride, terms))
+        fixed = constant.constant if isinstance(constant, DimExpr) else constant
+        total: Laned = self.dims.value(dims.add(constant, -fixed))
+        # Outer loops' parts first, so that a partial sum is invariant in the inner loops.
+        for e in sorted(terms, key=self.scopes.depth):
+            scale = self.dims.value(terms[e])
+            part = self.lanes.index_binary("mul", self.evaluate(e), scale, is_nonnegative=False)
+            total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
+        return self._at(memory, total, fixed)
+
+    def _at(self, memory: Buffer | Scratch, elements: Laned, fixed: int) -> Address:
+        size = self.traits.bytes_of(memory.dtype)
+        base = self._copy_of(memory)
+
+        def pointer(count: Value) -> Value:
+            scaled = self.asm.op("mul", count, self.lanes.constant(size))
+            moved = self.asm.offset(base, scaled)
+            return self.asm.offset(moved, self.lanes.constant(fixed * size))
+
+        if isinstance(elements, Affine):
+            return Address(pointer(elements.base), elements.step)
+        if isinstance(elements, PerLane):
+            pointers = tuple(pointer(v) for v in elements.values)
+            return Address(pointers[0], None, pointers)
+        return Address(pointer(elements))
+
+    def _copy_of(self, memory: Buffer | Scratch) -> Value:
+        """The base of the current lane's copy, for scratch that lanes have their own of."""
+        base = self.base(memory)
+        if isinstance(memory, Buffer) or self.plan.slots[memory].copies == (1, 1, 1):
+            return base
+        copies = self.plan.slots[memory].copies
+        copy = self.lanes.constant(0)
+        for axis in (2, 1, 0):
+            lane = self.lane_index[axis] or self.lanes.constant(0)
+            copy = self.asm.op("mul", copy, self.lanes.constant(copies[axis]))
+            copy = self.asm.op("add", copy, lane)
+        size = self.traits.bytes_of(memory.dtype)
+        for extent in memory.shape:
+            size *= extent
+        return self.asm.offset(base, self.asm.op("mul", copy, self.lanes.constant(size)))
+
+    def _linear(self, e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
+        """Adds `scale * e` to `terms` as a sum of products; the part without variables comes
+        back. Copies of unrolled loops are told apart by it alone."""
+        dim = dim_of(e)
+        if dim is not None:
+            return dims.multiply(scale, dim)
+        if isinstance(e, Var):
+            value = self.scopes.known.get(e)
+            if isinstance(value, Value) and value.number is not None and not value.type.lanes:
+                return dims.multiply(scale, value.number)
+        if isinstance(e, Binary) and e.op in ("add", "sub"):
+            other = scale if e.op == "add" else dims.multiply(scale, -1)
+            return dims.add(self._linear(e.a, scale, terms), self._linear(e.b, other, terms))
+        if isinstance(e, Binary) and e.op == "mul":
+            for x, y in ((e.a, e.b), (e.b, e.a)):
+                factor = dim_of(y)
+                if factor is not None and isinstance(y, Const | Size):
+                    return self._linear(x, dims.multiply(scale, factor), terms)
+        terms[e] = dims.add(terms.get(e, 0), scale)
+        if terms[e] == 0:
+            del terms[e]
+        return 0
+
+    # Loads.
+
+    def load(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], dtype: DType,
+             guard: Value | None, other: Laned | None, mask: Value | None) -> Laned:
+        """The element, or `other` (0 where there is none) in lanes where `guard` does not hold;
+        lanes outside `mask` read nothing and have any value."""
+        if guard is not None and guard.number == 0:
+            return self.zero(dtype) if other is None else other
+        address = self.address(memory, indices)
+        type_ = Type(self.traits.memory_element(dtype))
+        size = self.traits.bytes_of(dtype)
+        metadata = self._metadata(memory, is_load=True)
+        if address.is_uniform:
+            loaded = self._load_uniform(address.pointer, type_, size, metadata, guard, mask)
+        elif address.is_unit:
+            fallback = self._fallback(other, dtype)
+            loaded = self._load_unit(address, type_, size, metadata, guard, mask, fallback)
+        else:
+            loaded = self._load_gather(address, type_, size, metadata,
+                                       self.lanes.mask_and(guard, mask))
+        result = self.from_memory(loaded, dtype)
+        if guard is not None and guard.number is None:
+            result = self._choose(guard, result, other, dtype)
+        if dtype is DType.INDEX and result.type.lanes:
+            return self.lanes.per_lane(lambda i: self.asm.extract(result, i))
+        return result
+
+    def _choose(self, guard: Value, result: Value, other: Laned | None, dtype: DType) -> Value:
+        """`other` where the guard does not hold; guarded loads give 0 there already."""
+        if other is None or isinstance(other, Value) and _is_zero(other):
+            # A uniform load under a lane's guard was made for any lane, so it is not 0 in all.
+            if not (guard.type.lanes and not result.type.lanes):
+                return result
+        otherwise = self.zero(dtype) if other is None else other
+        if guard.type.lanes or result.type.lanes or not is_uniform(otherwise):
+            return self.asm.select(self.lanes.vector(guard) if guard.type.lanes else guard,
+                                   self.lanes.vector(result), self.lanes.vector(otherwise))
+        assert isinstance(otherwise, Value)
+        return self.asm.select(guard, result, otherwise)
+
+    def zero(self, dtype: DType) -> Value:
+        type_ = Type(self.traits.element(dtype))
+        return real(0.0, type_) if type_.is_float else integer(0, type_)
+
+    def _fallback(self, other: Laned | None, dtype: DType) -> Value:
+        """What a masked load gives in lanes that are off, as it would lie in memory."""
+        if other is None or dtype is DType.INDEX or not is_uniform(other):
+            other = self.zero(dtype)
+        assert isinstance(other, Value)
+        value = self.to_memory(other, dtype)
+        return self.asm.splat(value, self.lanes.count)
+
+    def _metadata(self, memory: Buffer | Scratch, *, is_load: bool) -> str:
+        if isinstance(memory, Buffer):
+            if memory.binding in (BufferClass.CONSTANTS, BufferClass.INPUTS) and is_load:
+                return INVARIANT + _BUFFER_SCOPE
+            return _BUFFER_SCOPE
+        return _SCRATCH_SCOPE if self.plan.slots[memory].offset is not None else ""
+
+    def _load_uniform(self, pointer: Value, type_: Type, size: int, metadata: str,
+                      guard: Value | None, mask: Value | None) -> Value:
+        condition = self.lanes.mask_and(guard, mask)
+        if condition is not None and condition.number != 1:
+            pointer = self.asm.select(self.lanes.any(condition), pointer, self.zeros(size))
+        return self.asm.load(type_, pointer, size, metadata)
+
+    def _load_unit(self, address: Address, type_: Type, size: int, metadata: str,
+                   guard: Value | None, mask: Value | None, fallback: Value) -> Value:
+        vector = Type(type_.element, self.lanes.count)
+        condition = self.lanes.mask_and(guard, mask)
+        if condition is None or condition.number == 1:
+            return self.asm.load(vector, address.pointer, size, metadata)
+        if not condition.type.lanes:
+            safe = self.zeros(size * vector.lanes)
+            pointer = self.asm.select(condition, address.pointer, safe)
+            return self.asm.load(vector, pointer, size, metadata)
+        if self.traits.has_masked(size):
+            return self._masked_load(vector, address.pointer, size, condition, fallback)
+        full, partial, done = (self.asm.block(h) for h in ("full", "partial", "done"))
+        self.asm.branch(self.lanes.all(condition), full, partial)
+        self.asm.enter(full)
+        whole = self.asm.load(vector, address.pointer, size, metadata)
+        self.asm.jump(done)
+        self.asm.enter(partial)
+        if self.traits.target.has("avx2") and size >= 4:
+            part = self._masked_load(vector, address.pointer, size, condition, fallback)
+        else:
+            part = self._load_by_lane(vector, address.pointer, size, condition, fallback)
+        last = self.asm.current
+        self.asm.jump(done)
+        self.asm.enter(done)
+        return self.asm.phi(vector, [(whole, full), (part, last)])
+
+    def _masked_load(self, vector: Type, pointer: Value, size: int, mask: Value,
+                     fallback: Value) -> Value:
+        name = f"llvm.masked.load.{vector.mangled}.p0"
+        self.asm.declarations[name] = f"declare {vector} @{name}(ptr, {mask.type}, {vector})"
+        return self.asm.emit(vector, f"call {vector} @{name}(ptr align {size} {pointer.ref}, "
+                                     f"{mask}, {fallback})")
+
+    def _load_by_lane(self, vector: Type, pointer: Value, size: int, mask: Value,
+                      fallback: Value) -> Value:
+        """Through memory, lane by lane in a loop: rare, so it is kept small."""
+        element = Type(vector.element)
+        slot = self.asm.alloca(element, vector.lanes, 64)
+        self.asm.store(fallback, slot, size)
+
+        def move(offset: Value) -> None:
+            value = self.asm.load(element, self.asm.offset(pointer, offset), size)
+            self.asm.store(value, self.asm.offset(slot, offset), size)
+
+        self._for_lanes(mask, size, move)
+        return self.asm.load(vector, slot, size)
+
+    def _for_lanes(self, mask: Value, size: int, body: Callable[[Value], None]) -> None:
+        """Runs `body` with the byte offset of each lane that is set."""
+        asm = self.asm
+        bits = asm.cast("zext", self.lanes.bits(mask), "i64" if mask.type.lanes > 32 else "i32")
+        head, step, taken, done = (asm.block(h) for h in ("lanes", "next", "lane", "done"))
+        before = asm.current
+        asm.jump(head)
+        asm.enter(head)
+        position = len(head.lines)
+        lane = Value(asm.fresh("lane"), bits.type)
+        asm.emit_void("")
+        bit = asm.op("and", asm.op("lshr", bits, lane), integer(1, bits.type))
+        asm.branch(asm.icmp("ne", bit, integer(0, bits.type)), taken, step)
+        asm.enter(taken)
+        index = self.lanes.index
+        wide = asm.cast("trunc" if bits.type.bits > index.bits else "zext", lane, index.element)
+        body(asm.op("mul", wide, self.lanes.constant(size)))
+        asm.jump(step)
+        asm.enter(step)
+        following = asm.op("add", lane, integer(1, bits.type))
+        head.lines[position] = (f"{lane.ref} = phi {bits.type} [ 0, %{before.label} ], "
+                                f"[ {following.ref}, %{step.label} ]")
+        asm.branch(asm.icmp("eq", following, integer(mask.type.lanes, bits.type)), done, head)
+        asm.enter(done)
+
+    def _load_gather(self, address: Address, type_: Type, size: int, metadata: str,
+                     condition: Value | None) -> Value:
+        if condition is not None and condition.number == 1:
+            condition = None
+        values = []
+        for lane in range(self.lanes.count):
+            pointer = self._lane_pointer(address, lane, size)
+            if condition is not None:
+                bit = self.asm.extract(condition, lane) if condition.type.lanes else condition
+                pointer = self.asm.select(bit, pointer, self.zeros(size))
+            values.append(self.asm.load(type_, pointer, size, metadata))
+        return self.asm.gather(values)
+
+    def _lane_pointer(self, address: Address, lane: int, size: int) -> Value:
+        if address.pointers:
+            return address.pointers[lane]
+        assert address.step is not None
+        distance = self.asm.op("mul", address.step, self.lanes.constant(lane * size))
+        return self.asm.offset(address.pointer, distance)
+
+    # Stores.
+
+    def store(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], value: Laned,
+              guard: Value | None, mask: Value | None) -> None:
+        """Writes the element of each lane where `guard` and `mask` hold."""
+        address = self.address(memory, indices)
+        condition = self.lanes.mask_and(guard, mask)
+        if condition is not None and condition.number == 1:
+            condition = None
+        if condition is not None and condition.number == 0:
+            return
+        size = self.traits.bytes_of(memory.dtype)
+        metadata = self._metadata(memory, is_load=False)
+        if address.is_uniform:
+            if not is_uniform(value):
+                raise InternalError(f"kernel {self.kernel.name}: the lanes of a vector loop store "
+                                    f"different values to one element of {memory.name}")
+            assert isinstance(value, Value)
+            scalar = self.to_memory(value, memory.dtype)
+            if condition is not None:
+                condition = self.lanes.any(condition)
+            self._when(condition, lambda: self.asm.store(scalar, address.pointer, size, metadata))
+            return
+        vector = self.to_memory(self.lanes.vector(value), memory.dtype)
+        if condition is not None and not condition.type.lanes:
+            uniform = condition
+            self._when(uniform, lambda: self._store_lanes(address, vector, size, metadata, None))
+        else:
+            self._store_lanes(address, vector, size, metadata, condition)
+
+    def _store_lanes(self, address: Address, vector: Value, size: int, metadata: str,
+                     mask: Value | None) -> None:
+        if not address.is_unit:
+            for lane in range(self.lanes.count):
+                pointer = self._lane_pointer(address, lane, size)
+                scalar = self.asm.extract(vector, lane)
+                bit = None if mask is None else self.asm.extract(mask, lane)
+                self._when(bit, lambda s=scalar, p=pointer:  # type: ignore[misc]
+                           self.asm.store(s, p, size, metadata))
+            return
+        if mask is None:
+            self.asm.store(vector, address.pointer, size, metadata)
+        elif self.traits.has_masked(size):
+            self._masked_store(vector, address.pointer, size, mask)
+        else:
+            full, partial, done = (self.asm.block(h) for h in ("full", "partial", "done"))
+            self.asm.branch(self.lanes.all(mask), full, partial)
+            self.asm.enter(full)
+            self.asm.store(vector, address.pointer, size, metadata)
+            self.asm.jump(done)
+            self.asm.enter(partial)
+            self._store_by_lane(vector, address.pointer, size, mask)
+            self.asm.jump(done)
+            self.asm.enter(done)
+
+    def _masked_store(self, vector: Value, pointer: Value, size: int, mask: Value) -> None:
+        name = f"llvm.masked.store.{vector.type.mangled}.p0"
+        self.asm.declarations[name] = f"declare void @{name}({vector.type}, ptr, {mask.type})"
+        self.asm.emit_void(f"call void @{name}({vector}, ptr align {size} {pointer.ref}, {mask})")
+
+    def _store_by_lane(self, vector: Value, pointer: Value, size: int, mask: Value) -> None:
+        if self.traits.target.has("avx2") and size >= 4:
+            self._masked_store(vector, pointer, size, mask)
+            return
+        element = Type(vector.type.element)
+        slot = self.asm.alloca(element, vector.type.lanes, 64)
+        self.asm.store(vector, slot, size)
+
+        def move(offset: Value) -> None:
+            value = self.asm.load(element, self.asm.offset(slot, offset), size)
+            self.asm.store(value, self.asm.offset(pointer, offset), size)
+
+        self._for_lanes(mask, size, move)
+
+    def _when(self, condition: Value | None, body: Callable[[], None]) -> None:
+        """Runs `body` where the scalar condition holds."""
+        if condition is None or condition.number == 1:
+            body()
+            return
+        if condition.number == 0:
+            return
+        taken, done = self.asm.block("when"), self.asm.block("done")
+        self.asm.branch(condition, taken, done)
+        self.asm.enter(taken)
+        body()
+        self.asm.jump(done)
+        self.asm.enter(done)
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _is_zero(value: Value) -> bool:
+    return value.number == 0 or value.ref in ("0x0000000000000000", "0xH0000")

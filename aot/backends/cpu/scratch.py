@@ -1,0 +1,126 @@
+"""Where a kernel's scratch lives on a CPU: in registers and on the stack, or in worker memory.
+
+Owns the offsets into a worker's scratch memory and the copies that lanes need, because a CPU runs
+the lanes of a workgroup one after another. Emits nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from aot.backends.cpu.traits import Traits
+from aot.errors import InternalError
+from aot.ir.expr import Expr, Load, children
+from aot.kernels.ir import For, If, Kernel, Let, LoopKind, Scratch, Space, Stmt, Store
+from aot.target import Target
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one scratch lives.
+
+    Attributes:
+        offset: bytes into the worker's memory, or None on the stack, where what is indexed by
+            constants becomes registers.
+        copies: lanes along x, y and z that each have their own copy; 1 where they share.
+    """
+
+    offset: int | None
+    copies: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class ScratchPlan:
+    slots: dict[Scratch, Slot]
+    bytes: int
+
+
+def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
+    """Places every scratch of `kernel`.
+
+    Raises:
+        InternalError: REGISTER scratch takes more than the target's stack bound.
+    """
+    carried = _carried_by_lanes(kernel)
+    sizes = kernel.workgroup_size
+    slots: dict[Scratch, Slot] = {}
+    offset = stack_bytes = 0
+    for scratch in kernel.scratch:
+        copies = sizes if scratch in carried else (1, 1, 1)
+        taken = prod(scratch.shape) * traits.bytes_of(scratch.dtype) * prod(copies)
+        if scratch.space is Space.REGISTER and prod(copies) == 1:
+            stack_bytes += taken
+            if stack_bytes > traits.target.max_stack_bytes:
+                raise InternalError(
+                    f"kernel {kernel.name}: scratch {scratch.name} takes the stack to {stack_bytes}"
+                    f" bytes, target {traits.target.name} allows {traits.target.max_stack_bytes}")
+            slots[scratch] = Slot(None, copies)
+        else:
+            slots[scratch] = Slot(offset, copies)
+            offset += -(-taken // ALIGNMENT) * ALIGNMENT
+    return ScratchPlan(slots, offset)
+
+
+def scratch_bytes(kernel: Kernel, target: Target) -> int:
+    """Bytes of worker memory that a workgroup of `kernel` needs, 64-byte aligned."""
+    return plan_scratch(kernel, Traits.of(target)).bytes
+
+
+def _carried_by_lanes(kernel: Kernel) -> set[Scratch]:
+    """REGISTER scratch that lanes store to and that outlives one run of one lane's code."""
+    stored: set[Scratch] = set()
+    uses: dict[Scratch, set[For | None]] = {}
+    repeated: set[Scratch] = set()
+
+    def visit(body: tuple[Stmt, ...], lane_loop: For | None, is_repeated: bool) -> None:
+        for stmt in body:
+            for scratch in _scratches_of(stmt):
+                uses.setdefault(scratch, set()).add(lane_loop)
+                if is_repeated:
+                    repeated.add(scratch)
+            if isinstance(stmt, Store) and isinstance(stmt.target, Scratch) and lane_loop:
+                stored.add(stmt.target)
+            if isinstance(stmt, If):
+                visit(stmt.then, lane_loop, is_repeated)
+                visit(stmt.otherwise, lane_loop, is_repeated)
+            elif isinstance(stmt, For):
+                # The outermost LANE loop counts: lanes inside it run to its end one by one.
+                is_lane = stmt.kind is LoopKind.LANE
+                repeats = lane_loop is None and not is_lane and stmt.kind is not LoopKind.WORKGROUP
+                visit(stmt.body, lane_loop or (stmt if is_lane else None), is_repeated or repeats)
+
+    visit(kernel.body, None, False)
+    return {s for s in stored if s.space is Space.REGISTER and (len(uses[s]) > 1 or s in repeated)}
+
+
+def _scratches_of(stmt: Stmt) -> set[Scratch]:
+    """Scratch that the statement itself stores to or loads from, its body left out."""
+    match stmt:
+        case Store():
+            found = {stmt.target} if isinstance(stmt.target, Scratch) else set()
+            roots = [*stmt.indices, stmt.value, *([stmt.guard] if stmt.guard is not None else [])]
+        case Let():
+            found, roots = set(), [stmt.value]
+        case If():
+            found, roots = set(), [stmt.condition]
+        case _:
+            return set()
+    return found | {e.source for e in loads(roots) if isinstance(e.source, Scratch)}
+
+
+def loads(roots: list[Expr]) -> list[Load]:
+    """Every Load in `roots`, once."""
+    seen: set[Expr] = set()
+    stack, found = list(roots), []
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Load):
+            found.append(e)
+        stack.extend(children(e))
+    return found

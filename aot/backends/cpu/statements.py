@@ -1,0 +1,379 @@
+"""Emits statements: loops of every kind, conditions as branches or masks, stores.
+
+Owns how a loop runs on a CPU: the grid comes in as arguments, lanes and parallel loops run one
+after another, vector loops become SIMD in pieces that fit the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer
+from aot.backends.cpu.expressions import Expressions
+from aot.backends.cpu.lanes import Affine, Lanes
+from aot.backends.cpu.memory import Memory
+from aot.backends.cpu.scopes import Scopes
+from aot.backends.cpu.scratch import loads, plan_scratch
+from aot.backends.cpu.traits import Traits
+from aot.errors import InternalError
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Cast, Expr, Load, children
+from aot.ir.types import DType
+from aot.kernels.ir import (
+    Barrier,
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+    walk,
+)
+
+_MAX_UNROLLED_PIECES = 4
+
+
+class KernelEmitter:
+    """Writes one kernel's function body."""
+
+    def __init__(self, kernel: Kernel, traits: Traits) -> None:
+        self.kernel = kernel
+        self.traits = traits
+        self.asm = Assembler()
+        self.lanes = Lanes(self.asm, traits)
+        self.scopes = Scopes()
+        self.plan = plan_scratch(kernel, traits)
+        self.expressions = Expressions(self.lanes, self.scopes)
+        self.memory = Memory(kernel, self.lanes, self.scopes, self.plan, self.expressions.evaluate)
+        self.expressions.memory = self.memory
+
+    def run(self) -> None:
+        """Emits everything; the text is in `asm`."""
+        start = self.asm.block("body")
+        self.asm.enter(start)
+        self.body(self.kernel.body)
+        self.asm.emit_void("ret void")
+        self.asm.current = self.asm.entry
+        self.asm.jump(start)
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            match stmt:
+                case For():
+                    self.loop(stmt)
+                case Let():
+                    self.let(stmt)
+                case Store():
+                    self.store(stmt)
+                case If():
+                    self.branch(stmt)
+                case Barrier():
+                    pass  # lanes run to the end of each LANE loop before anything after it
+
+    def scoped(self, body: tuple[Stmt, ...], *, is_region: bool) -> None:
+        self.scopes.open(is_region=is_region)
+        self.body(body)
+        self.scopes.close()
+
+    # Simple statements. Each has a scope for what it loads: the next may load something else.
+
+    def let(self, stmt: Let) -> None:
+        self.scopes.open(is_region=False)
+        value = self.expressions.root(stmt.value)
+        self.scopes.close()
+        self.scopes.bind(stmt.var, value,
+                         is_nonnegative=self.scopes.facts(stmt.value).is_nonnegative)
+
+    def store(self, stmt: Store) -> None:
+        self.scopes.open(is_region=False)
+        guard = self.expressions.condition(stmt.guard)
+        value = self.expressions.root(stmt.value)
+        target = stmt.target
+        if stmt.value.dtype is not target.dtype:
+            raise InternalError(f"store of {stmt.value.dtype} to {target.name} of {target.dtype}")
+
+        def write() -> None:
+            self.memory.store(target, stmt.indices, value, guard, self.expressions.mask)
+
+        missing = self.missing_lanes(target)
+        if missing:
+            self.for_copies(missing, write)
+        else:
+            write()
+        self.scopes.close()
+
+    def missing_lanes(self, target: object) -> list[int]:
+        """Axes on which `target` has copies and no LANE loop runs: a uniform store fills all."""
+        if not isinstance(target, Scratch):
+            return []
+        copies = self.plan.slots[target].copies
+        return [axis for axis in range(3)
+                if copies[axis] > 1 and self.memory.lane_index[axis] is None]
+
+    def for_copies(self, axes: list[int], write: Callable[[], None]) -> None:
+        if not axes:
+            write()
+            return
+        axis = axes[0]
+
+        def body(lane: Value) -> None:
+            self.memory.lane_index[axis] = lane
+            self.for_copies(axes[1:], write)
+            self.memory.lane_index[axis] = None
+
+        self.counted(self.kernel.workgroup_size[axis], body)
+
+    def branch(self, stmt: If) -> None:
+        self.scopes.open(is_region=False)
+        condition = self.expressions.condition(stmt.condition)
+        self.scopes.close()
+        assert condition is not None
+        if condition.number is not None:
+            self.scoped(stmt.then if condition.number else stmt.otherwise, is_region=True)
+        elif condition.type.lanes:
+            self.masked(condition, stmt.then)
+            if stmt.otherwise:
+                inverse = self.asm.op("xor", condition, integer(1, condition.type))
+                self.masked(inverse, stmt.otherwise)
+        else:
+            self.branches(condition, lambda: self.scoped(stmt.then, is_region=True),
+                          (lambda: self.scoped(stmt.otherwise, is_region=True))
+                          if stmt.otherwise else None)
+
+    def branches(self, condition: Value, then: Callable[[], None],
+                 otherwise: Callable[[], None] | None) -> None:
+        taken, done = self.asm.block("then"), self.asm.block("done")
+        other = self.asm.block("else") if otherwise else done
+        self.asm.branch(condition, taken, other)
+        self.asm.enter(taken)
+        then()
+        self.asm.jump(done)
+        if otherwise:
+            self.asm.enter(other)
+            otherwise()
+            self.asm.jump(done)
+        self.asm.enter(done)
+
+    def masked(self, condition: Value, body: tuple[Stmt, ...]) -> None:
+        """Runs `body` in the lanes where `condition` holds."""
+        outer = self.expressions.mask
+        self.expressions.mask = self.lanes.mask_and(outer, condition)
+        # Values of pure expressions are right in every lane, so they outlive the mask.
+        self.scoped(body, is_region=False)
+        self.expressions.mask = outer
+
+    # Loops.
+
+    def loop(self, stmt: For) -> None:
+        match stmt.kind:
+            case LoopKind.WORKGROUP:
+                argument = Value(f"%{'xyz'[stmt.axis]}", Type("i32"))
+                index = self.asm.cast("zext", argument, self.lanes.index.element)
+                self.scopes.open(is_region=False)
+                self.scopes.bind(stmt.var, index, is_nonnegative=True)
+                self.body(stmt.body)
+                self.scopes.close()
+            case LoopKind.UNROLLED:
+                self.unrolled(stmt)
+            case LoopKind.VECTOR:
+                self.vector(stmt)
+            case LoopKind.LANE:
+                self.lane_loop(stmt)
+            case _:
+                self.serial(stmt)
+
+    def serial(self, stmt: For) -> None:
+        self.counted(stmt.extent, lambda i: self.iteration(stmt, i, is_region=True))
+
+    def iteration(self, stmt: For, index: Value | Affine, *, is_region: bool) -> None:
+        self.scopes.open(is_region=is_region)
+        self.scopes.bind(stmt.var, index, is_nonnegative=True)
+        self.body(stmt.body)
+        self.scopes.close()
+
+    def counted(self, extent: Dim, body: Callable[[Value], None]) -> None:
+        """`body` for 0 <= i < extent, in order."""
+        asm, one = self.asm, self.lanes.constant(1)
+        count = self.memory.dims.value(extent)
+        if count.number == 1:
+            body(self.lanes.constant(0))
+            return
+        head, done = asm.block("loop"), asm.block("done")
+        if count.number is not None and count.number <= 0:
+            return
+        if count.number is None:
+            ready = asm.block("enter")
+            asm.branch(asm.icmp("sgt", count, self.lanes.constant(0)), ready, done)
+            asm.enter(ready)
+        before = asm.current
+        asm.jump(head)
+        asm.enter(head)
+        index = Value(asm.fresh("i"), self.lanes.index)
+        asm.emit_void("")
+        body(index)
+        following = asm.op("add nuw nsw", index, one)
+        head.lines[0] = (f"{index.ref} = phi {index.type} [ 0, %{before.label} ], "
+                         f"[ {following.ref}, %{asm.current.label} ]")
+        asm.branch(asm.icmp("slt", following, count), head, done)
+        asm.enter(done)
+
+    def unrolled(self, stmt: For) -> None:
+        for i in range(_constant_extent(stmt)):
+            self.iteration(stmt, self.lanes.constant(i), is_region=False)
+
+    def lane_loop(self, stmt: For) -> None:
+        def body(index: Value) -> None:
+            self.memory.lane_index[stmt.axis] = index
+            self.iteration(stmt, index, is_region=True)
+            self.memory.lane_index[stmt.axis] = None
+
+        self.counted(_constant_extent(stmt), body)
+
+    # Vector loops.
+
+    def vector(self, stmt: For) -> None:
+        extent = _constant_extent(stmt)
+        is_spread = _indexes_registers(stmt, self.scopes)
+        if self.lanes.count or not self.traits.has_vectors or extent == 1:
+            # Registers are told apart by constants, so a loop over them is spelled out.
+            if is_spread or self.lanes.count:
+                self.unrolled(stmt)
+            else:
+                self.serial(stmt)
+            return
+        whole = None if is_spread else self.all_guards(stmt)
+        if whole is None:
+            self.pieces(stmt, extent, is_spread)
+            return
+        condition, guards = whole
+
+        def guarded_by_none() -> None:
+            self.scopes.open(is_region=True)
+            for guard in guards:
+                self.scopes.assume(guard, integer(1, Type("i1")))
+            self.pieces(stmt, extent, is_spread)
+            self.scopes.close()
+
+        self.branches(condition, guarded_by_none, lambda: self.serial(stmt))
+
+    def pieces(self, stmt: For, extent: int, is_spread: bool) -> None:
+        """The loop in vectors that the machine has; whole where a loop runs inside it, because
+        then each piece would run that loop again."""
+        width = extent
+        if not any(isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
+                   for s in walk(stmt.body)):
+            width = min(extent, max(2, self.traits.target.vector_bytes
+                                    // _widest_bytes(stmt.body)))
+        count, rest = divmod(extent, width)
+        if is_spread or count <= _MAX_UNROLLED_PIECES:
+            for i in range(count):
+                self.piece(stmt, self.lanes.constant(i * width), width, is_region=False)
+        else:
+            def body(i: Value) -> None:
+                first = self.asm.op("mul", i, self.lanes.constant(width))
+                self.piece(stmt, first, width, is_region=True)
+
+            self.counted(count, body)
+        if rest:
+            self.piece(stmt, self.lanes.constant(count * width), rest, is_region=False)
+
+    def piece(self, stmt: For, first: Value, width: int, *, is_region: bool) -> None:
+        if width == 1:
+            self.iteration(stmt, first, is_region=is_region)
+            return
+        self.lanes.count = width
+        self.iteration(stmt, Affine(first, self.lanes.constant(1)), is_region=is_region)
+        self.lanes.count = 0
+        self.expressions.mask = None
+
+    def all_guards(self, stmt: For) -> tuple[Value, list[Expr]] | None:
+        """Where masks are dear: the guards of `stmt` that are cheap to know for all lanes at once,
+        and the scalar that is true when all of them are."""
+        if self.traits.has_masked(4):
+            return None
+        self.scopes.open(is_region=False)
+        self.lanes.count = _constant_extent(stmt)
+        self.scopes.bind(stmt.var, Affine(self.lanes.constant(0), self.lanes.constant(1)),
+                         is_nonnegative=True)
+        bound = set(self.scopes.known)
+        total: Value | None = None
+        found: list[Expr] = []
+        for guard in _guards(stmt.body):
+            facts = self.scopes.facts(guard)
+            if facts.has_load or facts.needs_expansion or stmt.var not in facts.variables or (
+                    not facts.variables <= bound):
+                continue
+            mask = self.expressions.evaluate(guard)
+            assert isinstance(mask, Value)
+            if mask.type.lanes and mask in self.lanes.all_of:
+                total = self.lanes.mask_and(total, self.lanes.all_of[mask])
+                found.append(guard)
+        self.lanes.count = 0
+        self.scopes.close()
+        return None if total is None else (total, found)
+
+
+def _constant_extent(stmt: For) -> int:
+    if not isinstance(stmt.extent, int):
+        raise InternalError(f"{stmt.kind.value} loop over {stmt.var.name} has extent {stmt.extent}")
+    return stmt.extent
+
+
+def _guards(body: tuple[Stmt, ...]) -> list[Expr]:
+    """Every condition in `body` that keeps lanes from memory, once, in order."""
+    found: dict[Expr, None] = {}
+    for stmt in walk(body):
+        if isinstance(stmt, If):
+            found[stmt.condition] = None
+        if isinstance(stmt, Store) and stmt.guard is not None:
+            found[stmt.guard] = None
+        for load in loads(_roots(stmt)):
+            if load.guard is not None:
+                found[load.guard] = None
+    return list(found)
+
+
+def _roots(stmt: Stmt) -> list[Expr]:
+    match stmt:
+        case Store():
+            return [*stmt.indices, stmt.value, *([stmt.guard] if stmt.guard is not None else [])]
+        case Let():
+            return [stmt.value]
+        case If():
+            return [stmt.condition]
+    return []
+
+
+def _indexes_registers(stmt: For, scopes: Scopes) -> bool:
+    """Whether the loop's variable picks elements of REGISTER scratch."""
+    for inner in walk(stmt.body):
+        accesses = [(x.source, x.indices) for x in loads(_roots(inner))]
+        if isinstance(inner, Store):
+            accesses.append((inner.target, inner.indices))
+        for memory, indices in accesses:
+            if isinstance(memory, Scratch) and memory.space is Space.REGISTER and any(
+                    stmt.var in scopes.facts(i).variables for i in indices):
+                return True
+    return False
+
+
+def _widest_bytes(body: tuple[Stmt, ...]) -> int:
+    """Size of the widest element that `body` computes with, indices left out."""
+    widest = 1
+    seen: set[Expr] = set()
+    for stmt in walk(body):
+        stack = _roots(stmt)
+        if isinstance(stmt, Store):
+            widest = max(widest, stmt.target.dtype.bytes)
+        while stack:
+            e = stack.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if e.dtype is not DType.INDEX and isinstance(e, Load | Binary | Cast):
+                widest = max(widest, e.dtype.bytes)
+            stack.extend(children(e))
+    return widest

@@ -1,0 +1,91 @@
+"""What a CPU target's features mean to code generation: which operations are one instruction.
+
+Owns the reading of LLVM feature names. Everything a module beside this asks about a target that is
+not a number in its file is asked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.backends.cpu.assembler import Type
+from aot.errors import InternalError
+from aot.ir.types import DType
+from aot.target import Target
+
+_ELEMENTS = {DType.F32: "float", DType.F64: "double", DType.I8: "i8", DType.U8: "i8",
+             DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
+             DType.I64: "i64", DType.U64: "i64", DType.BOOL: "i1"}
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Answers about one target.
+
+    Attributes:
+        has_fma: multiply-add with one rounding.
+        has_half: conversion between f16 and f32.
+        has_half_math: arithmetic in f16.
+        has_rounding: floor, ceil, trunc and round to even of floats.
+        has_nan_extrema: a minimum and a maximum that propagate NaN.
+        has_division: integer division; without it i32 goes by way of f64.
+        has_vectors: SIMD registers of more than one f32.
+    """
+
+    target: Target
+    has_fma: bool
+    has_half: bool
+    has_half_math: bool
+    has_rounding: bool
+    has_nan_extrema: bool
+    has_division: bool
+
+    @staticmethod
+    def of(target: Target) -> Traits:
+        if not target.is_cpu:
+            raise InternalError(f"target {target.name} is not a cpu")
+
+        def any_of(*features: str) -> bool:
+            return any(target.has(f) for f in features)
+
+        arch = target.arch
+        is_arm32 = arch in ("arm", "thumb")
+        return Traits(
+            target=target,
+            has_fma=arch == "aarch64" or any_of("fma", "vfp4", "vfp4d16sp", "f"),
+            has_half=arch == "aarch64" or any_of("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin",
+                                                 "zfh"),
+            has_half_math=any_of("fullfp16", "avx512fp16"),
+            has_rounding=arch == "aarch64" or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
+            has_nan_extrema=arch == "aarch64",
+            has_division=not is_arm32 or any_of("hwdiv-arm" if arch == "arm" else "hwdiv"))
+
+    @property
+    def has_vectors(self) -> bool:
+        return self.target.lanes(DType.F32) > 1
+
+    @property
+    def index(self) -> Type:
+        """Type of INDEX values: as wide as a pointer."""
+        return Type(f"i{8 * self.target.word_bytes}")
+
+    def element(self, dtype: DType) -> str:
+        """LLVM's type of a value in registers; f16 is carried as bits where it is foreign."""
+        if dtype is DType.INDEX:
+            return self.index.element
+        if dtype is DType.F16:
+            return "half" if self.has_half else "i16"
+        return _ELEMENTS[dtype]
+
+    def memory_element(self, dtype: DType) -> str:
+        """LLVM's type of an element in memory: bool takes a byte."""
+        return "i8" if dtype is DType.BOOL else self.element(dtype)
+
+    def bytes_of(self, dtype: DType) -> int:
+        """Size of an element in memory; INDEX lives in scratch only, as wide as a pointer."""
+        return self.target.word_bytes if dtype is DType.INDEX else dtype.bytes
+
+    def has_masked(self, element_bytes: int) -> bool:
+        """Whether loads and stores of vectors under a mask are one cheap instruction."""
+        return (self.target.has("avx512vl") and (element_bytes >= 4 or self.target.has("avx512bw"))
+                or self.target.has("v"))

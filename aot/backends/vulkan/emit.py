@@ -1,0 +1,242 @@
+"""Kernel IR to a compute shader: the statements, and what each kind of loop becomes.
+
+WORKGROUP and LANE loops become builtins, UNROLLED and small VECTOR loops are written out, all
+others are structured loops. Scratch that `placement` promoted lives in SSA values, joined by phis
+where control flow meets. Expressions and memory have modules of their own.
+"""
+
+from __future__ import annotations
+
+from aot.backends.vulkan.assembler import Assembler, FunctionBody
+from aot.backends.vulkan.expressions import Expressions
+from aot.backends.vulkan.memory import Memory
+from aot.backends.vulkan.parameters import Parameters
+from aot.backends.vulkan.placement import Placement, place, shared_bytes
+from aot.backends.vulkan.shader import ENTRY_POINT, PARAM_BUFFER_BYTES, Shader
+from aot.backends.vulkan.spirv import BuiltIn, MemorySemantics, Op, Scope
+from aot.backends.vulkan.values import Linear, Values
+from aot.errors import InternalError
+from aot.ir.dims import bounds
+from aot.kernels.ir import (
+    Barrier,
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    Scratch,
+    Stmt,
+    Store,
+    walk,
+)
+from aot.target import Target, VulkanLimits
+
+Register = tuple[Scratch, int]
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> Shader:
+    """The shader of a kernel that `aot.kernels.verifier.verify` accepts.
+
+    Raises:
+        InternalError: the kernel breaks a limit of the target, or computes in a type that
+            legalisation should have removed.
+    """
+    limits = target.vulkan
+    if limits is None:
+        raise InternalError(f"target {target.name} is not a vulkan target")
+    check_limits(kernel, limits)
+    return _Emitter(kernel, limits).compile()
+
+
+def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
+    """Refuses a workgroup that the target cannot run."""
+    size = kernel.workgroup_size
+    lanes = size[0] * size[1] * size[2]
+    if lanes > limits.max_workgroup_invocations:
+        raise InternalError(f"kernel {kernel.name}: a workgroup of {lanes} lanes, more than the "
+                            f"target's {limits.max_workgroup_invocations}")
+    for axis, (lane_count, most) in enumerate(zip(size, limits.max_workgroup_size, strict=True)):
+        if lane_count > most:
+            raise InternalError(f"kernel {kernel.name}: {lane_count} lanes on axis {axis}, more "
+                                f"than the target's {most}")
+
+
+class _Emitter:
+    """One kernel on its way to words."""
+
+    def __init__(self, kernel: Kernel, limits: VulkanLimits) -> None:
+        self.kernel = kernel
+        self.asm = Assembler()
+        self.body = FunctionBody(self.asm)
+        self.values = Values(self.asm, self.body)
+        self.placement: Placement = place(kernel, limits)
+        self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
+        self.memory = Memory(kernel, self.placement, self.params)
+        self.expressions = Expressions(kernel.name, self.values, self.memory)
+
+    def compile(self) -> Shader:
+        self.statements(self.kernel.body)
+        size = self.kernel.workgroup_size
+        words = self.asm.finish(self.body, size, ENTRY_POINT)
+        return Shader(
+            words=words,
+            workgroup_size=size,
+            bindings=tuple(sorted(self.memory.bindings, key=lambda b: b.value)),
+            param_words=len(self.kernel.params),
+            push_constant_bytes=self.params.push_constant_bytes,
+            param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
+            shared_bytes=shared_bytes(self.kernel),
+            capabilities=tuple(c.name.title() for c in self.asm.capabilities))
+
+    # Statements
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            self.expressions.start_statement()
+            match stmt:
+                case Let():
+                    self.expressions.environment[stmt.var] = self.expressions.value(stmt.value)
+                case Store():
+                    self.store(stmt)
+                case If():
+                    self.branch(self.expressions.scalar(stmt.condition), stmt.then, stmt.otherwise)
+                case For():
+                    self.loop(stmt)
+                case Barrier():
+                    self.barrier()
+
+    def store(self, stmt: Store) -> None:
+        if stmt.guard is None:
+            self.plain_store(stmt)
+            return
+        guard = self.expressions.scalar(stmt.guard)
+        bits = self.values.bits(guard)
+        if bits is not None:
+            if bits:
+                self.plain_store(stmt)
+            return
+        plain = Store(stmt.target, stmt.indices, stmt.value)
+        self.branch(guard, (plain,), ())
+
+    def plain_store(self, stmt: Store) -> None:
+        value = self.expressions.stored(stmt.value)
+        indices = [self.expressions.index(i) for i in stmt.indices]
+        if isinstance(stmt.target, Scratch):
+            if isinstance(value, tuple):
+                raise InternalError(f"kernel {self.kernel.name}: scratch {stmt.target.name} is "
+                                    f"{stmt.target.dtype}, which legalisation should have removed")
+            self.memory.store_scratch(stmt.target, indices, value)
+        else:
+            self.memory.store_buffer(stmt.target, indices, value)
+
+    def barrier(self) -> None:
+        scope = self.values.u32(Scope.WORKGROUP)
+        semantics = self.values.u32(
+            MemorySemantics.ACQUIRE_RELEASE | MemorySemantics.WORKGROUP_MEMORY)
+        self.body.emit(Op.CONTROL_BARRIER, scope, scope, semantics)
+        self.memory.changed()
+
+    # Conditions
+
+    def branch(self, condition: int, then: tuple[Stmt, ...],
+               otherwise: tuple[Stmt, ...]) -> None:
+        bits = self.values.bits(condition)
+        if bits is not None:
+            self.statements(then if bits else otherwise)
+            return
+        registers = self.memory.registers
+        before = dict(registers)
+        self.values.open_scope(condition)
+        selection = self.body.open_if(condition, has_else=bool(otherwise))
+        self.statements(then)
+        after_then = dict(registers)
+        self.memory.registers = dict(before)
+        if otherwise:
+            self.values.reopen_scope(condition)
+            self.body.open_else(selection)
+            self.statements(otherwise)
+        then_block, else_block = self.body.close_if(selection)
+        self.values.close_scope()
+        self.merge(after_then, dict(self.memory.registers), then_block, else_block)
+
+    def merge(self, then: dict[Register, int], otherwise: dict[Register, int],
+              then_block: int, else_block: int) -> None:
+        """Joins promoted scratch after a condition."""
+        merged: dict[Register, int] = {}
+        for key in (then | otherwise):
+            zero = self.memory.zero(key[0])
+            a, b = then.get(key, zero), otherwise.get(key, zero)
+            if a != b:
+                phi = self.body.phi(self.memory.register_type(key[0]),
+                                    [(a, then_block), (b, else_block)])
+                a = self.values.define(phi.id)
+            merged[key] = a
+        self.memory.registers = merged
+        self.memory.changed()
+
+    # Loops
+
+    def loop(self, loop: For) -> None:
+        match loop.kind:
+            case LoopKind.WORKGROUP:
+                self.spread(loop, BuiltIn.WORKGROUP_ID)
+            case LoopKind.LANE:
+                self.spread(loop, BuiltIn.LOCAL_INVOCATION_ID)
+            case _ if loop in self.placement.unrolled:
+                assert isinstance(loop.extent, int)
+                for number in range(loop.extent):
+                    self.expressions.environment[loop.var] = Linear((), number)
+                    self.statements(loop.body)
+            case _:
+                self.structured_loop(loop)
+
+    def spread(self, loop: For, builtin: BuiltIn) -> None:
+        """A loop whose iterations are invocations: the variable is a builtin's component."""
+        if loop.extent == 1:
+            self.expressions.environment[loop.var] = Linear((), 0)
+        else:
+            vector = self.asm.vector(self.asm.u32, 3)
+            whole = self.values.pure(Op.LOAD, vector, self.asm.builtin(builtin))
+            component = self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, whole,
+                                         literals=(loop.axis,))
+            _, most = bounds(loop.extent, {})
+            self.values.remember(component, (0, None if most is None else most - 1))
+            self.expressions.environment[loop.var] = self.values.atom(component)
+        self.statements(loop.body)
+
+    def structured_loop(self, loop: For) -> None:
+        extent = self.params.dim(loop.extent)
+        limit, zero = self.values.id_of(extent), self.values.u32(0)
+        carried = self.carried(loop)
+        registers = self.memory.registers
+        initial = [(self.asm.u32, zero), *(
+            (self.memory.register_type(key[0]), registers.get(key, self.memory.zero(key[0])))
+            for key in carried)]
+        self.values.open_scope()
+        opened = self.body.open_loop(initial)
+        counter = opened.phis[0].id
+        _, most = self.values.range_of(extent)
+        self.values.define(counter, (0, None if most is None else most - 1))
+        for key, phi in zip(carried, opened.phis[1:], strict=True):
+            registers[key] = self.values.define(phi.id)
+        more = self.body.result(Op.S_LESS_THAN, self.asm.boolean, counter, limit)
+        self.body.begin_body(opened, more)
+        self.memory.changed()
+        self.expressions.environment[loop.var] = self.values.atom(counter)
+        self.statements(loop.body)
+        following = self.body.result(Op.I_ADD, self.asm.u32, counter, self.values.u32(1))
+        registers = self.memory.registers
+        self.body.close_loop(opened, [following, *(registers[key] for key in carried)])
+        self.values.close_scope()
+        for key, phi in zip(carried, opened.phis[1:], strict=True):
+            # The header comes before what follows the loop, so a phi is a value of that scope.
+            registers[key] = self.values.define(phi.id)
+        self.memory.changed()
+
+    def carried(self, loop: For) -> list[Register]:
+        """The promoted elements that the loop's body may store, in a fixed order."""
+        stored = {s.target for s in walk(loop.body)
+                  if isinstance(s, Store) and isinstance(s.target, Scratch)}
+        return [(scratch, element) for scratch in self.kernel.scratch if scratch in stored
+                and self.placement.scratch[scratch].is_promoted
+                for element in range(self.placement.elements(scratch))]

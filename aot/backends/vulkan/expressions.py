@@ -1,0 +1,497 @@
+"""Emits scalar expressions: what each node of `aot.ir.expr` is in SPIR-V.
+
+Owns the semantics that GLSL's instructions do not have (NaN-propagating extrema, saturating casts,
+wrapping narrow integers) and what must not reach this backend. Transcendentals are rewritten by
+`aot.kernels.math`, so that a shader computes what the CPU's code computes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
+from aot.backends.vulkan.spirv import Glsl, Op
+from aot.backends.vulkan.values import MASK, UNKNOWN, Linear, Values
+from aot.errors import InternalError, UnsupportedError
+from aot.ir.expr import (
+    COMPARE_OPS,
+    Binary,
+    Bitcast,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Param,
+    Select,
+    Size,
+    Unary,
+    Var,
+    children,
+)
+from aot.ir.types import DType
+from aot.kernels.ir import Scratch
+from aot.kernels.math import expand
+
+# An INDEX is a Linear, a 64-bit integer a Pair, everything else an id.
+Value = int | Linear | Pair
+
+_FLOAT_COMPARE = {"eq": Op.F_ORD_EQUAL, "ne": Op.F_UNORD_NOT_EQUAL, "lt": Op.F_ORD_LESS_THAN,
+                  "le": Op.F_ORD_LESS_THAN_EQUAL, "gt": Op.F_ORD_GREATER_THAN,
+                  "ge": Op.F_ORD_GREATER_THAN_EQUAL}
+_SIGNED_COMPARE = {"eq": Op.I_EQUAL, "ne": Op.I_NOT_EQUAL, "lt": Op.S_LESS_THAN,
+                   "le": Op.S_LESS_THAN_EQUAL, "gt": Op.S_GREATER_THAN,
+                   "ge": Op.S_GREATER_THAN_EQUAL}
+_UNSIGNED_COMPARE = _SIGNED_COMPARE | {
+    "lt": Op.U_LESS_THAN, "le": Op.U_LESS_THAN_EQUAL, "gt": Op.U_GREATER_THAN,
+    "ge": Op.U_GREATER_THAN_EQUAL}
+_FLOAT_BINARY = {"add": Op.F_ADD, "sub": Op.F_SUB, "mul": Op.F_MUL, "div": Op.F_DIV}
+_FLOAT_UNARY = {"abs": Glsl.F_ABS, "sqrt": Glsl.SQRT, "floor": Glsl.FLOOR, "ceil": Glsl.CEIL,
+                "trunc": Glsl.TRUNC, "round": Glsl.ROUND_EVEN}
+_INTEGER_BINARY = {"add": Op.I_ADD, "sub": Op.I_SUB, "mul": Op.I_MUL, "and": Op.BITWISE_AND,
+                   "or": Op.BITWISE_OR, "xor": Op.BITWISE_XOR, "shl": Op.SHIFT_LEFT_LOGICAL}
+_BOOL_BINARY = {"and": Op.LOGICAL_AND, "or": Op.LOGICAL_OR, "xor": Op.LOGICAL_NOT_EQUAL,
+                "eq": Op.LOGICAL_EQUAL, "ne": Op.LOGICAL_NOT_EQUAL, "min": Op.LOGICAL_AND,
+                "max": Op.LOGICAL_OR}
+_INTEGER_EXTREMUM = {("min", True): Glsl.S_MIN, ("max", True): Glsl.S_MAX,
+                     ("min", False): Glsl.U_MIN, ("max", False): Glsl.U_MAX}
+
+
+def float_bits(value: float) -> int:
+    """The bits of `value` rounded to f32."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(value).view(np.uint32))
+
+
+class Expressions:
+    """Evaluates expressions at the tail; equal pure values are made once."""
+
+    def __init__(self, name: str, values: Values, memory: Memory) -> None:
+        self.name = name
+        self.values = values
+        self.memory = memory
+        self.params = memory.params
+        self.asm = values.asm
+        self.environment: dict[Var, Value] = {}
+        self._memo: dict[Expr, Value] = {}
+        self._expansions: dict[Expr, Expr] = {}
+
+    def fail(self, what: str) -> InternalError:
+        return InternalError(f"kernel {self.name}: {what} cannot be a shader; legalisation should "
+                             "have removed it")
+
+    # Entry points
+
+    def start_statement(self) -> None:
+        """A node is evaluated once a statement; memory may change between statements."""
+        self._memo.clear()
+
+    def value(self, root: Expr) -> Value:
+        """The value of `root`; operands come before their users, without recursion."""
+        root = self._expanded(root)
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in self._memo:
+                stack.pop()
+                continue
+            missing = [c for c in children(node) if c not in self._memo]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self._memo[node] = self._node(node)
+        return self._memo[root]
+
+    def _expanded(self, e: Expr) -> Expr:
+        try:
+            return expand(e, self._expansions)
+        except UnsupportedError as error:
+            raise self.fail(str(error)) from error
+
+    def scalar(self, e: Expr) -> int:
+        """The id of a value of up to 32 bits."""
+        return self._id(self.value(e), e.dtype)
+
+    def index(self, e: Expr) -> Linear:
+        found = self.value(e)
+        if not isinstance(found, Linear):
+            raise InternalError(f"kernel {self.name}: an index is {e.dtype}")
+        return found
+
+    def stored(self, e: Expr) -> int | Pair:
+        """A value in the form that memory takes."""
+        found = self.value(e)
+        return found if isinstance(found, tuple) else self._id(found, e.dtype)
+
+    def constant_bool(self, e: Expr) -> bool | None:
+        """Whether `e`, a BOOL, is known to hold or to fail; None where it is not known."""
+        bits = self.values.bits(self.scalar(e))
+        return None if bits is None else bool(bits)
+
+    def _id(self, value: Value, dtype: DType) -> int:
+        if isinstance(value, Linear):
+            return self.values.id_of(value)
+        if isinstance(value, tuple):
+            raise self.fail(f"arithmetic on {dtype}")
+        return value
+
+    def _wrap(self, value: int, dtype: DType) -> Value:
+        return self.values.atom(value) if dtype is DType.INDEX else value
+
+    # Nodes
+
+    def _node(self, e: Expr) -> Value:
+        match e:
+            case Const():
+                return self._const(e)
+            case Var():
+                if e not in self.environment:
+                    raise InternalError(f"kernel {self.name}: variable {e.name} is not bound")
+                return self.environment[e]
+            case Size():
+                return self.params.dim(e.dim)
+            case Param():
+                return self._param(e)
+            case Load():
+                return self._load(e)
+            case Unary():
+                return self._unary(e)
+            case Binary():
+                return self._binary(e)
+            case Fma():
+                return self._fma(e)
+            case Select():
+                return self._select(e)
+            case Cast():
+                return self._cast(e)
+            case Bitcast():
+                return self._bitcast(e)
+        raise self.fail(f"a {type(e).__name__.lower()}")
+
+    def _const(self, e: Const) -> Value:
+        if e.dtype is DType.INDEX:
+            return Linear((), int(e.value))
+        if e.dtype in WIDE_INTEGERS:
+            return self.values.u32(int(e.value)), self.values.u32(int(e.value) >> 32)
+        if e.dtype is DType.BOOL:
+            return self.values.boolean(bool(e.value))
+        if e.dtype is DType.F16:
+            with np.errstate(over="ignore"):
+                return self.values.f32_bits(float_bits(float(np.float16(e.value))))
+        if e.dtype is DType.F32:
+            return self.values.f32_bits(float_bits(float(e.value)))
+        if e.dtype is DType.F64:
+            raise self.fail("an f64 literal")
+        return self.values.u32(int(e.value))
+
+    def _param(self, e: Param) -> Value:
+        word = self.params.word(e.name)
+        if e.dtype is DType.INDEX:
+            return self.values.atom(word)
+        if e.dtype in WIDE_INTEGERS:
+            return word, self._sign(word) if e.dtype is DType.I64 else self.values.u32(0)
+        if e.dtype is DType.F32:
+            return self.values.pure(Op.BITCAST, self.asm.f32, word)
+        if e.dtype is DType.F16:
+            return self.memory.unpack_half(word)
+        if e.dtype is DType.BOOL:
+            return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, word, self.values.u32(0))
+        if e.dtype is DType.F64:
+            raise self.fail("an f64 parameter")
+        return self._normalise(word, e.dtype)
+
+    def _load(self, e: Load) -> Value:
+        if e.dtype is DType.F64:
+            raise self.fail(f"a load of f64 {e.source.name}")
+        guard = None if e.guard is None else self.scalar(e.guard)
+        if guard is not None and self.values.bits(guard) is not None:
+            if not self.values.bits(guard):
+                assert e.other is not None
+                return self.value(e.other)
+            guard = None
+        indices = [self.index(i) for i in e.indices]
+        loaded = (self.memory.load_scratch(e.source, indices, guard)
+                  if isinstance(e.source, Scratch)
+                  else self.memory.load_buffer(e.source, indices, guard))
+        value: Value = loaded if isinstance(loaded, tuple) else self._wrap(loaded, e.dtype)
+        if guard is None or e.other is None:
+            return value
+        return self._choose(guard, value, self.value(e.other), e.dtype)
+
+    def _choose(self, condition: int, a: Value, b: Value, dtype: DType) -> Value:
+        known = self.values.bits(condition)
+        if known is not None:
+            return a if known else b
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            low, high = (self.values.select(self.asm.u32, condition, x, y)
+                         for x, y in zip(a, b, strict=True))
+            return low, high
+        chosen = self.values.select(self._type(dtype), condition, self._id(a, dtype),
+                                    self._id(b, dtype))
+        if isinstance(a, Linear) and isinstance(b, Linear):
+            return self._chosen_index(chosen, a, b)
+        return self._wrap(chosen, dtype)
+
+    def _chosen_index(self, chosen: int, a: Linear, b: Linear) -> Linear:
+        (low_a, high_a), (low_b, high_b) = self.values.range_of(a), self.values.range_of(b)
+        low = None if low_a is None or low_b is None else min(low_a, low_b)
+        high = None if high_a is None or high_b is None else max(high_a, high_b)
+        if (low, high) != UNKNOWN:
+            self.values.remember(chosen, (low, high))
+        return self.values.atom(chosen)
+
+    def _select(self, e: Select) -> Value:
+        return self._choose(self.scalar(e.condition), self.value(e.a), self.value(e.b), e.dtype)
+
+    def _type(self, dtype: DType) -> int:
+        if dtype is DType.BOOL:
+            return self.asm.boolean
+        if dtype in (DType.F32, DType.F16):
+            return self.asm.f32
+        if dtype is DType.F64:
+            raise self.fail("f64")
+        return self.asm.u32
+
+    def _fma(self, e: Fma) -> Value:
+        result = self.values.glsl(Glsl.FMA, self._type(e.dtype), self.scalar(e.a),
+                                  self.scalar(e.b), self.scalar(e.c))
+        return self._round(result, e.dtype)
+
+    def _round(self, value: int, dtype: DType) -> int:
+        """An f32 result as one of `dtype`."""
+        if dtype is DType.F16:
+            return self.memory.unpack_half(self.memory.pack_half(value))
+        return value
+
+    def _normalise(self, value: int, dtype: DType) -> int:
+        """A u32 result wrapped to the integer `dtype`, extended to 32 bits."""
+        if dtype.bytes >= 4 or dtype is DType.INDEX:
+            return value
+        op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
+        return self.values.pure(op, self.asm.u32, value, self.values.u32(0),
+                                self.values.u32(8 * dtype.bytes))
+
+    def _sign(self, word: int) -> int:
+        return self.values.pure(Op.SHIFT_RIGHT_ARITHMETIC, self.asm.u32, word,
+                                self.values.u32(31))
+
+    # Unary
+
+    def _unary(self, e: Unary) -> Value:
+        if e.op == "not":
+            return self.values.pure(Op.LOGICAL_NOT, self.asm.boolean, self.scalar(e.a))
+        if e.op == "isnan":
+            return self.is_nan(self.scalar(e.a))
+        if e.a.dtype.is_float:
+            return self._float_unary(e)
+        if e.a.dtype is DType.INDEX and e.op == "neg":
+            return self.index(e.a).scaled(-1)
+        table = {"neg": Op.S_NEGATE, "bitnot": Op.NOT}
+        a = self.scalar(e.a)
+        if e.op in table:
+            made = self.values.pure(table[e.op], self.asm.u32, a)
+        elif e.op == "abs":
+            made = self.values.glsl(Glsl.S_ABS, self.asm.u32, a) if e.dtype.is_signed else a
+        else:
+            raise self.fail(f"{e.op} of {e.a.dtype}")
+        return self._wrap(self._normalise(made, e.dtype), e.dtype)
+
+    def _float_unary(self, e: Unary) -> Value:
+        a = self.scalar(e.a)
+        if e.op == "neg":
+            return self.values.pure(Op.F_NEGATE, self.asm.f32, a)
+        if e.op not in _FLOAT_UNARY:
+            raise self.fail(f"{e.op} of {e.dtype}")
+        return self._round(self.values.glsl(_FLOAT_UNARY[e.op], self.asm.f32, a), e.dtype)
+
+    def is_nan(self, value: int) -> int:
+        """By integers: a driver may assume that OpIsNan and comparisons never meet a NaN."""
+        bits = self.values.pure(Op.BITCAST, self.asm.u32, value)
+        magnitude = self.values.pure(Op.BITWISE_AND, self.asm.u32, bits,
+                                     self.values.u32(0x7FFFFFFF))
+        return self.values.pure(Op.U_GREATER_THAN, self.asm.boolean, magnitude,
+                                self.values.u32(0x7F800000))
+
+    # Binary
+
+    def _binary(self, e: Binary) -> Value:
+        dtype = e.a.dtype
+        if dtype is DType.INDEX:
+            found = self._index_binary(e)
+            if found is not None:
+                return found
+        a, b = self.scalar(e.a), self.scalar(e.b)
+        if dtype is DType.BOOL:
+            if e.op not in _BOOL_BINARY:
+                raise self.fail(f"{e.op} of bool")
+            return self.values.pure(_BOOL_BINARY[e.op], self.asm.boolean, a, b)
+        if dtype.is_float:
+            return self._float_binary(e, a, b)
+        return self._wrap(self._integer_binary(e.op, a, b, dtype), e.dtype)
+
+    def _index_binary(self, e: Binary) -> Value | None:
+        a, b = self.index(e.a), self.index(e.b)
+        if e.op in COMPARE_OPS:
+            return self.values.compare(e.op, a, b)
+        match e.op:
+            case "add":
+                return a + b
+            case "sub":
+                return a - b
+            case "mul":
+                return self.values.multiply(a, b)
+            case "floordiv":
+                return self.values.floor_divide(a, b)
+            case "floormod":
+                return self.values.floor_modulo(a, b)
+            case "min" | "max":
+                return self.values.extremum(a, b, is_max=e.op == "max")
+        return None
+
+    def _float_binary(self, e: Binary, a: int, b: int) -> Value:
+        if e.op in COMPARE_OPS:
+            return self.values.pure(_FLOAT_COMPARE[e.op], self.asm.boolean, a, b)
+        if e.op in ("min", "max"):
+            return self._float_extremum(e.op, a, b)
+        if e.op not in _FLOAT_BINARY:
+            raise self.fail(f"{e.op} of {e.dtype}")
+        return self._round(self.values.pure(_FLOAT_BINARY[e.op], self.asm.f32, a, b), e.dtype)
+
+    def _float_extremum(self, op: str, a: int, b: int) -> int:
+        """A NaN operand is the result; GLSL's NMin and NMax drop it, FMin and FMax may."""
+        if self.values.bits(a) is not None:
+            a, b = b, a
+        compare = Op.F_ORD_LESS_THAN if op == "min" else Op.F_ORD_GREATER_THAN
+        bits = self.values.bits(b)
+        if bits is not None and bits & 0x7FFFFFFF <= 0x7F800000:
+            # Written so that a NaN in `a` fails the comparison with the literal and is kept.
+            is_other = self.values.pure(compare, self.asm.boolean, b, a)
+            return self.values.select(self.asm.f32, is_other, b, a)
+        is_first = self.values.pure(compare, self.asm.boolean, a, b)
+        extremum = self.values.select(self.asm.f32, is_first, a, b)
+        return self.values.select(self.asm.f32, self.is_nan(a), a, extremum)
+
+    def _integer_binary(self, op: str, a: int, b: int, dtype: DType) -> int:
+        u32 = self.asm.u32
+        if op in COMPARE_OPS:
+            table = _SIGNED_COMPARE if dtype.is_signed else _UNSIGNED_COMPARE
+            return self.values.pure(table[op], self.asm.boolean, a, b)
+        if op in _INTEGER_BINARY:
+            made = self.values.pure(_INTEGER_BINARY[op], u32, a, b)
+        elif op in ("min", "max"):
+            return self.values.glsl(_INTEGER_EXTREMUM[op, dtype.is_signed], u32, a, b)
+        elif op == "shr":
+            shift = Op.SHIFT_RIGHT_ARITHMETIC if dtype.is_signed else Op.SHIFT_RIGHT_LOGICAL
+            return self.values.pure(shift, u32, a, b)
+        elif op == "div" or (op == "floordiv" and not dtype.is_signed):
+            made = self.values.pure(Op.S_DIV if dtype.is_signed else Op.U_DIV, u32, a, b)
+        elif op in ("floordiv", "floormod"):
+            made = self._floor_division(op, a, b, dtype)
+        else:
+            raise self.fail(f"{op} of {dtype}")
+        return self._normalise(made, dtype)
+
+    def _floor_division(self, op: str, a: int, b: int, dtype: DType) -> int:
+        if dtype.is_signed:
+            quotient, rest = self.values.signed_floor_division(a, b)
+            return quotient if op == "floordiv" else rest
+        quotient = self.values.pure(Op.U_DIV, self.asm.u32, a, b)
+        product = self.values.pure(Op.I_MUL, self.asm.u32, quotient, b)
+        return self.values.pure(Op.I_SUB, self.asm.u32, a, product)
+
+    # Casts
+
+    def _cast(self, e: Cast) -> Value:
+        source, target = e.a.dtype, e.dtype
+        if DType.F64 in (source, target):
+            raise self.fail(f"a cast of {source} to {target}")
+        if source in WIDE_INTEGERS or target in WIDE_INTEGERS:
+            return self._wide_cast(e)
+        if source is DType.INDEX and target is DType.INDEX:
+            return self.value(e.a)
+        a = self.scalar(e.a)
+        if target is DType.BOOL:
+            return self._to_bool(a, source)
+        if source is DType.BOOL:
+            one = self._const(Const(target, 1))
+            zero = self._const(Const(target, 0))
+            return self._choose(a, one, zero, target)
+        if source.is_float:
+            if target.is_float:
+                return self._round(a, target) if source is not target else a
+            return self._wrap(self._float_to_integer(a, target), target)
+        if target.is_float:
+            op = Op.CONVERT_S_TO_F if source.is_signed else Op.CONVERT_U_TO_F
+            return self._round(self.values.pure(op, self.asm.f32, a), target)
+        return self._wrap(self._normalise(a, target), target)
+
+    def _to_bool(self, a: int, source: DType) -> int:
+        if source is DType.BOOL:
+            return a
+        if source.is_float:
+            return self.values.pure(Op.F_UNORD_NOT_EQUAL, self.asm.boolean, a,
+                                    self.values.f32_bits(0))
+        return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, a, self.values.u32(0))
+
+    def _float_to_integer(self, a: int, target: DType) -> int:
+        """Truncates and saturates; NaN gives 0. The instruction is undefined out of range."""
+        bits = 32 if target is DType.INDEX else 8 * target.bytes
+        is_signed = target.is_signed
+        lowest = -(1 << bits - 1) if is_signed else 0
+        highest = (1 << bits - 1) - 1 if is_signed else (1 << bits) - 1
+        f32, u32, pure = self.asm.f32, self.asm.u32, self.values.pure
+        # The largest f32 that is not above `highest`; what is above it converts to `highest`.
+        top = float(np.float32(highest))
+        below = top if top <= highest else float(np.nextafter(np.float32(top), np.float32(0)))
+        number = self.values.select(f32, self.is_nan(a), self.values.f32_bits(0), a)
+        clamped = self.values.glsl(Glsl.F_CLAMP, f32, number,
+                                   self.values.f32_bits(float_bits(float(lowest))),
+                                   self.values.f32_bits(float_bits(below)))
+        op = Op.CONVERT_F_TO_S if is_signed else Op.CONVERT_F_TO_U
+        converted = pure(op, u32, clamped)
+        if below == top:
+            return converted
+        is_above = pure(Op.F_ORD_GREATER_THAN, self.asm.boolean, number,
+                        self.values.f32_bits(float_bits(below)))
+        return self.values.select(u32, is_above, self.values.u32(highest & MASK), converted)
+
+    def _wide_cast(self, e: Cast) -> Value:
+        """Between a 64-bit integer and what a 32-bit target has."""
+        source, target = e.a.dtype, e.dtype
+        value = self.value(e.a)
+        if isinstance(value, tuple):
+            low, high = value
+            if target in WIDE_INTEGERS:
+                return value
+            if target is DType.BOOL:
+                either = self.values.pure(Op.BITWISE_OR, self.asm.u32, low, high)
+                return self._to_bool(either, DType.U32)
+            if target.is_float:
+                raise self.fail(f"a cast of {source} to {target}")
+            return self._wrap(self._normalise(low, target), target)
+        if source.is_float:
+            raise self.fail(f"a cast of {source} to {target}")
+        if source is DType.BOOL:
+            low = self.values.select(self.asm.u32, self._id(value, source), self.values.u32(1),
+                                     self.values.u32(0))
+            return low, self.values.u32(0)
+        low = self._id(value, source)
+        return low, self._sign(low) if source.is_signed else self.values.u32(0)
+
+    def _bitcast(self, e: Bitcast) -> Value:
+        source, target = e.a.dtype, e.dtype
+        if source in WIDE_INTEGERS and target in WIDE_INTEGERS:
+            return self.value(e.a)
+        if source.bytes != target.bytes or source.bytes > 4 or DType.BOOL in (source, target):
+            raise self.fail(f"a bitcast of {source} to {target}")
+        a = self.scalar(e.a)
+        if source is target:
+            return a
+        if DType.F16 in (source, target):
+            if source is DType.F16:
+                return self._normalise(self.memory.pack_half(a), target)
+            return self.memory.unpack_half(a)
+        if source.is_float != target.is_float:
+            return self.values.pure(Op.BITCAST, self._type(target), a)
+        return self._normalise(a, target)

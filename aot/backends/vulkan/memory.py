@@ -1,0 +1,272 @@
+"""Memory of a shader: class buffers and scratch.
+
+Owns addresses and how an element of each type lies in 32-bit words. Values of narrow types come
+out extended to 32 bits, f16 as f32, bool as bool, 64-bit integers as a pair of words.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from aot.backends.vulkan.parameters import Parameters
+from aot.backends.vulkan.placement import Placement, ScratchPlace
+from aot.backends.vulkan.spirv import Glsl, MemorySemantics, Op, Scope, StorageClass
+from aot.backends.vulkan.values import Linear
+from aot.errors import InternalError
+from aot.ir.types import DType
+from aot.kernels.ir import Buffer, BufferClass, Kernel, Scratch, Space
+
+WIDE_INTEGERS = frozenset((DType.I64, DType.U64))
+_READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
+
+# A pair is the low and the high word of a 64-bit integer.
+Pair = tuple[int, int]
+Stored = int | Pair
+
+
+class Memory:
+    """Loads and stores; keeps track of what may have changed since a load."""
+
+    def __init__(self, kernel: Kernel, placement: Placement, params: Parameters) -> None:
+        self.kernel = kernel
+        self.values = params.values
+        self.asm = params.values.asm
+        self.params = params
+        self.places = placement.scratch
+        self.bindings: set[BufferClass] = set()
+        self._buffers: dict[BufferClass, int] = {}
+        self._scratch: dict[Scratch, int] = {}
+        self._version = 0
+        # The SSA values of promoted scratch, by scratch and element.
+        self.registers: dict[tuple[Scratch, int], int] = {}
+
+    def changed(self) -> None:
+        """Forgets loaded values: control flow or a barrier may have changed what they read."""
+        self._version += 1
+
+    # Buffers
+
+    def load_buffer(self, buffer: Buffer, indices: list[Linear], guard: int | None) -> Stored:
+        """An element; where `guard` is false some word that exists is read instead."""
+        size = buffer.dtype.bytes
+        if size >= 4:
+            first = self._word(buffer, indices)
+            low = self._load_word(buffer, self._safe(first, guard))
+            if buffer.dtype not in WIDE_INTEGERS:
+                return self._from_word(low, buffer.dtype)
+            return low, self._load_word(buffer, self._safe(first + Linear((), 1), guard))
+        byte = self._byte(buffer, indices)
+        shift = self._bit_shift(byte)
+        two = self.values.u32(2)
+        word = self.values.atom(self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, byte, two))
+        loaded = self._load_word(buffer, self._safe(word, guard))
+        return self._narrow(loaded, shift, buffer.dtype)
+
+    def store_buffer(self, buffer: Buffer, indices: list[Linear], value: Stored) -> None:
+        if buffer.binding in _READ_ONLY:
+            raise InternalError(f"kernel {self.kernel.name}: store to {buffer.name}, which is "
+                                f"{buffer.binding.name.lower()}")
+        if isinstance(value, tuple):
+            first = self._word(buffer, indices)
+            for n, word in enumerate(value):
+                self._store_word(buffer, first + Linear((), n), word)
+        elif buffer.dtype.bytes == 4:
+            bits = self._as_u32(value) if buffer.dtype is DType.F32 else value
+            self._store_word(buffer, self._word(buffer, indices), bits)
+        else:
+            self._store_narrow(buffer, indices, value)
+        self.changed()
+
+    def _variable(self, binding: BufferClass) -> int:
+        if binding not in self._buffers:
+            is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
+            words = self.asm.runtime_array(self.asm.u32, stride=4)
+            self._buffers[binding] = self.asm.resource(
+                StorageClass.STORAGE_BUFFER, self.asm.block(words, is_written=is_written),
+                binding.value)
+            self.bindings.add(binding)
+        return self._buffers[binding]
+
+    def _elements(self, buffer: Buffer, indices: list[Linear], size: int) -> Linear:
+        """The element's position times `size`."""
+        if len(indices) != len(buffer.strides):
+            raise InternalError(f"kernel {self.kernel.name}: {len(indices)} indices for "
+                                f"{buffer.name} of rank {len(buffer.strides)}")
+        total = Linear(())
+        for index, stride in zip(indices, buffer.strides, strict=True):
+            total = total + self.values.multiply(index, self.params.dim(stride))
+        return total.scaled(size)
+
+    def _word(self, buffer: Buffer, indices: list[Linear]) -> Linear:
+        """The first word of an element of four or eight bytes."""
+        offset = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32,
+                                  self.params.word(buffer.offset.name), self.values.u32(2))
+        return self.values.atom(offset) + self._elements(buffer, indices,
+                                                         buffer.dtype.bytes // 4)
+
+    def _byte(self, buffer: Buffer, indices: list[Linear]) -> int:
+        offset = self.values.atom(self.params.word(buffer.offset.name))
+        return self.values.id_of(offset + self._elements(buffer, indices, buffer.dtype.bytes))
+
+    def _safe(self, word: Linear, guard: int | None) -> int:
+        index = self.values.id_of(word)
+        if guard is None:
+            return index
+        return self.values.select(self.asm.u32, guard, index, self.values.u32(0))
+
+    def _pointer(self, buffer: Buffer, word: int) -> int:
+        return self.values.pure(
+            Op.ACCESS_CHAIN, self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
+            self._variable(buffer.binding), self.values.u32(0), word)
+
+    def _load_word(self, buffer: Buffer, word: int) -> int:
+        version = -1 if buffer.binding in _READ_ONLY else self._version
+        pointer = self._pointer(buffer, word)
+        return self.values.cached((Op.LOAD, version, pointer), lambda: self.values.body.result(
+            Op.LOAD, self.asm.u32, pointer))
+
+    def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
+        self.values.body.emit(Op.STORE, self._pointer(buffer, self.values.id_of(word)), value)
+
+    def _bit_shift(self, byte: int) -> int:
+        """The bit at which the element of byte address `byte` starts in its word."""
+        lane = self.values.pure(Op.BITWISE_AND, self.asm.u32, byte, self.values.u32(3))
+        return self.values.pure(Op.SHIFT_LEFT_LOGICAL, self.asm.u32, lane, self.values.u32(3))
+
+    def _store_narrow(self, buffer: Buffer, indices: list[Linear], value: int) -> None:
+        """Clears and sets the element's bits atomically.
+
+        Neighbours in the word belong to other lanes, which may store them at the same time: each
+        touches no bits but its own, so the order of the four atomics does not matter.
+        """
+        byte = self._byte(buffer, indices)
+        shift = self._bit_shift(byte)
+        u32, pure = self.asm.u32, self.values.pure
+        word = pure(Op.SHIFT_RIGHT_LOGICAL, u32, byte, self.values.u32(2))
+        pointer = self._pointer(buffer, word)
+        mask = self.values.u32((1 << 8 * buffer.dtype.bytes) - 1)
+        hole = pure(Op.NOT, u32, pure(Op.SHIFT_LEFT_LOGICAL, u32, mask, shift))
+        bits = pure(Op.BITWISE_AND, u32, self._narrow_bits(value, buffer.dtype), mask)
+        placed = pure(Op.SHIFT_LEFT_LOGICAL, u32, bits, shift)
+        scope, relaxed = self.values.u32(Scope.DEVICE), self.values.u32(MemorySemantics.RELAXED)
+        for op, operand in ((Op.ATOMIC_AND, hole), (Op.ATOMIC_OR, placed)):
+            self.values.body.result(op, u32, pointer, scope, relaxed, operand)
+
+    # Elements in words
+
+    def _from_word(self, word: int, dtype: DType) -> int:
+        if dtype is DType.F32:
+            return self.values.pure(Op.BITCAST, self.asm.f32, word)
+        return word
+
+    def _as_u32(self, value: int) -> int:
+        return self.values.pure(Op.BITCAST, self.asm.u32, value)
+
+    def _narrow(self, word: int, shift: int, dtype: DType) -> int:
+        """The element that starts at bit `shift` of `word`."""
+        if dtype is DType.F16:
+            moved = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, word, shift)
+            return self.unpack_half(moved)
+        width = self.values.u32(8 * dtype.bytes)
+        op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
+        bits = self.values.pure(op, self.asm.u32, word, shift, width)
+        if dtype is DType.BOOL:
+            return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, bits, self.values.u32(0))
+        return bits
+
+    def _narrow_bits(self, value: int, dtype: DType) -> int:
+        if dtype is DType.BOOL:
+            return self.values.select(self.asm.u32, value, self.values.u32(1), self.values.u32(0))
+        return self.pack_half(value) if dtype is DType.F16 else value
+
+    def unpack_half(self, bits: int) -> int:
+        """The f16 in the low half of a u32, as f32; exact."""
+        pair = self.asm.vector(self.asm.f32, 2)
+        both = self.values.glsl(Glsl.UNPACK_HALF_2X16, pair, bits)
+        return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, both, literals=(0,))
+
+    def pack_half(self, value: int) -> int:
+        """An f32 as an f16 in the low half of a u32; the rounding is the driver's.
+
+        Every driver measured rounds to nearest even; Vulkan asks for one of the two neighbours.
+        """
+        pair = self.asm.vector(self.asm.f32, 2)
+        both = self.values.pure(Op.COMPOSITE_CONSTRUCT, pair, value, self.values.f32_bits(0))
+        return self.values.glsl(Glsl.PACK_HALF_2X16, self.asm.u32, both)
+
+    # Scratch
+
+    def load_scratch(self, scratch: Scratch, indices: list[Linear], guard: int | None) -> int:
+        place = self.places[scratch]
+        if place.is_promoted:
+            element = self._element(scratch, place, indices)
+            if element is None:
+                return self.zero(scratch)  # out of bounds under a guard that fails
+            return self.registers.get((scratch, element), self.zero(scratch))
+        position = self._safe(self._position(scratch, place, indices), guard)
+        pointer = self._scratch_pointer(scratch, place, position)
+        loaded = self.values.cached(
+            (Op.LOAD, self._version, pointer),
+            lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer))
+        if scratch.dtype is DType.BOOL:
+            return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, loaded, self.values.u32(0))
+        return loaded
+
+    def store_scratch(self, scratch: Scratch, indices: list[Linear], value: int) -> None:
+        place = self.places[scratch]
+        if place.is_promoted:
+            element = self._element(scratch, place, indices)
+            if element is None:
+                raise InternalError(f"kernel {self.kernel.name}: a store outside {scratch.name}")
+            self.registers[scratch, element] = value
+            return
+        if scratch.dtype is DType.BOOL:
+            value = self._narrow_bits(value, DType.BOOL)
+        position = self.values.id_of(self._position(scratch, place, indices))
+        self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, place, position), value)
+        self.changed()
+
+    def register_type(self, scratch: Scratch) -> int:
+        """The type of a promoted element's value."""
+        return self.asm.boolean if scratch.dtype is DType.BOOL else self._slot(scratch)
+
+    def _slot(self, scratch: Scratch) -> int:
+        """The type of an element in memory; a bool is kept as a word."""
+        if scratch.dtype in WIDE_INTEGERS or scratch.dtype is DType.F64:
+            raise InternalError(f"kernel {self.kernel.name}: scratch {scratch.name} is "
+                                f"{scratch.dtype}, which legalisation should have removed")
+        return self.asm.f32 if scratch.dtype.is_float else self.asm.u32
+
+    def zero(self, scratch: Scratch) -> int:
+        """What an element holds that was never stored."""
+        return self.asm.constant(self.register_type(scratch), 0)
+
+    def _position(self, scratch: Scratch, place: ScratchPlace,
+                  indices: list[Linear]) -> Linear:
+        total = Linear(())
+        for dim in place.kept:
+            total = total.scaled(scratch.shape[dim]) + indices[dim]
+        return total
+
+    def _element(self, scratch: Scratch, place: ScratchPlace,
+                 indices: list[Linear]) -> int | None:
+        """The number of a promoted element; None outside the scratch."""
+        for dim in place.kept:
+            number = indices[dim].number
+            if number is None:
+                raise InternalError(f"kernel {self.kernel.name}: an index of {scratch.name} is "
+                                    "not a constant")
+            if not 0 <= number < scratch.shape[dim]:
+                return None
+        return self._position(scratch, place, indices).number
+
+    def _scratch_pointer(self, scratch: Scratch, place: ScratchPlace, position: int) -> int:
+        is_shared = scratch.space is Space.WORKGROUP
+        storage = StorageClass.WORKGROUP if is_shared else StorageClass.FUNCTION
+        slot = self._slot(scratch)
+        if scratch not in self._scratch:
+            words = self.asm.array(slot, max(1, prod(place.shape(scratch))))
+            self._scratch[scratch] = (self.asm.variable(storage, words) if is_shared
+                                      else self.values.body.variable(words))
+        return self.values.pure(Op.ACCESS_CHAIN, self.asm.pointer(storage, slot),
+                                self._scratch[scratch], position)

@@ -1,0 +1,226 @@
+"""Decides, before anything is emitted, which loops are unrolled and where scratch lives.
+
+Owns those two decisions and nothing else. Unrolling buys constant indices, which let REGISTER
+scratch become SSA values, and costs words, of which drivers make worse than linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from aot.errors import InternalError
+from aot.ir.expr import Binary, Const, Expr, Load, Var, children
+from aot.kernels.ir import (
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+    walk,
+)
+from aot.target import VulkanLimits
+
+# Beyond about 2.6 k words drivers' compile time grows worse than linearly, and an instruction is
+# about five words: a nest that would unroll to more than this many instructions stays a loop.
+MAX_UNROLLED_INSTRUCTIONS = 1200
+SMALL_EXTENT = 4
+
+
+@dataclass(frozen=True)
+class ScratchPlace:
+    """How a scratch is kept.
+
+    Attributes:
+        kept: the dims that are left; LANE dims of REGISTER scratch are dropped, because every
+            invocation has its own slice.
+        is_promoted: whether its elements are SSA values instead of memory.
+    """
+
+    kept: tuple[int, ...]
+    is_promoted: bool
+
+    def shape(self, scratch: Scratch) -> tuple[int, ...]:
+        return tuple(scratch.shape[d] for d in self.kept)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The decisions for one kernel."""
+
+    unrolled: frozenset[For]
+    scratch: dict[Scratch, ScratchPlace]
+
+    def elements(self, scratch: Scratch) -> int:
+        """Elements that are kept of `scratch`."""
+        return prod(self.scratch[scratch].shape(scratch))
+
+
+def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
+    """Decides for `kernel`, and checks what it needs against the target's limits."""
+    accesses = _scratch_accesses(kernel)
+    lane_axes = _lane_axes(kernel)
+    lets = {s.var: s.value for s in walk(kernel.body) if isinstance(s, Let)}
+    kept = {s: _kept_dims(s, accesses[s], lane_axes) for s in kernel.scratch}
+    wanted = _register_vars(kept, accesses, lets)
+    unrolled: set[For] = set()
+    _choose(kernel.body, wanted, unrolled)
+    constant_vars = {loop.var for loop in unrolled}
+    scratch = {
+        s: ScratchPlace(kept[s], s.space is Space.REGISTER and all(
+            _is_constant(indices[d], constant_vars, lets)
+            for indices in accesses[s] for d in kept[s]))
+        for s in kernel.scratch}
+    _check_shared(kernel, limits)
+    return Placement(frozenset(unrolled), scratch)
+
+
+def roots(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates."""
+    match stmt:
+        case Let():
+            return (stmt.value,)
+        case Store():
+            guard = () if stmt.guard is None else (stmt.guard,)
+            return (*stmt.indices, stmt.value, *guard)
+        case If():
+            return (stmt.condition,)
+        case _:
+            return ()
+
+
+def nodes(expressions: tuple[Expr, ...]) -> Iterator[Expr]:
+    """Every node under `expressions`, once each."""
+    seen: set[Expr] = set()
+    stack = list(expressions)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(children(node))
+
+
+def _scratch_accesses(kernel: Kernel) -> dict[Scratch, list[tuple[Expr, ...]]]:
+    """The index tuples of every load and store of each scratch."""
+    found: dict[Scratch, list[tuple[Expr, ...]]] = {s: [] for s in kernel.scratch}
+    for stmt in walk(kernel.body):
+        sites: list[tuple[object, tuple[Expr, ...]]] = [
+            (n.source, n.indices) for n in nodes(roots(stmt)) if isinstance(n, Load)]
+        if isinstance(stmt, Store):
+            sites.append((stmt.target, stmt.indices))
+        for target, indices in sites:
+            if isinstance(target, Scratch):
+                if target not in found:
+                    raise InternalError(f"kernel {kernel.name}: scratch {target.name} is not "
+                                        "among the kernel's")
+                found[target].append(indices)
+    return found
+
+
+def _lane_axes(kernel: Kernel) -> dict[Var, int]:
+    """The axis of every LANE variable; checks that an axis has one extent."""
+    axes: dict[Var, int] = {}
+    sizes = kernel.workgroup_size
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, For) and stmt.kind is LoopKind.LANE:
+            if stmt.extent != sizes[stmt.axis]:
+                raise InternalError(
+                    f"kernel {kernel.name}: lane loops on axis {stmt.axis} have extents "
+                    f"{stmt.extent} and {sizes[stmt.axis]}; all must be equal")
+            axes[stmt.var] = stmt.axis
+    return axes
+
+
+def _kept_dims(scratch: Scratch, accesses: list[tuple[Expr, ...]],
+               lane_axes: dict[Var, int]) -> tuple[int, ...]:
+    if scratch.space is not Space.REGISTER:
+        return tuple(range(len(scratch.shape)))
+    dropped = set()
+    for dim in range(len(scratch.shape)):
+        axes = {lane_axes.get(i[dim], -1) if isinstance(i[dim], Var) else -1  # type: ignore[arg-type]
+                for i in accesses}
+        if len(axes) == 1 and -1 not in axes:
+            dropped.add(dim)
+    return tuple(d for d in range(len(scratch.shape)) if d not in dropped)
+
+
+def _register_vars(kept: dict[Scratch, tuple[int, ...]],
+                   accesses: dict[Scratch, list[tuple[Expr, ...]]],
+                   lets: dict[Var, Expr]) -> set[Var]:
+    """Variables that REGISTER scratch is indexed by, straight or by way of Lets."""
+    found: set[Var] = set()
+    pending = [indices[d] for s in kept if s.space is Space.REGISTER
+               for indices in accesses[s] for d in kept[s]]
+    while pending:
+        for node in nodes((pending.pop(),)):
+            if isinstance(node, Var) and node not in found:
+                found.add(node)
+                if node in lets:
+                    pending.append(lets[node])
+    return found
+
+
+def _choose(body: tuple[Stmt, ...], wanted: set[Var], unrolled: set[For]) -> int:
+    """Adds the loops of `body` that are unrolled; gives the instructions that it takes, about."""
+    total = 0
+    for stmt in body:
+        total += sum(1 for _ in nodes(roots(stmt)))
+        if isinstance(stmt, If):
+            total += 4 + _choose(stmt.then, wanted, unrolled)
+            total += _choose(stmt.otherwise, wanted, unrolled)
+        elif isinstance(stmt, For):
+            cost = _choose(stmt.body, wanted, unrolled)
+            if _is_unrolled(stmt, cost, wanted):
+                assert isinstance(stmt.extent, int)
+                unrolled.add(stmt)
+                total += cost * stmt.extent
+            else:
+                total += 8 + cost
+    return total
+
+
+def _is_unrolled(loop: For, cost: int, wanted: set[Var]) -> bool:
+    if loop.kind in (LoopKind.WORKGROUP, LoopKind.LANE) or not isinstance(loop.extent, int):
+        return False
+    if loop.extent <= 1:
+        return True
+    if cost * loop.extent > MAX_UNROLLED_INSTRUCTIONS:
+        return False
+    if loop.kind is LoopKind.UNROLLED:
+        return True
+    return loop.kind is LoopKind.VECTOR and (loop.extent <= SMALL_EXTENT or loop.var in wanted)
+
+
+def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) -> bool:
+    """Whether `index` is a number once the loops over `constant_vars` are unrolled."""
+    for node in nodes((index,)):
+        match node:
+            case Const() | Binary():
+                continue
+            case Var():
+                if node in constant_vars:
+                    continue
+                if node in lets and _is_constant(lets[node], constant_vars, lets):
+                    continue
+                return False
+            case _:
+                return False
+    return True
+
+
+def _check_shared(kernel: Kernel, limits: VulkanLimits) -> None:
+    needed = shared_bytes(kernel)
+    if needed > limits.max_shared_bytes:
+        raise InternalError(f"kernel {kernel.name}: workgroup scratch takes {needed} bytes, more "
+                            f"than the target's {limits.max_shared_bytes}")
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    """Bytes of Workgroup memory; an element of any type takes a word."""
+    return sum(4 * prod(s.shape) for s in kernel.scratch if s.space is Space.WORKGROUP)

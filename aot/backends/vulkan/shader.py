@@ -1,0 +1,57 @@
+"""What the Vulkan backend hands on: a shader's words and everything that a driver must know of it.
+
+The dispatch ABI, which the C driver and the tests' harness follow, is written down here.
+
+- Descriptor set 0 holds a storage buffer for each class in `bindings`, at the binding that is the
+  class's number: 0 constants, 1 arena, 2 inputs, 3 outputs. Each is read and written in whole
+  32-bit words, so what is bound must be a multiple of four bytes long and not empty.
+- The parameter block is `param_words` words of 32 bits. It is the push constants where
+  `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
+  `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
+  multiple of four.
+- The grid is `Kernel.grid`; an axis may not exceed the device's maxComputeWorkGroupCount.
+- Vulkan 1.1 lets a driver flush denormals and, without VK_KHR_shader_float_controls, treat NaN and
+  infinity as if they did not occur. The shaders test for NaN with integers where they must, and
+  keep multiplications and additions apart (NoContraction), but promise no more than that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.kernels.ir import BufferClass
+
+PARAM_BUFFER_BINDING = 4
+# The least maxUniformBufferRange of Vulkan: what is bound always has this size, so that parameter
+# blocks of many dispatches share one buffer and one descriptor.
+PARAM_BUFFER_BYTES = 16384
+ENTRY_POINT = "main"
+
+
+@dataclass(frozen=True)
+class Shader:
+    """One compute shader.
+
+    Attributes:
+        words: SPIR-V 1.3, little endian.
+        workgroup_size: lanes along x, y and z.
+        bindings: classes of the storage buffers that are declared.
+        param_words: length of the parameter block.
+        push_constant_bytes: size of the push constant range; 0 is none.
+        param_buffer_bytes: size of the uniform buffer's binding; 0 is none.
+        shared_bytes: Workgroup memory.
+        capabilities: SPIR-V's names of what the module declares.
+        features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
+        entry_point: the function's name.
+    """
+
+    words: bytes
+    workgroup_size: tuple[int, int, int]
+    bindings: tuple[BufferClass, ...]
+    param_words: int
+    push_constant_bytes: int
+    param_buffer_bytes: int
+    shared_bytes: int
+    capabilities: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    entry_point: str = ENTRY_POINT

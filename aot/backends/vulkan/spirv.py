@@ -1,0 +1,171 @@
+"""Numbers of the SPIR-V 1.3 grammar: opcodes and enumerants, as far as the assembler writes them.
+
+Source: "SPIR-V Specification", version 1.3, and "SPIR-V Extended Instructions for GLSL". Data only.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+MAGIC = 0x07230203
+VERSION_1_3 = 0x00010300
+GLSL_STD_450 = "GLSL.std.450"
+
+
+class Op(IntEnum):
+    """Opcodes (section 3.32)."""
+
+    EXT_INST_IMPORT = 11
+    EXT_INST = 12
+    MEMORY_MODEL = 14
+    ENTRY_POINT = 15
+    EXECUTION_MODE = 16
+    CAPABILITY = 17
+    TYPE_VOID = 19
+    TYPE_BOOL = 20
+    TYPE_INT = 21
+    TYPE_FLOAT = 22
+    TYPE_VECTOR = 23
+    TYPE_ARRAY = 28
+    TYPE_RUNTIME_ARRAY = 29
+    TYPE_STRUCT = 30
+    TYPE_POINTER = 32
+    TYPE_FUNCTION = 33
+    CONSTANT_TRUE = 41
+    CONSTANT_FALSE = 42
+    CONSTANT = 43
+    FUNCTION = 54
+    FUNCTION_END = 56
+    VARIABLE = 59
+    LOAD = 61
+    STORE = 62
+    ACCESS_CHAIN = 65
+    DECORATE = 71
+    MEMBER_DECORATE = 72
+    COMPOSITE_CONSTRUCT = 80
+    COMPOSITE_EXTRACT = 81
+    CONVERT_F_TO_U = 109
+    CONVERT_F_TO_S = 110
+    CONVERT_S_TO_F = 111
+    CONVERT_U_TO_F = 112
+    BITCAST = 124
+    S_NEGATE = 126
+    F_NEGATE = 127
+    I_ADD = 128
+    F_ADD = 129
+    I_SUB = 130
+    F_SUB = 131
+    I_MUL = 132
+    F_MUL = 133
+    U_DIV = 134
+    S_DIV = 135
+    F_DIV = 136
+    LOGICAL_EQUAL = 164
+    LOGICAL_NOT_EQUAL = 165
+    LOGICAL_OR = 166
+    LOGICAL_AND = 167
+    LOGICAL_NOT = 168
+    SELECT = 169
+    I_EQUAL = 170
+    I_NOT_EQUAL = 171
+    U_GREATER_THAN = 172
+    S_GREATER_THAN = 173
+    U_GREATER_THAN_EQUAL = 174
+    S_GREATER_THAN_EQUAL = 175
+    U_LESS_THAN = 176
+    S_LESS_THAN = 177
+    U_LESS_THAN_EQUAL = 178
+    S_LESS_THAN_EQUAL = 179
+    F_ORD_EQUAL = 180
+    F_UNORD_NOT_EQUAL = 183
+    F_ORD_LESS_THAN = 184
+    F_ORD_GREATER_THAN = 186
+    F_ORD_LESS_THAN_EQUAL = 188
+    F_ORD_GREATER_THAN_EQUAL = 190
+    SHIFT_RIGHT_LOGICAL = 194
+    SHIFT_RIGHT_ARITHMETIC = 195
+    SHIFT_LEFT_LOGICAL = 196
+    BITWISE_OR = 197
+    BITWISE_XOR = 198
+    BITWISE_AND = 199
+    NOT = 200
+    BIT_FIELD_S_EXTRACT = 202
+    BIT_FIELD_U_EXTRACT = 203
+    CONTROL_BARRIER = 224
+    ATOMIC_AND = 240
+    ATOMIC_OR = 241
+    PHI = 245
+    LOOP_MERGE = 246
+    SELECTION_MERGE = 247
+    LABEL = 248
+    BRANCH = 249
+    BRANCH_CONDITIONAL = 250
+    RETURN = 253
+
+
+class Glsl(IntEnum):
+    """Instructions of the extended set GLSL.std.450."""
+
+    ROUND_EVEN = 2
+    TRUNC = 3
+    F_ABS = 4
+    S_ABS = 5
+    FLOOR = 8
+    CEIL = 9
+    SQRT = 31
+    U_MIN = 38
+    S_MIN = 39
+    U_MAX = 41
+    S_MAX = 42
+    F_CLAMP = 43
+    FMA = 50
+    PACK_HALF_2X16 = 58
+    UNPACK_HALF_2X16 = 62
+
+
+class Capability(IntEnum):
+    SHADER = 1
+
+
+class StorageClass(IntEnum):
+    INPUT = 1
+    UNIFORM = 2
+    WORKGROUP = 4
+    FUNCTION = 7
+    PUSH_CONSTANT = 9
+    STORAGE_BUFFER = 12
+
+
+class Decoration(IntEnum):
+    BLOCK = 2
+    ARRAY_STRIDE = 6
+    BUILT_IN = 11
+    NON_WRITABLE = 24
+    BINDING = 33
+    DESCRIPTOR_SET = 34
+    OFFSET = 35
+    NO_CONTRACTION = 42
+
+
+class BuiltIn(IntEnum):
+    WORKGROUP_ID = 26
+    LOCAL_INVOCATION_ID = 27
+
+
+class Scope(IntEnum):
+    DEVICE = 1
+    WORKGROUP = 2
+
+
+class MemorySemantics(IntEnum):
+    """Bits; RELAXED is none of them."""
+
+    RELAXED = 0
+    ACQUIRE_RELEASE = 0x8
+    WORKGROUP_MEMORY = 0x100
+
+
+ADDRESSING_LOGICAL = 0
+MEMORY_MODEL_GLSL450 = 1
+EXECUTION_MODEL_GL_COMPUTE = 5
+EXECUTION_MODE_LOCAL_SIZE = 17

@@ -1,0 +1,80 @@
+"""Nodes against ONNX's own schemas: operand counts, element types, required attributes.
+
+What passes is a valid use of the op, so that whatever an entry then refuses is our limit and not
+the user's mistake.
+"""
+
+from __future__ import annotations
+
+from onnx import AttributeProto, defs
+
+from aot.frontends.onnx.table import Node
+from aot.ir.core import Value
+from aot.ir.types import DType
+
+_TYPE_NAMES = {
+    DType.F32: "float", DType.F16: "float16", DType.F64: "double", DType.I8: "int8",
+    DType.I16: "int16", DType.I32: "int32", DType.I64: "int64", DType.U8: "uint8",
+    DType.U16: "uint16", DType.U32: "uint32", DType.U64: "uint64", DType.BOOL: "bool",
+}
+_VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
+_OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
+
+
+def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
+    """ONNX's definition of an op at an opset version; None where it defines none."""
+    try:
+        return defs.get_schema(op_type, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def check_node(node: Node, schema: defs.OpSchema) -> None:
+    """Raises:
+    CompileError: the node is not a valid use of its op.
+    """
+    count = len(node.inputs)
+    if not schema.min_input <= count <= schema.max_input:
+        wanted = (str(schema.min_input) if schema.min_input == schema.max_input
+                  else f"{schema.min_input} to {schema.max_input}")
+        raise node.error(f"has {count} operands, expected {wanted}")
+    if len(node.outputs) > schema.max_output:
+        raise node.error(f"has {len(node.outputs)} outputs, expected at most {schema.max_output}")
+    for name, attribute in schema.attributes.items():
+        if attribute.required and name not in node.attributes:
+            raise node.error(f"attribute {name!r} is missing")
+    for name, found in node.attributes.items():
+        declared = schema.attributes.get(name)
+        if declared is None:
+            raise node.error(f"has no attribute {name!r} in opset {node.opset}")
+        if found.type != declared.type.value:
+            raise node.error(
+                f"attribute {name!r} is of type {AttributeProto.AttributeType.Name(found.type)}, "
+                f"expected {declared.type.name}")
+    _check_types(node, schema)
+
+
+def _check_types(node: Node, schema: defs.OpSchema) -> None:
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    bound: dict[str, DType] = {}
+    for number, value in enumerate(node.inputs):
+        formal = schema.inputs[min(number, len(schema.inputs) - 1)]
+        if value is None:
+            if formal.option is not _OPTIONAL:
+                raise node.error(f"operand {number} ({formal.name}) is missing")
+            continue
+        is_free = formal.option is _VARIADIC and not formal.is_homogeneous
+        allowed = constraints.get(formal.type_str, [formal.type_str])
+        _check_type(node, number, formal.name, value, allowed)
+        known = bound.setdefault(formal.type_str, value.type.dtype)
+        if not is_free and known is not value.type.dtype:
+            raise node.error(f"operand {number} ({formal.name}) is {value.type.dtype}, expected "
+                             f"{known} as the operands before it")
+
+
+def _check_type(node: Node, number: int, name: str, value: Value, allowed: list[str]) -> None:
+    dtype = value.type.dtype
+    if f"tensor({_TYPE_NAMES[dtype]})" not in allowed:
+        ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
+        raise node.error(f"operand {number} ({name}) is {dtype}, expected one of "
+                         f"{', '.join(ours)}")

@@ -1,0 +1,252 @@
+"""The table of ONNX ops, and what an entry sees of the node that it imports.
+
+An op more is one entry more: a function from a Node to values, registered with `onnx_op`. The
+entry adapts what opset versions spell differently; types, operand counts and required attributes
+are checked against ONNX's own schemas before it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+from onnx import AttributeProto
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
+from aot.ir.core import Attr, ConstantData, Rewriter, Value
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.types import DType
+from aot.ops import lookup
+from aot.ops.record import Array
+
+Results = Union[Value, Sequence["Value | None"]]
+_SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}
+
+
+class UnsupportedNodeError(Exception):
+    """The node is right, but we don't have what it needs; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How an op is imported from opset `since` on, until a later entry."""
+
+    since: int
+    build: Callable[[Node], Results]
+
+
+TABLE: dict[tuple[str, str], list[Entry]] = {}
+
+
+def onnx_op(*names: str, since: int = 1, domain: str = "") -> Callable[
+        [Callable[[Node], Results]], Callable[[Node], Results]]:
+    """Registers the importer of ONNX ops `names` as defined in opset `since` and later."""
+
+    def register(build: Callable[[Node], Results]) -> Callable[[Node], Results]:
+        for name in names:
+            entries = TABLE.setdefault((domain, name), [])
+            entries.append(Entry(since, build))
+            entries.sort(key=lambda entry: -entry.since)
+        return build
+
+    return register
+
+
+def find_entry(domain: str, name: str, opset: int) -> Entry | None:
+    """The entry for an op at an opset version; None where there is none."""
+    return next((entry for entry in TABLE.get((domain, name), []) if entry.since <= opset), None)
+
+
+def supported_ops() -> list[tuple[str, str, int]]:
+    """(domain, op, oldest opset) of each op that can be imported, sorted."""
+    return sorted((domain, name, entries[-1].since) for (domain, name), entries in TABLE.items())
+
+
+@dataclass
+class Node:
+    """One ONNX node as its entry sees it.
+
+    Attributes:
+        inputs: operand values; None where an optional one is absent. Trailing ones are left out.
+        outputs: output names; "" where one is absent or nothing reads it.
+        opset: version of the node's domain.
+    """
+
+    op_type: str
+    label: str
+    opset: int
+    inputs: list[Value | None]
+    outputs: list[str]
+    attributes: dict[str, Any]
+    rewriter: Rewriter
+    values: DimValues
+    folder: Path | None = None
+    _used: set[str] = field(default_factory=set)
+
+    # operands
+
+    def input(self, index: int) -> Value:
+        """An operand that must be there."""
+        found = self.optional(index)
+        if found is None:
+            raise self.error(f"operand {index} is missing")
+        return found
+
+    def optional(self, index: int) -> Value | None:
+        """An operand, or None."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def dims(self, index: int, what: str) -> tuple[Dim, ...]:
+        """The elements of a 1-D or scalar integer operand, as dims.
+
+        Raises:
+            UnsupportedNodeError: they depend on more than the shapes of inputs.
+        """
+        found = self.values.of(self.input(index))
+        if found is None:
+            raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
+        return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
+
+    def ints(self, index: int, what: str) -> tuple[int, ...]:
+        """As `dims`, where symbols are not allowed."""
+        found = self.dims(index, what)
+        if any(isinstance(v, DimExpr) for v in found):
+            raise UnsupportedNodeError(f"operand {index} ({what}) depends on the input's shape")
+        return tuple(int(v) for v in found)
+
+    def number(self, index: int, what: str) -> float | int | bool:
+        """The one element of an operand that is known."""
+        found = self.values.known(self.input(index))
+        if found is None or found.dtype == object or found.size != 1:
+            raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
+        value: float | int | bool = found.reshape(()).item()
+        return value
+
+    # attributes
+
+    def has(self, name: str) -> bool:
+        return name in self.attributes
+
+    def ignore(self, *names: str) -> None:
+        """Marks attributes as read whose value does not change what is computed."""
+        self._used.update(names)
+
+    def attribute(self, name: str) -> Any:
+        """An attribute's protobuf message, which must be there."""
+        self._used.add(name)
+        if name not in self.attributes:
+            raise self.error(f"attribute {name!r} is missing")
+        return self.attributes[name]
+
+    def int_attr(self, name: str, default: int | None = None) -> int:
+        self._used.add(name)
+        if default is not None and name not in self.attributes:
+            return default
+        return int(self.attribute(name).i)
+
+    def float_attr(self, name: str, default: float | None = None) -> float:
+        """The number that the attribute's float32 was written as, to float32's precision."""
+        self._used.add(name)
+        if default is not None and name not in self.attributes:
+            return default
+        return float(self.attribute(name).f)
+
+    def str_attr(self, name: str, default: str | None = None) -> str:
+        self._used.add(name)
+        if default is not None and name not in self.attributes:
+            return default
+        return bytes(self.attribute(name).s).decode("utf-8", "replace")
+
+    def ints_attr(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        self._used.add(name)
+        if default is not None and name not in self.attributes:
+            return tuple(default)
+        return tuple(int(i) for i in self.attribute(name).ints)
+
+    def strs_attr(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+        self._used.add(name)
+        if name not in self.attributes:
+            return tuple(default)
+        return tuple(bytes(s).decode("utf-8", "replace") for s in self.attribute(name).strings)
+
+    def tensor_attr(self, name: str) -> Array:
+        found = self.attribute(name)
+        try:
+            return tensor_array(found.t, f"attribute {name!r}", self.folder)
+        except UnsupportedTypeError as error:
+            raise UnsupportedNodeError(f"attribute {name!r}: {error}") from None
+
+    def axis_attr(self, rank: int, default: int | None = None, name: str = "axis") -> int:
+        """A dim's number, counted from the front."""
+        return self.axis(self.int_attr(name, default), rank)
+
+    def axis(self, axis: int, rank: int, allowed: int | None = None) -> int:
+        """`axis` counted from the front; `allowed` is one more than the largest (rank if None)."""
+        limit = rank if allowed is None else allowed
+        if not -rank <= axis < limit:
+            raise self.error(f"axis {axis} is outside a tensor of rank {rank}")
+        return axis + rank if axis < 0 else axis
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Distinct dims, sorted, counted from the front."""
+        found = sorted(self.axis(a, rank) for a in axes)
+        if len(set(found)) != len(found):
+            raise self.error(f"axes {list(axes)} name a dim twice")
+        return tuple(found)
+
+    def unread_attributes(self) -> list[str]:
+        """Attributes that the entry did not look at, whose meaning would be lost."""
+        return [name for name in self.attributes if name not in self._used]
+
+    # outputs
+
+    def wants(self, index: int) -> bool:
+        """Whether something reads an output."""
+        return index < len(self.outputs) and self.outputs[index] != ""
+
+    def refuse_output(self, index: int, what: str) -> None:
+        """An output that we can't compute must not be wanted."""
+        if self.wants(index):
+            raise UnsupportedNodeError(f"output {index} ({what}) is not supported")
+
+    # building
+
+    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+        """The only result of a new op."""
+        (result,) = self.emit_all(op, *operands, **attrs)
+        return result
+
+    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
+        """The results of a new op.
+
+        Raises:
+            UnsupportedNodeError: our op does not take an element type that ONNX's does.
+        """
+        record = lookup(op)
+        for number, operand in enumerate(operands):
+            spec = record.operands[min(number, len(record.operands) - 1)]
+            if operand is not None and operand.type.dtype not in spec.dtypes:
+                raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
+        return self.rewriter.create(record, operands, attrs, self.label).results
+
+    def constant(self, array: Array) -> Value:
+        return self.emit("constant", value=ConstantData(np.asarray(array)))
+
+    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
+        """A constant of rank 0."""
+        return self.constant(np.array(value, dtype.numpy))
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        return x if x.type.dims == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        return x if x.type.dtype is dtype else self.emit("cast", x, to=dtype)
+
+    def error(self, message: str) -> CompileError:
+        """The user's model is wrong in this node."""
+        return CompileError(f"{self.op_type} (node {self.label!r}): {message}")

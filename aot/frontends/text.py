@@ -1,0 +1,44 @@
+"""The text form of the IR as an input: reads, checks, and puts the file's name before messages.
+
+Owns nothing of the grammar, which is `aot.ir.parser`'s; does no optimising.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aot.errors import CompileError
+from aot.ir.core import Module
+from aot.ir.parser import parse_module
+from aot.ir.verifier import verify
+
+
+def load_text(path: str | Path) -> Module:
+    """The module in the file at `path`.
+
+    Raises:
+        CompileError: the file cannot be read, is not UTF-8, or what it says is wrong.
+    """
+    try:
+        contents = Path(path).read_bytes()
+    except OSError as error:
+        raise CompileError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        text = contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CompileError(f"{path}: not UTF-8 text: byte {error.start} is "
+                           f"0x{contents[error.start]:02x}") from None
+    return import_text(text, str(path))
+
+
+def import_text(text: str, source: str = "") -> Module:
+    """The module that `text` says, checked whole; `source` is named in messages.
+
+    Raises:
+        CompileError: the grammar, a shape rule or an invariant does not hold.
+    """
+    module = parse_module(text, source)
+    if not module.entry_points:
+        raise CompileError(f"{source or 'text'}: there is no function")
+    verify(module, error=CompileError, during=source)
+    return module

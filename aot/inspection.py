@@ -1,0 +1,246 @@
+"""What stands in a module file, for people (text) and scripts (JSON with stable keys).
+
+Reads files only; never runs or changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from aot.ir.types import DType
+from aot.link.image import (
+    EntryPointImage,
+    ExecutableImage,
+    ProgramImage,
+    TensorInfo,
+    VariantImage,
+)
+from aot.link.program import Instruction, Operand, constant_value, decode
+from aot.link.reader import DTYPE_CODES, FILE_VERSION, ModuleFile, Source, read_module_file
+
+_CLASSES = ("constants", "arena", "inputs", "outputs")
+_DTYPES: dict[int, DType] = {code: dtype for dtype, code in DTYPE_CODES.items()}
+
+
+def inspect(source: Source, *, verify: bool = False, program: bool = False) -> dict[str, Any]:
+    """Facts about a module file as plain data, ready for JSON.
+
+    Args:
+        source: the file's path or its bytes.
+        verify: also check the constants' checksums; all others are always checked.
+        program: include each entry point's instructions as text.
+
+    Raises:
+        CompileError: the file is no module, or damaged.
+    """
+    file = read_module_file(source, verify_rodata=verify)
+    image = file.image
+    return {
+        "file": None if isinstance(source, bytes) else os.fspath(source),
+        "file_bytes": file.file_bytes,
+        "version": FILE_VERSION,
+        "producer": image.producer,
+        "is_rodata_verified": verify,
+        "structure_bytes": file.structure_bytes,
+        "rodata": {"bytes": len(image.rodata), "segments": len(image.rodata_segments)},
+        "segments": _segments(file),
+        "variants": [_variant(v, program) for v in image.variants],
+    }
+
+
+def _segments(file: ModuleFile) -> list[dict[str, Any]]:
+    return [
+        {"what": s.what, "offset": s.offset, "bytes": s.length, "alignment": s.alignment}
+        for s in file.segments
+        if not s.what.startswith("rodata segment")
+    ]
+
+
+def _variant(variant: VariantImage, program: bool) -> dict[str, Any]:
+    sizes = code_sizes(variant)
+    return {
+        "target": variant.target,
+        "device": variant.device.name.lower(),
+        "arch": variant.arch.name.lower(),
+        "word_bytes": variant.word_bytes,
+        "features": list(variant.features),
+        "code_bytes": len(variant.code) or sum(sizes),
+        "executables": [
+            _executable(e, size) for e, size in zip(variant.executables, sizes, strict=True)
+        ],
+        "entry_points": [_entry_point(e, variant, program) for e in variant.entry_points],
+    }
+
+
+def code_sizes(variant: VariantImage) -> list[int]:
+    """Bytes of each executable: its shader, or the stretch of the image up to the next function.
+
+    Constants of a function stand behind it, so they count; a function that two executables share
+    counts for both.
+    """
+    starts = sorted({e.code_offset for e in variant.executables if e.spirv is None})
+    following = dict(zip(starts, [*starts[1:], len(variant.code)], strict=True)) if starts else {}
+    return [
+        len(e.spirv) if e.spirv is not None else following[e.code_offset] - e.code_offset
+        for e in variant.executables
+    ]
+
+
+def _executable(executable: ExecutableImage, size: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": executable.name,
+        "code_bytes": size,
+        "param_words": executable.param_words,
+    }
+    if executable.spirv is None:
+        return {**facts, "scratch_bytes": executable.scratch_bytes}
+    return {**facts, "workgroup_size": list(executable.workgroup_size)}
+
+
+def _tensor(tensor: TensorInfo) -> dict[str, Any]:
+    dims: list[Any] = []
+    for dim in tensor.dims:
+        if dim.extent is not None:
+            dims.append(dim.extent)
+        else:
+            dims.append({"text": dim.text, "min": dim.minimum, "max": dim.maximum})
+    return {"name": tensor.name, "dtype": str(tensor.dtype), "dims": dims}
+
+
+def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -> dict[str, Any]:
+    names = Counter(i.name for i in decode(entry.program.code))
+    facts: dict[str, Any] = {
+        "name": entry.name,
+        "inputs": [_tensor(t) for t in entry.inputs],
+        "outputs": [_tensor(t) for t in entry.outputs],
+        "arena_bytes": entry.program.arena_bytes,
+        "symbolic_buffers": len(entry.program.buffers),
+        "registers": entry.program.register_count,
+        "blocks": len(entry.program.blocks),
+        "instructions": dict(sorted(names.items())),
+    }
+    if program:
+        facts["program"] = list(disassemble(entry, variant))
+    return facts
+
+
+def disassemble(entry: EntryPointImage, variant: VariantImage) -> Iterator[str]:
+    """The lines of an entry point's program; word numbers are those of the runtime's messages."""
+    program = entry.program
+    blocks = {start: number for number, start in enumerate(program.blocks)}
+    for instruction in decode(program.code):
+        number = blocks.get(instruction.at)
+        if number is not None:
+            if number in (0, program.execute_block):
+                yield "prepare:" if number == 0 else "execute:"
+            yield f"b{number}:"
+        yield f"  {instruction.at:6}  {_instruction(instruction, entry, variant)}"
+    for index, buffer in enumerate(program.buffers):
+        yield (
+            f"buffer {index}: alive from {buffer.first} to {buffer.last}, "
+            f"offset in r{buffer.offset_register}, aligned to {buffer.alignment}"
+        )
+    yield from _offset_registers(program, entry)
+
+
+def _offset_registers(program: ProgramImage, entry: EntryPointImage) -> Iterator[str]:
+    for kind, tensors, registers in (
+        ("input", entry.inputs, program.input_offset_registers),
+        ("output", entry.outputs, program.output_offset_registers),
+    ):
+        for tensor, register in zip(tensors, registers, strict=False):
+            yield f"{kind} {tensor.name}: offset in r{register}"
+
+
+def _instruction(instruction: Instruction, entry: EntryPointImage, variant: VariantImage) -> str:
+    if instruction.name == "CONST":
+        register, low, high = instruction.operands
+        return f"r{register} = {constant_value(low, high)}"
+    target, words = "", []
+    for value, kind in zip(instruction.operands, instruction.kinds, strict=True):
+        if kind is Operand.TARGET:
+            target = f"r{value} = "
+        else:
+            words.append(_operand(value, kind, entry, variant))
+    return " ".join([f"{target}{instruction.name}", *words])
+
+
+def _operand(value: int, kind: Operand, entry: EntryPointImage, variant: VariantImage) -> str:
+    names: dict[Operand, Sequence[str]] = {
+        Operand.INPUT: [t.name for t in entry.inputs],
+        Operand.OUTPUT: [t.name for t in entry.outputs],
+        Operand.EXECUTABLE: [e.name for e in variant.executables],
+        Operand.MESSAGE: [f'"{m}"' for m in entry.program.messages],
+        Operand.CLASS: _CLASSES,
+    }
+    prefixes = {Operand.REGISTER: "r", Operand.BLOCK: "b", Operand.BUFFER: "buffer"}
+    if kind in names:
+        return names[kind][value]
+    if kind is Operand.DTYPE:
+        return str(_DTYPES[value])
+    return f"0x{value:08x}" if kind is Operand.BITS else f"{prefixes.get(kind, '')}{value}"
+
+
+def format_inspection(facts: dict[str, Any]) -> str:
+    """The text that `aotc inspect` prints for what `inspect` found."""
+    lines = [
+        f"{facts['file'] or 'module'}: {facts['file_bytes']:,} bytes, format version "
+        f"{facts['version']}, by {facts['producer'] or 'unknown'}",
+        f"rodata: {facts['rodata']['bytes']:,} bytes in {facts['rodata']['segments']} parts"
+        + (", verified" if facts["is_rodata_verified"] else ""),
+    ]
+    for segment in facts["segments"]:
+        lines.append(
+            f"  at {segment['offset']:>12,}  {segment['bytes']:>12,} bytes  {segment['what']}"
+        )
+    for variant in facts["variants"]:
+        lines += _format_variant(variant)
+    return "\n".join(lines)
+
+
+def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
+    features = " ".join(variant["features"]) or "none"
+    yield ""
+    yield f"variant {variant['target']} ({variant['device']}, {variant['arch']})"
+    yield f"  needs: {features}"
+    for entry in variant["entry_points"]:
+        yield f"  entry point {entry['name']}"
+        for kind in ("inputs", "outputs"):
+            for tensor in entry[kind]:
+                yield f"    {kind[:-1]:6} {_format_tensor(tensor)}"
+        counts = entry["instructions"]
+        yield (
+            f"    {counts.get('DISPATCH', 0)} dispatches, {counts.get('COPY', 0)} copies, "
+            f"{counts.get('FILL', 0)} fills; arena {entry['arena_bytes']:,} bytes"
+            + (f" and {entry['symbolic_buffers']} buffers" if entry["symbolic_buffers"] else "")
+        )
+        for line in entry.get("program", ()):
+            yield f"    {line}"
+    yield f"  {len(variant['executables'])} executables, {variant['code_bytes']:,} bytes of code"
+    for executable in variant["executables"]:
+        extra = (
+            f"scratch {executable['scratch_bytes']:,}"
+            if "scratch_bytes" in executable
+            else "workgroup " + "x".join(map(str, executable["workgroup_size"]))
+        )
+        yield (
+            f"    {executable['code_bytes']:>8,} bytes  {executable['param_words']:>3} params  "
+            f"{extra:<16} {executable['name']}"
+        )
+
+
+def _format_tensor(tensor: dict[str, Any]) -> str:
+    dims = []
+    for dim in tensor["dims"]:
+        if isinstance(dim, int):
+            dims.append(str(dim))
+            continue
+        low, high = dim["min"], dim["max"]
+        bounds = (
+            "" if (low, high) == (0, None) else f" ({low} to {'any' if high is None else high})"
+        )
+        dims.append(f"{dim['text'] or '?'}{bounds}")
+    return f"{tensor['name']}: {tensor['dtype']}[{', '.join(dims)}]"

@@ -1,0 +1,144 @@
+"""Structural equality of attributes and modules, and copies that share no value.
+
+Owns what "equal" means: operands by position, attributes by content, NaN equal to NaN, names of
+values only where they are a function's inputs. Never changes what it compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from aot.errors import InternalError
+from aot.ir.core import (
+    Attr,
+    Block,
+    ConstantData,
+    Function,
+    FunctionRef,
+    Module,
+    Op,
+    Rewriter,
+    Value,
+)
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.types import DType, Layout
+
+
+def attr_key(value: Any) -> Hashable:
+    """A key that is equal for equal attributes only: 1, 1.0 and true differ, 0.0 and -0.0 too.
+
+    Raises:
+        InternalError: `value` is no attribute.
+    """
+    match value:
+        case None | bool() | str() | DType() | FunctionRef() | Layout() | ConstantData():
+            return type(value).__name__, value
+        case int() | DimExpr():
+            return "dim", value
+        case float():
+            return "float", "nan" if math.isnan(value) else value.hex()
+        case tuple():
+            return "tuple", tuple(attr_key(v) for v in value)
+    raise InternalError(f"{value!r} of type {type(value).__name__} is no attribute")
+
+
+def attrs_key(op: Op) -> Hashable:
+    """A key of all attributes of `op`; one that has its default value counts as absent."""
+    defaults = {a.name: attr_key(a.default) for a in op.record.attributes if not a.is_required}
+    keys = ((name, attr_key(value)) for name, value in op.attrs.items())
+    return tuple(sorted(pair for pair in keys if pair[1] != defaults.get(pair[0])))
+
+
+def modules_equal(a: Module, b: Module) -> bool:
+    """Whether two modules are the same program: functions in order, ops, types, origins, names of
+    inputs and results. Hints at the names of other values do not count."""
+    return list(a.functions) == list(b.functions) and all(
+        functions_equal(f, b.functions[name]) for name, f in a.functions.items())
+
+
+def functions_equal(a: Function, b: Function) -> bool:
+    """Whether two functions are equal as `modules_equal` says; their own names count."""
+    return (a.name == b.name and a.kind == b.kind and a.dim_names == b.dim_names
+            and a.result_names == b.result_names and list(a.assumptions) == list(b.assumptions)
+            and [v.name for v in a.inputs] == [v.name for v in b.inputs]
+            and _blocks_equal(a.block, b.block, {}))
+
+
+def _blocks_equal(a: Block, b: Block, paired: dict[Value, Value]) -> bool:
+    if len(a) != len(b) or [v.type for v in a.args] != [v.type for v in b.args]:
+        return False
+    paired.update(zip(a.args, b.args, strict=True))
+    return all(_ops_equal(x, y, paired) for x, y in zip(a, b, strict=True))
+
+
+def _ops_equal(a: Op, b: Op, paired: dict[Value, Value]) -> bool:
+    if (a.record is not b.record or a.origin != b.origin or len(a.operands) != len(b.operands)
+            or len(a.blocks) != len(b.blocks) or attrs_key(a) != attrs_key(b)
+            or [v.type for v in a.results] != [v.type for v in b.results]):
+        return False
+    for x, y in zip(a.operands, b.operands, strict=True):
+        if (x is None) != (y is None) or (x is not None and paired.get(x) is not y):
+            return False
+    if not all(_blocks_equal(x, y, paired) for x, y in zip(a.blocks, b.blocks, strict=True)):
+        return False
+    paired.update(zip(a.results, b.results, strict=True))
+    return True
+
+
+def clone_module(module: Module) -> Module:
+    """A copy that shares no value, op or block with `module`; contents of constants are shared."""
+    return Module(clone_function(f) for f in module.functions.values())
+
+
+def clone_function(function: Function, name: str | None = None) -> Function:
+    """A copy of `function`, called `name` if given, without its listeners."""
+    block = Block([v.type for v in function.inputs], [v.name for v in function.inputs])
+    copy = Function(name or function.name, block, function.result_names, function.kind)
+    copy.dim_names = function.dim_names
+    copy.assumptions = dict(function.assumptions)
+    clone_ops(function.block, Rewriter(copy),
+              dict(zip(function.inputs, block.args, strict=True)))
+    return copy
+
+
+def clone_ops(source: Block, rewriter: Rewriter, values: dict[Value, Value]) -> None:
+    """Copies the ops of `source` to where `rewriter` inserts.
+
+    `values` gives the copy of each value from outside; it is extended by the ops' results. A value
+    that it lacks is used as it is.
+    """
+    for op in source:
+        blocks = [_clone_block(block, rewriter, values) for block in op.blocks]
+        copy = Op(op.record, [None if v is None else values.get(v, v) for v in op.operands],
+                  op.attrs, [v.type for v in op.results], blocks, op.origin)
+        rewriter.insert(copy)
+        for old, fresh in zip(op.results, copy.results, strict=True):
+            fresh.name = old.name
+            values[old] = fresh
+
+
+def _clone_block(source: Block, rewriter: Rewriter, values: dict[Value, Value]) -> Block:
+    block = Block([v.type for v in source.args], [v.name for v in source.args])
+    values.update(zip(source.args, block.args, strict=True))
+    clone_ops(source, Rewriter(rewriter.function, block), values)
+    return block
+
+
+def map_attr_dims(value: Attr, fn: Callable[[DimExpr], Dim]) -> Attr:
+    """`value` with `fn` applied to every dim in it that is symbolic."""
+    if isinstance(value, DimExpr):
+        return fn(value)
+    if isinstance(value, tuple):
+        return tuple(map_attr_dims(v, fn) for v in value)
+    if isinstance(value, Layout) and value.strides:
+        strides = tuple(fn(d) if isinstance(d, DimExpr) else d for d in value.strides)
+        return replace(value, strides=strides)
+    return value
+
+
+def map_dims(attrs: Mapping[str, Attr], fn: Callable[[DimExpr], Dim]) -> dict[str, Attr]:
+    """Attributes with `fn` applied to every symbolic dim in them."""
+    return {name: map_attr_dims(value, fn) for name, value in attrs.items()}

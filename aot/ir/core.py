@@ -1,0 +1,429 @@
+"""The graph: values, ops, blocks, functions, modules, and the one API that changes them.
+
+SSA in place, with use lists. Only `Rewriter` mutates a function once it is built; whoever keeps
+facts about a function (aliases, pending shapes) listens there. Knows op records by reference only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from aot.errors import InternalError
+from aot.ir.dims import Dim
+from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
+
+if TYPE_CHECKING:
+    from aot.ops.record import OpRecord
+
+
+class ConstantData:
+    """Immutable contents of a constant; its digest covers bytes only, and is computed once.
+
+    Attributes:
+        array: the elements as they lie in memory (the layout's physical array).
+        type: dtype, logical dims and layout.
+    """
+
+    __slots__ = ("_digest", "array", "type")
+
+    def __init__(self, array: np.ndarray[Any, Any], type: TensorType | None = None) -> None:
+        array = np.array(array, order="C", copy=True)
+        array.flags.writeable = False
+        self.array = array
+        self.type = type or TensorType(DType.of(array), tuple(array.shape))
+        if self.type.physical_dims != array.shape:
+            raise InternalError(f"constant of type {self.type} with an array of {array.shape}")
+        self._digest: str | None = None
+
+    @staticmethod
+    def of(array: np.ndarray[Any, Any], type: TensorType) -> ConstantData:
+        """A constant of `type` from its logical elements."""
+        return ConstantData(to_physical(array, type), type)
+
+    @property
+    def logical(self) -> np.ndarray[Any, Any]:
+        """The elements by logical index, whatever the layout."""
+        return self.array if self.type.layout is None else to_logical(self.array, self.type)
+
+    @property
+    def bytes(self) -> bytes:
+        """Little-endian bytes as the module stores them."""
+        return self.array.astype(self.array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-128 of the bytes, in hex."""
+        if self._digest is None:
+            self._digest = hashlib.blake2b(self.bytes, digest_size=16).hexdigest()
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, ConstantData) and self.type == other.type
+                and self.digest == other.digest and self.bytes == other.bytes)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.digest))
+
+
+@dataclass(frozen=True)
+class FunctionRef:
+    """The name of a function of the same module, as an attribute."""
+
+    name: str
+
+
+Attr = Union[int, float, bool, str, DType, Dim, ConstantData, FunctionRef, Layout,
+             tuple["Attr", ...]]
+
+
+class Value:
+    """A result of an op or an argument of a block.
+
+    Attributes:
+        uses: (op, operand number) pairs, in the order they were made.
+    """
+
+    __slots__ = ("index", "name", "owner", "type", "uses")
+
+    def __init__(self, type: TensorType, owner: Op | Block, index: int, name: str = "") -> None:
+        self.type = type
+        self.owner = owner
+        self.index = index
+        self.name = name
+        self.uses: dict[tuple[Op, int], None] = {}
+
+    @property
+    def op(self) -> Op | None:
+        """The op that defines the value; None for a block argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    @property
+    def users(self) -> list[Op]:
+        """Ops that use the value, each once."""
+        return list(dict.fromkeys(op for op, _ in self.uses))
+
+    def __repr__(self) -> str:
+        return f"<value {self.name or self.index}: {self.type}>"
+
+
+class Op:
+    """One use of an op record. `operands` may hold None where an optional operand is absent."""
+
+    __slots__ = ("attrs", "blocks", "next", "operands", "origin", "parent", "prev", "record",
+                 "results")
+
+    def __init__(self, record: OpRecord, operands: Sequence[Value | None],
+                 attrs: Mapping[str, Attr], result_types: Sequence[TensorType],
+                 blocks: Sequence[Block] = (), origin: str = "") -> None:
+        self.record = record
+        self.operands: list[Value | None] = list(operands)
+        self.attrs: dict[str, Attr] = dict(attrs)
+        self.results = [Value(t, self, i) for i, t in enumerate(result_types)]
+        self.blocks = list(blocks)
+        self.origin = origin
+        self.parent: Block | None = None
+        self.prev: Op | None = None
+        self.next: Op | None = None
+        for i, value in enumerate(self.operands):
+            if value is not None:
+                value.uses[(self, i)] = None
+        for block in self.blocks:
+            block.owner = self
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        if len(self.results) != 1:
+            raise InternalError(f"op {self.name} has {len(self.results)} results, expected one")
+        return self.results[0]
+
+    @property
+    def operand_types(self) -> tuple[TensorType | None, ...]:
+        return tuple(None if v is None else v.type for v in self.operands)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}{f' {self.origin!r}' if self.origin else ''}>"
+
+
+class Block:
+    """A list of ops with arguments. Linked, so that inserting and removing take constant time."""
+
+    __slots__ = ("_count", "args", "first", "last", "owner")
+
+    def __init__(self, arg_types: Sequence[TensorType] = (), names: Sequence[str] = ()) -> None:
+        padded = [*names, *[""] * (len(arg_types) - len(names))]
+        self.args = [Value(t, self, i, n)
+                     for i, (t, n) in enumerate(zip(arg_types, padded, strict=True))]
+        self.owner: Op | Function | None = None
+        self.first: Op | None = None
+        self.last: Op | None = None
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Op]:
+        """In order; the op just given may be removed meanwhile."""
+        op = self.first
+        while op is not None:
+            following = op.next
+            yield op
+            op = following
+
+    def __reversed__(self) -> Iterator[Op]:
+        op = self.last
+        while op is not None:
+            before = op.prev
+            yield op
+            op = before
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def terminator(self) -> Op:
+        """The last op, which ends the block.
+
+        Raises:
+            InternalError: the block is empty.
+        """
+        if self.last is None:
+            raise InternalError("block is empty: it has no terminator")
+        return self.last
+
+    def _link(self, op: Op, before: Op | None) -> None:
+        op.parent = self
+        op.next = before
+        op.prev = self.last if before is None else before.prev
+        if op.prev is None:
+            self.first = op
+        else:
+            op.prev.next = op
+        if before is None:
+            self.last = op
+        else:
+            before.prev = op
+        self._count += 1
+
+    def _unlink(self, op: Op) -> None:
+        if op.prev is None:
+            self.first = op.next
+        else:
+            op.prev.next = op.next
+        if op.next is None:
+            self.last = op.prev
+        else:
+            op.next.prev = op.prev
+        op.parent = op.prev = op.next = None
+        self._count -= 1
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """`left == right`, taken for granted by shape rules and checked before a run.
+
+    Attributes:
+        reason: the user's message if it does not hold.
+    """
+
+    left: Dim
+    right: Dim
+    reason: str
+
+
+class Listener:
+    """Told of every change that a Rewriter makes, after it was made unless stated."""
+
+    def op_created(self, op: Op) -> None: ...
+
+    def op_erased(self, op: Op) -> None:
+        """Before the op goes."""
+
+    def operand_changed(self, op: Op, index: int, old: Value | None) -> None: ...
+
+    def op_moved(self, op: Op) -> None: ...
+
+    def type_changed(self, value: Value, old: TensorType) -> None: ...
+
+
+class Function:
+    """A named block with named inputs and results.
+
+    Attributes:
+        kind: "function", or "executable" for an outlined dispatch body.
+        result_names: one per operand of the block's `return`.
+        dim_names: symbols of an executable that are its dim parameters, in order.
+        bindings: buffer class of each input, then each result, of an executable (the numbers of
+            BufferClass in module.fbs); empty before buffers are bound.
+    """
+
+    def __init__(self, name: str, block: Block, result_names: Sequence[str] = (),
+                 kind: str = "function") -> None:
+        self.name = name
+        self.block = block
+        self.kind = kind
+        self.result_names = list(result_names)
+        self.dim_names: tuple[str, ...] = ()
+        self.bindings: tuple[int, ...] = ()
+        self.assumptions: dict[Assumption, None] = {}
+        self.listeners: list[Listener] = []
+        block.owner = self
+
+    @property
+    def inputs(self) -> list[Value]:
+        return self.block.args
+
+    @property
+    def results(self) -> list[Value]:
+        return [v for v in self.block.terminator.operands if v is not None]
+
+    def walk(self) -> Iterator[Op]:
+        """Every op, outer before inner, in order."""
+        return walk(self.block)
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """Every op of `block` and of the blocks in it, outer before inner, in order."""
+    for op in block:
+        yield op
+        for inner in op.blocks:
+            yield from walk(inner)
+
+
+class Module:
+    """Functions by name, in order; "main" is the model unless entry points say otherwise."""
+
+    def __init__(self, functions: Iterable[Function] = ()) -> None:
+        self.functions: dict[str, Function] = {}
+        for function in functions:
+            self.add(function)
+
+    def add(self, function: Function) -> None:
+        if function.name in self.functions:
+            raise InternalError(f"module has two functions named {function.name!r}")
+        self.functions[function.name] = function
+
+    @property
+    def main(self) -> Function:
+        return self.functions["main"]
+
+    @property
+    def executables(self) -> list[Function]:
+        return [f for f in self.functions.values() if f.kind == "executable"]
+
+    @property
+    def entry_points(self) -> list[Function]:
+        return [f for f in self.functions.values() if f.kind == "function"]
+
+
+class Rewriter:
+    """The mutation API of a function. Insertion happens before `anchor`, or at the block's end.
+
+    Types never change silently: replacing a value by one of another type is an error.
+    """
+
+    def __init__(self, function: Function, block: Block | None = None,
+                 anchor: Op | None = None) -> None:
+        self.function = function
+        self.block = block if block is not None else function.block
+        self.anchor = anchor
+
+    def at(self, anchor: Op) -> Rewriter:
+        """A rewriter that inserts before `anchor`."""
+        if anchor.parent is None:
+            raise InternalError(f"{anchor} is in no block")
+        return Rewriter(self.function, anchor.parent, anchor)
+
+    def insert(self, op: Op) -> Op:
+        """Puts a fresh op at the insertion point."""
+        self.block._link(op, self.anchor)
+        self._tell(lambda listener: listener.op_created(op))
+        return op
+
+    def create(self, record: OpRecord, operands: Sequence[Value | None],
+               attrs: Mapping[str, Attr] | None = None, origin: str = "",
+               blocks: Sequence[Block] = ()) -> Op:
+        """Makes an op, its result types by the record's shape rule, and inserts it.
+
+        Raises:
+            CompileError: a constraint of the record does not hold.
+        """
+        call = record.call([None if v is None else v.type for v in operands], attrs or {}, origin)
+        for assumption in call.assumptions:
+            self.function.assumptions[assumption] = None
+        return self.insert(Op(record, operands, call.attrs, call.result_types, blocks, origin))
+
+    def set_operand(self, op: Op, index: int, value: Value | None) -> None:
+        """Rewires one operand to a value of the same type."""
+        old = op.operands[index]
+        if old is value:
+            return
+        if old is not None and value is not None and old.type != value.type:
+            raise InternalError(f"operand {index} of {op} has type {old.type}, "
+                                f"the new value has {value.type}")
+        if old is not None:
+            del old.uses[(op, index)]
+        op.operands[index] = value
+        if value is not None:
+            value.uses[(op, index)] = None
+        self._tell(lambda listener: listener.operand_changed(op, index, old))
+
+    def replace(self, old: Value, fresh: Value) -> None:
+        """Lets every user of `old` use `fresh`, which must have the same type."""
+        if old.type != fresh.type:
+            raise InternalError(f"replacing a value of type {old.type} by one of {fresh.type}")
+        if not fresh.name and old.name and fresh.op is not None:
+            fresh.name = old.name
+        for op, index in list(old.uses):
+            self.set_operand(op, index, fresh)
+
+    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
+        """Replaces all results of `op` and erases it."""
+        if len(values) != len(op.results):
+            raise InternalError(f"{op} has {len(op.results)} results, got {len(values)}")
+        for old, fresh in zip(op.results, values, strict=True):
+            self.replace(old, fresh)
+        self.erase(op)
+
+    def erase(self, op: Op) -> None:
+        """Removes an op that nothing uses."""
+        for value in op.results:
+            if value.uses:
+                raise InternalError(f"{op} is erased but its result {value.index} is used")
+        self._tell(lambda listener: listener.op_erased(op))
+        for block in op.blocks:
+            for inner in reversed(block):
+                Rewriter(self.function, block).erase(inner)
+        for index, operand in enumerate(op.operands):
+            if operand is not None:
+                del operand.uses[(op, index)]
+        op.operands = []
+        if op.parent is not None:
+            op.parent._unlink(op)
+
+    def move_before(self, op: Op, anchor: Op) -> None:
+        """Moves `op` in front of `anchor`; the caller answers for dominance."""
+        if op.parent is None or anchor.parent is None:
+            raise InternalError("moving an op that is in no block")
+        op.parent._unlink(op)
+        anchor.parent._link(op, anchor)
+        self._tell(lambda listener: listener.op_moved(op))
+
+    def set_attr(self, op: Op, name: str, value: Attr) -> None:
+        """Changes an attribute that does not change the results' types."""
+        op.attrs[name] = value
+
+    def set_type(self, value: Value, type: TensorType) -> None:
+        """Changes a value's type; the caller answers for its users."""
+        old, value.type = value.type, type
+        self._tell(lambda listener: listener.type_changed(value, old))
+
+    def _tell(self, event: Callable[[Listener], None]) -> None:
+        for listener in self.function.listeners:
+            event(listener)

@@ -1,0 +1,558 @@
+"""Dimensions: an int, or a canonical symbolic expression over named non-negative symbols.
+
+Owns the algebra (a polynomial over symbols, floor divisions, minima and maxima, always in one
+canonical form, so that equality is structural) and its text form. Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Union
+
+Dim = Union[int, "DimExpr"]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named non-negative integer, such as an input's unknown extent."""
+
+    name: str
+
+    def key(self) -> tuple[object, ...]:
+        return (0, self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class FloorDiv:
+    """`numerator // denominator`, rounding towards minus infinity."""
+
+    numerator: Dim
+    denominator: Dim
+
+    def key(self) -> tuple[object, ...]:
+        return (1, str(self))
+
+    def __str__(self) -> str:
+        return f"{_parens(self.numerator)}//{_parens(self.denominator)}"
+
+
+@dataclass(frozen=True)
+class Extremum:
+    """`max(args)` or `min(args)`; the arguments are distinct and sorted."""
+
+    is_max: bool
+    args: tuple[Dim, ...]
+
+    def key(self) -> tuple[object, ...]:
+        return (2, str(self))
+
+    def __str__(self) -> str:
+        return f"{'max' if self.is_max else 'min'}({', '.join(map(str, self.args))})"
+
+
+Atom = Union[Symbol, FloorDiv, Extremum]
+Monomial = tuple[Atom, ...]  # sorted, with repetition
+
+
+def _parens(dim: Dim) -> str:
+    text = str(dim)
+    return text if isinstance(dim, int) or _is_single_atom(dim) else f"({text})"
+
+
+def _is_single_atom(dim: DimExpr) -> bool:
+    if len(dim.terms) != 1 or dim.constant:
+        return False
+    monomial, coefficient = dim.terms[0]
+    return coefficient == 1 and len(monomial) == 1 and not isinstance(monomial[0], FloorDiv)
+
+
+@total_ordering
+@dataclass(frozen=True, eq=True)
+class DimExpr:
+    """`constant + sum(coefficient * product(atoms))`; never a plain number.
+
+    Build one with `symbol` and Python's operators; results that are constant come back as int.
+    """
+
+    terms: tuple[tuple[Monomial, int], ...]
+    constant: int
+
+    def __add__(self, other: Dim) -> Dim:
+        return add(self, other)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return multiply(self, -1)
+
+    def __sub__(self, other: Dim) -> Dim:
+        return add(self, multiply(other, -1))
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return add(other, multiply(self, -1))
+
+    def __mul__(self, other: Dim) -> Dim:
+        return multiply(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floor_divide(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return modulo(self, other)
+
+    def __lt__(self, other: object) -> bool:
+        return str(self) < str(other)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of symbolic dim {self} is not known")
+
+    def __int__(self) -> int:
+        raise TypeError(f"dim {self} is symbolic")
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, coefficient in self.terms:
+            factors = [str(a) for a in monomial]
+            # -(a//b) is not -a//b, which reads as (-a)//b
+            if len(monomial) > 1 or coefficient != 1:
+                factors = [f"({f})" if isinstance(a, FloorDiv) else f
+                           for f, a in zip(factors, monomial, strict=True)]
+            if abs(coefficient) != 1:
+                factors.insert(0, str(abs(coefficient)))
+            sign = "-" if coefficient < 0 else "+"
+            parts.append(f" {sign} {'*'.join(factors)}" if parts else
+                         f"{'-' if coefficient < 0 else ''}{'*'.join(factors)}")
+        if self.constant:
+            parts.append(f" {'-' if self.constant < 0 else '+'} {abs(self.constant)}")
+        return "".join(parts)
+
+    def __repr__(self) -> str:
+        return f"DimExpr({self})"
+
+
+def is_symbol_name(text: str) -> bool:
+    """Whether `text` can name a symbol: ASCII letters, digits and _, not a digit first."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
+
+
+def symbol(name: str) -> DimExpr:
+    """The dim that is the symbol `name`.
+
+    Raises:
+        ValueError: `name` is not an ASCII identifier, so that text could not hold it.
+    """
+    if not is_symbol_name(name):
+        raise ValueError(f"{name!r} cannot name a dim: use letters, digits and _, "
+                         "not a digit first")
+    return DimExpr((((Symbol(name),), 1),), 0)
+
+
+def _make(terms: Mapping[Monomial, int], constant: int) -> Dim:
+    kept = [(m, c) for m, c in terms.items() if c]
+    if not kept:
+        return constant
+    kept.sort(key=lambda item: (-len(item[0]), [a.key() for a in item[0]]))
+    return DimExpr(tuple(kept), constant)
+
+
+def _split(dim: Dim) -> tuple[dict[Monomial, int], int]:
+    if isinstance(dim, DimExpr):
+        return dict(dim.terms), dim.constant
+    return {}, int(dim)
+
+
+def _atom(atom: Atom) -> DimExpr:
+    return DimExpr((((atom,), 1),), 0)
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    """`a + b`."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    terms, constant = _split(a)
+    more, other = _split(b)
+    for monomial, coefficient in more.items():
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return _make(terms, constant + other)
+
+
+def multiply(a: Dim, b: Dim) -> Dim:
+    """`a * b`, expanded."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    terms_a, constant_a = _split(a)
+    terms_b, constant_b = _split(b)
+    out: dict[Monomial, int] = {}
+    for ma, ca in [*terms_a.items(), ((), constant_a)]:
+        for mb, cb in [*terms_b.items(), ((), constant_b)]:
+            if ca and cb:
+                monomial = tuple(sorted(ma + mb, key=lambda atom: atom.key()))
+                out[monomial] = out.get(monomial, 0) + ca * cb
+    constant = out.pop((), 0)
+    return _make(out, constant)
+
+
+def floor_divide(a: Dim, b: Dim) -> Dim:
+    """`a // b`, rounding down; exact multiples of an int divisor are pulled out of the floor."""
+    if isinstance(b, int):
+        if b == 0:
+            raise ZeroDivisionError(f"dim {a} divided by zero")
+        if isinstance(a, int):
+            return a // b
+        if b < 0:
+            return floor_divide(multiply(a, -1), -b)
+        return _divide_by_int(a, b)
+    if a == 0:
+        return 0
+    if a == b:
+        return 1
+    quotient = _divide_exactly(a, b)
+    return quotient if quotient is not None else _atom(FloorDiv(a, b))
+
+
+def _divide_by_int(a: DimExpr, b: int) -> Dim:
+    if b == 1:
+        return a
+    whole = {m: c // b for m, c in a.terms}
+    rest = _make({m: c % b for m, c in a.terms}, a.constant % b)
+    outside = _make(whole, a.constant // b)
+    if isinstance(rest, int):
+        return add(outside, rest // b)
+    # (x//p + c)//b == (x + c*p)//(p*b) for ints p, b > 0
+    if len(rest.terms) == 1:
+        monomial, coefficient = rest.terms[0]
+        inner = monomial[0]
+        if (coefficient == 1 and len(monomial) == 1 and isinstance(inner, FloorDiv)
+                and isinstance(inner.denominator, int)):
+            numerator = add(inner.numerator, rest.constant * inner.denominator)
+            return add(outside, floor_divide(numerator, inner.denominator * b))
+    return add(outside, _atom(FloorDiv(rest, b)))
+
+
+def _divide_exactly(a: Dim, b: DimExpr) -> Dim | None:
+    """`a / b` where b is one monomial that divides every term of a, else None."""
+    if len(b.terms) != 1 or b.constant:
+        return None
+    divisor, scale = b.terms[0]
+    terms, constant = _split(a)
+    if constant:
+        return None
+    out: dict[Monomial, int] = {}
+    for monomial, coefficient in terms.items():
+        left = list(monomial)
+        for atom in divisor:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if coefficient % scale:
+            return None
+        out[tuple(left)] = coefficient // scale
+    constant = out.pop((), 0)
+    return _make(out, constant)
+
+
+def ceil_divide(a: Dim, b: Dim) -> Dim:
+    """`ceil(a / b)`."""
+    return multiply(floor_divide(multiply(a, -1), b), -1) if isinstance(a, int) else floor_divide(
+        add(a, add(b, -1)), b)
+
+
+def modulo(a: Dim, b: Dim) -> Dim:
+    """`a - (a // b) * b`."""
+    return add(a, multiply(multiply(floor_divide(a, b), b), -1))
+
+
+def maximum(*dims: Dim) -> Dim:
+    """The largest of `dims`; arguments that are provably not the largest are dropped."""
+    return _extremum(True, dims)
+
+
+def minimum(*dims: Dim) -> Dim:
+    """The smallest of `dims`."""
+    return _extremum(False, dims)
+
+
+def _extremum(is_max: bool, dims: tuple[Dim, ...]) -> Dim:
+    flat: list[Dim] = []
+    for dim in dims:
+        single = dim.terms[0][0][0] if isinstance(dim, DimExpr) and _is_single_atom(dim) else None
+        if isinstance(single, Extremum) and single.is_max == is_max:
+            flat.extend(single.args)
+        else:
+            flat.append(dim)
+    kept: list[Dim] = []
+    for dim in flat:
+        kept = [k for k in kept if not _dominates(dim, k, is_max)]
+        if not any(_dominates(k, dim, is_max) for k in kept):
+            kept.append(dim)
+    if len(kept) == 1:
+        return kept[0]
+    return _atom(Extremum(is_max, tuple(sorted(kept, key=lambda d: (isinstance(d, int), str(d))))))
+
+
+def _dominates(a: Dim, b: Dim, is_max: bool) -> bool:
+    difference = add(a, multiply(b, -1)) if is_max else add(b, multiply(a, -1))
+    low, _ = bounds(difference, {})
+    return low is not None and low >= 0
+
+
+Interval = tuple[int | None, int | None]
+
+
+def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
+    """Inclusive (low, high) that `dim` surely lies in; None is unbounded.
+
+    A symbol that is not in `known` is at least 0.
+    """
+    if isinstance(dim, int):
+        return dim, dim
+    low: int | None = dim.constant
+    high: int | None = dim.constant
+    for monomial, coefficient in dim.terms:
+        lo, hi = 1, 1
+        product: Interval = (lo, hi)
+        for atom in monomial:
+            product = _interval_product(product, _atom_bounds(atom, known))
+        a, b = product
+        if coefficient < 0:
+            a, b = b, a
+        low = None if low is None or a is None else low + coefficient * a
+        high = None if high is None or b is None else high + coefficient * b
+    return low, high
+
+
+def _interval_product(a: Interval, b: Interval) -> Interval:
+    if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
+        if None in a or None in b:
+            return None, None
+        corners = [x * y for x in a for y in b if x is not None and y is not None]
+        return min(corners), max(corners)
+    high = None if a[1] is None or b[1] is None else a[1] * b[1]
+    return a[0] * b[0], high
+
+
+def _atom_bounds(atom: Atom, known: Mapping[str, Interval]) -> Interval:
+    if isinstance(atom, Symbol):
+        return known.get(atom.name, (0, None))
+    if isinstance(atom, FloorDiv):
+        low, high = bounds(atom.numerator, known)
+        if isinstance(atom.denominator, int):
+            return (None if low is None else low // atom.denominator,
+                    None if high is None else high // atom.denominator)
+        below, _ = bounds(atom.denominator, known)
+        if low is not None and low >= 0 and below is not None and below >= 1:
+            return 0, None if high is None else high // below
+        return None, None
+    parts = [bounds(a, known) for a in atom.args]
+    lows, highs = [p[0] for p in parts], [p[1] for p in parts]
+    pick = max if atom.is_max else min
+    known_lows = [x for x in lows if x is not None]
+    known_highs = [x for x in highs if x is not None]
+    if atom.is_max:
+        return (max(known_lows) if known_lows else None,
+                pick(known_highs) if len(known_highs) == len(highs) else None)
+    return (pick(known_lows) if len(known_lows) == len(lows) else None,
+            min(known_highs) if known_highs else None)
+
+
+def _map_atoms(dim: Dim, atom_value: Callable[[Atom], Dim]) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    total: Dim = dim.constant
+    for monomial, coefficient in dim.terms:
+        product: Dim = coefficient
+        for atom in monomial:
+            product = multiply(product, atom_value(atom))
+        total = add(total, product)
+    return total
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by `values` and brought back to canonical form."""
+
+    def value(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return values.get(atom.name, _atom(atom))
+        if isinstance(atom, FloorDiv):
+            return floor_divide(substitute(atom.numerator, values),
+                                substitute(atom.denominator, values))
+        return _extremum(atom.is_max, tuple(substitute(a, values) for a in atom.args))
+
+    return _map_atoms(dim, value)
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The number that `dim` is under `values`.
+
+    Raises:
+        KeyError: a symbol of `dim` has no value.
+    """
+    result = substitute(dim, values)
+    if isinstance(result, DimExpr):
+        raise KeyError(", ".join(sorted(symbols(result))))
+    return result
+
+
+def symbols(dim: Dim) -> set[str]:
+    """Names of the symbols in `dim`."""
+    return {atom.name for atom in atoms(dim) if isinstance(atom, Symbol)}
+
+
+def atoms(dim: Dim) -> Iterator[Atom]:
+    """Every atom in `dim`, inner ones first."""
+    if isinstance(dim, int):
+        return
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, FloorDiv):
+                yield from atoms(atom.numerator)
+                yield from atoms(atom.denominator)
+            elif isinstance(atom, Extremum):
+                for arg in atom.args:
+                    yield from atoms(arg)
+            yield atom
+
+
+def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
+    """The product of `dims`; 1 for none."""
+    total: Dim = 1
+    for dim in dims:
+        total = multiply(total, dim)
+    return total
+
+
+def parse(text: str) -> Dim:
+    """The dim that `str` printed.
+
+    Raises:
+        ValueError: `text` is not a dim.
+    """
+    return _Parser(text).parse()
+
+
+class _Parser:
+    """Recursive descent over `+ - * // max(...) min(...)`; size and nesting are bounded."""
+
+    MAX_LENGTH = 4096
+    MAX_DEPTH = 32
+    MAX_TERMS = 256
+
+    def __init__(self, text: str) -> None:
+        if len(text) > self.MAX_LENGTH:
+            raise ValueError(f"dim {text[:40]!r}... is longer than {self.MAX_LENGTH} characters")
+        self.text = text
+        self.tokens = re.findall(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|//|\S", text)
+        self.at = 0
+        self.depth = 0
+
+    def parse(self) -> Dim:
+        value = self.expression()
+        if self.at != len(self.tokens):
+            raise self.unexpected("the end")
+        return value
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, token: str) -> bool:
+        if self.peek() != token:
+            return False
+        self.at += 1
+        return True
+
+    def unexpected(self, wanted: str) -> ValueError:
+        found = repr(self.peek()) if self.peek() else "the end"
+        return ValueError(f"expected {wanted}, found {found} in dim {self.text[:80]!r}")
+
+    def bounded(self, dim: Dim) -> Dim:
+        if isinstance(dim, DimExpr) and (len(dim.terms) > self.MAX_TERMS
+                                         or _nesting(dim) > self.MAX_DEPTH):
+            raise ValueError(f"dim {self.text[:80]!r} is too large")
+        return dim
+
+    def expression(self) -> Dim:
+        self.depth += 1
+        if self.depth > self.MAX_DEPTH:
+            raise ValueError(f"dim {self.text[:80]!r} is nested too deeply")
+        value = self.term()
+        while self.peek() in ("+", "-"):
+            sign = 1 if self.take("+") else -1
+            self.at += sign < 0
+            value = self.bounded(add(value, multiply(self.term(), sign)))
+        self.depth -= 1
+        return value
+
+    def term(self) -> Dim:
+        value = self.factor()
+        while self.peek() in ("*", "//"):
+            if self.take("*"):
+                value = self.bounded(multiply(value, self.factor()))
+                continue
+            self.at += 1
+            divisor = self.factor()
+            if divisor == 0:
+                raise ValueError(f"division by zero in dim {self.text[:80]!r}")
+            value = self.bounded(floor_divide(value, divisor))
+        return value
+
+    def factor(self) -> Dim:
+        sign = 1
+        while self.take("-"):
+            sign = -sign
+        return multiply(self.primary(), sign)
+
+    def primary(self) -> Dim:
+        if self.take("("):
+            value = self.expression()
+            self.expect(")")
+            return value
+        word = self.peek()
+        if word.isdecimal():
+            self.at += 1
+            if len(word) > 18:
+                raise ValueError(f"number {word[:24]} is too large for a dim")
+            return int(word)
+        if not is_symbol_name(word):
+            raise self.unexpected("a number or a name")
+        self.at += 1
+        if word in ("max", "min") and self.take("("):
+            args = [self.expression()]
+            while self.take(","):
+                args.append(self.expression())
+            self.expect(")")
+            if len(args) > self.MAX_DEPTH:
+                raise ValueError(f"dim {self.text[:80]!r} is too large")
+            return self.bounded(maximum(*args) if word == "max" else minimum(*args))
+        return symbol(word)
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise self.unexpected(repr(token))
+
+
+def _nesting(dim: Dim) -> int:
+    """How deep floor divisions and extrema stand in one another."""
+    if isinstance(dim, int):
+        return 0
+    deepest = 0
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, FloorDiv):
+                inner = max(_nesting(atom.numerator), _nesting(atom.denominator))
+            elif isinstance(atom, Extremum):
+                inner = max(map(_nesting, atom.args))
+            else:
+                continue
+            deepest = max(deepest, inner + 1)
+    return deepest

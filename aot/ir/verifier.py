@@ -1,0 +1,264 @@
+"""Invariants of the IR, checked: structure, dominance, use lists, types, names.
+
+Owns what a well-formed module is. Called on our own output (`InternalError`) and on what users
+wrote as text (`CompileError`). Never changes what it checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot.errors import AotError, CompileError, InternalError
+from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
+from aot.ir.dims import Dim, substitute, symbols
+from aot.ir.equalities import TypeRule
+from aot.ir.text import KEYWORDS, print_op
+from aot.ir.types import TensorType
+from aot.ops.record import count_shape_rules
+
+
+def verify(subject: Module | Function, *, error: type[AotError] = InternalError,
+           during: str = "") -> None:
+    """Checks every invariant of a module or of one function.
+
+    Calls of functions by name are checked in modules only.
+
+    Args:
+        error: what to raise; CompileError for what a user wrote.
+        during: what was being done, for the message.
+
+    Raises:
+        error: with the invariant that does not hold and the text of the op.
+    """
+    with count_shape_rules(is_hidden=True):
+        try:
+            if isinstance(subject, Function):
+                _FunctionCheck(subject, None).run()
+            else:
+                _check_module(subject)
+        except _Broken as broken:
+            raise error(f"{during}: {broken}" if during else str(broken)) from None
+
+
+class _Broken(Exception):
+    """An invariant that does not hold."""
+
+
+def _check_module(module: Module) -> None:
+    for name, function in module.functions.items():
+        if function.name != name:
+            raise _Broken(f"function {function.name!r} is in its module as {name!r}")
+        _FunctionCheck(function, module).run()
+
+
+class _FunctionCheck:
+    def __init__(self, function: Function, module: Module | None) -> None:
+        self.function = function
+        self.module = module
+        self.rule = TypeRule(function)
+        self.visible: set[Value] = set()
+        self.defined: set[Value] = set()
+        self.position: dict[Op, None] = {}
+
+    def run(self) -> None:
+        self.check_header()
+        self.check_block(self.function.block, self.function)
+        self.check_uses()
+        self.check_results()
+
+    def fail(self, message: str, op: Op | None = None) -> _Broken:
+        place = f"function {self.function.name!r}: {message}"
+        return _Broken(place if op is None else f"{place}\n  {print_op(op)}")
+
+    def check_header(self) -> None:
+        function = self.function
+        if function.kind not in KEYWORDS:
+            raise self.fail(f"kind is {function.kind!r}, expected one of {', '.join(KEYWORDS)}")
+        for kind, names in (("inputs", [v.name for v in function.inputs if v.name]),
+                            ("results", [n for n in function.result_names if n])):
+            repeated = next((n for i, n in enumerate(names) if n in names[:i]), None)
+            if repeated is not None and function.kind == "function":
+                raise self.fail(f"two {kind} are named {repeated!r}")
+        known = self.input_symbols() | set(function.dim_names)
+        for assumption in function.assumptions:
+            for dim in (assumption.left, assumption.right):
+                unknown = sorted(symbols(dim) - known)
+                if unknown:
+                    raise self.fail(f"assumption {assumption.left} == {assumption.right} has "
+                                    f"symbol {unknown[0]}, which no input has")
+        if self.rule.equalities.is_contradictory:
+            raise self.fail("its assumptions contradict each other")
+
+    def input_symbols(self) -> set[str]:
+        return {n for v in self.function.inputs for d in v.type.dims for n in symbols(d)}
+
+    def check_block(self, block: Block, owner: Op | Function) -> None:
+        if block.owner is not owner:
+            raise self.fail("a block does not know its owner",
+                            owner if isinstance(owner, Op) else None)
+        for number, value in enumerate(block.args):
+            if value.owner is not block or value.index != number:
+                raise self.fail(f"block argument {number} does not know its place")
+            self.check_type(value.type, None)
+            self.define(value, None)
+        self.check_links(block)
+        if block.last is None or not block.last.record.is_terminator:
+            raise self.fail("a block does not end with a terminator", block.last)
+        wanted = "return" if isinstance(owner, Function) else "yield"
+        if block.last.name != wanted:
+            raise self.fail(f"a block of {'a function' if wanted == 'return' else 'an op'} "
+                            f"ends with {block.last.name}, expected {wanted}", block.last)
+        mark: list[Value] = list(block.args)
+        for op in block:
+            if op.record.is_terminator and op is not block.last:
+                raise self.fail("a terminator stands inside its block", op)
+            self.check_op(op)
+            mark.extend(op.results)
+        if owner is not self.function:
+            self.visible.difference_update(mark)
+
+    def check_links(self, block: Block) -> None:
+        before: Op | None = None
+        count = 0
+        for op in block:
+            if op.parent is not block or op.prev is not before:
+                raise self.fail("the linked list of a block is broken", op)
+            if op in self.position:
+                raise self.fail("an op stands in two places", op)
+            self.position[op] = None
+            before = op
+            count += 1
+        if block.last is not before or len(block) != count:
+            raise self.fail(f"a block says it has {len(block)} ops, {count} are linked", before)
+
+    def define(self, value: Value, op: Op | None) -> None:
+        if value in self.defined:
+            raise self.fail("a value is defined twice", op)
+        self.defined.add(value)
+        self.visible.add(value)
+
+    def check_op(self, op: Op) -> None:
+        for number, value in enumerate(op.operands):
+            if value is None:
+                continue
+            if value not in self.visible:
+                raise self.fail(f"operand {number} is not defined before the op, in its block or "
+                                "one around it", op)
+            if (op, number) not in value.uses:
+                raise self.fail(f"operand {number} does not list the op among its uses", op)
+        self.check_call(op)
+        outer = self.visible
+        for block in op.blocks:
+            if op.record.results_from == "block":
+                self.visible = set()
+            self.check_block(block, op)
+            self.visible = outer
+        for number, value in enumerate(op.results):
+            if value.owner is not op or value.index != number:
+                raise self.fail(f"result {number} does not know its place", op)
+            self.check_type(value.type, op)
+            self.define(value, op)
+
+    def check_type(self, type: TensorType, op: Op | None) -> None:
+        if type.problem:
+            raise self.fail(f"type {type} is wrong: {type.problem}", op)
+
+    def check_call(self, op: Op) -> None:
+        """Operands, attributes, constraints and result types, by the op's record."""
+        is_ruled = op.record.results_from == "rule"
+        try:
+            call = (op.record.call if is_ruled else op.record.check)(
+                op.operand_types, op.attrs, op.origin)
+        except CompileError as error:
+            raise self.fail(str(error), op) from None
+        if call.attrs.keys() != op.attrs.keys():
+            missing = ", ".join(sorted(call.attrs.keys() - op.attrs.keys()))
+            raise self.fail(f"attributes are not complete: {missing} is missing", op)
+        if op.record.results_from == "block":
+            self.check_body(op)
+            return
+        if op.record.results_from == "callee":
+            self.check_callee(op)
+            return
+        if len(call.result_types) != len(op.results):
+            raise self.fail(f"the shape rule gives {len(call.result_types)} results", op)
+        for ruled, value in zip(call.result_types, op.results, strict=True):
+            if not self.rule.accepts(ruled, value.type):
+                raise self.fail(f"result {value.index} has type {value.type}, "
+                                f"the shape rule gives {ruled}", op)
+        if self.function.kind == "function":
+            for assumed in call.assumptions:
+                if not self.rule.equalities.are_equal(assumed.left, assumed.right):
+                    raise self.fail(f"the op relies on {assumed.left} == {assumed.right}, which "
+                                    "the function does not assume", op)
+
+    def check_body(self, op: Op) -> None:
+        if len(op.blocks) != 1:
+            raise self.fail(f"expected one block, found {len(op.blocks)}", op)
+        block = op.blocks[0]
+        self.check_types_match("block argument", [v.type for v in block.args], op.operand_types,
+                               op)
+        yielded = block.last.operand_types if block.last is not None else ()
+        self.check_types_match("yielded value", yielded, [v.type for v in op.results], op)
+
+    def check_callee(self, op: Op) -> None:
+        if self.module is None:
+            return
+        reference = op.attrs["executable"]
+        callee = (self.module.functions.get(reference.name)
+                  if isinstance(reference, FunctionRef) else None)
+        if callee is None:
+            raise self.fail("the module has no function of that name", op)
+        given = op.attrs["dims"]
+        assert isinstance(given, tuple)
+        if len(given) != len(callee.dim_names):
+            raise self.fail(f"function {callee.name!r} has {len(callee.dim_names)} dim "
+                            f"parameters, {len(given)} are given", op)
+        values: dict[str, Dim] = dict(zip(callee.dim_names, given, strict=True))  # type: ignore[arg-type]
+        self.check_types_match(f"input of {callee.name!r}",
+                               [_with_dims(v.type, values) for v in callee.inputs],
+                               op.operand_types, op)
+        self.check_types_match(f"result of {callee.name!r}",
+                               [_with_dims(v.type, values) for v in callee.results],
+                               [v.type for v in op.results], op)
+
+    def check_types_match(self, what: str, inner: object, outer: object, op: Op) -> None:
+        """Types of a body against those of the op that runs it; layouts count."""
+        given, wanted = list(inner), list(outer)  # type: ignore[call-overload]
+        if len(given) != len(wanted):
+            raise self.fail(f"expected {len(wanted)} of {what}, found {len(given)}", op)
+        for number, (a, b) in enumerate(zip(given, wanted, strict=True)):
+            if a is None or b is None:
+                raise self.fail(f"{what} {number} has no counterpart", op)
+            if a.layout != b.layout or not self.rule.accepts(a, b):
+                raise self.fail(f"{what} {number} has type {a}, the op has {b}", op)
+
+    def check_uses(self) -> None:
+        for value in self.defined:
+            for op, number in value.uses:
+                if op not in self.position or not (
+                        number < len(op.operands) and op.operands[number] is value):
+                    raise self.fail(f"value {value.name or value.index!r} lists a use that is not "
+                                    "there", value.op)
+
+    def check_results(self) -> None:
+        function = self.function
+        count = len(function.block.terminator.operands)
+        if len(function.results) != count:
+            raise self.fail("a result is absent", function.block.last)
+        if len(function.result_names) != count and (
+                function.result_names or function.kind == "function"):
+            raise self.fail(f"has {count} results and {len(function.result_names)} names for them",
+                            function.block.last)
+        known = self.input_symbols() | set(function.dim_names)
+        for op in walk(function.block):
+            for value in op.results:
+                unknown = sorted(n for d in value.type.dims for n in symbols(d) if n not in known)
+                if unknown:
+                    raise self.fail(f"type {value.type} has symbol {unknown[0]}, which no input "
+                                    "has", op)
+
+
+def _with_dims(type: TensorType, values: Mapping[str, Dim]) -> TensorType:
+    """A callee's type as the caller sees it."""
+    return TensorType(type.dtype, tuple(substitute(d, values) for d in type.dims), type.layout)

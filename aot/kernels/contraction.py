@@ -1,0 +1,304 @@
+"""Contractions: register tiles of outer products, lanes along the weights' outputs.
+
+Obeys the plan's rows and columns. The same nest serves matmul and convolution, packed and plain
+weights, CPU (VECTOR lanes) and GPU (LANE lanes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aot.analysis.plan import Plan
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.kernels.inline import reduces_of
+from aot.kernels.ir import For, If, LoopKind, Scratch, Stmt, Store
+from aot.kernels.nest import Axis, Nest, Output, collapse, loads_of
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each axis of a contraction does.
+
+    Attributes:
+        rows: the innermost axis that only `left` varies along, or None.
+        columns: the axis that only `right` varies along, in lanes.
+        outer: the other axes, outermost first.
+    """
+
+    reduce: Reduce
+    left: Expr
+    right: Expr
+    rows: Axis | None
+    columns: Axis
+    outer: tuple[Axis, ...]
+
+
+def find_roles(output: Output) -> Roles | None:
+    """The contraction in an output's value, or None where it has not that form."""
+    reduces = reduces_of(output.value)
+    if len(reduces) != 1 or reduces[0].op != "sum":
+        return None
+    (reduce,) = reduces
+    body = reduce.body
+    if not isinstance(body, Binary) or body.op != "mul" or not body.dtype.is_float:
+        return None
+    left, right = body.a, body.b
+    if not isinstance(right, Load) or right.guard is not None:
+        return None
+    in_left, in_right = expr.free_vars(left), expr.free_vars(right)
+    only_left = [a for a in output.axes if a.var in in_left and a.var not in in_right]
+    only_right = [a for a in output.axes if a.var in in_right and a.var not in in_left]
+    if not only_right:
+        return None
+    columns = min(only_right, key=lambda a: _step(right, a.var))
+    rows = only_left[-1] if only_left else None
+    outer = tuple(a for a in output.axes if a is not rows and a is not columns)
+    return Roles(reduce, left, right, rows, columns, outer)
+
+
+def _step(load: Load, var: Var) -> int:
+    """How far apart neighbours along `var` lie: 0 where the address is packed, else its stride."""
+    step = expr.coefficient(load.indices[0], var)
+    if step is None:
+        return 0
+    return step if isinstance(step, int) else 1 << 30
+
+
+def schedule_contraction(nest: Nest, output: Output, plan: Plan, panel: int) -> (
+        tuple[Stmt, ...] | None):
+    """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
+    roles = find_roles(output)
+    if roles is None:
+        return None
+    others = [a for a in output.axes if a is not roles.columns]
+    merged, gone = collapse(others, output.address, [output.value])
+    if gone:
+        address, value = output.substitute(gone)
+        keep = [*merged, roles.columns]
+        roles = find_roles(replace(output, address=address, value=value, axes=tuple(keep)))
+        assert roles is not None
+        output = Output(output.buffer, address, value, tuple(keep))
+    return _Tile(nest, output, roles, plan, panel).build()
+
+
+class _Tile:
+    """One register tile and the loops around it."""
+
+    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        rows = plan.rows if roles.rows is not None else 1
+        if roles.rows is not None and isinstance(roles.rows.extent, int):
+            rows = min(rows, roles.rows.extent)
+        self.rows = rows
+        self.columns = plan.columns
+        # a vector never straddles a panel
+        self.width = self.columns if nest.is_gpu else min(self.columns, panel)
+        self.chunks = self.columns // self.width
+        dtype = roles.reduce.dtype
+        self.acc: Scratch = nest.builder.scratch(
+            "acc", dtype, (self.rows, self.chunks, self.width))
+
+    def build(self) -> tuple[Stmt, ...]:
+        roles, nest = self.roles, self.nest
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns)
+        column_tile = nest.builder.var("nt")
+        axes = list(roles.outer)
+        row_tile = Axis(nest.builder.var("mt"), 1)
+        if roles.rows is not None:
+            row_tile = Axis(row_tile.var, dims.ceil_divide(roles.rows.extent, self.rows))
+            axes.append(row_tile)
+        work = dims.multiply(dims.product([n for _, n in roles.reduce.axes]),
+                             self.rows * self.columns // 16 + 1)
+
+        def body(values: dict[Var, Expr]) -> list[Stmt]:
+            first = expr.index(0)
+            if roles.rows is not None:
+                first = expr.mul(values[row_tile.var], expr.index(self.rows))
+            return self._tile(values, first, column_tile)
+
+        rows = nest.grid(axes, body, work, first=1)
+        return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=0),)
+
+    def _tile(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+        nest = self.nest
+        zero = expr.const(0, self.acc.dtype)
+        stmts: list[Stmt] = nest.unrolled(self.rows, lambda r: nest.unrolled(
+            self.chunks, lambda u: [nest.spread(self.width, lambda lane: [
+                Store(self.acc, (r, u, lane), zero)])]))
+        stmts += self._loops(values, first, column_tile)
+        stmts += nest.unrolled(self.rows, lambda r: self._finish_row(
+            values, first, r, column_tile), "r")
+        return stmts
+
+    def _row(self, first: Expr, r: Expr, values: dict[Var, Expr], *, is_clamped: bool) -> (
+            dict[Var, Expr]):
+        rows = self.roles.rows
+        if rows is None:
+            return values
+        at = expr.add(first, r)
+        if is_clamped and dims.modulo(rows.extent, self.rows) != 0:
+            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
+        return {**values, rows.var: at}
+
+    def _loops(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+        """The reduction: taps outside, the axis that packed weights run along inside."""
+        axes = [Axis(v, n) for v, n in self.roles.reduce.axes]
+        indices: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a.extent == 1}
+        axes = [a for a in axes if a.extent != 1]
+        axes.sort(key=lambda a: -_step_or_large(self.roles.right, a.var))
+        return self._reduce_loops(axes, indices, values, first, column_tile)
+
+    def _reduce_loops(self, axes: Sequence[Axis], indices: dict[Var, Expr],
+                      values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+        if len(axes) > 1:
+            axis = axes[0]
+            return self.nest.serial(axis.extent, lambda k: self._reduce_loops(
+                axes[1:], {**indices, axis.var: k}, values, first, column_tile), "k")
+        inner = axes[0] if axes else None
+        guards = self._guards(inner)
+        if guards is None:
+            return self._steps(inner, indices, values, first, column_tile, self.roles.left)
+        stmts: list[Stmt] = []
+        held: list[Expr] = []
+        for row in range(self.rows):
+            here = {**indices, **self._row(first, expr.index(row), values, is_clamped=True)}
+            held.append(expr.substitute(guards, here))
+        all_hold = expr.all_of(held)
+        assert all_hold is not None
+        free = expr.transform(self.roles.left, _without_guard)
+        fast = self._steps(inner, indices, values, first, column_tile, free)
+        slow = self._steps(inner, indices, values, first, column_tile, self.roles.left)
+        stmts.append(If(all_hold, tuple(fast), tuple(slow)))
+        return stmts
+
+    def _guards(self, inner: Axis | None) -> Expr | None:
+        """The one guard of the left side, where it doesn't change along the innermost loop."""
+        left = self.roles.left
+        if not isinstance(left, Load) or left.guard is None or left.other is None:
+            return None
+        if inner is not None and inner.var in expr.free_vars(left.guard):
+            return None
+        return left.guard
+
+    def _steps(self, inner: Axis | None, indices: dict[Var, Expr], values: dict[Var, Expr],
+               first: Expr, column_tile: Expr, left: Expr) -> list[Stmt]:
+        if inner is None:
+            return self._step(indices, values, first, column_tile, left)
+        return self.nest.serial(inner.extent, lambda k: self._step(
+            {**indices, inner.var: k}, values, first, column_tile, left), "k")
+
+    def _step(self, indices: dict[Var, Expr], values: dict[Var, Expr], first: Expr,
+              column_tile: Expr, left: Expr) -> list[Stmt]:
+        """One outer product: each row's scalar times the columns' vectors."""
+        nest, acc = self.nest, self.acc
+
+        def one_row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            here = {**indices, **self._row(first, r, values, is_clamped=True)}
+            scalar = nest.let(expr.substitute(left, here), stmts, "a")
+
+            def chunk(u: Expr) -> list[Stmt]:
+                def lanes(lane: Expr) -> list[Stmt]:
+                    weight = self._right({**indices, **values}, column_tile, u, lane)
+                    old = Load(acc, (r, u, lane), acc.dtype)
+                    return [Store(acc, (r, u, lane), Fma(scalar, weight, old, acc.dtype))]
+                return [nest.spread(self.width, lanes)]
+
+            return stmts + nest.unrolled(self.chunks, chunk)
+
+        return nest.unrolled(self.rows, one_row, "r")
+
+    def _right(self, values: dict[Var, Expr], column_tile: Expr, u: Expr, lane: Expr) -> Expr:
+        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
+        columns, width = self.roles.columns, self.width
+        base = expr.add(expr.mul(column_tile, expr.index(self.columns)),
+                        expr.mul(u, expr.index(width)))
+        last = expr.index(dims.add(columns.extent, -1))
+        panel = expr.index(self.panel)
+        is_gpu = self.nest.is_gpu
+
+        def rewrite(e: Expr) -> Expr | None:
+            if isinstance(e, Binary) and e.a is columns.var and expr.dim_of(e.b) == self.panel:
+                if e.op == "floordiv":
+                    # a tile past the last panel reads that one again; its lanes aren't stored
+                    end = expr.binary("floordiv", last, panel)
+                    start = expr.add(base, lane) if is_gpu else base
+                    found = expr.binary("floordiv", start, panel)
+                    if self._covers():
+                        return found
+                    return expr.binary("min", found, end)
+                if e.op == "floormod":
+                    if is_gpu:
+                        return expr.binary("floormod", expr.add(base, lane), panel)
+                    return expr.add(expr.binary("floormod", base, panel), lane)
+            if e is columns.var:
+                return expr.add(base, lane)
+            return values.get(e) if isinstance(e, Var) else None
+
+        load = self.roles.right
+        assert isinstance(load, Load)
+        loaded = expr.transform(load, rewrite)
+        assert isinstance(loaded, Load)
+        if self._is_packed() or dims.modulo(columns.extent, self.columns) == 0:
+            return loaded
+        inside = expr.binary("lt", expr.add(base, lane), expr.index(columns.extent))
+        return replace(loaded, guard=inside, other=expr.const(0, loaded.dtype))
+
+    def _is_packed(self) -> bool:
+        return expr.coefficient(self.roles.right.indices[0], self.roles.columns.var) is None  # type: ignore[union-attr]
+
+    def _covers(self) -> bool:
+        """Whether the tiles end exactly at the last panel's end."""
+        padded = dims.multiply(dims.ceil_divide(self.roles.columns.extent, self.panel),
+                               self.panel)
+        return dims.modulo(padded, self.columns) == 0
+
+    def _finish_row(self, values: dict[Var, Expr], first: Expr, r: Expr,
+                    column_tile: Expr) -> list[Stmt]:
+        """Epilogue and store of one row, where the row is there."""
+        nest, roles = self.nest, self.roles
+        here = self._row(first, r, values, is_clamped=False)
+
+        def chunk(u: Expr) -> list[Stmt]:
+            def lanes(lane: Expr) -> list[Stmt]:
+                at = expr.add(expr.add(
+                    expr.mul(column_tile, expr.index(self.columns)),
+                    expr.mul(u, expr.index(self.width))), lane)
+                total = Load(self.acc, (r, u, lane), self.acc.dtype)
+                value = expr.transform(
+                    self.output.value, lambda e: total if e is roles.reduce else None)
+                place = {**here, roles.columns.var: at}
+                store = Store(self.output.buffer,
+                              (expr.substitute(self.output.address, place),),
+                              expr.substitute(value, place))
+                if dims.modulo(roles.columns.extent, self.columns) == 0:
+                    return [store]
+                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+            return [nest.spread(self.width, lanes)]
+
+        stmts = nest.unrolled(self.chunks, chunk)
+        rows = roles.rows
+        if rows is None or dims.modulo(rows.extent, self.rows) == 0:
+            return stmts
+        is_there = expr.binary("lt", expr.add(first, r), expr.index(rows.extent))
+        return [If(is_there, tuple(stmts))]
+
+
+def _without_guard(e: Expr) -> Expr | None:
+    if isinstance(e, Load) and e.guard is not None:
+        return replace(e, guard=None, other=None)
+    return None
+
+
+def _step_or_large(load: Expr, var: Var) -> int:
+    """Stride of the weights along a reduced axis; the smallest goes innermost."""
+    found = [expr.coefficient(x.indices[0], var) for x in loads_of(load)]
+    steps = [s for s in found if isinstance(s, int)]
+    return min(steps) if steps else 1 << 30
+
+

@@ -1,0 +1,141 @@
+"""From an executable's ops to per-element expressions over its operands' buffers.
+
+Owns the composition of op records' `compute`: producers, epilogues and index maps all become one
+expression a result. Chooses no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aot.errors import InternalError
+from aot.ir import dims, expr
+from aot.ir.core import Function, Op, Value
+from aot.ir.dims import Dim
+from aot.ir.expr import Const, Expr, Load, Reduce, Size, Var
+from aot.ir.types import TensorType
+from aot.kernels.ir import Buffer
+from aot.ops.record import Compute
+
+
+class Inliner:
+    """Expressions of an executable's values, sharing equal subexpressions.
+
+    Args:
+        function: an executable; every op in it has `compute`.
+        buffers: the buffer of each block argument. Buffers are flat: one dim, stride 1.
+    """
+
+    def __init__(self, function: Function, buffers: Mapping[Value, Buffer]) -> None:
+        self.function = function
+        self.buffers = buffers
+        self._computes: dict[Op, Sequence[Compute]] = {}
+        self._memo: dict[tuple[object, ...], Expr] = {}
+
+    def element(self, value: Value, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
+        """Element `indices` of `value`; where `guard` is false no buffer is read."""
+        key = (value, tuple(_key(i) for i in indices), guard)
+        if key not in self._memo:
+            self._memo[key] = self._element(value, indices, guard)
+        return self._memo[key]
+
+    def _element(self, value: Value, indices: Sequence[Expr], guard: Expr | None) -> Expr:
+        op = value.op
+        if op is None:
+            buffer = self.buffers[value]
+            other = expr.const(0, value.type.dtype) if guard is not None else None
+            address = flat_index(value.type, indices)
+            return Load(buffer, (address,), value.type.dtype, guard, other)
+        if op not in self._computes:
+            self._computes[op] = _compute(op)
+        compute = self._computes[op][value.index]
+        values = dict(zip(compute.indices, indices, strict=True))
+        memo: dict[Expr, Expr] = {}
+
+        def rewrite(e: Expr) -> Expr | None:
+            if isinstance(e, Var):
+                return values.get(e)
+            if isinstance(e, Load):
+                return self._operand(op, e, guard, lambda x: expr.transform(x, rewrite, memo))
+            return None
+
+        return expr.transform(compute.value, rewrite, memo)
+
+    def _operand(self, op: Op, load: Load, guard: Expr | None, rewrite: object) -> Expr:
+        assert callable(rewrite)
+        operand = op.operands[load.source]
+        if operand is None:
+            raise InternalError(f"{op}: compute loads the absent operand {load.source}")
+        indices = [rewrite(i) for i in load.indices]
+        own = None if load.guard is None else rewrite(load.guard)
+        both = own if guard is None else guard if own is None else expr.binary("and", guard, own)
+        inner = self.element(operand, indices, both)
+        if own is None:
+            return inner
+        other = rewrite(load.other) if load.other is not None else expr.const(0, load.dtype)
+        if isinstance(inner, Load) and inner.guard is both and guard is None:
+            return replace(inner, other=other)
+        return expr.select(own, inner, other)
+
+
+def _compute(op: Op) -> Sequence[Compute]:
+    record = op.record
+    if record.compute is None:
+        raise InternalError(f"{op} has no compute: it can't be part of a fused executable")
+    call = record.call(op.operand_types, op.attrs, op.origin)
+    # the stored types count: in an executable they name its own dim parameters
+    call.result_types = tuple(v.type for v in op.results)
+    return record.compute(call)
+
+
+def _key(e: Expr) -> object:
+    if isinstance(e, (Const, Size)) and expr.dim_of(e) is not None:
+        return ("dim", expr.dim_of(e))
+    return e
+
+
+def flat_index(type: TensorType, indices: Sequence[Expr]) -> Expr:
+    """The element number in memory of logical element `indices` of a tensor of `type`."""
+    physical: list[Expr] = list(indices)
+    layout = type.layout
+    extents: list[Dim] = list(type.dims)
+    if layout is not None:
+        for dim, factor in layout.splits:
+            whole = physical[dim]
+            physical[dim] = expr.binary("floordiv", whole, expr.index(factor))
+            physical.append(expr.binary("floormod", whole, expr.index(factor)))
+            extents[dim] = dims.ceil_divide(extents[dim], factor)
+            extents.append(factor)
+    if layout is not None and layout.strides:
+        strides = list(layout.strides)
+    else:
+        order = layout.order if layout is not None and layout.order else range(len(physical))
+        strides = [1] * len(physical)
+        step: Dim = 1
+        for dim in reversed(list(order)):
+            strides[dim] = step
+            step = dims.multiply(step, extents[dim])
+    address: Expr = expr.index(0)
+    for i, stride in zip(physical, strides, strict=True):
+        address = expr.add(address, expr.mul(i, expr.index(stride)))
+    return address
+
+
+def reduces_of(e: Expr) -> list[Reduce]:
+    """Every Reduce in `e`, inner ones first, each once."""
+    found: dict[Reduce, None] = {}
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            if isinstance(node, Reduce):
+                found[node] = None
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack.extend((c, False) for c in expr.children(node))
+    return list(found)

@@ -1,0 +1,237 @@
+"""Kernel IR: a tree of loop nests over buffers and scratch, shared by both backends.
+
+Owns the statements and their verifier; expressions are `aot.ir.expr`. Says what is computed and in
+which loops, never with which instructions: a backend decides how a VECTOR or LANE loop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Union
+
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Param, Var
+from aot.ir.types import DType
+
+
+class BufferClass(Enum):
+    """The four buffers of a dispatch; values are those of module.fbs."""
+
+    CONSTANTS = 0
+    ARENA = 1
+    INPUTS = 2
+    OUTPUTS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A tensor in one of the four buffers.
+
+    Element (i, j, ...) lies at byte `offset + dtype.bytes * (i*strides[0] + j*strides[1] + ...)`
+    of the class's buffer. Dims' symbols are INDEX parameters. Nothing is assumed of alignment
+    beyond the element's size. Buffers of class CONSTANTS or INPUTS are never written, and nothing
+    that is written overlaps them; arena and output buffers may overlap each other only where the
+    kernel was built for it (an element is read before the same iteration writes it).
+    """
+
+    name: str
+    dtype: DType
+    binding: BufferClass
+    offset: Param
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    is_written: bool = False
+
+
+class Space(Enum):
+    """REGISTER: private to an invocation; its size is small and its indices become constants once
+    UNROLLED loops are unrolled and VECTOR or LANE loops are spread, so that backends can keep it
+    in registers. WORKGROUP: shared by the lanes of a workgroup."""
+
+    REGISTER = "register"
+    WORKGROUP = "workgroup"
+
+
+@dataclass(frozen=True, eq=False)
+class Scratch:
+    """Memory of one workgroup (or invocation), dense row-major, undefined until stored."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    space: Space
+
+
+class LoopKind(Enum):
+    """How iterations relate.
+
+    SERIAL: in order; carries values through scratch, reductions among them.
+    PARALLEL: iterations are independent, in any order.
+    UNROLLED: constant extent, in order, fully unrolled.
+    VECTOR: constant extent, iterations are independent (reductions over lanes are written out as
+        scratch per lane); SIMD on a CPU, unrolled or serial per invocation on a GPU.
+    WORKGROUP: the grid: only at the top of the tree, each axis 0, 1, 2 at most once.
+    LANE: lanes of a workgroup, constant extent; every LANE loop on one axis of a kernel has the
+        same extent; no LANE loop inside another on the same axis. On a CPU a serial (or SIMD) loop.
+        Everything outside LANE loops is uniform: it stores to REGISTER scratch only.
+    """
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    UNROLLED = "unrolled"
+    VECTOR = "vector"
+    WORKGROUP = "workgroup"
+    LANE = "lane"
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """`for var in range(extent)`; axis is 0, 1, 2 for WORKGROUP and LANE loops."""
+
+    var: Var
+    extent: Dim
+    kind: LoopKind
+    body: tuple[Stmt, ...]
+    axis: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """Names a value for the statements after it in the same body."""
+
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Writes an element of a Buffer or Scratch where `guard` holds."""
+
+    target: Buffer | Scratch
+    indices: tuple[Expr, ...]
+    value: Expr
+    guard: Expr | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """Statements under a condition; inside VECTOR and LANE loops it may differ per lane."""
+
+    condition: Expr
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """All lanes' WORKGROUP scratch stores before it are seen by all lanes after it.
+
+    Stands outside LANE loops and outside non-uniform conditions.
+    """
+
+
+Stmt = Union[For, Let, Store, If, Barrier]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One executable.
+
+    Attributes:
+        name: an identifier, for people.
+        params: the parameter block, word by word: buffers' byte offsets, dims, scalars.
+        buffers: at most one per operand and result; several may share a class.
+        scratch: with REGISTER and WORKGROUP space.
+        body: WORKGROUP loops outermost (perfectly nested, none is legal: a grid of one).
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    buffers: tuple[Buffer, ...]
+    scratch: tuple[Scratch, ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def grid(self) -> tuple[Dim, Dim, Dim]:
+        """Workgroups along x, y, z, as dims over the INDEX parameters."""
+        extents: list[Dim] = [1, 1, 1]
+        body = self.body
+        while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
+            extents[body[0].axis] = body[0].extent
+            body = body[0].body
+        return extents[0], extents[1], extents[2]
+
+    @property
+    def workgroup_size(self) -> tuple[int, int, int]:
+        """Lanes along x, y, z; 1 where there is no LANE loop."""
+        sizes = [1, 1, 1]
+        for stmt in walk(self.body):
+            if isinstance(stmt, For) and stmt.kind is LoopKind.LANE:
+                assert isinstance(stmt.extent, int)
+                sizes[stmt.axis] = stmt.extent
+        return sizes[0], sizes[1], sizes[2]
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in order."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, For):
+            yield from walk(stmt.body)
+        elif isinstance(stmt, If):
+            yield from walk(stmt.then)
+            yield from walk(stmt.otherwise)
+
+
+@dataclass
+class KernelBuilder:
+    """Collects parameters, buffers and scratch while a lowering writes the tree.
+
+    Buffers' offsets come first in the parameter block, in the order of `buffer` calls; then dims'
+    symbols, then scalars.
+    """
+
+    name: str
+    buffers: list[Buffer] = field(default_factory=list)
+    scratches: list[Scratch] = field(default_factory=list)
+    dim_params: dict[str, Param] = field(default_factory=dict)
+    scalar_params: list[Param] = field(default_factory=list)
+    _names: dict[str, int] = field(default_factory=dict)
+
+    def unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else f"{name}_{count}"
+
+    def var(self, name: str, dtype: DType = DType.INDEX) -> Var:
+        return Var(self.unique(name), dtype)
+
+    def buffer(self, name: str, dtype: DType, binding: BufferClass, shape: tuple[Dim, ...],
+               strides: tuple[Dim, ...], *, is_written: bool = False) -> Buffer:
+        name = self.unique(name)
+        made = Buffer(name, dtype, binding, Param(f"{name}_offset", DType.INDEX), shape, strides,
+                      is_written)
+        self.buffers.append(made)
+        return made
+
+    def scratch(self, name: str, dtype: DType, shape: tuple[int, ...],
+                space: Space = Space.REGISTER) -> Scratch:
+        made = Scratch(self.unique(name), dtype, shape, space)
+        self.scratches.append(made)
+        return made
+
+    def dim_param(self, symbol_name: str) -> Param:
+        """The INDEX parameter that a dim's symbol is."""
+        return self.dim_params.setdefault(symbol_name, Param(symbol_name, DType.INDEX))
+
+    def scalar_param(self, name: str, dtype: DType) -> Param:
+        made = Param(self.unique(name), dtype)
+        self.scalar_params.append(made)
+        return made
+
+    def build(self, body: tuple[Stmt, ...]) -> Kernel:
+        params = (*(b.offset for b in self.buffers), *self.dim_params.values(),
+                  *self.scalar_params)
+        return Kernel(self.name, params, tuple(self.buffers), tuple(self.scratches), body)

@@ -1,0 +1,361 @@
+"""What every schedule builds its loops from: axes, collapsing, the grid, reductions over lanes.
+
+Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a GPU (LANE loops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir import (
+    Buffer,
+    For,
+    If,
+    KernelBuilder,
+    Let,
+    LoopKind,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+)
+from aot.target import Target
+
+# elements that a CPU workgroup should have at least, so that calling it costs nothing beside them
+GRAIN = 4096
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop to be: its index variable and extent."""
+
+    var: Var
+    extent: Dim
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result as the schedule sees it: `buffer[address] = value` for all `axes`."""
+
+    buffer: Buffer
+    address: Expr
+    value: Expr
+    axes: tuple[Axis, ...]
+
+    def substitute(self, values: dict[Var, Expr]) -> tuple[Expr, Expr]:
+        """Address and value with variables replaced."""
+        return expr.substitute(self.address, values), expr.substitute(self.value, values)
+
+
+def collapse(axes: Sequence[Axis], address: Expr, values: Iterable[Expr]) -> tuple[
+        tuple[Axis, ...], dict[Var, Expr]]:
+    """Merges neighbouring axes that every access walks as one.
+
+    Axes (i, j) become one of extent `Ei * Ej` where each address is linear in both with
+    `coefficient(i) == coefficient(j) * Ej` and neither variable is used otherwise. Returns the
+    axes left and what to substitute for the variables that went: i -> 0, j -> the merged one.
+    """
+    roots = list(values)
+    addresses = [address, *(load.indices[0] for root in roots for load in loads_of(root))]
+    used_as_value = set[Var]()
+    for root in roots:
+        used_as_value |= _value_vars(root)
+    left = list(axes)
+    gone: dict[Var, Expr] = {}
+    position = len(left) - 2
+    while position >= 0:
+        outer, inner = left[position], left[position + 1]
+        fits = not {outer.var, inner.var} & used_as_value
+        for where in addresses if fits else ():
+            a, b = expr.coefficient(where, outer.var), expr.coefficient(where, inner.var)
+            if a is None or b is None or a != dims.multiply(b, inner.extent):
+                fits = False
+                break
+        if fits:
+            left[position : position + 2] = [
+                Axis(inner.var, dims.multiply(outer.extent, inner.extent))]
+            gone[outer.var] = expr.index(0)
+        position -= 1
+    return tuple(left), gone
+
+
+def loads_of(e: Expr) -> list[Load]:
+    """Every Load from a buffer in `e`, each once."""
+    return [n for n in nodes_of(e) if isinstance(n, Load)]
+
+
+def nodes_of(e: Expr) -> list[Expr]:
+    """Every node of `e`, each once."""
+    seen: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen[node] = None
+            stack.extend(expr.children(node))
+    return list(seen)
+
+
+def _value_vars(e: Expr) -> set[Var]:
+    """Variables that `e` uses outside of addresses."""
+    found: set[Var] = set()
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Var):
+            found.add(node)
+        elif isinstance(node, Load):
+            stack.extend(x for x in (node.guard, node.other) if x is not None)
+        else:
+            stack.extend(expr.children(node))
+    return found
+
+
+_IDENTITY = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "and": True,
+             "or": False}
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+
+
+def identity(op: str, dtype: DType) -> Expr:
+    """The value that `op` leaves others unchanged with."""
+    value = _IDENTITY[op]
+    if dtype.is_integer and op in ("max", "min"):
+        import numpy as np
+
+        info = np.iinfo(dtype.numpy)
+        value = int(info.min if op == "max" else info.max)
+    return expr.const(value, dtype)
+
+
+def combine(op: str, a: Expr, b: Expr) -> Expr:
+    """`a op b` of a reduction."""
+    return expr.binary(_COMBINE[op], a, b)
+
+
+@dataclass
+class Nest:
+    """A kernel under construction on a target.
+
+    Attributes:
+        lanes: extent of VECTOR loops (CPU) or LANE loops (GPU).
+    """
+
+    builder: KernelBuilder
+    target: Target
+    lanes: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.target.device == "vulkan"
+
+    def spread(self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "l") -> Stmt:
+        """A loop over lanes."""
+        var = self.builder.var(name)
+        kind = LoopKind.LANE if self.is_gpu else LoopKind.VECTOR
+        return For(var, extent, kind, tuple(body(var)))
+
+    def serial(self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]],
+               name: str = "i") -> list[Stmt]:
+        """A loop in order; none for extent 0, no loop for extent 1."""
+        if extent == 0:
+            return []
+        if extent == 1:
+            return list(body(expr.index(0)))
+        var = self.builder.var(name)
+        return [For(var, extent, LoopKind.SERIAL, tuple(body(var)))]
+
+    def unrolled(self, extent: int, body: Callable[[Expr], Sequence[Stmt]],
+                 name: str = "u") -> list[Stmt]:
+        """A loop whose variable becomes a constant."""
+        if extent == 1:
+            return list(body(expr.index(0)))
+        var = self.builder.var(name)
+        return [For(var, extent, LoopKind.UNROLLED, tuple(body(var)))]
+
+    def let(self, value: Expr, into: list[Stmt], name: str = "t") -> Expr:
+        """Names a value unless it is a leaf."""
+        if isinstance(value, (expr.Var, expr.Const, expr.Size, expr.Param)):
+            return value
+        var = self.builder.var(name, value.dtype)
+        into.append(Let(var, value))
+        return var
+
+    def grid(self, axes: Sequence[Axis], body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
+             work: Dim, *, first: int = 0) -> tuple[Stmt, ...]:
+        """Loops over `axes` (outermost first) around `body`, which does about `work` elements.
+
+        On a CPU the innermost axes stay inside a workgroup until it has GRAIN elements; the rest
+        is the grid's axis `first`, taken apart by division. On a GPU everything is the grid.
+        """
+        inside: list[Axis] = []
+        outside = list(axes)
+        while outside and not self.is_gpu and _is_small(work):
+            inside.insert(0, outside.pop())
+            work = dims.multiply(work, inside[0].extent)
+        values: dict[Var, Expr] = {}
+        stmts: list[Stmt] = []
+        if not outside:
+            stmts = self._inside(inside, values, body)
+            return tuple(stmts)
+        whole = self.builder.var("g")
+        self.decode(whole, outside, values, stmts)
+        stmts += self._inside(inside, values, body)
+        total = dims.product([a.extent for a in outside])
+        return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
+
+    def decode(self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr],
+               into: list[Stmt]) -> None:
+        """Takes a flat number apart into indices of `axes`, the last one running fastest."""
+        rest = whole
+        for position in range(len(axes) - 1, -1, -1):
+            axis = axes[position]
+            if position == 0:
+                values[axis.var] = rest
+                return
+            size = expr.index(axis.extent)
+            values[axis.var] = self.let(expr.binary("floormod", rest, size), into, axis.var.name)
+            rest = self.let(expr.binary("floordiv", rest, size), into, "q")
+
+    def _inside(self, axes: Sequence[Axis], values: dict[Var, Expr],
+                body: Callable[[dict[Var, Expr]], Sequence[Stmt]]) -> list[Stmt]:
+        if not axes:
+            return list(body(values))
+        axis, rest = axes[0], axes[1:]
+        return self.serial(
+            axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body),
+            axis.var.name)
+
+    def reduce_serial(self, reduce: Reduce, width: int, body: Expr, values: dict[Var, Expr],
+                      lane_var: Var) -> tuple[list[Stmt], Scratch]:
+        """A reduction per lane: `width` accumulators, loops in order.
+
+        `body` may use `lane_var` for the lane; `values` replaces result indices.
+        """
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        stmts: list[Stmt] = [self._lanes(width, lambda lane: [
+            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+
+        def step(indices: dict[Var, Expr]) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                term = expr.substitute(body, {**values, **indices, lane_var: lane})
+                old = Load(acc, (lane,), reduce.dtype)
+                return [Store(acc, (lane,), combine(reduce.op, old, term))]
+            return [self._lanes(width, one)]
+
+        axes = [Axis(v, n) for v, n in reduce.axes]
+        stmts += self._inside(axes, {}, step)
+        return stmts, acc
+
+    def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+        """Lanes for a width; one element alone needs no loop on a CPU."""
+        if width == 1 and not self.is_gpu:
+            (stmt,) = body(expr.index(0))
+            return stmt
+        return self.spread(width, body)
+
+    def reduce_lanes(self, reduce: Reduce, body: Expr, values: dict[Var, Expr]) -> tuple[
+            list[Stmt], Expr]:
+        """A reduction to one value, its innermost axis spread over the lanes."""
+        axes = [Axis(v, n) for v, n in reduce.axes]
+        zero = expr.index(0)
+        axes, gone = self._collapse_reduction(axes, body)
+        values = {**gone, **values}
+        inner = axes[-1]
+        if self.is_gpu:
+            return self._reduce_workgroup(reduce, body, values, axes)
+        width = self.lanes
+        if isinstance(inner.extent, int):
+            while width > 1 and width > inner.extent:
+                width //= 2
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        stmts: list[Stmt] = [self._lanes(width, lambda lane: [
+            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+
+        def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
+            term = expr.substitute(body, {**values, **indices})
+            return [Store(acc, (lane,), combine(
+                reduce.op, Load(acc, (lane,), reduce.dtype), term))]
+
+        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+            full = dims.floor_divide(inner.extent, width)
+            out = self.serial(full, lambda o: [self._lanes(width, lambda lane: accumulate(
+                lane, {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)}))],
+                "o")
+            tail = dims.modulo(inner.extent, width)
+            start = expr.index(dims.multiply(full, width))
+            out += self.serial(tail, lambda t: accumulate(
+                zero, {**outer, inner.var: expr.add(start, t)}), "t")
+            return out
+
+        stmts += self._inside(axes[:-1], {}, rows)
+        half = width // 2
+        while half >= 1:
+            offset = expr.index(half)
+            stmts.append(self._lanes(half, lambda lane, offset=offset: [  # type: ignore[misc]
+                Store(acc, (lane,), combine(
+                    reduce.op, Load(acc, (lane,), reduce.dtype),
+                    Load(acc, (expr.add(lane, offset),), reduce.dtype)))]))
+            half //= 2
+        return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
+
+    def _collapse_reduction(self, axes: list[Axis], body: Expr) -> tuple[
+            list[Axis], dict[Var, Expr]]:
+        kept = [a for a in axes if a.extent != 1] or axes[-1:]
+        gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
+        merged, more = collapse(kept, expr.index(0), [body])
+        # an address without any of the variables agrees with every merge
+        return list(merged), {**gone, **more}
+
+    def _reduce_workgroup(self, reduce: Reduce, body: Expr, values: dict[Var, Expr],
+                          axes: list[Axis]) -> tuple[list[Stmt], Expr]:
+        """Lanes stride over the innermost axis, then a tree over shared memory."""
+        from aot.kernels.ir import Barrier
+
+        inner, width = axes[-1], self.lanes
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        shared = self.builder.scratch("shared", reduce.dtype, (width,), Space.WORKGROUP)
+        stmts: list[Stmt] = [self.spread(width, lambda lane: [
+            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+
+        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+            def one(o: Expr, lane: Expr) -> list[Stmt]:
+                at = expr.add(expr.mul(o, expr.index(width)), lane)
+                term = expr.substitute(body, {**values, **outer, inner.var: at})
+                update = Store(acc, (lane,), combine(
+                    reduce.op, Load(acc, (lane,), reduce.dtype), term))
+                if dims.modulo(inner.extent, width) == 0:
+                    return [update]
+                return [If(expr.binary("lt", at, expr.index(inner.extent)), (update,))]
+
+            return self.serial(dims.ceil_divide(inner.extent, width), lambda o: [
+                self.spread(width, lambda lane: one(o, lane))], "o")
+
+        stmts += self._inside(axes[:-1], {}, rows)
+        stmts.append(self.spread(width, lambda lane: [
+            Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]))
+        stmts.append(Barrier())
+        half = width // 2
+        while half >= 1:
+            offset = expr.index(half)
+            stmts.append(self.spread(width, lambda lane, offset=offset: [  # type: ignore[misc]
+                If(expr.binary("lt", lane, offset), (Store(shared, (lane,), combine(
+                    reduce.op, Load(shared, (lane,), reduce.dtype),
+                    Load(shared, (expr.add(lane, offset),), reduce.dtype))),))]))
+            stmts.append(Barrier())
+            half //= 2
+        return stmts, self.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
+
+
+def _is_small(work: Dim) -> bool:
+    """Whether work is surely under GRAIN; unknown dims count as 64."""
+    known = dims.substitute(work, {s: 64 for s in dims.symbols(work)})
+    return not isinstance(known, int) or known < GRAIN

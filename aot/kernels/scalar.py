@@ -1,0 +1,220 @@
+"""What each scalar expression node means, in numpy: exact dtypes, wrapping, NaN and zero rules.
+
+Owns the element-by-element semantics of `aot.ir.expr` nodes over arrays, and the order in which a
+DAG is evaluated. Knows nothing of memory: loads, variables and parameters are the caller's leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.errors import InternalError
+from aot.ir.expr import (
+    Binary,
+    Bitcast,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Select,
+    Unary,
+    children,
+)
+from aot.ir.types import DType
+
+Array = NDArray[Any]
+Rule = Callable[[Array], Array]
+Rule2 = Callable[[Array, Array], Array]
+
+
+def schedule(roots: list[Expr]) -> list[Expr]:
+    """Every node that `roots` need, once each, operands before their users."""
+    done: dict[Expr, None] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        if expanded:
+            done[node] = None
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children(node)))
+    return list(done)
+
+
+def evaluate(e: Expr, leaf: Callable[[Expr], Array], *, fused: bool = True) -> Array:
+    """The value of `e`, where `leaf` gives what this module cannot know (Var, Load, ...)."""
+    values: dict[Expr, Array] = {}
+    for node in schedule([e]):
+        args = [values[c] for c in children(node)]
+        computed = apply(node, args, fused=fused)
+        values[node] = leaf(node) if computed is None else computed
+    return values[e]
+
+
+def apply(node: Expr, args: list[Array], *, fused: bool = True) -> Array | None:
+    """The value of one node from its operands' values; None for a leaf of the caller's.
+
+    Args:
+        fused: whether Fma rounds once, as targets with the instruction do, or twice.
+    """
+    with np.errstate(all="ignore"):
+        match node:
+            case Const():
+                return literal(node)
+            case Unary():
+                return apply_unary(node.op, args[0], node.a.dtype)
+            case Binary():
+                return apply_binary(node.op, args[0], args[1], node.a.dtype)
+            case Fma():
+                a, b, c = args
+                return fma(a, b, c) if fused else np.asarray(a * b + c, node.dtype.numpy)
+            case Select():
+                return np.where(args[0], args[1], args[2])
+            case Cast():
+                return convert(args[0], node.a.dtype, node.dtype)
+            case Bitcast():
+                return np.asarray(args[0]).view(node.dtype.numpy)
+    return None
+
+
+def literal(c: Const) -> Array:
+    """The value of a Const, rounded to its dtype."""
+    with np.errstate(over="ignore"):
+        return np.array(c.value, c.dtype.numpy)
+
+
+def apply_unary(op: str, a: Array, dtype: DType) -> Array:
+    """`op(a)`; transcendentals are correct to a hair more than `dtype` and rounded once."""
+    if op in _TRANSCENDENTAL:
+        wide = np.longdouble if dtype is DType.F64 else np.float64
+        return np.asarray(_TRANSCENDENTAL[op](np.asarray(a, wide)), dtype.numpy)
+    result = np.asarray(_UNARY[op](a))
+    return result if op in ("isnan", "not") else result.astype(dtype.numpy, copy=False)
+
+
+def apply_binary(op: str, a: Array, b: Array, dtype: DType) -> Array:
+    """`a op b` for operands of `dtype`."""
+    if op == "pow":
+        wide = np.longdouble if dtype is DType.F64 else np.float64
+        return np.asarray(np.power(np.asarray(a, wide), np.asarray(b, wide)), dtype.numpy)
+    if op in ("shl", "shr"):
+        width = dtype.bytes * 8
+        amount = np.asarray(b)
+        if amount.size and (int(amount.min()) < 0 or int(amount.max()) >= width):
+            raise InternalError(f"{op} of {dtype} by an amount outside 0..{width - 1}")
+    if op == "div" and not dtype.is_float:
+        return np.asarray(_truncating_divide(np.asarray(a), np.asarray(b)), dtype.numpy)
+    result = np.asarray(_BINARY[op](a, b))
+    return result if result.dtype == np.bool_ else result.astype(dtype.numpy, copy=False)
+
+
+def convert(a: Array, source: DType, target: DType) -> Array:
+    """A Cast: by value, saturating from floats, wrapping between integers."""
+    value = np.asarray(a)
+    if target is DType.BOOL:
+        return np.asarray(value != 0)
+    if source.is_float and target.is_integer:
+        return _float_to_integer(value, target)
+    if source.is_integer and target is DType.F16:
+        # By way of f64 there is one rounding: integers that f64 rounds are beyond f16's range.
+        return value.astype(np.float64).astype(np.float16)
+    return value.astype(target.numpy)
+
+
+def _float_to_integer(value: Array, target: DType) -> Array:
+    info = np.iinfo(target.numpy)
+    wide = np.trunc(value.astype(np.float64))
+    # float(info.max) may round up to a power of two, so the comparison that saturates is >=.
+    top = wide >= float(info.max)
+    bottom = wide <= float(info.min)
+    inside = np.where(top | bottom | np.isnan(wide), 0.0, wide).astype(target.numpy)
+    result = np.where(top, info.max, np.where(bottom, info.min, inside))
+    return np.asarray(result.astype(target.numpy))
+
+
+def _truncating_divide(a: Array, b: Array) -> Array:
+    quotient = np.asarray(np.floor_divide(a, b))
+    if a.dtype.kind == "u":
+        return quotient
+    is_rounded_down = ((a < 0) != (b < 0)) & (quotient * b != a) & (b != 0)
+    return np.asarray(quotient + is_rounded_down)
+
+
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """`a * b + c` rounded once.
+
+    f16 and f32 go through f64: the product is exact there, and the sum is rounded to odd, after
+    which the second rounding is the right one (Boldo and Melquiond, "Emulation of FMA and
+    correctly rounded sums", IEEE Trans. Computers 57, 2008).
+    """
+    dtype = np.asarray(a).dtype
+    if dtype == np.float64:
+        return _fma64(np.asarray(a), np.asarray(b), np.asarray(c))
+    with np.errstate(all="ignore"):
+        product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+        return _sum_to_odd(product, np.asarray(c, np.float64)).astype(dtype)
+
+
+def _sum_to_odd(x: Array, y: Array) -> Array:
+    x, y = np.broadcast_arrays(x, y)
+    total = np.asarray(x + y)
+    part = total - x
+    error = (x - (total - part)) + (y - part)
+    bits = np.atleast_1d(total).view(np.int64).reshape(total.shape)
+    is_inexact = np.isfinite(total) & np.isfinite(error) & (error != 0) & ((bits & 1) == 0)
+    # One step in the direction of the error: away from zero where the signs agree.
+    step = np.where((error > 0) == (total > 0), 1, -1)
+    odd = np.where(is_inexact, bits + step, bits)
+    return np.asarray(np.atleast_1d(odd).view(np.float64).reshape(total.shape))
+
+
+def _fma64(a: Array, b: Array, c: Array) -> Array:
+    """Fused multiply-add in double precision, in rationals: exact and slow."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    with np.errstate(all="ignore"):
+        plain = np.array(a * b + c)
+    flat = plain.reshape(-1)
+    for i, (x, y, z) in enumerate(zip(a.flat, b.flat, c.flat, strict=True)):
+        if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+            continue
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        if exact:
+            try:
+                flat[i] = float(exact)
+            except OverflowError:
+                flat[i] = math.copysign(math.inf, exact)
+    return flat.reshape(plain.shape)
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)))
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_TRANSCENDENTAL: dict[str, Rule] = {
+    "exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid,
+    "sin": np.sin, "cos": np.cos,
+}
+_UNARY: dict[str, Rule] = {
+    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "round": np.rint, "bitnot": np.invert, "not": np.logical_not,
+    "isnan": np.isnan,
+}
+_BINARY: dict[str, Rule2] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+    "floordiv": np.floor_divide, "floormod": np.mod, "min": np.minimum, "max": np.maximum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift,
+    "shr": np.right_shift, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+}

@@ -1,0 +1,70 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from aot.errors import CompileError
+
+
+def write_atomically(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
+    """Writes `chunks` to `path` through a temporary file beside it; to devices and pipes directly.
+
+    Raises:
+        CompileError: it cannot be written; a file that was there is untouched.
+    """
+    try:
+        target = Path(os.path.realpath(path))  # a link's target is replaced, not the link
+        if target.is_dir():
+            raise IsADirectoryError(None, "is a directory")
+        if target.exists() and not target.is_file():
+            with target.open("wb", buffering=0) as stream:
+                for chunk in chunks:
+                    _write_all(stream.fileno(), chunk)
+        else:
+            _replace(target, chunks)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise CompileError(f"cannot write {os.fspath(path)}: {reason}") from error
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _replace(target: Path, chunks: Iterable[bytes]) -> None:
+    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+    # 0o666 less the umask, as for any new file; an existing file keeps its mode.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try:
+            for chunk in chunks:
+                _write_all(handle, chunk)
+            if target.exists():
+                os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    # The file is in place; a folder that cannot be synced (some network mounts) is no failure.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,244 @@
+"""A module file's contents as plain facts, the tables of module.fbs with the bytes in place.
+
+What the pipeline fills, the writer writes and the reader returns. Holds no file offsets: those are
+the writer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from aot.errors import InternalError
+from aot.ir.dims import Dim, Interval, bounds
+from aot.ir.types import DType
+from aot.link.program import Operand, check_structure
+from aot.link.rodata import ALIGNMENT, RodataSegment
+
+
+class Device(Enum):
+    """What runs a variant; values are those of module.fbs."""
+
+    CPU = 0
+    VULKAN = 1
+
+
+class Arch(Enum):
+    """Instruction set of a code image; values are those of module.fbs."""
+
+    NONE = 0
+    X86_64 = 1
+    AARCH64 = 2
+    ARM = 3
+    THUMB = 4
+    RISCV64 = 5
+    RISCV32 = 6
+    WASM32 = 7
+
+
+@dataclass(frozen=True)
+class DimInfo:
+    """An extent of an input or output.
+
+    Attributes:
+        extent: None where it is symbolic.
+        minimum: inclusive bounds of a symbolic extent; a maximum of None is unbounded.
+        text: the symbolic expression.
+    """
+
+    extent: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
+    text: str = ""
+
+    @staticmethod
+    def of(dim: Dim, known: Mapping[str, Interval] | None = None) -> DimInfo:
+        """The info for `dim`, whose symbols lie in `known` bounds."""
+        if isinstance(dim, int):
+            return DimInfo(extent=dim)
+        low, high = bounds(dim, known or {})
+        return DimInfo(None, max(low or 0, 0), high, str(dim))
+
+    def __str__(self) -> str:
+        return str(self.extent) if self.extent is not None else self.text or "?"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name and type of an input or output; its memory is dense and row-major."""
+
+    name: str
+    dtype: DType
+    dims: tuple[DimInfo, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True)
+class ArenaBuffer:
+    """A buffer that the runtime places: its lifetime in positions of the execute part, inclusive,
+    and the register that gets its byte offset."""
+
+    first: int
+    last: int
+    offset_register: int
+    alignment: int = 64
+
+
+@dataclass(frozen=True)
+class ProgramImage:
+    """A block-structured program; see `Program` in module.fbs."""
+
+    register_count: int
+    code: tuple[int, ...]
+    blocks: tuple[int, ...]
+    execute_block: int
+    messages: tuple[str, ...] = ()
+    buffers: tuple[ArenaBuffer, ...] = ()
+    arena_bytes: int = 0
+    input_offset_registers: tuple[int, ...] = ()
+    output_offset_registers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EntryPointImage:
+    """A function of the module that the user can call."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    program: ProgramImage
+
+
+@dataclass(frozen=True)
+class ExecutableImage:
+    """A kernel: a function of the variant's code image (CPU), or a shader of its own (Vulkan)."""
+
+    name: str
+    param_words: int
+    code_offset: int = 0
+    spirv: bytes | None = None
+    scratch_bytes: int = 0
+    workgroup_size: tuple[int, int, int] = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class VariantImage:
+    """A whole program for one target.
+
+    Attributes:
+        word_bytes: width of a word of the parameter block, 4 or 8.
+        features: what the CPU or GPU must have, in a fixed order.
+        code: the position-free code image; empty for Vulkan.
+        page_bytes: alignment of the code image in the file, the target's page size; without code
+            it means nothing.
+    """
+
+    target: str
+    device: Device
+    arch: Arch
+    word_bytes: int
+    executables: tuple[ExecutableImage, ...]
+    entry_points: tuple[EntryPointImage, ...]
+    features: tuple[str, ...] = ()
+    code: bytes = b""
+    page_bytes: int = 4096
+
+
+@dataclass(frozen=True)
+class ModuleImage:
+    """All that stands in a module file; variants are in the order the runtime tries them."""
+
+    variants: tuple[VariantImage, ...]
+    rodata: bytes = b""
+    rodata_segments: tuple[RodataSegment, ...] = field(default=())
+    producer: str = ""
+
+
+def check_image(image: ModuleImage) -> None:
+    """Checks what the runtime would refuse, so that a bad module is never written.
+
+    Raises:
+        InternalError: the first thing that is wrong and where it stands.
+    """
+    if not image.variants:
+        raise InternalError("module has no variant")
+    for segment in image.rodata_segments:
+        end = segment.offset + segment.length
+        if segment.offset < 0 or end > len(image.rodata) or segment.offset % segment.alignment:
+            raise InternalError(f"rodata segment {segment} is outside the pool or misaligned")
+    for variant in image.variants:
+        where = f"variant {variant.target!r}"
+        _check_variant(variant, where)
+        for executable in variant.executables:
+            _check_executable(executable, variant, f"{where}, executable {executable.name!r}")
+        names = [e.name for e in variant.entry_points]
+        if not names or len(set(names)) != len(names):
+            raise InternalError(f"{where}: entry points {names} are none or not distinct")
+        for entry in variant.entry_points:
+            _check_entry_point(entry, variant, f"{where}, entry point {entry.name!r}")
+
+
+def _check_variant(variant: VariantImage, where: str) -> None:
+    page = variant.page_bytes
+    if variant.word_bytes not in (4, 8):
+        raise InternalError(f"{where}: parameter words of {variant.word_bytes} bytes")
+    if variant.code and (page < ALIGNMENT or page & (page - 1)):
+        raise InternalError(f"{where}: pages of {page} bytes")
+    if (variant.device is Device.CPU) != (variant.arch is not Arch.NONE):
+        raise InternalError(f"{where}: device {variant.device} with arch {variant.arch}")
+
+
+def _check_executable(executable: ExecutableImage, variant: VariantImage, where: str) -> None:
+    if variant.device is Device.VULKAN:
+        if not executable.spirv or len(executable.spirv) % 4:
+            raise InternalError(f"{where}: no SPIR-V, or not whole words")
+    elif executable.spirv is not None:
+        raise InternalError(f"{where}: SPIR-V in a CPU variant")
+    elif not 0 <= executable.code_offset < len(variant.code):
+        raise InternalError(f"{where}: code offset {executable.code_offset} is outside the image")
+
+
+def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str) -> None:
+    program = entry.program
+    for tensors, registers in (
+        (entry.inputs, program.input_offset_registers),
+        (entry.outputs, program.output_offset_registers),
+    ):
+        names = [t.name for t in tensors]
+        if len(set(names)) != len(names):
+            raise InternalError(f"{where}: names {names} are not distinct")
+        if registers and len(registers) != len(tensors):
+            raise InternalError(f"{where}: {len(registers)} offset registers for {len(names)}")
+    limits = {
+        Operand.REGISTER: program.register_count,
+        Operand.INPUT: len(entry.inputs),
+        Operand.OUTPUT: len(entry.outputs),
+        Operand.MESSAGE: len(program.messages),
+        Operand.BUFFER: len(program.buffers),
+        Operand.EXECUTABLE: len(variant.executables),
+        Operand.DTYPE: len(DType) - 1,
+    }
+    written = [
+        *program.input_offset_registers,
+        *program.output_offset_registers,
+        *(b.offset_register for b in program.buffers),
+    ]
+    if any(not 0 <= r < program.register_count for r in written):
+        raise InternalError(f"{where}: an offset register is not below {program.register_count}")
+    if not 0 < program.execute_block < len(program.blocks):
+        raise InternalError(f"{where}: execute starts at block {program.execute_block}")
+    try:
+        instructions = check_structure(program.code, program.blocks, limits)
+    except ValueError as error:
+        raise InternalError(f"{where}: {error}") from error
+    for instruction in instructions:
+        if instruction.name == "DISPATCH":
+            executable = variant.executables[instruction.operands[0]]
+            if len(instruction.operands) - 4 != executable.param_words:
+                raise InternalError(
+                    f"{where}: word {instruction.at} gives {len(instruction.operands) - 4} "
+                    f"parameters to {executable.name!r}, which takes {executable.param_words}"
+                )

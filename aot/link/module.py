@@ -1,0 +1,247 @@
+"""The module file: its writer, and the names of what it holds.
+
+A file is a header, the flatbuffer (structure), then segments: SPIR-V and rodata at 64 bytes, code
+images at their target's page. Same image, same bytes. Written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+
+import flatbuffers
+import xxhash
+
+from aot.link import module_fbs as fbs
+from aot.link.files import write_atomically
+from aot.link.image import (
+    Arch,
+    ArenaBuffer,
+    Device,
+    DimInfo,
+    EntryPointImage,
+    ExecutableImage,
+    ModuleImage,
+    ProgramImage,
+    TensorInfo,
+    VariantImage,
+    check_image,
+)
+from aot.link.reader import (
+    DTYPE_CODES,
+    FILE_VERSION,
+    HEADER,
+    HEADER_BYTES,
+    IDENTIFIER,
+    read_module,
+)
+from aot.link.rodata import ALIGNMENT, RodataSegment
+
+__all__ = [
+    "Arch",
+    "ArenaBuffer",
+    "Device",
+    "DimInfo",
+    "EntryPointImage",
+    "ExecutableImage",
+    "ModuleImage",
+    "ProgramImage",
+    "RodataSegment",
+    "TensorInfo",
+    "VariantImage",
+    "module_bytes",
+    "read_module",
+    "write_module",
+]
+
+
+def module_bytes(image: ModuleImage) -> bytes:
+    """The module file's bytes.
+
+    Raises:
+        InternalError: the image is not one that the runtime would take.
+    """
+    return b"".join(_file_chunks(image))
+
+
+def write_module(image: ModuleImage, path: str | PathLike[str]) -> None:
+    """Writes the module file; whoever reads `path` sees the old file or the whole new one.
+
+    Raises:
+        CompileError: `path` cannot be written; a file that was there is untouched.
+        InternalError: the image is not one that the runtime would take.
+    """
+    write_atomically(path, _file_chunks(image))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Bytes of the file and the table that says where they are."""
+
+    data: bytes
+    table: fbs.SegmentT
+
+
+class _Layout:
+    """Collects segments, equal ones once, and gives them their places in the file."""
+
+    def __init__(self) -> None:
+        self._segments: list[_Placed] = []
+        self._parts: list[tuple[fbs.SegmentT, fbs.SegmentT, int]] = []  # part, whole, distance
+        self._known: dict[tuple[bytes, int], fbs.SegmentT] = {}
+
+    def add(self, data: bytes, alignment: int) -> fbs.SegmentT:
+        key = (data, alignment)
+        if key not in self._known:
+            self._known[key] = _segment_table(data, alignment)
+            self._segments.append(_Placed(data, self._known[key]))
+        return self._known[key]
+
+    def add_part(
+        self, whole: fbs.SegmentT, distance: int, data: bytes, alignment: int
+    ) -> fbs.SegmentT:
+        """A segment for bytes that lie inside another."""
+        table = _segment_table(data, alignment)
+        self._parts.append((table, whole, distance))
+        return table
+
+    def place(self, start: int) -> int:
+        """Sets all offsets, from `start` on; returns the file's size."""
+        end = start
+        for placed in self._segments:
+            alignment = placed.table.alignment
+            placed.table.offset = -(-end // alignment) * alignment
+            end = placed.table.offset + len(placed.data)
+        for part, whole, distance in self._parts:
+            part.offset = whole.offset + distance
+        return end
+
+    def chunks(self, start: int) -> Iterator[bytes]:
+        """The segments' bytes with the padding between them, after `place`."""
+        end = start
+        for placed in self._segments:
+            yield bytes(placed.table.offset - end)
+            yield placed.data
+            end = placed.table.offset + len(placed.data)
+
+
+def _segment_table(data: bytes, alignment: int) -> fbs.SegmentT:
+    # The offset is set later. It is never 0, which a flatbuffer would leave out: the structure's
+    # size must be known before the offsets are.
+    return fbs.SegmentT(1, len(data), alignment, _checksum(data))
+
+
+def _checksum(data: bytes) -> int:
+    return xxhash.xxh64_intdigest(data, seed=0)
+
+
+def _file_chunks(image: ModuleImage) -> list[bytes]:
+    check_image(image)
+    layout = _Layout()
+    root = _module_table(image, layout)
+    size = len(_pack(root))
+    start = HEADER_BYTES + size
+    file_bytes = layout.place(start)
+    structure = _pack(root)
+    assert len(structure) == size, "offsets changed the structure's size"
+    head = HEADER.pack(
+        IDENTIFIER, FILE_VERSION, file_bytes, HEADER_BYTES, size, _checksum(structure), 0, 0
+    )
+    return [head, struct.pack("<Q", _checksum(head)), structure, *layout.chunks(start)]
+
+
+def _pack(root: fbs.ModuleT) -> bytes:
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(root.Pack(builder), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
+    # Shaders, rodata, then code images: only the latter, aligned to a page, need much padding, and
+    # nothing but padding shares a page with code.
+    for variant in image.variants:
+        for executable in variant.executables:
+            if executable.spirv is not None:
+                layout.add(executable.spirv, ALIGNMENT)
+    rodata = layout.add(image.rodata, ALIGNMENT)
+    view = memoryview(image.rodata)
+    parts = [
+        layout.add_part(rodata, s.offset, bytes(view[s.offset : s.offset + s.length]), s.alignment)
+        for s in image.rodata_segments
+    ]
+    return fbs.ModuleT(
+        version=FILE_VERSION,
+        producer=image.producer,
+        variants=[_variant_table(v, layout) for v in image.variants],
+        rodata=rodata,
+        rodataSegments=parts or None,
+    )
+
+
+def _variant_table(variant: VariantImage, layout: _Layout) -> fbs.VariantT:
+    return fbs.VariantT(
+        target=variant.target,
+        device=variant.device.value,
+        arch=variant.arch.value,
+        wordBytes=variant.word_bytes,
+        features=list(variant.features) or None,
+        code=layout.add(variant.code, variant.page_bytes) if variant.code else None,
+        executables=[_executable_table(e, variant, layout) for e in variant.executables],
+        entryPoints=[_entry_point_table(e) for e in variant.entry_points],
+    )
+
+
+def _executable_table(
+    executable: ExecutableImage, variant: VariantImage, layout: _Layout
+) -> fbs.ExecutableT:
+    is_shader = executable.spirv is not None
+    return fbs.ExecutableT(
+        name=executable.name,
+        codeOffset=executable.code_offset,
+        spirv=layout.add(executable.spirv, ALIGNMENT) if executable.spirv is not None else None,
+        paramWords=executable.param_words,
+        scratchBytes=executable.scratch_bytes,
+        workgroupSize=list(executable.workgroup_size) if is_shader else None,
+    )
+
+
+def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
+    program = entry.program
+    return fbs.EntryPointT(
+        name=entry.name,
+        inputs=[_tensor_table(t) for t in entry.inputs],
+        outputs=[_tensor_table(t) for t in entry.outputs],
+        program=fbs.ProgramT(
+            registerCount=program.register_count,
+            code=list(program.code),
+            blocks=list(program.blocks),
+            executeBlock=program.execute_block,
+            messages=list(program.messages) or None,
+            buffers=[
+                fbs.ArenaBufferT(b.first, b.last, b.offset_register, b.alignment)
+                for b in program.buffers
+            ]
+            or None,
+            arenaBytes=program.arena_bytes,
+            inputOffsetRegisters=list(program.input_offset_registers) or None,
+            outputOffsetRegisters=list(program.output_offset_registers) or None,
+        ),
+    )
+
+
+def _tensor_table(tensor: TensorInfo) -> fbs.TensorT:
+    return fbs.TensorT(
+        name=tensor.name,
+        dtype=DTYPE_CODES[tensor.dtype],
+        dims=[
+            fbs.DimT(
+                extent=-1 if d.extent is None else d.extent,
+                min=d.minimum,
+                max=-1 if d.maximum is None else d.maximum,
+                text=d.text or None,
+            )
+            for d in tensor.dims
+        ],
+    )

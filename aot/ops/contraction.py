@@ -1,0 +1,316 @@
+"""Contractions: convolution and matrix product, sums of products of two operands.
+
+The references sum in float64 and round once: exact calls in a fixed order without BLAS, others
+with whatever numpy does fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as cartesian
+from typing import Any
+
+import numpy as np
+
+from aot.ir import dims
+from aot.ir import expr as e
+from aot.ir.dims import Dim
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import broadcast_dims, result_indices
+from aot.ops.record import (
+    NUMBERS,
+    Array,
+    Attribute,
+    Call,
+    Compute,
+    Constraint,
+    Kind,
+    Operand,
+    OpRecord,
+    Sample,
+    register,
+)
+
+F32 = DType.F32
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype that sums of `dtype` are kept in; half precision would lose most of a sum."""
+    return DType.F32 if dtype is DType.F16 else dtype
+
+
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which references sum; integers wrap in their own."""
+    return np.dtype(np.float64) if dtype.kind == "f" else dtype
+
+
+def window_extent(size: Dim, kernel: Dim, stride: int, dilation: int, begin: Dim, end: Dim,
+                  *, ceil_mode: bool = False) -> Dim:
+    """How many windows of `kernel` taps fit along a dim of `size` with `begin`, `end` padding.
+
+    With `ceil_mode` a last window may run over the end, but must not start there.
+    """
+    span = dims.add(dims.multiply(dims.add(kernel, -1), dilation), 1)
+    room = dims.add(dims.add(size, dims.add(begin, end)), dims.multiply(span, -1))
+    if not ceil_mode:
+        return dims.add(dims.floor_divide(room, stride), 1)
+    rounded_up = dims.add(dims.floor_divide(dims.add(room, stride - 1), stride), 1)
+    starts_inside = dims.floor_divide(dims.add(dims.add(size, begin), stride - 1), stride)
+    return dims.minimum(rounded_up, starts_inside)
+
+
+def window_position(out: e.Expr, tap: e.Expr, stride: int, dilation: int, begin: Dim) -> e.Expr:
+    """`out * stride + tap * dilation - begin`: where a tap of a window reads, maybe outside."""
+    position = e.add(e.mul(out, e.index(stride)), e.mul(tap, e.index(dilation)))
+    return e.sub(position, e.index(begin))
+
+
+def inside(position: e.Expr, size: Dim) -> list[e.Expr]:
+    """The two conditions that `position` is in [0, size)."""
+    return [e.binary("ge", position, e.index(0)), e.binary("lt", position, e.index(size))]
+
+
+def may_be_positions(values: Sequence[Dim]) -> bool:
+    """Whether no dim of `values` is surely negative."""
+    highs = [dims.bounds(value, {})[1] for value in values]
+    return all(high is None or high >= 0 for high in highs)
+
+
+def has_window_attributes(call: Call) -> bool:
+    """Whether strides, dilations and pads have one item (pads two) a spatial dim, in range."""
+    spatial = call.operand(0).rank - 2
+    strides, dilations = call.ints("strides"), call.ints("dilations")
+    pads = call.dims("pads")
+    return (len(strides) == len(dilations) == spatial and len(pads) == 2 * spatial
+            and min(strides) >= 1 and min(dilations) >= 1 and may_be_positions(pads))
+
+
+WINDOW_TEXT = ("strides and dilations have one positive number a spatial dim, pads two that are "
+               "not negative, all begins before all ends")
+
+
+def _conv_channels_match(call: Call) -> bool:
+    x, w = call.operand(0), call.operand(1)
+    return call.equal(x.dims[1], dims.multiply(w.dims[1], call.int("group")),
+                      "conv: input channels are the weight's times group")
+
+
+def _conv_group_divides(call: Call) -> bool:
+    group, filters = call.int("group"), call.operand(1).dims[0]
+    return group >= 1 and (group == 1 or dims.modulo(filters, group) == 0)
+
+
+def _conv_bias_fits(call: Call) -> bool:
+    if not call.has(2):
+        return True
+    bias = call.operand(2)
+    return bias.rank == 1 and call.equal(bias.dims[0], call.operand(1).dims[0],
+                                         "conv: one bias a filter")
+
+
+def _conv_type(call: Call) -> Sequence[TensorType]:
+    x, w = call.operand(0), call.operand(1)
+    spatial = x.rank - 2
+    pads = call.dims("pads")
+    result: list[Dim] = [x.dims[0], w.dims[0]]
+    for d in range(spatial):
+        extent = window_extent(x.dims[2 + d], w.dims[2 + d], call.ints("strides")[d],
+                               call.ints("dilations")[d], pads[d], pads[spatial + d])
+        if isinstance(extent, int) and extent < 1:
+            raise call.error(f"the kernel of {w.dims[2 + d]} does not fit into spatial dim {d}, "
+                             f"which is {x.dims[2 + d]} with padding {pads[d]} + "
+                             f"{pads[spatial + d]}")
+        result.append(extent)
+    return [TensorType(x.dtype, tuple(result))]
+
+
+def _conv_compute(call: Call) -> Sequence[Compute]:
+    x, w = call.operand(0), call.operand(1)
+    spatial, group, pads = x.rank - 2, call.int("group"), call.dims("pads")
+    indices = result_indices(x.rank)
+    batch, filter = indices[0], indices[1]
+    channel = e.Var("c")
+    taps = tuple(e.Var(f"k{d}") for d in range(spatial))
+    channel_of_x: e.Expr = channel
+    if group > 1:
+        filters_a_group = e.index(dims.floor_divide(w.dims[0], group))
+        group_number = e.binary("floordiv", filter, filters_a_group)
+        channel_of_x = e.add(e.mul(group_number, e.index(w.dims[1])), channel)
+    positions, conditions = [], []
+    for d in range(spatial):
+        position = window_position(indices[2 + d], taps[d], call.ints("strides")[d],
+                                   call.ints("dilations")[d], pads[d])
+        positions.append(position)
+        if pads[d] != 0 or pads[spatial + d] != 0:
+            conditions.extend(inside(position, x.dims[2 + d]))
+    guard = e.all_of(conditions)
+    wide = accumulator(x.dtype)
+    loaded = e.Load(0, (batch, channel_of_x, *positions), x.dtype, guard,
+                    None if guard is None else e.const(0, x.dtype))
+    weight = e.Load(1, (filter, channel, *taps), w.dtype)
+    axes = ((channel, w.dims[1]), *zip(taps, w.dims[2:], strict=True))
+    total: e.Expr = e.Reduce("sum", axes, e.mul(e.cast(loaded, wide), e.cast(weight, wide)), wide)
+    if call.has(2):
+        total = e.add(total, e.cast(e.Load(2, (filter,), x.dtype), wide))
+    return [Compute(indices, e.cast(total, x.dtype))]
+
+
+def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    x, w = inputs[0], inputs[1]
+    bias = inputs[2] if len(inputs) > 2 else None
+    spatial, group = x.ndim - 2, call.int("group")
+    wide = sum_dtype(x.dtype)
+    pads = [int(p) for p in call.dims("pads")]
+    strides, dilations = call.ints("strides"), call.ints("dilations")
+    borders = [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)]
+    padded = np.pad(x.astype(wide), borders)
+    extents = [int(window_extent(x.shape[2 + d], w.shape[2 + d], strides[d], dilations[d],
+                                 pads[d], pads[spatial + d])) for d in range(spatial)]
+    batch, filters = x.shape[0], w.shape[0]
+    grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
+    weights = w.astype(wide).reshape(group, filters // group, *w.shape[1:])
+    out = np.zeros((batch, group, filters // group, int(np.prod(extents))), wide)
+    for tap in cartesian(*(range(k) for k in w.shape[2:])):
+        taken = take_taps(grouped, tap, extents, strides, dilations)
+        weight = weights[(slice(None), slice(None), slice(None), *tap)]
+        add_products(out, weight, taken.reshape(batch, group, w.shape[1], -1), call.is_exact)
+    out = out.reshape(batch, filters, *extents)
+    if bias is not None:
+        out = out + bias.astype(wide).reshape(filters, *[1] * spatial)
+    return [out.astype(x.dtype)]
+
+
+def take_taps(padded: Array, tap: Sequence[int], extents: Sequence[int], strides: Sequence[int],
+              dilations: Sequence[int]) -> Array:
+    """What `extents` windows over the last dims of `padded` read at one tap."""
+    chosen = tuple(slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
+                   for t, n, stride, dilation in zip(tap, extents, strides, dilations, strict=True))
+    return np.asarray(padded[(slice(None),) * (padded.ndim - len(chosen)) + chosen])
+
+
+def add_products(out: Array, a: Array, b: Array, is_exact: bool) -> None:
+    """`out += a @ b` for a [..., M, K] and b [..., K, N]; exact is one k after the other."""
+    if is_exact or a.shape[-1] == 1:
+        for k in range(a.shape[-1]):
+            out += a[..., :, k, None] * b[..., None, k, :]
+    else:
+        out += np.matmul(a, b)
+
+
+def _conv_sample(x: tuple[int, ...], w: tuple[int, ...], strides: tuple[int, ...],
+                 pads: tuple[int, ...], *, dilations: tuple[int, ...] = (), group: int = 1,
+                 bias: bool = False, dtype: DType = F32) -> Sample:
+    types = [TensorType(dtype, x), TensorType(dtype, w)]
+    if bias:
+        types.append(TensorType(dtype, w[:1]))
+    return Sample(tuple(types), {"strides": strides, "pads": pads, "group": group,
+                                 "dilations": dilations or (1,) * len(strides)},
+                  constant_operands=(1, 2)[: len(types) - 1])
+
+
+CONV = register(OpRecord(
+    name="conv",
+    summary="Convolution (cross-correlation) of x [N, C, spatial...] with w [O, C/group, k...].",
+    operands=(Operand("x", NUMBERS), Operand("w", NUMBERS, same_as="x"),
+              Operand("bias", NUMBERS, "optional", same_as="x")),
+    attributes=(
+        Attribute("strides", "ints", doc="one a spatial dim"),
+        Attribute("dilations", "ints", doc="one a spatial dim"),
+        Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
+        Attribute("group", "int", 1, "channels are split into so many independent groups"),
+    ),
+    constraints=(
+        Constraint("x and w have one rank, 3, 4 or 5",
+                   lambda call: call.operand(0).rank == call.operand(1).rank in (3, 4, 5)),
+        Constraint(WINDOW_TEXT, has_window_attributes),
+        Constraint("group is positive and divides the number of filters", _conv_group_divides),
+        Constraint("x has group times as many channels as w", _conv_channels_match),
+        Constraint("bias is one number a filter", _conv_bias_fits),
+    ),
+    infer=_conv_type,
+    reference=_conv_reference,
+    compute=_conv_compute,
+    kind=Kind.CONTRACTION,
+    samples=(
+        _conv_sample((1, 3, 9, 7), (5, 3, 3, 3), (1, 1), (1, 1, 1, 1), bias=True),
+        _conv_sample((2, 6, 8, 11), (4, 3, 3, 2), (2, 1), (1, 0, 0, 1), group=2),
+        _conv_sample((1, 7, 10, 5), (7, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=7, bias=True),
+        _conv_sample((1, 4, 5, 6), (17, 4, 1, 1), (1, 1), (0, 0, 0, 0), bias=True),
+        _conv_sample((1, 2, 11, 9), (3, 2, 3, 3), (1, 2), (2, 2, 3, 1), dilations=(2, 3)),
+        _conv_sample((2, 3, 13), (4, 3, 5), (3,), (2, 1)),
+        _conv_sample((1, 2, 4, 5, 3), (3, 2, 2, 3, 1), (1, 2, 1), (0, 1, 0, 1, 1, 0)),
+        _conv_sample((1, 2, 5, 5), (3, 2, 3, 3), (1, 1), (1, 1, 1, 1), dtype=DType.I32),
+    ),
+))
+
+
+def _matmul_inner(call: Call) -> bool:
+    return call.equal(call.operand(0).dims[-1], call.operand(1).dims[-2],
+                      "matmul: columns of a are rows of b")
+
+
+def _matmul_type(call: Call) -> Sequence[TensorType]:
+    a, b = call.operand(0), call.operand(1)
+    batch = broadcast_dims(call, [a.dims[:-2], b.dims[:-2]])
+    return [TensorType(a.dtype, (*batch, a.dims[-2], b.dims[-1]))]
+
+
+def _matmul_compute(call: Call) -> Sequence[Compute]:
+    a, b = call.operand(0), call.operand(1)
+    (result,) = call.result_types
+    indices = result_indices(result.rank)
+    batch, row, column = indices[:-2], indices[-2], indices[-1]
+    k = e.Var("k")
+
+    def at(type: TensorType) -> tuple[e.Expr, ...]:
+        tail = batch[len(batch) - (type.rank - 2) :]
+        return tuple(e.index(0) if extent == 1 else i
+                     for extent, i in zip(type.dims[:-2], tail, strict=True))
+
+    wide = accumulator(a.dtype)
+    left = e.cast(e.Load(0, (*at(a), row, k), a.dtype), wide)
+    right = e.cast(e.Load(1, (*at(b), k, column), b.dtype), wide)
+    # the side whose extent is a number, as the other may only be assumed equal to it
+    extent = a.dims[-1] if isinstance(a.dims[-1], int) else b.dims[-2]
+    total = e.Reduce("sum", ((k, extent),), e.mul(left, right), wide)
+    return [Compute(indices, e.cast(total, a.dtype))]
+
+
+def _matmul_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    a, b = inputs
+    wide = sum_dtype(a.dtype)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = np.zeros((*batch, a.shape[-2], b.shape[-1]), wide)
+    with np.errstate(all="ignore"):
+        add_products(out, a.astype(wide), b.astype(wide), call.is_exact)
+        return [out.astype(a.dtype)]
+
+
+def _matmul_sample(a: tuple[int, ...], b: tuple[int, ...], dtype: DType = F32,
+                   constant: bool = False) -> Sample:
+    return Sample((TensorType(dtype, a), TensorType(dtype, b)),
+                  constant_operands=(1,) if constant else ())
+
+
+MATMUL = register(OpRecord(
+    name="matmul",
+    summary="Matrix product of the last two dims; dims before them broadcast.",
+    operands=(Operand("a", NUMBERS), Operand("b", NUMBERS, same_as="a")),
+    constraints=(
+        Constraint("a and b have at least two dims",
+                   lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2),
+        Constraint("a has as many columns as b has rows", _matmul_inner),
+    ),
+    infer=_matmul_type,
+    reference=_matmul_reference,
+    compute=_matmul_compute,
+    kind=Kind.CONTRACTION,
+    samples=(
+        _matmul_sample((5, 7), (7, 3)),
+        _matmul_sample((1, 33), (33, 19), constant=True),
+        _matmul_sample((2, 3, 4, 5), (2, 3, 5, 6)),
+        _matmul_sample((2, 1, 4, 5), (3, 5, 2)),
+        _matmul_sample((2, 4, 5), (5, 17), constant=True),
+        _matmul_sample((3, 5), (5, 2), DType.I32),
+    ),
+))

@@ -1,0 +1,311 @@
+"""Elementwise ops: one result element from one element of each operand.
+
+Operands broadcast as in numpy: aligned at the last dim, extents 1 repeat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot.ir import dims
+from aot.ir import expr as e
+from aot.ir.dims import Dim
+from aot.ir.types import DType, TensorType
+from aot.ops import dim_semantics as ds
+from aot.ops.record import (
+    ANY,
+    BOOL,
+    FLOATS,
+    NUMBERS,
+    SIGNED,
+    Absorb,
+    Array,
+    Attribute,
+    Call,
+    Compute,
+    Kind,
+    Operand,
+    OpRecord,
+    Sample,
+    register,
+)
+
+F32 = DType.F32
+
+
+def broadcast_dims(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The numpy broadcast of `shapes`; unknown dims that meet are assumed equal.
+
+    Raises:
+        CompileError: extents differ and none is 1.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = []
+    for position in range(-rank, 0):
+        extent: Dim = 1
+        for shape in shapes:
+            dim = shape[position] if -position <= len(shape) else 1
+            if dim == 1 or dim == extent:
+                continue
+            if extent == 1:
+                extent = dim
+            elif not call.equal(extent, dim, f"{call.record.name}: operands broadcast"):
+                texts = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
+                raise call.error(f"operands do not broadcast: shapes {texts}, "
+                                 f"dim {position} is {extent} and {dim}")
+            elif isinstance(dim, int):
+                extent = dim
+        result.append(extent)
+    return tuple(result)
+
+
+def result_indices(rank: int) -> tuple[e.Var, ...]:
+    """Fresh index variables for a result of `rank` dims."""
+    return tuple(e.Var(f"i{d}") for d in range(rank))
+
+
+def broadcast_load(call: Call, operand: int, indices: Sequence[e.Expr]) -> e.Load:
+    """The element of `operand` that a broadcast result's element `indices` reads."""
+    type = call.operand(operand)
+    tail = indices[len(indices) - type.rank :]
+    chosen = tuple(e.index(0) if extent == 1 else i
+                   for extent, i in zip(type.dims, tail, strict=True))
+    return e.Load(operand, chosen, type.dtype)
+
+
+def elementwise_compute(call: Call, body: Callable[..., e.Expr]) -> Sequence[Compute]:
+    """`body` of each present operand's element (None where absent)."""
+    (result,) = call.result_types
+    indices = result_indices(result.rank)
+    loads = [broadcast_load(call, i, indices) if call.has(i) else None
+             for i in range(len(call.operands))]
+    return [Compute(indices, body(*loads))]
+
+
+def _same_dtype(call: Call) -> Sequence[TensorType]:
+    types = [t for t in call.operands if t is not None]
+    return [TensorType(types[0].dtype, broadcast_dims(call, [t.dims for t in types]))]
+
+
+def _to_bool(call: Call) -> Sequence[TensorType]:
+    types = [t for t in call.operands if t is not None]
+    return [TensorType(DType.BOOL, broadcast_dims(call, [t.dims for t in types]))]
+
+
+def _f32(*dims: Dim) -> TensorType:
+    return TensorType(F32, dims)
+
+
+def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` computed in float64 and rounded once, for f16 and f32.
+
+    Rounding hides the last-bit differences between CPUs' math libraries, so that a folded
+    constant is the same on every machine.
+    """
+
+    def call(*arrays: Array) -> Any:
+        dtype = arrays[0].dtype
+        if dtype.kind == "f" and dtype.itemsize < 8:
+            return function(*(a.astype(np.float64) for a in arrays)).astype(dtype)
+        return function(*arrays)
+
+    return call
+
+
+def _unary(name: str, summary: str, numpy: Callable[..., Any], body: Callable[[e.Expr], e.Expr],
+           dtypes: frozenset[DType] = FLOATS, *, to_bool: bool = False,
+           of_dims: Callable[[Dim], Dim] | None = None, low: float = -2.0, high: float = 2.0,
+           is_cheap: bool = True) -> OpRecord:
+    def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+        if of_dims is not None and ds.has_dims(*inputs):
+            return [ds.map_dims(of_dims, *inputs)]
+        with np.errstate(all="ignore"):
+            return [numpy(inputs[0])]
+
+    sample = _f32(2, 3, 5) if F32 in dtypes else TensorType(sorted(
+        dtypes, key=lambda d: d.value)[0], (2, 3, 5))
+    return register(OpRecord(
+        name=name, summary=summary, operands=(Operand("x", dtypes),),
+        infer=_to_bool if to_bool else _same_dtype, reference=reference,
+        compute=lambda call: elementwise_compute(call, body),
+        kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_cheap=is_cheap,
+        takes_dims=of_dims is not None, samples=(Sample((sample,), low=low, high=high),)))
+
+
+def _by_name(op: str) -> Callable[[e.Expr], e.Expr]:
+    return lambda x: e.unary(op, x)
+
+
+def _sigmoid(x: Array) -> Array:
+    # 1/(1+exp(-x)) without overflow on either side
+    z = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)), x.dtype)
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), np.float64)
+
+
+NEG = _unary("neg", "-x", np.negative, _by_name("neg"), FLOATS | SIGNED,
+             of_dims=lambda x: dims.multiply(x, -1))
+ABS = _unary("abs", "|x|", np.abs, _by_name("abs"), FLOATS | SIGNED)
+SQRT = _unary("sqrt", "Square root; NaN for negative x.", np.sqrt, _by_name("sqrt"),
+              low=0.0, high=4.0)
+EXP = _unary("exp", "e to the x.", _wide(np.exp), _by_name("exp"), is_cheap=False)
+LOG = _unary("log", "Natural logarithm.", _wide(np.log), _by_name("log"), low=0.01, high=9.0,
+             is_cheap=False)
+TANH = _unary("tanh", "Hyperbolic tangent.", _wide(np.tanh), _by_name("tanh"), is_cheap=False)
+ERF = _unary("erf", "Error function.", _wide(_erf), _by_name("erf"), is_cheap=False)
+SIGMOID = _unary("sigmoid", "1 / (1 + exp(-x))", _wide(_sigmoid), _by_name("sigmoid"),
+                 is_cheap=False)
+SIN = _unary("sin", "Sine of radians.", _wide(np.sin), _by_name("sin"), is_cheap=False)
+COS = _unary("cos", "Cosine of radians.", _wide(np.cos), _by_name("cos"), is_cheap=False)
+FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"))
+CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"))
+ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"))
+NOT = _unary("not", "Logical negation.", np.logical_not, _by_name("not"), BOOL)
+IS_NAN = _unary("is_nan", "Whether x is NaN.", np.isnan, _by_name("isnan"), to_bool=True)
+RELU = _unary("relu", "max(x, 0); NaN stays.", lambda x: np.maximum(x, x.dtype.type(0)),
+              lambda x: e.binary("max", x, e.const(0, x.dtype)), FLOATS | SIGNED)
+
+
+def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
+            dtypes: frozenset[DType], of_dims: Callable[[Dim, Dim], Dim] | None = None, *,
+            compare: bool = False, commutes: bool = False, low: float = -2.0, high: float = 2.0,
+            is_cheap: bool = True) -> OpRecord:
+    def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+        if of_dims is not None and ds.has_dims(*inputs):
+            result = ds.map_dims(of_dims, *inputs)
+            return [result.astype(bool) if compare else result]
+        with np.errstate(all="ignore"):
+            result = np.asarray(numpy(*inputs))
+        return [result.astype(call.result_types[0].dtype.numpy) if call.result_types else result]
+
+    a, b = _f32(2, 3, 5), _f32(3, 1)
+    if F32 not in dtypes:
+        a, b = (t.with_dtype(DType.BOOL if dtypes == BOOL else DType.I32) for t in (a, b))
+    return register(OpRecord(
+        name=name, summary=summary,
+        operands=(Operand("a", dtypes), Operand("b", dtypes, same_as="a")),
+        infer=_to_bool if compare else _same_dtype, reference=reference,
+        compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
+        kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_commutative=commutes, is_cheap=is_cheap,
+        takes_dims=of_dims is not None, samples=(Sample((a, b), low=low, high=high),)))
+
+
+def _div(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        # C's truncating division; by zero is undefined there, and 0 here
+        safe = np.where(b == 0, 1, b)
+        quotient = np.abs(a) // np.abs(safe)
+        return np.asarray(np.where(b == 0, 0, np.sign(a) * np.sign(safe) * quotient), a.dtype)
+    return np.asarray(np.divide(a, b))
+
+
+ADD = _binary("add", "a + b", np.add, "add", NUMBERS, dims.add, commutes=True)
+SUB = _binary("sub", "a - b", np.subtract, "sub", NUMBERS,
+              lambda a, b: dims.add(a, dims.multiply(b, -1)))
+MUL = _binary("mul", "a * b", np.multiply, "mul", NUMBERS, dims.multiply, commutes=True)
+DIV = _binary("div", "a / b; integers truncate towards zero.", _div, "div", NUMBERS, ds.divide,
+              low=0.5, high=3.0)
+POW = _binary("pow", "a to the power b, as C's powf.", _wide(np.power), "pow", FLOATS,
+              low=0.25, high=3.0, is_cheap=False)
+MINIMUM = _binary("minimum", "The smaller; NaN if either is.", np.minimum, "min", NUMBERS,
+                  dims.minimum, commutes=True)
+MAXIMUM = _binary("maximum", "The larger; NaN if either is.", np.maximum, "max", NUMBERS,
+                  dims.maximum, commutes=True)
+EQUAL = _binary("equal", "a == b", np.equal, "eq", ANY, ds.is_equal, compare=True, commutes=True)
+LESS = _binary("less", "a < b", np.less, "lt", NUMBERS, ds.is_less, compare=True)
+LESS_EQUAL = _binary("less_equal", "a <= b", np.less_equal, "le", NUMBERS, ds.is_less_equal,
+                     compare=True)
+AND = _binary("and", "Logical and.", np.logical_and, "and", BOOL, commutes=True)
+OR = _binary("or", "Logical or.", np.logical_or, "or", BOOL, commutes=True)
+XOR = _binary("xor", "Logical exclusive or.", np.logical_xor, "xor", BOOL, commutes=True)
+
+
+def _cast_type(call: Call) -> Sequence[TensorType]:
+    to = call.attrs["to"]
+    if not isinstance(to, DType):
+        raise call.error(f"attribute to is {to!r}, expected a dtype")
+    return [TensorType(to, call.operand(0).dims)]
+
+
+def _cast_dims(x: Array, to: DType) -> Array:
+    """Dims as integers stay what they are; other conversions need their values."""
+    if to is DType.BOOL:
+        return ds.decide(lambda a, b: not ds.is_equal(a, b), x, np.array(0))
+    if to.is_float:
+        raise ds.UndecidedError(f"a dim as {to}")
+    return x
+
+
+def cast_array(x: Array, to: DType) -> Array:
+    """`x` converted as Cast does: float to int truncates and saturates, NaN gives 0."""
+    if x.dtype == object:
+        return _cast_dims(x, to)
+    if x.dtype.kind == "f" and to.is_integer:
+        info = np.iinfo(to.numpy)
+        wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf,
+                                      neginf=-np.inf))
+        low, high = wide <= float(info.min), wide >= float(info.max)
+        with np.errstate(all="ignore"):
+            inside = np.where(low | high, 0.0, wide).astype(to.numpy)
+        return np.where(low, info.min, np.where(high, info.max, inside)).astype(to.numpy)
+    with np.errstate(all="ignore"):
+        return x.astype(to.numpy)
+
+
+def _cast_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    to = call.attrs["to"]
+    assert isinstance(to, DType)
+    return [cast_array(inputs[0], to)]
+
+
+def _cast_body(call: Call) -> Sequence[Compute]:
+    to = call.attrs["to"]
+    assert isinstance(to, DType)
+    return elementwise_compute(call, lambda x: e.cast(x, to))
+
+
+CAST = register(OpRecord(
+    name="cast",
+    summary="Conversion by value: float to int truncates and saturates, NaN gives 0.",
+    operands=(Operand("x", ANY),),
+    attributes=(Attribute("to", "dtype"),),
+    infer=_cast_type,
+    reference=_cast_reference,
+    compute=_cast_body,
+    kind=Kind.ELEMENTWISE,
+    absorb=Absorb.PUSH,
+    is_cheap=True,
+    takes_dims=True,
+    samples=(Sample((_f32(3, 4),), {"to": DType.I32}),
+             Sample((TensorType(DType.I32, (3, 4)),), {"to": F32}),
+             Sample((TensorType(DType.BOOL, (5,)),), {"to": F32})),
+))
+
+
+def _where_type(call: Call) -> Sequence[TensorType]:
+    types = [call.operand(i) for i in range(3)]
+    return [TensorType(types[1].dtype, broadcast_dims(call, [t.dims for t in types]))]
+
+
+WHERE = register(OpRecord(
+    name="where",
+    summary="condition ? a : b, by element.",
+    operands=(Operand("condition", BOOL), Operand("a", ANY), Operand("b", ANY, same_as="a")),
+    infer=_where_type,
+    reference=lambda call, inputs: [np.where(*inputs)],
+    compute=lambda call: elementwise_compute(call, e.select),
+    kind=Kind.ELEMENTWISE,
+    absorb=Absorb.PUSH,
+    is_cheap=True,
+    takes_dims=True,
+    samples=(Sample((TensorType(DType.BOOL, (3, 1)), _f32(3, 4), _f32(4))),),
+))
+
+

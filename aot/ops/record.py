@@ -1,0 +1,400 @@
+"""What an op is: one record, from which verifier, parser, docs, interpreter and tests derive.
+
+Owns the record's form and the registry. A family's file under aot/ops fills it; no other place
+lists ops by name.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from aot.errors import CompileError, InternalError
+from aot.ir.core import Assumption, Attr, ConstantData, FunctionRef
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.expr import Expr, Var
+from aot.ir.types import DType, Layout, TensorType
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = frozenset({DType.F32, DType.F16, DType.F64})
+SIGNED = frozenset({DType.I8, DType.I16, DType.I32, DType.I64})
+UNSIGNED = frozenset({DType.U8, DType.U16, DType.U32, DType.U64})
+INTEGERS = SIGNED | UNSIGNED
+NUMBERS = FLOATS | INTEGERS
+ANY = NUMBERS | {DType.BOOL}
+BOOL = frozenset({DType.BOOL})
+
+
+class Kind(Enum):
+    """What sort of work an op is; passes and the plan ask this, never an op's name.
+
+    STRUCTURE: constants, returns, dispatches, control.
+    VIEW: the result is the operand's bytes under another type.
+    ELEMENTWISE: one result element from one element of each operand (broadcast allowed).
+    MOVEMENT: result elements are chosen operand elements.
+    REDUCTION: `compute` has a Reduce.
+    CONTRACTION: a sum of products of two operands.
+    RECURRENCE: a loop over steps; the kernel is written by hand in aot/kernels.
+    SHAPE: depends on types only.
+    """
+
+    STRUCTURE = "structure"
+    VIEW = "view"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    RECURRENCE = "recurrence"
+    SHAPE = "shape"
+
+
+class Absorb(Enum):
+    """What an op does with a pending shape change on an operand."""
+
+    MATERIALIZE = "materialize"
+    FOLD = "fold"
+    PUSH = "push"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Attributes:
+    kind: "required", "optional" (may be None) or "variadic" (last, one or more).
+    same_as: name of an operand whose dtype this one must have.
+    is_mixed: variadic operands may differ in dtype.
+    """
+
+    name: str
+    dtypes: frozenset[DType] = ANY
+    kind: str = "required"
+    same_as: str | None = None
+    is_mixed: bool = False
+
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """`type` is one of int, float, bool, str, dtype, dims, ints, dim, data, function, layout.
+
+    ints is a tuple of int; dims a tuple whose items may be symbolic.
+    """
+
+    name: str
+    type: str
+    default: Any = _REQUIRED
+    doc: str = ""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is _REQUIRED
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value` has the attribute's type; the default always has."""
+        return value is self.default or _ATTRIBUTE_TYPES[self.type](value)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_dim(value: Any) -> bool:
+    return _is_int(value) or isinstance(value, DimExpr)
+
+
+_ATTRIBUTE_TYPES: dict[str, Callable[[Any], bool]] = {
+    "int": _is_int,
+    "float": lambda v: _is_int(v) or isinstance(v, float),
+    "bool": lambda v: isinstance(v, bool),
+    "str": lambda v: isinstance(v, str),
+    "dtype": lambda v: isinstance(v, DType),
+    "dim": _is_dim,
+    "dims": lambda v: isinstance(v, tuple) and all(map(_is_dim, v)),
+    "ints": lambda v: isinstance(v, tuple) and all(map(_is_int, v)),
+    "data": lambda v: isinstance(v, ConstantData),
+    "function": lambda v: isinstance(v, FunctionRef),
+    "layout": lambda v: isinstance(v, Layout),
+}
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule beyond dtypes; `text` is the user's message, `holds` decides."""
+
+    text: str
+    holds: Callable[[Call], bool]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A result's meaning: element `indices` of it is `value`; loads name operands by number."""
+
+    indices: tuple[Var, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call that must work everywhere: operand types (None is absent) and attributes.
+
+    Attributes:
+        low, high: range that float operands are drawn from, and the integer ones.
+        constant_operands: operands that a compiled model would have as constants.
+    """
+
+    operands: tuple[TensorType | None, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    low: float = -2.0
+    high: float = 2.0
+    constant_operands: tuple[int, ...] = ()
+
+
+@dataclass
+class Call:
+    """One use of an op as its record sees it: operand types and complete attributes.
+
+    Attributes:
+        assumptions: equalities of dims that the shape rule took for granted.
+        is_exact: reference semantics must use a fixed order of summation and no CPU-dependent
+            routine, because the result goes into the product.
+    """
+
+    record: OpRecord
+    operands: tuple[TensorType | None, ...]
+    attrs: dict[str, Attr]
+    origin: str = ""
+    assumptions: list[Assumption] = field(default_factory=list)
+    result_types: tuple[TensorType, ...] = ()
+    is_exact: bool = False
+
+    def operand(self, index: int) -> TensorType:
+        """The type of an operand that must be there."""
+        found = self.operands[index] if index < len(self.operands) else None
+        if found is None:
+            raise self.error(f"operand {index} is missing")
+        return found
+
+    def has(self, index: int) -> bool:
+        return index < len(self.operands) and self.operands[index] is not None
+
+    def int(self, name: str) -> int:
+        value = self.attrs[name]
+        if not isinstance(value, int):
+            raise self.error(f"attribute {name} is {value!r}, expected an int")
+        return value
+
+    def float(self, name: str) -> float:
+        value = self.attrs[name]
+        if not isinstance(value, (int, float)):
+            raise self.error(f"attribute {name} is {value!r}, expected a number")
+        return float(value)
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        value = self.attrs[name]
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise self.error(f"attribute {name} is {value!r}, expected ints")
+        return tuple(v for v in value if isinstance(v, int))
+
+    def dims(self, name: str) -> tuple[Dim, ...]:
+        value = self.attrs[name]
+        if not isinstance(value, tuple):
+            raise self.error(f"attribute {name} is {value!r}, expected dims")
+        return tuple(v for v in value if isinstance(v, (int, DimExpr)))
+
+    def equal(self, a: Dim, b: Dim, reason: str) -> bool:
+        """Whether dims are equal; unknown symbolic cases are assumed to be, and noted."""
+        if a == b:
+            return True
+        if isinstance(a, int) and isinstance(b, int):
+            return False
+        from aot.ir.dims import bounds
+
+        difference = a - b if isinstance(a, DimExpr) else -(b - a)  # type: ignore[operator]
+        low, high = bounds(difference, {})
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return False
+        self.assumptions.append(Assumption(a, b, reason))
+        return True
+
+    def error(self, message: str) -> CompileError:
+        where = f" (node {self.origin!r})" if self.origin else ""
+        return CompileError(f"{self.record.name}{where}: {message}")
+
+
+_shape_rule_calls: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar(
+    "shape_rule_calls", default=None)
+
+
+class count_shape_rules:
+    """Context manager: counts shape-rule calls made inside; `.calls` is the number so far.
+
+    A counter inside another adds to it when it ends, unless `is_hidden`: checks that are no part
+    of compiling, such as the verifier's, stay out of the statistics.
+    """
+
+    def __init__(self, *, is_hidden: bool = False) -> None:
+        self._is_hidden = is_hidden
+
+    def __enter__(self) -> count_shape_rules:
+        self._cell = [0]
+        self._token = _shape_rule_calls.set(self._cell)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _shape_rule_calls.reset(self._token)
+        outer = _shape_rule_calls.get()
+        if outer is not None and not self._is_hidden:
+            outer[0] += self._cell[0]
+
+    @property
+    def calls(self) -> int:
+        return self._cell[0]
+
+
+@dataclass(frozen=True)
+class OpRecord:
+    """An op.
+
+    Attributes:
+        infer: shape rule: result types from a checked Call.
+        reference: numpy semantics: operand arrays (None where absent) to result arrays. Ops that
+            compute with shapes also accept object arrays of dims.
+        compute: per-element meaning, one Compute a result; None where a kernel is written by hand
+            or the op is never a kernel.
+        kind: see Kind.
+        view_of: operand whose bytes the result is, for Kind.VIEW.
+        writes: operands that the op writes.
+        absorb: what a pending shape change on an operand becomes.
+        is_cheap: recomputing it costs less than storing it.
+        is_commutative: operands may be swapped.
+        takes_dims: `reference` works on object arrays of dims, so that shape arithmetic folds.
+        results_from: "rule": `infer` gives the result types; "block": the op runs its one block on
+            its operands, sees nothing else, and its results are what the block yields; "callee":
+            it runs the function that attribute `executable` names, with attribute `dims` as the
+            function's dim parameters.
+    """
+
+    name: str
+    summary: str
+    operands: tuple[Operand, ...]
+    infer: Callable[[Call], Sequence[TensorType]]
+    kind: Kind
+    attributes: tuple[Attribute, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    reference: Callable[[Call, Sequence[Any]], Sequence[Any]] | None = None
+    compute: Callable[[Call], Sequence[Compute]] | None = None
+    view_of: int | None = None
+    writes: tuple[int, ...] = ()
+    absorb: Absorb = Absorb.MATERIALIZE
+    is_terminator: bool = False
+    has_side_effects: bool = False
+    is_cheap: bool = False
+    is_commutative: bool = False
+    takes_dims: bool = False
+    results_from: str = "rule"
+    samples: tuple[Sample, ...] = ()
+
+    def call(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr],
+             origin: str = "") -> Call:
+        """Checks operands, attributes and constraints, and runs the shape rule.
+
+        Raises:
+            CompileError: naming the node, the rule, what was expected and what was found.
+        """
+        made = self.check(operands, attrs, origin)
+        cell = _shape_rule_calls.get()
+        if cell is not None:
+            cell[0] += 1
+        made.result_types = tuple(self.infer(made))
+        return made
+
+    def check(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr],
+              origin: str = "") -> Call:
+        """All of `call` but the shape rule: the call has no result types yet.
+
+        Raises:
+            CompileError: as `call`.
+        """
+        made = Call(self, tuple(operands), self._complete(attrs, origin), origin)
+        self._check_operands(made)
+        for number, constraint in enumerate(self.constraints, 1):
+            if not constraint.holds(made):
+                types = ", ".join("none" if t is None else str(t) for t in made.operands)
+                raise made.error(f"constraint {number}: {constraint.text}; found operands "
+                                 f"({types})")
+        return made
+
+    def _complete(self, attrs: Mapping[str, Attr], origin: str) -> dict[str, Attr]:
+        complete: dict[str, Attr] = {}
+        known = {a.name for a in self.attributes}
+        where = f" (node {origin!r})" if origin else ""
+        for name in attrs:
+            if name not in known:
+                raise CompileError(f"{self.name}{where}: unknown attribute {name!r}, "
+                                   f"expected one of {sorted(known)}")
+        for attribute in self.attributes:
+            if attribute.name in attrs:
+                value = attrs[attribute.name]
+                if not attribute.accepts(value):
+                    raise CompileError(f"{self.name}{where}: attribute {attribute.name} is "
+                                       f"{value!r}, expected {attribute.type}")
+                complete[attribute.name] = value
+            elif attribute.is_required:
+                raise CompileError(f"{self.name}{where}: attribute {attribute.name!r} is missing")
+            else:
+                complete[attribute.name] = attribute.default
+        return complete
+
+    def _check_operands(self, call: Call) -> None:
+        specs = list(self.operands)
+        while specs and specs[-1].kind == "variadic" and len(specs) < len(call.operands):
+            specs.append(specs[-1])
+        if len(call.operands) > len(specs):
+            raise call.error(f"has {len(call.operands)} operands, expected at most {len(specs)}")
+        by_name: dict[str, DType] = {}
+        for number, spec in enumerate(specs):
+            found = call.operands[number] if number < len(call.operands) else None
+            if found is None:
+                if spec.kind == "required":
+                    raise call.error(f"operand {number} ({spec.name}) is missing")
+                continue
+            if found.dtype not in spec.dtypes:
+                allowed = ", ".join(sorted(d.value for d in spec.dtypes))
+                raise call.error(f"operand {number} ({spec.name}) is {found.dtype}, "
+                                 f"expected one of {allowed}")
+            wanted = by_name.get(spec.same_as or spec.name)
+            if wanted is not None and found.dtype is not wanted and (
+                    spec.same_as is not None
+                    or (spec.kind == "variadic" and not spec.is_mixed)):
+                raise call.error(f"operand {number} ({spec.name}) is {found.dtype}, "
+                                 f"expected {wanted} as {spec.same_as or spec.name}")
+            by_name.setdefault(spec.name, found.dtype)
+
+
+REGISTRY: dict[str, OpRecord] = {}
+
+
+def register(record: OpRecord) -> OpRecord:
+    """Adds a record to the table; its name must be new."""
+    if record.name in REGISTRY:
+        raise InternalError(f"op {record.name!r} is defined twice")
+    REGISTRY[record.name] = record
+    return record
+
+
+def lookup(name: str) -> OpRecord:
+    """The record of op `name`.
+
+    Raises:
+        CompileError: there is none.
+    """
+    if name not in REGISTRY:
+        raise CompileError(f"there is no op {name!r}; docs/ops.md lists them")
+    return REGISTRY[name]

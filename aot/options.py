@@ -1,0 +1,59 @@
+"""What a caller may ask of a compile, as one typed record, and how it hears of the progress.
+
+Owns the options' meaning and their checks that need no model. Reads no environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aot.errors import CompileError
+from aot.ir.dims import Dim
+
+OPTIMIZE_LEVELS = ("speed", "balanced", "size")
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, how many of its items are done and how many there are (0: unknown).
+
+A stage begins with its first call; the next stage's first call ends it.
+"""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """The options of one compile.
+
+    Attributes:
+        targets: names of targets, or paths of TOML files; one variant each, tried in this order.
+        input_shapes: input name -> dims, ints or expressions over symbols; replaces what the model
+            says, and must agree with it where the model is definite.
+        input_values: input name -> numpy array or number; the input becomes a constant.
+        optimize: one of OPTIMIZE_LEVELS.
+        dump_ir: a folder that gets the IR after each pass.
+    """
+
+    targets: tuple[str, ...] = ("host",)
+    input_shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    input_values: Mapping[str, Any] = field(default_factory=dict)
+    optimize: str = "balanced"
+    dump_ir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise CompileError("no target is given")
+        if len(set(self.targets)) != len(self.targets):
+            raise CompileError(f"a target is given twice: {', '.join(self.targets)}")
+        if self.optimize not in OPTIMIZE_LEVELS:
+            raise CompileError(
+                f"optimize is {self.optimize!r}, expected one of {', '.join(OPTIMIZE_LEVELS)}"
+            )
+        for name in self.input_shapes:
+            if name in self.input_values:
+                raise CompileError(f"input {name!r} is given both a shape and a value")
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """A Progress that tells nobody."""

@@ -1,0 +1,230 @@
+"""fuse: groups ops into dispatch regions.
+
+Requires: constants folded, weights packed.
+Ensures: every op that computes stands in a `region`; views, constants and the return don't.
+Never: recomputes a value in two regions, or makes a region that the schedules can't lower.
+
+A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
+taken as long as the region can end in a single value. Producers: regions that only rename or
+cheaply compute elements, and that only this region uses, move into its loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aot.ir import expr
+from aot.ir.core import Block, Function, Op, Rewriter, Value
+from aot.ops import lookup
+from aot.ops.record import Compute, Kind
+
+MAX_OPS = 48
+MAX_OPERANDS = 14
+
+
+@dataclass(eq=False)
+class Group:
+    """A region in the making: its ops, and the value it ends in (None for several results)."""
+
+    ops: list[Op]
+    result: Value | None
+    root: Op
+    is_gone: bool = False
+    inputs: dict[Value, None] = field(default_factory=dict)
+
+
+def fuse(function: Function) -> None:
+    """Forms the regions of a function's block."""
+    position = {op: n for n, op in enumerate(function.block)}
+    groups: dict[Op, Group] = {}
+    ordered: list[Group] = []
+    for op in function.block:
+        if op in groups or not _computes(op):
+            continue
+        group = Group([op], op.result if len(op.results) == 1 else None, op)
+        _take_epilogue(group, groups, position)
+        for member in group.ops:
+            groups[member] = group
+        ordered.append(group)
+    for group in ordered:
+        if not group.is_gone:
+            _take_producers(group, groups, position)
+    for group in ordered:
+        if not group.is_gone:
+            group.ops.sort(key=position.__getitem__)
+            _build(function, group)
+
+
+def _computes(op: Op) -> bool:
+    return op.record.compute is not None and op.record.kind is not Kind.VIEW or (
+        op.record.kind is Kind.RECURRENCE)
+
+
+def _inputs(ops: list[Op]) -> dict[Value, None]:
+    inside = set(ops)
+    return {v: None for op in ops for v in op.operands
+            if v is not None and v.op not in inside}
+
+
+def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+    """Extends the group by elementwise users up to the last point where one value leaves it."""
+    if group.result is None or group.root.record.kind is Kind.RECURRENCE:
+        return
+    dims = group.result.type.dims
+    taken: dict[Op, None] = {}
+    best = 0
+    open_values = {group.result: None}
+    while len(group.ops) + len(taken) < MAX_OPS:
+        users = {u for v in open_values for u in v.users if u not in taken}
+        if not users:
+            break
+        user = min(users, key=lambda u: position.get(u, 1 << 60))
+        if (user.record.kind is not Kind.ELEMENTWISE or user in groups or not _computes(user)
+                or user not in position or user.result.type.dims != dims):
+            break
+        taken[user] = None
+        open_values[user.result] = None
+        open_values = {v: None for v in open_values if not v.uses or any(
+            u not in taken for u in v.users)}
+        if len(_inputs([*group.ops, *taken])) > MAX_OPERANDS:
+            break
+        if len(open_values) == 1:
+            best = len(taken)
+            group.result = next(iter(open_values))
+    group.ops += list(taken)[:best]
+
+
+def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+    """Moves producer groups into this one, as long as any fits."""
+    changed = True
+    while changed:
+        changed = False
+        for value in list(_inputs(group.ops)):
+            producer = groups.get(value.op) if value.op is not None else None
+            if producer is None or producer.is_gone or producer is group:
+                continue
+            if not _may_join(producer, value, group):
+                continue
+            merged = [*producer.ops, *group.ops]
+            if len(merged) > MAX_OPS or len(_inputs(merged)) > MAX_OPERANDS:
+                continue
+            group.ops = merged
+            producer.is_gone = True
+            for op in producer.ops:
+                groups[op] = group
+            changed = True
+
+
+_LIGHT = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.SHAPE)
+
+
+def _may_join(producer: Group, value: Value, group: Group) -> bool:
+    """Whether computing the producer's elements where the group loads them costs nothing."""
+    if value is not producer.result or any(u not in group.ops for u in value.users):
+        return False
+    if any(op.record.kind not in _LIGHT for op in producer.ops):
+        return False
+    if group.root.record.kind is Kind.RECURRENCE:
+        return False
+    is_renaming = all(_is_renaming(op) for op in producer.ops)
+    is_cheap = all(op.record.is_cheap or _is_renaming(op) for op in producer.ops)
+    for user in value.users:
+        for number, operand in enumerate(user.operands):
+            if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
+                return False
+    return True
+
+
+def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
+    kind = user.record.kind
+    if kind is Kind.CONTRACTION:
+        # the right side is read in lanes: its innermost dim must stay in place
+        keeps = all(_keeps_innermost(op) for op in producer.ops)
+        return is_renaming and (number == 0 or keeps)
+    computes = _computes_of(user)
+    if kind is Kind.REDUCTION:
+        return is_cheap and not any(_overlaps(c, number) for c in computes)
+    return all(_reads_once(c, number) for c in computes)
+
+
+def _computes_of(op: Op) -> list[Compute]:
+    call = op.record.call(op.operand_types, op.attrs, op.origin)
+    call.result_types = tuple(v.type for v in op.results)
+    assert op.record.compute is not None
+    return list(op.record.compute(call))
+
+
+def _loads(compute: Compute, operand: int) -> list[expr.Load]:
+    found: dict[expr.Expr, None] = {}
+    stack: list[expr.Expr] = [compute.value]
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found[node] = None
+        stack.extend(expr.children(node))
+    return [n for n in found if isinstance(n, expr.Load) and n.source == operand]
+
+
+def _is_renaming(op: Op) -> bool:
+    """Whether the op's elements are operand elements at indices linear in the result's."""
+    if op.record.kind is not Kind.MOVEMENT or len(op.operands) != 1:
+        return False
+    (compute,) = _computes_of(op)
+    load = compute.value
+    if not isinstance(load, expr.Load) or load.guard is not None:
+        return False
+    return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+
+
+def _keeps_innermost(op: Op) -> bool:
+    (compute,) = _computes_of(op)
+    load = compute.value
+    assert isinstance(load, expr.Load)
+    last = compute.indices[-1]
+    return (expr.coefficient(load.indices[-1], last) == 1
+            and all(expr.coefficient(i, last) == 0 for i in load.indices[:-1]))
+
+
+def _reads_once(compute: Compute, operand: int) -> bool:
+    """Whether no element of the operand is read for two result elements, or under a choice."""
+    loads = _loads(compute, operand)
+    if len(loads) != 1 or loads[0].guard is not None:
+        return False
+    for var in compute.indices:
+        steps = [expr.coefficient(i, var) for i in loads[0].indices]
+        if None in steps or all(s == 0 for s in steps):
+            return False
+    return True
+
+
+def _overlaps(compute: Compute, operand: int) -> bool:
+    """Whether windows over the operand overlap: an index with two variables, or a guard."""
+    return any(load.guard is not None or any(
+        not isinstance(i, (expr.Var, expr.Const, expr.Size)) for i in load.indices)
+        for load in _loads(compute, operand))
+
+
+def _build(function: Function, group: Group) -> None:
+    """Makes the `region` op in place of the group's last op."""
+    from aot.ir.clone import clone_op
+
+    inside = set(group.ops)
+    inputs = list(_inputs(group.ops))
+    results = [v for op in group.ops for v in op.results
+               if any(u not in inside for u in v.users)]
+    block = Block([v.type for v in inputs])
+    values: dict[Value, Value] = dict(zip(inputs, block.args, strict=True))
+    into = Rewriter(function, block)
+    for op in group.ops:
+        clone_op(op, values, into)
+    into.insert(Op(lookup("yield"), [values[v] for v in results], {}, []))
+    region = Op(lookup("region"), inputs, {}, [v.type for v in results], [block],
+                group.root.origin)
+    Rewriter(function).at(group.ops[-1]).insert(region)
+    outer = Rewriter(function)
+    for old, fresh in zip(results, region.results, strict=True):
+        fresh.name = old.name
+        outer.replace(old, fresh)
+    for op in reversed(group.ops):
+        outer.erase(op)

@@ -1,0 +1,122 @@
+"""outline: turns each region into a dispatch of an executable; equal executables are one.
+
+Requires: regions with ties.
+Ensures: no region is left; executables have canonical names, symbolic dims are their parameters
+    `d0, d1, ...` in order of appearance, and `bindings` say where each buffer is.
+Never: merges executables that differ in anything that a kernel depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from aot.analysis.storage import Homes
+from aot.ir.clone import clone_op
+from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
+from aot.ir.dims import Dim, DimExpr, symbol
+from aot.ir.types import Layout, TensorType
+from aot.ops import lookup
+
+
+@dataclass
+class DimNames:
+    """Gives each distinct symbolic dim of a region a parameter."""
+
+    names: dict[DimExpr, str] = field(default_factory=dict)
+
+    def dim(self, dim: Dim) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        return symbol(self.names.setdefault(dim, f"d{len(self.names)}"))
+
+    def type(self, type: TensorType) -> TensorType:
+        layout = type.layout
+        if layout is not None and layout.strides:
+            layout = Layout(layout.splits, layout.order, tuple(map(self.dim, layout.strides)))
+        return TensorType(type.dtype, tuple(map(self.dim, type.dims)), layout)
+
+    def attr(self, value: Attr) -> Attr:
+        if isinstance(value, DimExpr):
+            return self.dim(value)
+        if isinstance(value, tuple):
+            return tuple(self.attr(v) for v in value)
+        return value
+
+
+def outline(module: Module) -> dict[str, int]:
+    """Outlines every function's regions; returns counts of executables met and kept."""
+    kept: dict[Hashable, Function] = {}
+    met = 0
+    for function in list(module.entry_points):
+        homes = Homes(function)
+        bindings = {op: homes.bindings([*(v for v in op.operands if v is not None),
+                                        *op.results])
+                    for op in function.block if op.record.name == "region"}
+        for op, classes in bindings.items():
+            met += 1
+            made, values = _executable(op, classes)
+            key = identity(made, op.attrs.get("ties", ()))
+            if key not in kept:
+                made.name = f"e{len(kept)}"
+                kept[key] = made
+                module.add(made)
+            _dispatch(function, op, kept[key].name, values)
+    return {"met": met, "kept": len(kept)}
+
+
+def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[Dim, ...]]:
+    """The region's block as a function of its own, and the values of its dim parameters."""
+    (block,) = region.blocks
+    dims = DimNames()
+    body = Block([dims.type(a.type) for a in block.args])
+    function = Function("", body, [f"r{n}" for n in range(len(region.results))], "executable")
+    values: dict[Value, Value] = dict(zip(block.args, body.args, strict=True))
+    into = Rewriter(function, body)
+    for op in block:
+        if op.record.is_terminator:
+            results = [values[v] for v in op.operands if v is not None]
+            into.insert(Op(lookup("return"), results, {}, []))
+            continue
+        fresh = clone_op(op, values, into, dims.type, dims.attr)
+        fresh.origin = ""
+        for result in fresh.results:
+            result.name = ""
+    function.dim_names = tuple(dims.names.values())
+    function.bindings = bindings
+    return function, tuple(dims.names)
+
+
+def identity(function: Function, ties: Attr) -> Hashable:
+    """Everything a kernel depends on, with values by number: equal keys mean equal kernels."""
+    numbers: dict[Value, int] = {}
+    for arg in function.inputs:
+        numbers[arg] = len(numbers)
+    ops: list[Hashable] = []
+    for op in function.block:
+        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
+        for result in op.results:
+            numbers[result] = len(numbers)
+        attrs = tuple((name, _exact(op.attrs[name])) for name in sorted(op.attrs))
+        ops.append((op.name, operands, attrs, tuple(v.type for v in op.results)))
+    return (tuple(a.type for a in function.inputs), tuple(ops), function.dim_names,
+            function.bindings, ties)
+
+
+def _exact(value: Attr) -> Hashable:
+    """An attribute such that equal keys mean the same bits: 0.0 is not -0.0, 1 is not True."""
+    if isinstance(value, tuple):
+        return tuple(_exact(v) for v in value)
+    if isinstance(value, float):
+        return ("float", value.hex())
+    return (type(value).__name__, value)
+
+
+def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) -> None:
+    attrs: dict[str, Attr] = {"executable": FunctionRef(name), "dims": dims,
+                              "ties": region.attrs.get("ties", ())}
+    made = Op(lookup("dispatch"), region.operands, attrs, [v.type for v in region.results], (),
+              region.origin)
+    rewriter = Rewriter(function).at(region)
+    rewriter.insert(made)
+    rewriter.replace_op(region, made.results)

@@ -1,0 +1,49 @@
+"""pack: puts constant weights into the layouts that their op's plan asks for.
+
+Requires: dtypes are legal for the target; constants are folded.
+Ensures: every constant operand that a plan wants packed comes through a `pack` op, which folds.
+Never: packs a value that is computed at run time, or packs one twice.
+"""
+
+from __future__ import annotations
+
+from aot.analysis.plan import weight_layouts
+from aot.ir.core import Function, Op, Rewriter, Value
+from aot.ir.types import Layout
+from aot.ops import lookup
+from aot.ops.record import Kind
+from aot.target import Target
+
+_WANTS_WEIGHTS = (Kind.CONTRACTION, Kind.RECURRENCE)
+
+
+def pack(function: Function, target: Target) -> None:
+    """Inserts `pack` ops before the users of constant weights."""
+    packed: dict[tuple[Value, Layout], Value] = {}
+    for op in list(function.walk()):
+        if op.record.kind in _WANTS_WEIGHTS:
+            _pack_operands(function, op, target, packed)
+
+
+def _pack_operands(function: Function, op: Op, target: Target,
+                   packed: dict[tuple[Value, Layout], Value]) -> None:
+    call = op.record.call(op.operand_types, op.attrs, op.origin)
+    rewriter = Rewriter(function).at(op)
+    operands = list(op.operands)
+    for number, layout in weight_layouts(call, target).items():
+        weight = operands[number]
+        if weight is None or weight.op is None or weight.type.layout is not None:
+            continue
+        if weight.op.record.name != "constant":
+            continue
+        key = (weight, layout)
+        if key not in packed:
+            # beside the constant, so that every user comes after it
+            after = weight.op.next
+            where = rewriter if after is None else Rewriter(function).at(after)
+            packed[key] = where.create(
+                lookup("pack"), [weight], {"layout": layout}, op.origin).result
+        operands[number] = packed[key]
+    if operands != op.operands:
+        fresh = rewriter.create(op.record, operands, op.attrs, op.origin)
+        rewriter.replace_op(op, fresh.results)

@@ -1,0 +1,51 @@
+"""tie-operands: decides which operand's memory a region's result may take.
+
+Requires: regions are formed.
+Ensures: each region has `ties`, one entry a result: an operand number or -1.
+Never: ties an operand that an iteration reads elsewhere than where it writes, or of another size.
+"""
+
+from __future__ import annotations
+
+from aot.ir.core import Function, Op, Value
+from aot.ops.record import Kind
+
+
+def tie_operands(function: Function) -> None:
+    """Sets the `ties` of every region."""
+    for op in function.block:
+        if op.record.name == "region":
+            op.attrs["ties"] = _ties(op)
+
+
+def _ties(region: Op) -> tuple[int, ...]:
+    (block,) = region.blocks
+    ties: list[int] = []
+    for value in block.terminator.operands:
+        assert value is not None
+        free = [n for n, arg in enumerate(block.args)
+                if n not in ties and _may_take(arg, value)]
+        ties.append(free[-1] if free and len(region.results) == 1 else -1)
+    return tuple(ties)
+
+
+def _may_take(arg: Value, result: Value) -> bool:
+    """Whether every read of `arg` is at the element being written."""
+    if arg.type.bytes != result.type.bytes or arg.type.dtype.bytes != result.type.dtype.bytes:
+        return False
+    seen = {arg}
+    stack = [arg]
+    while stack:
+        value = stack.pop()
+        if value.type.dims != result.type.dims or value.type.layout is not None:
+            return False
+        for user in value.users:
+            if user.record.is_terminator:
+                continue
+            if user.record.kind is not Kind.ELEMENTWISE:
+                return False
+            for made in user.results:
+                if made not in seen:
+                    seen.add(made)
+                    stack.append(made)
+    return True

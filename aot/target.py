@@ -1,0 +1,366 @@
+"""A target's TOML file as a typed record: what the compiler may use of a device, and no more.
+
+Owns the files' schema and every message about a wrong one. Knows nothing of graphs or kernels; a
+plan, a pass or a backend reads numbers here and never asks the machine that compiles.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from aot.errors import CompileError
+from aot.ir.types import DType
+
+DEVICES = ("cpu", "vulkan")
+CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
+HOST = "host"
+
+# Best first. What `host` picks is one of these, so a file depends on the choice and never on the
+# rest of the machine: `aotc` prints the name, and giving it by hand yields the same bytes.
+HOST_CHOICES = {
+    "x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"),
+    "aarch64": ("aarch64-linux-dotprod", "aarch64-generic"),
+}
+
+
+@dataclass(frozen=True)
+class VulkanLimits:
+    """Limits that a Vulkan device must reach to run a module of this target.
+
+    Attributes:
+        max_storage_buffers: storage buffers that one shader may bind.
+        max_push_constant_bytes: bytes of push constants.
+        max_workgroup_invocations: lanes of a workgroup, the product of its sizes.
+        max_workgroup_size: lanes along x, y and z.
+        max_workgroup_count: workgroups along x, y and z.
+        max_shared_bytes: WORKGROUP scratch of one workgroup.
+        max_storage_buffer_bytes: bytes that one binding may span.
+        min_storage_alignment_bytes: alignment of a binding's offset.
+        lanes: workgroup size that schedules aim at.
+    """
+
+    max_storage_buffers: int
+    max_push_constant_bytes: int
+    max_workgroup_invocations: int
+    max_workgroup_size: tuple[int, int, int]
+    max_workgroup_count: tuple[int, int, int]
+    max_shared_bytes: int
+    max_storage_buffer_bytes: int
+    min_storage_alignment_bytes: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """One device to compile for; all of it comes from a TOML file.
+
+    Attributes:
+        name: the file's stem.
+        summary: one line for people.
+        device: "cpu" or "vulkan".
+        arch: an `Arch` of module.fbs in lower case; "none" for vulkan.
+        triple: LLVM's target triple; "" for vulkan.
+        cpu: LLVM's CPU name, the baseline that `features` add to.
+        tune: LLVM's CPU name whose costs instruction scheduling follows; "" is `cpu`.
+        features: LLVM's names of what the code may use and the loader must find. Complete: nothing
+            beyond them and the architecture's own baseline is used.
+        options: LLVM's code generation switches that the loader need not check.
+        abi: LLVM's ABI name; "" is the triple's own.
+        vector_bytes: width of a vector register; of a scalar where there are no vectors.
+        vector_registers: vector registers, or scalar float registers where there are none.
+        l1_bytes: data cache of a core.
+        l2_bytes: second level, or what a core may count on having of it.
+        page_bytes: alignment of the code image in the file.
+        word_bytes: width of a parameter word and of an index: 8 or 4.
+        dtypes: element types that are computed natively; others can be loaded, stored and cast.
+        panel: width P of packed panels; must be equal for all targets of a module.
+        max_stack_bytes: REGISTER scratch that a kernel may put on the caller's stack.
+        vulkan: limits, on vulkan only.
+    """
+
+    name: str
+    summary: str
+    device: str
+    arch: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bytes: int
+    vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    page_bytes: int
+    word_bytes: int
+    dtypes: tuple[DType, ...]
+    tune: str = ""
+    options: tuple[str, ...] = ()
+    abi: str = ""
+    panel: int = 16
+    max_stack_bytes: int = 16384
+    vulkan: VulkanLimits | None = None
+
+    def has(self, feature: str) -> bool:
+        """Whether code may use `feature` (LLVM's name)."""
+        return feature in self.features
+
+    def computes(self, dtype: DType) -> bool:
+        """Whether arithmetic in `dtype` is native; INDEX always is."""
+        return dtype is DType.INDEX or dtype in self.dtypes
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of `dtype` in one vector register, at least 1."""
+        return max(1, self.vector_bytes // (self.word_bytes if dtype is DType.INDEX
+                                            else dtype.bytes))
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device == "cpu"
+
+
+def directory() -> Path:
+    """The folder of target files: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_targets"
+    return installed if installed.is_dir() else package.parent / "targets"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the targets that come with the compiler, sorted."""
+    return tuple(sorted(path.stem for path in directory().glob("*.toml")))
+
+
+def load(name_or_path: str | Path) -> Target:
+    """The target called `name_or_path`, the file at that path, or this machine for "host".
+
+    Raises:
+        CompileError: there is none, or its file is wrong.
+    """
+    text = str(name_or_path)
+    if text == HOST:
+        return host()
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
+        return _load_file(Path(name_or_path))
+    path = directory() / f"{text}.toml"
+    if not path.is_file():
+        raise CompileError(f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
+                           "or a path to a .toml file")
+    return _load_file(path)
+
+
+def host() -> Target:
+    """The best target of `HOST_CHOICES` whose features LLVM finds on this machine.
+
+    Raises:
+        CompileError: this machine is of an architecture without choices, or below the least.
+    """
+    import llvmlite.binding as llvm
+
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(),
+                                                           platform.machine().lower())
+    choices = HOST_CHOICES.get(machine)
+    if choices is None:
+        raise CompileError(f"no target is known for this machine ({machine}): name one with "
+                           f"--target; targets are {', '.join(names())}")
+    found = llvm.get_host_cpu_features()
+    targets = [load(choice) for choice in choices]
+    for target in targets:
+        if all(found.get(feature, False) for feature in target.features):
+            return target
+    missing = [f for f in targets[-1].features if not found.get(f, False)]
+    raise CompileError(f"this machine is below target {targets[-1].name}, the least for {machine}: "
+                       f"it lacks {', '.join(missing)}")
+
+
+def parse(text: str, file: str, name: str) -> Target:
+    """The target that the TOML `text` of `file` says.
+
+    Raises:
+        CompileError: naming file, line, key and what is allowed.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = str(error)
+        raise CompileError(f"{file}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
+    return _Reader(text, file).target(table, name)
+
+
+def _load_file(path: Path) -> Target:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"cannot read target file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CompileError(f"{path}: a target file must be utf-8") from None
+    return parse(text, str(path), path.stem)
+
+
+# What each device's file must give, and may; the rest of Target's fields are fixed for it.
+_COMMON = ("summary", "device", "vector_registers", "word_bytes", "dtypes")
+_CPU = (*_COMMON, "arch", "triple", "cpu", "features", "vector_bytes", "l1_bytes", "l2_bytes",
+        "page_bytes")
+_CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes")
+_VULKAN = (*_COMMON, "vulkan")
+_VULKAN_OPTIONAL = ("features", "l1_bytes", "l2_bytes", "panel")
+_VULKAN_FIXED: dict[str, Any] = {
+    "arch": "none", "triple": "", "cpu": "", "features": (), "vector_bytes": 4, "page_bytes": 4,
+    "l1_bytes": 16384, "l2_bytes": 262144}
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a number may be."""
+
+    low: int
+    high: int
+    is_power_of_two: bool = False
+    choices: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.choices:
+            return " or ".join(map(str, self.choices))
+        kind = "a power of two" if self.is_power_of_two else "an integer"
+        return f"{kind} from {self.low} to {self.high}"
+
+    def accepts(self, value: object) -> bool:
+        if type(value) is not int or not self.low <= value <= self.high:
+            return False
+        if self.choices and value not in self.choices:
+            return False
+        return not self.is_power_of_two or value & (value - 1) == 0
+
+
+_NUMBERS = {
+    "vector_bytes": _Rule(1, 256, is_power_of_two=True),
+    "vector_registers": _Rule(1, 1024),
+    "l1_bytes": _Rule(1024, 1 << 30),
+    "l2_bytes": _Rule(1024, 1 << 34),
+    "page_bytes": _Rule(64, 65536, is_power_of_two=True),
+    "word_bytes": _Rule(4, 8, choices=(4, 8)),
+    "panel": _Rule(1, 256, is_power_of_two=True),
+    "max_stack_bytes": _Rule(0, 1 << 20),
+    "max_storage_buffers": _Rule(4, 1 << 20),
+    "max_push_constant_bytes": _Rule(16, 65536),
+    "max_workgroup_invocations": _Rule(1, 65536),
+    "max_shared_bytes": _Rule(0, 1 << 20),
+    "max_storage_buffer_bytes": _Rule(65536, 1 << 40),
+    "min_storage_alignment_bytes": _Rule(1, 4096, is_power_of_two=True),
+    "lanes": _Rule(1, 1024, is_power_of_two=True),
+}
+_TRIPLES = ("max_workgroup_size", "max_workgroup_count")
+_TEXTS = ("summary", "triple", "cpu", "tune", "abi")
+_TEXT_LISTS = ("features", "options")
+
+
+class _Reader:
+    """Turns a parsed table into a Target; holds the text so that messages can name lines."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.lines = text.splitlines()
+        self.file = file
+
+    def fail(self, key: str, message: str) -> CompileError:
+        pattern = re.compile(rf"^\s*(\[\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
+        line = next((n for n, t in enumerate(self.lines, 1) if pattern.match(t)), None)
+        place = self.file if line is None else f"{self.file}:{line}"
+        return CompileError(f"{place}: {message}")
+
+    def target(self, table: Mapping[str, Any], name: str) -> Target:
+        device = table.get("device")
+        if device not in DEVICES:
+            raise self.fail("device", f"device is {device!r}, expected one of {', '.join(DEVICES)}"
+                            if "device" in table else "device is missing: expected one of "
+                            f"{', '.join(DEVICES)}")
+        required, optional = ((_CPU, _CPU_OPTIONAL) if device == "cpu"
+                              else (_VULKAN, _VULKAN_OPTIONAL))
+        self.check_keys(table, required, optional, f"a {device} target")
+        values = dict(_VULKAN_FIXED) if device == "vulkan" else {}
+        values.update({key: self.value(key, value) for key, value in table.items()})
+        target = Target(name=name, **values)
+        self.check_whole(target)
+        return target
+
+    def check_keys(self, table: Mapping[str, Any], required: tuple[str, ...],
+                   optional: tuple[str, ...], what: str) -> None:
+        allowed = (*required, *optional)
+        for key in table:
+            if key not in allowed:
+                raise self.fail(key, f"unknown key {key!r}: {what} has {', '.join(allowed)}")
+        for key in required:
+            if key not in table:
+                raise self.fail(key, f"key {key!r} is missing: {what} needs {', '.join(required)}")
+
+    def value(self, key: str, value: Any) -> Any:
+        if key in _NUMBERS:
+            if not _NUMBERS[key].accepts(value):
+                raise self.fail(key, f"{key} is {value!r}, expected {_NUMBERS[key]}")
+            return value
+        if key in _TRIPLES:
+            if not (isinstance(value, list) and len(value) == 3
+                    and all(type(v) is int and v >= 1 for v in value)):
+                raise self.fail(key, f"{key} is {value!r}, expected three integers above 0")
+            return tuple(value)
+        if key in _TEXTS:
+            if not isinstance(value, str) or "\n" in value or (key == "summary" and not value):
+                raise self.fail(key, f"{key} is {value!r}, expected one line of text")
+            return value
+        if key in _TEXT_LISTS:
+            return self.words(key, value)
+        return {"device": self.keep, "arch": self.arch, "dtypes": self.dtypes,
+                "vulkan": self.limits}[key](key, value)
+
+    def keep(self, key: str, value: Any) -> Any:
+        return value
+
+    def words(self, key: str, value: Any) -> tuple[str, ...]:
+        pattern = re.compile(r"[a-zA-Z0-9][\w.-]*" if key == "features" else r"[+-][\w.-]+")
+        if not isinstance(value, list) or not all(
+                isinstance(v, str) and pattern.fullmatch(v) for v in value):
+            shape = "names" if key == "features" else "switches such as '+name' or '-name'"
+            raise self.fail(key, f"{key} is {value!r}, expected a list of {shape}")
+        if len(set(value)) != len(value):
+            raise self.fail(key, f"{key} names something twice")
+        return tuple(value)
+
+    def arch(self, key: str, value: Any) -> str:
+        if value not in CPU_ARCHS:
+            raise self.fail(key, f"arch is {value!r}, expected one of {', '.join(CPU_ARCHS)}")
+        return str(value)
+
+    def dtypes(self, key: str, value: Any) -> tuple[DType, ...]:
+        known = {str(d): d for d in DType if d is not DType.INDEX}
+        if not isinstance(value, list) or not all(isinstance(v, str) and v in known
+                                                  for v in value):
+            raise self.fail(key, f"dtypes is {value!r}, expected a list of {', '.join(known)}")
+        if len(set(value)) != len(value):
+            raise self.fail(key, "dtypes names something twice")
+        return tuple(known[v] for v in value)
+
+    def limits(self, key: str, value: Any) -> VulkanLimits:
+        if not isinstance(value, dict):
+            raise self.fail(key, f"vulkan is {value!r}, expected a table")
+        needed = tuple(f.name for f in fields(VulkanLimits) if f.default is MISSING)
+        self.check_keys(value, needed, (), "the table [vulkan]")
+        return VulkanLimits(**{k: self.value(k, v) for k, v in value.items()})
+
+    def check_whole(self, target: Target) -> None:
+        """Facts that hold between keys."""
+        if target.arch in ("arm", "thumb", "riscv32", "wasm32") and target.word_bytes != 4:
+            raise self.fail("word_bytes", f"word_bytes is {target.word_bytes}, but arch "
+                            f"{target.arch} has words of 4 bytes")
+        if target.arch in ("x86_64", "aarch64", "riscv64") and target.word_bytes != 8:
+            raise self.fail("word_bytes", f"word_bytes is {target.word_bytes}, but arch "
+                            f"{target.arch} has words of 8 bytes")
+        for needed in (DType.F32, DType.I32, DType.U32, DType.BOOL):
+            if needed not in target.dtypes:
+                raise self.fail("dtypes", f"dtypes lacks {needed}, which every target computes")
+        limits = target.vulkan
+        if limits is not None and limits.lanes > limits.max_workgroup_invocations:
+            raise self.fail("lanes", f"lanes is {limits.lanes}, above max_workgroup_invocations "
+                            f"({limits.max_workgroup_invocations})")

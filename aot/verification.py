@@ -1,0 +1,176 @@
+"""Compares what a compiled module computes with another engine: the proof of the pudding.
+
+Owns the measure of agreement. Engines get the model as the user has it, so that the importer is
+under test as well as everything behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aot.api import CompiledModule, load
+from aot.errors import CompileError
+from aot.inputs import make_inputs
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class OutputAgreement:
+    """How one output compares.
+
+    Attributes:
+        magnitude: the largest finite absolute value that the engine has.
+        error: the largest absolute difference, divided by the magnitude where that is not 0;
+            infinite where shapes, dtypes, or the places of NaN and infinities differ.
+        problem: why the error is infinite.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    magnitude: float
+    error: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of `verify`.
+
+    Attributes:
+        engine: what the module was compared with.
+        target: the variant that ran.
+        inputs: the arrays that both got.
+    """
+
+    engine: str
+    target: str
+    tolerance: float
+    inputs: Arrays
+    outputs: tuple[OutputAgreement, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output is within the tolerance."""
+        return all(o.error <= self.tolerance for o in self.outputs)
+
+
+def verify(
+    module: str | os.PathLike[str] | bytes | CompiledModule,
+    model: str | os.PathLike[str],
+    *,
+    against: str = "reference",
+    inputs: Mapping[str, ArrayLike] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, ArrayLike] | None = None,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    device: str = "cpu",
+    target: str | None = None,
+) -> Verification:
+    """Runs a compiled module and the model it came from on the same inputs, and compares.
+
+    Args:
+        module: what was compiled.
+        model: the model file it was compiled from.
+        against: "reference", our numpy interpreter, or "onnxruntime", where that is installed.
+        inputs: input name -> array; the others are random.
+        shapes: input name -> extents, for random inputs with symbolic dims.
+        input_values: what the module was compiled with; the engine gets it as input.
+        tolerance: of the error relative to each output's largest magnitude.
+        seed: of the random inputs.
+
+    Raises:
+        CompileError: an input, a shape or the engine is wrong.
+        RuntimeFailure: the module does not run.
+    """
+    if against not in ENGINES:
+        raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
+    with load(module, device, target=target) as program:
+        arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed)
+        results = program(arrays)
+        variant = program.target
+    expected = ENGINES[against](Path(model), {**arrays, **_arrays(input_values or {})})
+    return Verification(against, variant, tolerance, arrays, _compare_all(results, expected))
+
+
+def _arrays(values: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def _compare_all(results: Arrays, expected: Arrays) -> tuple[OutputAgreement, ...]:
+    if list(results) != list(expected):
+        raise CompileError(
+            f"the module's outputs are {', '.join(results)}; the model's are {', '.join(expected)}"
+        )
+    return tuple(compare(name, result, expected[name]) for name, result in results.items())
+
+
+def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAgreement:
+    """How `result` agrees with `expected`."""
+    dtype, shape = str(result.dtype), result.shape
+    if result.dtype != expected.dtype or shape != expected.shape:
+        problem = f"the engine gives {expected.dtype}{list(expected.shape)}"
+        return OutputAgreement(name, dtype, shape, 0.0, float("inf"), problem)
+    a, b = _wide(result), _wide(expected)
+    finite = np.isfinite(b)
+    magnitude = float(np.max(np.abs(b[finite]), initial=0))
+    # Where one is not finite, both must be the same: NaN with NaN, an infinity with its like.
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        problem = "NaN or infinities in different places"
+        return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
+    difference = float(np.max(np.abs(a[finite] - b[finite]), initial=0))
+    return OutputAgreement(name, dtype, shape, magnitude, difference / (magnitude or 1.0))
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    # Where long double is 80 bits it holds every 64-bit integer.
+    return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
+
+
+def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    raise NotImplementedError
+
+
+def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CompileError("onnxruntime is not installed: pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in session.get_outputs()]
+        types = {i.name: i.type for i in session.get_inputs()}
+        feeds = {n: _cast(a, types[n]) for n, a in inputs.items() if n in types}
+        return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
+    except Exception as error:  # its exceptions have no common base of their own
+        raise CompileError(f"onnxruntime cannot run {model}: {_first_line(error)}") from error
+
+
+def _cast(array: NDArray[Any], onnx_type: str) -> NDArray[Any]:
+    """An array as the engine wants it: a compiled-in value may come as a plain number."""
+    names = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+    dtype = names.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
+    return array.astype(dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+ENGINES: dict[str, Callable[[Path, Arrays], dict[str, NDArray[Any]]]] = {
+    "reference": _run_reference,
+    "onnxruntime": _run_onnxruntime,
+}

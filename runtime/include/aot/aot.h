@@ -1,0 +1,268 @@
+// The runtime's public interface: open a module file, make a program of one of its entry points,
+// bind inputs, run.
+//
+//   aot_module_t *module = NULL;
+//   aot_program_t *program = NULL;
+//   aot_error_t error;
+//   if (aot_module_open_path("model.aotm", NULL, &error, &module) != AOT_OK) ...error.message
+//   if (aot_program_create(module, NULL, &error, &program) != AOT_OK) ...
+//   aot_program_set_input(program, 0, &tensor, &error);
+//   aot_program_run(program, &error);
+//   aot_program_get_output(program, 0, &error, &result);
+//   aot_program_destroy(program);
+//   aot_module_close(module);
+//
+// Conventions.  Every fallible function returns aot_status_t and takes an aot_error_t, which may be
+// NULL and is written only on failure.  out_ parameters come last, are cleared on entry and set
+// only on success.  *borrows*: the caller keeps the memory alive and unchanged.  *returns owned*:
+// the caller releases it.  There is no global state.
+#ifndef AOT_AOT_H_
+#define AOT_AOT_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef AOT_API
+#if defined(__GNUC__)
+#define AOT_API __attribute__((visibility("default")))
+#else
+#define AOT_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum aot_status_t {
+  AOT_OK = 0,
+  AOT_ERROR_ARGUMENT = 1,  // misuse of this interface: a NULL, an index out of range, overlap
+  AOT_ERROR_MEMORY = 2,    // the allocator returned NULL, or a size does not fit the address space
+  AOT_ERROR_IO = 3,        // the file cannot be opened or read
+  AOT_ERROR_NOT_A_MODULE = 4,  // no AOTM magic
+  AOT_ERROR_VERSION = 5,       // another version of the file format
+  AOT_ERROR_TRUNCATED = 6,     // the file is shorter than its header says
+  AOT_ERROR_CHECKSUM = 7,      // header, structure or a segment
+  AOT_ERROR_MALFORMED = 8,     // checksums hold, but the structure or a program is not valid
+  AOT_ERROR_NOT_FOUND = 9,     // no such entry point, target, input or output
+  AOT_ERROR_UNSUPPORTED = 10,  // no variant runs on this machine
+  AOT_ERROR_DTYPE = 11,        // an input's dtype
+  AOT_ERROR_SHAPE = 12,        // an input's or output's rank or extents
+  AOT_ERROR_CAPACITY = 13,     // the caller's output memory is too small
+  AOT_ERROR_NOT_READY = 14,    // an input is not set, or nothing has run yet
+  AOT_ERROR_CHECK = 15,        // a CHECK of the program failed: its message is the error's
+  AOT_ERROR_ARITHMETIC = 16,   // overflow or division by zero in the program
+  AOT_ERROR_BOUNDS = 17,       // a load, copy or fill outside its buffer, or an impossible grid
+  AOT_ERROR_BUDGET = 18,       // the program used up options.work_budget
+  AOT_ERROR_COUNT              // not a status
+} aot_status_t;
+
+// What failed, in one line: lower case, no final period, cut off where it doesn't fit.
+typedef struct aot_error_t {
+  aot_status_t status;
+  char message[508];
+} aot_error_t;
+
+// Same values as DType in module.fbs.
+typedef enum aot_dtype_t {
+  AOT_DTYPE_F32 = 0,
+  AOT_DTYPE_F16 = 1,
+  AOT_DTYPE_F64 = 2,
+  AOT_DTYPE_I8 = 3,
+  AOT_DTYPE_I16 = 4,
+  AOT_DTYPE_I32 = 5,
+  AOT_DTYPE_I64 = 6,
+  AOT_DTYPE_U8 = 7,
+  AOT_DTYPE_U16 = 8,
+  AOT_DTYPE_U32 = 9,
+  AOT_DTYPE_U64 = 10,
+  AOT_DTYPE_BOOL = 11,
+  AOT_DTYPE_COUNT
+} aot_dtype_t;
+
+typedef enum aot_device_kind_t {
+  AOT_DEVICE_ANY = 0,  // whatever the first variant that runs here is for
+  AOT_DEVICE_CPU = 1,
+  AOT_DEVICE_VULKAN = 2,
+} aot_device_kind_t;
+
+// How the chosen variant's code became executable.
+typedef enum aot_code_mapping_t {
+  AOT_CODE_NONE = 0,    // the variant has no machine code
+  AOT_CODE_MAPPED = 1,  // the pages of the file's mapping
+  AOT_CODE_COPIED = 2,  // an anonymous mapping
+} aot_code_mapping_t;
+
+// Where memory comes from.  Called on the thread that calls the runtime, never during a run at
+// planned shapes.
+typedef struct aot_allocator_t {
+  void *user;
+  // Returns `bytes` > 0 bytes aligned to `alignment`, a power of two, or NULL.
+  void *(*allocate)(void *user, size_t bytes, size_t alignment);
+  // Releases what allocate returned, with the same size and alignment.
+  void (*release)(void *user, void *pointer, size_t bytes, size_t alignment);
+} aot_allocator_t;
+
+// All zero is the default for each of the option structures, and so is NULL in their place.
+typedef struct aot_module_options_t {
+  // Copied.  Both functions NULL: malloc's aligned cousin and free.
+  aot_allocator_t allocator;
+  // Reads the module into memory of the allocator instead of mapping or borrowing it.  For memory
+  // that is not 64-byte aligned or won't stay, and for files that may shrink while they are in use.
+  bool copy;
+} aot_module_options_t;
+
+typedef struct aot_program_options_t {
+  // Name of the entry point.  NULL: the first.
+  const char *entry;
+  // Name of the target whose variant must be used.  NULL: the first variant that runs here.
+  const char *target;
+  aot_device_kind_t device;
+  // Plans kept for shapes seen before, 1..16.  0: 4.
+  uint32_t plan_count;
+  // Most work of one prepare and of one run: instructions, plus workgroups, plus 64-byte units
+  // copied or filled.  A guard for programs that are not trusted to end.  0: no limit.
+  uint64_t work_budget;
+  // Every output comes from aot_program_set_output; prepare then allocates none.
+  bool caller_outputs;
+} aot_program_options_t;
+
+// An extent of an input or output as the module declares it.
+typedef struct aot_dim_info_t {
+  int64_t extent;    // -1: symbolic
+  int64_t min;       // inclusive bounds of a symbolic extent
+  int64_t max;       // -1: unbounded
+  const char *text;  // the symbolic expression; "" when there is none
+} aot_dim_info_t;
+
+typedef struct aot_tensor_info_t {
+  const char *name;
+  aot_dtype_t dtype;
+  uint32_t rank;
+  const aot_dim_info_t *dims;
+} aot_tensor_info_t;
+
+// Actual data: row-major and dense.
+typedef struct aot_tensor_t {
+  aot_dtype_t dtype;
+  uint32_t rank;
+  const int64_t *dims;
+  void *data;    // aligned to the element; inputs are never written
+  size_t bytes;  // size of what data points to
+} aot_tensor_t;
+
+typedef struct aot_program_info_t {
+  const char *entry;
+  const char *target;
+  const char *device;  // "cpu" or "vulkan"
+  uint32_t variant;    // index in the module
+  aot_code_mapping_t code_mapping;
+  uint64_t code_bytes;
+  uint64_t arena_bytes;  // held now, the largest plan's
+  uint64_t scratch_bytes;
+} aot_program_info_t;
+
+// A module file, verified.  Immutable: may be used from any number of threads at once.
+typedef struct aot_module_t aot_module_t;
+
+// An entry point of one variant on a driver, with its memory and plans.  Thread-compatible: one
+// thread at a time; programs of one module are independent.
+typedef struct aot_program_t aot_program_t;
+
+// ---- names ----
+
+AOT_API const char *aot_runtime_version(void);
+AOT_API const char *aot_status_name(aot_status_t status);
+AOT_API const char *aot_dtype_name(aot_dtype_t dtype);  // "f32"; NULL when there is no such dtype
+AOT_API size_t aot_dtype_bytes(aot_dtype_t dtype);      // 0 when there is no such dtype
+
+// ---- modules ----
+
+// Opens and verifies: header, structure checksum, every offset and program.  A variant's code is
+// verified when a program is made of it, rodata on request.  Each *returns owned*.
+AOT_API aot_status_t aot_module_open_path(const char *path, const aot_module_options_t *options,
+                                          aot_error_t *error, aot_module_t **out_module);
+
+// The module starts at byte `offset` of the file.  `length` 0: up to the file's end.  *Borrows* the
+// descriptor for the length of the call.
+AOT_API aot_status_t aot_module_open_fd(int fd, uint64_t offset, uint64_t length,
+                                        const aot_module_options_t *options, aot_error_t *error,
+                                        aot_module_t **out_module);
+
+// *Borrows* the memory, 64-byte aligned, until the module is closed (unless options.copy).
+AOT_API aot_status_t aot_module_open_memory(const void *data, size_t bytes,
+                                            const aot_module_options_t *options, aot_error_t *error,
+                                            aot_module_t **out_module);
+
+// Its programs must be gone.  NULL is fine.
+AOT_API void aot_module_close(aot_module_t *module);
+
+// Checks the rodata pool's checksum; the error names the part.
+AOT_API aot_status_t aot_module_verify_rodata(const aot_module_t *module, aot_error_t *error);
+
+// Checks every segment: each variant's code and shaders, and rodata.
+AOT_API aot_status_t aot_module_verify_segments(const aot_module_t *module, aot_error_t *error);
+
+AOT_API size_t aot_module_variant_count(const aot_module_t *module);
+// NULL when there is no such variant.  *Borrowed* from the module.
+AOT_API const char *aot_module_variant_target(const aot_module_t *module, size_t index);
+AOT_API const char *aot_module_producer(const aot_module_t *module);
+
+// AOT_OK when variant `index` runs on this machine; else the error says what is missing.
+AOT_API aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
+                                              aot_error_t *error);
+
+// ---- programs ----
+
+// Chooses a variant, verifies its code, makes it executable.  *Borrows* the module.  *Returns
+// owned*.
+AOT_API aot_status_t aot_program_create(const aot_module_t *module,
+                                        const aot_program_options_t *options, aot_error_t *error,
+                                        aot_program_t **out_program);
+AOT_API void aot_program_destroy(aot_program_t *program);  // NULL is fine
+
+AOT_API void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_info);
+
+AOT_API size_t aot_program_input_count(const aot_program_t *program);
+AOT_API size_t aot_program_output_count(const aot_program_t *program);
+// NULL when there is no such input or output.  *Borrowed* from the module.
+AOT_API const aot_tensor_info_t *aot_program_input_info(const aot_program_t *program, size_t index);
+AOT_API const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program,
+                                                         size_t index);
+// The error lists the names there are.
+AOT_API aot_status_t aot_program_find_input(const aot_program_t *program, const char *name,
+                                            aot_error_t *error, size_t *out_index);
+AOT_API aot_status_t aot_program_find_output(const aot_program_t *program, const char *name,
+                                             aot_error_t *error, size_t *out_index);
+
+// Sets the shape and memory of an input; checks dtype, rank, extents and bounds.  Copies the dims,
+// *borrows* the data until it is set again.  tensor->data NULL sets the shape alone, enough for
+// prepare.  On failure the input stays as it was.
+AOT_API aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
+                                           const aot_tensor_t *tensor, aot_error_t *error);
+
+// *Borrows* memory for an output, `capacity` bytes, aligned to the element, until it is set again.
+// NULL: the program's own memory.  It must not overlap an input or another output.
+AOT_API aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *data,
+                                            size_t capacity, aot_error_t *error);
+
+// Plans for the input shapes that are set: runs the program's shape part, checks bounds, places
+// buffers, allocates.  Does nothing when the plan is there already.
+AOT_API aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error);
+
+// Runs, after prepare where that is due.  Allocates nothing if the shapes were prepared before and
+// need no more memory than any before them.
+AOT_API aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error);
+
+// After prepare: dims and bytes.  data is the output's memory, NULL while there is none, meaningful
+// after run.  *Borrowed* from the program, until shapes or outputs are set again or it is
+// destroyed.
+AOT_API aot_status_t aot_program_get_output(const aot_program_t *program, size_t index,
+                                            aot_error_t *error, aot_tensor_t *out_tensor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // AOT_AOT_H_

@@ -1,0 +1,237 @@
+// Opening and closing modules: where the bytes come from, the header, checksums.
+#include "module.h"
+
+#include <string.h>
+
+#include "driver.h"
+#include "status.h"
+#include "xxh64.h"
+
+static aot_status_t verify_header(const aot_module_t *module, aot_error_t *error,
+                                  aot_file_header_t *out_header) {
+  aot_file_header_t header;
+  memset(out_header, 0, sizeof *out_header);
+  if (module->bytes < sizeof header.magic) {
+    return aot_fail(error, AOT_ERROR_TRUNCATED, "not a module: only %zu bytes", module->bytes);
+  }
+  memcpy(&header.magic, module->data, sizeof header.magic);
+  if (header.magic != AOT_FILE_MAGIC) {
+    return aot_fail(error, AOT_ERROR_NOT_A_MODULE, "not a module: it does not start with \"AOTM\"");
+  }
+  if (module->bytes < sizeof header) {
+    return aot_fail(error, AOT_ERROR_TRUNCATED, "truncated: %zu bytes of a %zu-byte header",
+                    module->bytes, sizeof header);
+  }
+  memcpy(&header, module->data, sizeof header);
+  // Before the checksum: another version may have another header.
+  if (header.version != AOT_FILE_VERSION) {
+    return aot_fail(error, AOT_ERROR_VERSION,
+                    "the module has format version %u, this runtime reads version %u",
+                    (unsigned)header.version, AOT_FILE_VERSION);
+  }
+  if (aot_xxh64(&header, offsetof(aot_file_header_t, header_checksum), 0) !=
+      header.header_checksum) {
+    return aot_fail(error, AOT_ERROR_CHECKSUM, "the file header's checksum is wrong");
+  }
+  if (header.file_bytes > module->bytes) {
+    return aot_fail(error, AOT_ERROR_TRUNCATED, "truncated: %zu of %llu bytes", module->bytes,
+                    (unsigned long long)header.file_bytes);
+  }
+  if (header.structure_offset != sizeof header || header.structure_bytes > INT32_MAX ||
+      header.file_bytes < sizeof header ||
+      header.structure_bytes > header.file_bytes - sizeof header) {
+    return aot_fail(error, AOT_ERROR_MALFORMED, "the file header places the structure outside");
+  }
+  *out_header = header;
+  return AOT_OK;
+}
+
+// Verifies a module whose data and bytes are set.
+static aot_status_t load(aot_module_t *module, aot_error_t *error) {
+  aot_file_header_t header;
+  AOT_TRY(verify_header(module, error, &header));
+  module->bytes = (size_t)header.file_bytes;
+  const uint8_t *structure = module->data + header.structure_offset;
+  const uint32_t bytes = (uint32_t)header.structure_bytes;
+  if (aot_xxh64(structure, bytes, 0) != header.structure_checksum) {
+    return aot_fail(error, AOT_ERROR_CHECKSUM, "the structure's checksum is wrong");
+  }
+  return aot_module_parse(module, structure, bytes, error);
+}
+
+// An empty module.  *Returns owned*.
+static aot_status_t create(const aot_module_options_t *options, aot_error_t *error,
+                           aot_module_t **out_module) {
+  static const aot_module_options_t defaults;
+  aot_allocator_t allocator;
+  if (options == NULL) options = &defaults;
+  AOT_TRY(aot_allocator_choose(&options->allocator, error, &allocator));
+  void *memory = NULL;
+  AOT_TRY(aot_allocate(&allocator, sizeof(aot_module_t), "the module", error, &memory));
+  memset(memory, 0, sizeof(aot_module_t));
+  *out_module = memory;
+  (*out_module)->pool.allocator = allocator;
+  return AOT_OK;
+}
+
+// Hands the module to the caller if the steps before it and its verification went well.
+static aot_status_t finish(aot_module_t *module, aot_status_t status, aot_error_t *error,
+                           aot_module_t **out_module) {
+  if (status == AOT_OK) status = load(module, error);
+  if (status != AOT_OK) {
+    aot_module_close(module);
+    return status;
+  }
+  *out_module = module;
+  return AOT_OK;
+}
+
+static aot_status_t allocate_bytes(aot_module_t *module, size_t bytes, aot_error_t *error) {
+  AOT_TRY(aot_allocate(&module->pool.allocator, bytes, "the file", error, &module->memory));
+  module->memory_bytes = bytes;
+  module->data = module->memory;
+  module->bytes = bytes;
+  return AOT_OK;
+}
+
+static aot_status_t fill_from_file(aot_module_t *module, int fd, uint64_t offset, uint64_t length,
+                                   bool copy, aot_error_t *error) {
+  uint64_t file_bytes = 0;
+  AOT_TRY(aot_os_file_bytes(fd, error, &file_bytes));
+  if (offset > file_bytes || length > file_bytes - offset) {
+    return aot_fail(
+        error, AOT_ERROR_TRUNCATED, "truncated: %llu bytes at offset %llu of a file of %llu bytes",
+        (unsigned long long)length, (unsigned long long)offset, (unsigned long long)file_bytes);
+  }
+  if (length == 0) length = file_bytes - offset;
+  if (length > PTRDIFF_MAX) {
+    return aot_fail(error, AOT_ERROR_MEMORY, "the file does not fit the address space");
+  }
+  // Constants must be aligned in memory; a file packed into another may put them anywhere.
+  if (!copy && offset % AOT_ALIGNMENT == 0 &&
+      aot_os_map_file(fd, offset, (size_t)length, &module->map)) {
+    module->data = module->map.data;
+    module->bytes = (size_t)length;
+    return AOT_OK;
+  }
+  AOT_TRY(allocate_bytes(module, (size_t)length, error));
+  return aot_os_read(fd, offset, module->memory, module->bytes, error);
+}
+
+aot_status_t aot_module_open_fd(int fd, uint64_t offset, uint64_t length,
+                                const aot_module_options_t *options, aot_error_t *error,
+                                aot_module_t **out_module) {
+  if (out_module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_module is NULL");
+  *out_module = NULL;
+  aot_module_t *module = NULL;
+  AOT_TRY(create(options, error, &module));
+  const bool copy = options != NULL && options->copy;
+  const aot_status_t status = fill_from_file(module, fd, offset, length, copy, error);
+  return finish(module, status, error, out_module);
+}
+
+aot_status_t aot_module_open_path(const char *path, const aot_module_options_t *options,
+                                  aot_error_t *error, aot_module_t **out_module) {
+  if (out_module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_module is NULL");
+  *out_module = NULL;
+  if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
+  int fd = -1;
+  AOT_TRY(aot_os_open(path, error, &fd));
+  aot_error_t detail = {AOT_OK, ""};
+  const aot_status_t status = aot_module_open_fd(fd, 0, 0, options, &detail, out_module);
+  aot_os_close(fd);
+  return status == AOT_OK ? AOT_OK : aot_fail(error, status, "%s: %s", path, detail.message);
+}
+
+aot_status_t aot_module_open_memory(const void *data, size_t bytes,
+                                    const aot_module_options_t *options, aot_error_t *error,
+                                    aot_module_t **out_module) {
+  if (out_module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_module is NULL");
+  *out_module = NULL;
+  if (data == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "data is NULL");
+  const bool copy = options != NULL && options->copy;
+  if (!copy && (uintptr_t)data % AOT_ALIGNMENT != 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "the module's memory is not aligned to %u bytes; align it or set copy",
+                    AOT_ALIGNMENT);
+  }
+  aot_module_t *module = NULL;
+  AOT_TRY(create(options, error, &module));
+  aot_status_t status = AOT_OK;
+  if (copy) {
+    status = allocate_bytes(module, bytes, error);
+    if (status == AOT_OK && bytes > 0) memcpy(module->memory, data, bytes);
+  } else {
+    module->data = data;
+    module->bytes = bytes;
+  }
+  return finish(module, status, error, out_module);
+}
+
+void aot_module_close(aot_module_t *module) {
+  if (module == NULL) return;
+  const aot_allocator_t allocator = module->pool.allocator;
+  aot_pool_free(&module->pool);
+  aot_os_unmap_file(&module->map);
+  aot_release(&allocator, module->memory, module->memory_bytes);
+  aot_release(&allocator, module, sizeof *module);
+}
+
+aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,
+                                       const char *what, const char *name, aot_error_t *error) {
+  if (segment->length == 0) return AOT_OK;
+  const uint8_t *data = module->data + segment->offset;
+  if (aot_xxh64(data, (size_t)segment->length, 0) == segment->checksum) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_CHECKSUM,
+                  "the checksum of %s %s is wrong (%llu bytes at offset %llu)", what, name,
+                  (unsigned long long)segment->length, (unsigned long long)segment->offset);
+}
+
+aot_status_t aot_module_verify_rodata(const aot_module_t *module, aot_error_t *error) {
+  if (module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "module is NULL");
+  const aot_status_t status =
+      aot_module_verify_segment(module, &module->rodata, "rodata", "pool", error);
+  // The parts only serve to say where; what lies between them is in the pool's checksum alone.
+  for (uint32_t i = 0; status != AOT_OK && i < module->rodata_segment_count; ++i) {
+    const aot_segment_t *part = &module->rodata_segments[i];
+    aot_text_t name = {.length = 0};
+    aot_text_append(&name, "part %u", (unsigned)i);
+    AOT_TRY(aot_module_verify_segment(module, part, "rodata", name.bytes, error));
+  }
+  return status;
+}
+
+aot_status_t aot_module_verify_segments(const aot_module_t *module, aot_error_t *error) {
+  if (module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "module is NULL");
+  for (uint32_t v = 0; v < module->variant_count; ++v) {
+    const aot_variant_t *variant = &module->variants[v];
+    AOT_TRY(aot_module_verify_segment(module, &variant->code, "the code of variant",
+                                      variant->target, error));
+    for (uint32_t e = 0; e < variant->executable_count; ++e) {
+      const aot_executable_t *executable = &variant->executables[e];
+      AOT_TRY(aot_module_verify_segment(module, &executable->spirv, "the shader of executable",
+                                        executable->name, error));
+    }
+  }
+  return aot_module_verify_rodata(module, error);
+}
+
+size_t aot_module_variant_count(const aot_module_t *module) {
+  return module->variant_count;
+}
+
+const char *aot_module_variant_target(const aot_module_t *module, size_t index) {
+  return index < module->variant_count ? module->variants[index].target : NULL;
+}
+
+const char *aot_module_producer(const aot_module_t *module) {
+  return module->producer;
+}
+
+aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
+                                      aot_error_t *error) {
+  if (module == NULL || index >= module->variant_count) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no variant %zu", index);
+  }
+  return aot_variant_check(&module->variants[index], error);
+}

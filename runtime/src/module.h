@@ -1,0 +1,104 @@
+// A module as the runtime holds it: what the flatbuffer says, checked once and laid out as structs.
+// Strings and vectors of words stay in the file's bytes.
+#ifndef AOT_MODULE_H_
+#define AOT_MODULE_H_
+
+#include "alloc.h"
+#include "aot/abi.h"
+#include "aot/aot.h"
+#include "os.h"
+
+typedef struct aot_segment_t {
+  uint64_t offset;  // from the module's start; inside the file
+  uint64_t length;
+  uint64_t checksum;
+  uint32_t alignment;
+} aot_segment_t;
+
+typedef struct aot_arena_buffer_t {
+  uint32_t first;  // lifetime, inclusive
+  uint32_t last;
+  uint32_t offset_register;
+  uint32_t alignment;  // a power of two, at most AOT_ALIGNMENT
+} aot_arena_buffer_t;
+
+// A program whose every operand was checked (program_verify.c): the interpreter trusts it.
+typedef struct aot_code_t {
+  uint32_t register_count;
+  uint32_t word_count;
+  uint32_t block_count;
+  uint32_t execute_block;
+  uint32_t message_count;
+  uint32_t buffer_count;
+  uint32_t most_param_words;  // of its dispatches
+  const uint32_t *words;
+  const uint32_t *blocks;
+  const char **messages;
+  aot_arena_buffer_t *buffers;
+  uint64_t arena_bytes;
+  const uint32_t *input_offset_registers;  // one an input, or NULL
+  const uint32_t *output_offset_registers;
+} aot_code_t;
+
+typedef struct aot_entry_t {
+  const char *name;
+  aot_tensor_info_t *inputs;
+  aot_tensor_info_t *outputs;
+  uint32_t input_count;
+  uint32_t output_count;
+  uint32_t input_dim_count;  // of all inputs together
+  uint32_t output_dim_count;
+  aot_code_t code;
+} aot_entry_t;
+
+typedef struct aot_executable_t {
+  const char *name;
+  uint64_t code_offset;
+  aot_segment_t spirv;
+  uint32_t param_words;
+  uint32_t scratch_bytes;
+  uint32_t workgroup_size[3];
+} aot_executable_t;
+
+typedef struct aot_variant_t {
+  const char *target;
+  uint8_t device;  // Device of module.fbs
+  uint8_t arch;    // Arch of module.fbs
+  uint8_t word_bytes;
+  uint32_t feature_count;
+  uint32_t executable_count;
+  uint32_t entry_count;
+  const char **features;
+  aot_segment_t code;
+  aot_executable_t *executables;
+  aot_entry_t *entries;
+} aot_variant_t;
+
+struct aot_module_t {
+  aot_pool_t pool;  // the descriptions; its allocator is the module's
+  const uint8_t *data;
+  size_t bytes;
+  aot_file_map_t map;  // when data is a mapping of a file
+  void *memory;        // when data is memory of the allocator
+  size_t memory_bytes;
+  const char *producer;
+  uint32_t variant_count;
+  uint32_t rodata_segment_count;
+  aot_variant_t *variants;
+  aot_segment_t rodata;
+  aot_segment_t *rodata_segments;
+};
+
+// module_parse.c: reads the structure, which has the right checksum, and verifies all of it.
+aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
+                              aot_error_t *error);
+
+// program_verify.c: every instruction, operand and block; sets code->most_param_words.
+aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *entry,
+                             aot_code_t *code, aot_error_t *error);
+
+// module.c: compares a segment with its checksum; `what` and `name` are for the message.
+aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,
+                                       const char *what, const char *name, aot_error_t *error);
+
+#endif  // AOT_MODULE_H_

@@ -1,0 +1,114 @@
+// Plans: what is known once input shapes are.  Runs prepare, checks bounds, sizes and places.
+#include <string.h>
+
+#include "program.h"
+#include "status.h"
+
+static uint64_t plan_words(const aot_entry_t *entry) {
+  return (uint64_t)entry->code.register_count + entry->input_dim_count + entry->output_dim_count +
+         entry->output_count;
+}
+
+static aot_status_t allocate_plan(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
+  if (plan->memory != NULL) return AOT_OK;
+  const aot_entry_t *entry = program->entry;
+  AOT_TRY(aot_allocate(&program->allocator, plan_words(entry) * sizeof(int64_t), "a plan", error,
+                       &plan->memory));
+  plan->registers = plan->memory;
+  plan->input_dims = plan->registers + entry->code.register_count;
+  plan->output_dims = plan->input_dims + entry->input_dim_count;
+  plan->output_bytes = (uint64_t *)(plan->output_dims + entry->output_dim_count);
+  return AOT_OK;
+}
+
+void aot_plan_free(aot_program_t *program, aot_plan_t *plan) {
+  if (plan->memory == NULL) return;
+  aot_release(&program->allocator, plan->memory,
+              (size_t)(plan_words(program->entry) * sizeof(int64_t)));
+  plan->memory = NULL;
+}
+
+// The plan of the shapes that are set, or the slot to make it in: an unused one, else the oldest.
+static aot_plan_t *find_slot(aot_program_t *program, bool *out_is_planned) {
+  const size_t bytes = program->entry->input_dim_count * sizeof(int64_t);
+  aot_plan_t *slot = &program->plans[0];
+  for (uint32_t i = 0; i < program->plan_count; ++i) {
+    aot_plan_t *plan = &program->plans[i];
+    if (plan->is_valid && memcmp(plan->input_dims, program->input_dims, bytes) == 0) {
+      *out_is_planned = true;
+      return plan;
+    }
+    if (slot->is_valid && (!plan->is_valid || plan->last_use < slot->last_use)) slot = plan;
+  }
+  *out_is_planned = false;
+  return slot;
+}
+
+// Checks what prepare declared for an output and computes its bytes.
+static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *plan, uint32_t index,
+                                   aot_error_t *error) {
+  const aot_tensor_info_t *info = &program->entry->outputs[index];
+  int64_t *dims = plan->output_dims + program->outputs[index].first_dim;
+  uint64_t bytes = aot_dtype_bytes(info->dtype);
+  for (uint32_t axis = 0; axis < info->rank; ++axis) {
+    const aot_dim_info_t *dim = &info->dims[axis];
+    const bool is_static = dim->extent >= 0;
+    if (dims[axis] < (is_static ? dim->extent : dim->min) ||
+        (is_static && dims[axis] != dim->extent) ||
+        (!is_static && dim->max >= 0 && dims[axis] > dim->max)) {
+      return aot_fail(error, AOT_ERROR_SHAPE,
+                      "output \"%s\": axis %u has extent %lld, outside what the module declares",
+                      info->name, (unsigned)axis, (long long)dims[axis]);
+    }
+    if (__builtin_mul_overflow(bytes, (uint64_t)dims[axis], &bytes) || bytes > PTRDIFF_MAX) {
+      return aot_fail(error, AOT_ERROR_MEMORY, "output \"%s\" does not fit the address space",
+                      info->name);
+    }
+  }
+  plan->output_bytes[index] = bytes;
+  return AOT_OK;
+}
+
+static void reset_output_dims(const aot_program_t *program, aot_plan_t *plan) {
+  const aot_entry_t *entry = program->entry;
+  for (uint32_t i = 0; i < entry->output_count; ++i) {
+    for (uint32_t axis = 0; axis < entry->outputs[i].rank; ++axis) {
+      plan->output_dims[program->outputs[i].first_dim + axis] = entry->outputs[i].dims[axis].extent;
+    }
+  }
+}
+
+static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
+  const aot_entry_t *entry = program->entry;
+  const aot_code_t *code = &entry->code;
+  AOT_TRY(allocate_plan(program, plan, error));
+  memcpy(plan->input_dims, program->input_dims, entry->input_dim_count * sizeof(int64_t));
+  reset_output_dims(program, plan);
+  for (uint32_t i = 0; i < code->buffer_count; ++i)
+    program->placements[i].bytes = 0;
+  plan->arena_bytes = code->arena_bytes;
+  AOT_TRY(aot_interpret_prepare(program, plan, error));
+  for (uint32_t i = 0; i < entry->output_count; ++i) {
+    AOT_TRY(measure_output(program, plan, i, error));
+  }
+  AOT_TRY(aot_arena_place(code->buffers, code->buffer_count, code->arena_bytes, program->placements,
+                          error, &plan->arena_bytes));
+  for (uint32_t i = 0; i < code->buffer_count; ++i) {
+    plan->registers[code->buffers[i].offset_register] = (int64_t)program->placements[i].offset;
+  }
+  return AOT_OK;
+}
+
+aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error) {
+  bool is_planned = false;
+  aot_plan_t *plan = find_slot(program, &is_planned);
+  if (!is_planned) {
+    plan->is_valid = false;
+    AOT_TRY(make(program, plan, error));
+    plan->is_valid = true;
+  }
+  AOT_TRY(program->driver->reserve(program->device, plan->arena_bytes, error));
+  plan->last_use = ++program->use_count;
+  program->current = plan;
+  return AOT_OK;
+}

@@ -1,0 +1,233 @@
+// Programs: creation, bindings, prepare and run.
+#include "program.h"
+
+#include <string.h>
+
+#include "status.h"
+
+static void append_name(aot_text_t *text, const char *name) {
+  aot_text_append(text, "%s\"%s\"", text->length > 0 ? ", " : "", name);
+}
+
+static aot_status_t find_entry(const aot_variant_t *variant, const char *name, aot_error_t *error,
+                               const aot_entry_t **out_entry) {
+  aot_text_t known = {.length = 0};
+  for (uint32_t i = 0; i < variant->entry_count; ++i) {
+    *out_entry = &variant->entries[i];
+    if (name == NULL || strcmp(name, variant->entries[i].name) == 0) return AOT_OK;
+    append_name(&known, variant->entries[i].name);
+  }
+  *out_entry = NULL;
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no entry point \"%s\", variant \"%s\" has %s",
+                  name != NULL ? name : "", variant->target,
+                  known.length > 0 ? known.bytes : "none");
+}
+
+// Hands out parts of one block of memory; with a NULL base it only measures.
+typedef struct aot_carver_t {
+  uint8_t *base;
+  uint64_t used;
+} aot_carver_t;
+
+static void *carve(aot_carver_t *carver, uint64_t count, size_t bytes_each) {
+  void *part = carver->base != NULL ? carver->base + carver->used : NULL;
+  // Counts are below 2^32, so that the sum of these few products fits.
+  carver->used += (count * bytes_each + 15) / 16 * 16;
+  return part;
+}
+
+static void lay_out(aot_program_t *program, aot_carver_t *carver) {
+  const aot_entry_t *entry = program->entry;
+  const aot_code_t *code = &entry->code;
+  program->inputs = carve(carver, entry->input_count, sizeof *program->inputs);
+  program->outputs = carve(carver, entry->output_count, sizeof *program->outputs);
+  program->bindings.inputs = carve(carver, entry->input_count, sizeof(aot_binding_t));
+  program->bindings.outputs = carve(carver, entry->output_count, sizeof(aot_binding_t));
+  program->input_dims = carve(carver, entry->input_dim_count, sizeof *program->input_dims);
+  program->registers = carve(carver, code->register_count, sizeof *program->registers);
+  program->params = carve(carver, code->most_param_words, sizeof *program->params);
+  program->placements = carve(carver, code->buffer_count, sizeof *program->placements);
+}
+
+// Inputs of static shape have it from the start.
+static void set_up_tensors(aot_program_t *program) {
+  const aot_entry_t *entry = program->entry;
+  uint32_t dim = 0;
+  for (uint32_t i = 0; i < entry->input_count; ++i) {
+    aot_input_t *input = &program->inputs[i];
+    input->first_dim = dim;
+    input->has_shape = true;
+    for (uint32_t axis = 0; axis < entry->inputs[i].rank; ++axis, ++dim) {
+      program->input_dims[dim] = entry->inputs[i].dims[axis].extent;
+      if (program->input_dims[dim] < 0) input->has_shape = false;
+    }
+  }
+  dim = 0;
+  for (uint32_t i = 0; i < entry->output_count; ++i) {
+    program->outputs[i].first_dim = dim;
+    dim += entry->outputs[i].rank;
+  }
+  program->bindings.input_count = entry->input_count;
+  program->bindings.output_count = entry->output_count;
+}
+
+static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *options,
+                           aot_error_t *error) {
+  AOT_TRY(aot_variant_choose(program->module, options, error, &program->variant, &program->driver));
+  AOT_TRY(find_entry(program->variant, options->entry, error, &program->entry));
+  aot_carver_t carver = {NULL, 0};
+  lay_out(program, &carver);
+  AOT_TRY(aot_allocate(&program->allocator, carver.used, "the program", error, &program->memory));
+  program->memory_bytes = (size_t)carver.used;
+  memset(program->memory, 0, program->memory_bytes);
+  carver = (aot_carver_t){program->memory, 0};
+  lay_out(program, &carver);
+  set_up_tensors(program);
+  AOT_TRY(program->driver->open(program->module, program->variant, &program->allocator, error,
+                                &program->device));
+  // Even with nothing in it the arena has an address.
+  return program->driver->reserve(program->device, 0, error);
+}
+
+aot_status_t aot_program_create(const aot_module_t *module, const aot_program_options_t *options,
+                                aot_error_t *error, aot_program_t **out_program) {
+  static const aot_program_options_t defaults;
+  if (out_program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_program is NULL");
+  *out_program = NULL;
+  if (module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "module is NULL");
+  if (options == NULL) options = &defaults;
+  if (options->plan_count > AOT_MOST_PLANS) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "plan_count is %u, at most %u expected",
+                    (unsigned)options->plan_count, AOT_MOST_PLANS);
+  }
+  const aot_allocator_t allocator = module->pool.allocator;
+  void *memory = NULL;
+  AOT_TRY(aot_allocate(&allocator, sizeof(aot_program_t), "the program", error, &memory));
+  memset(memory, 0, sizeof(aot_program_t));
+  aot_program_t *program = memory;
+  program->allocator = allocator;
+  program->module = module;
+  program->work_budget = options->work_budget != 0 ? options->work_budget : UINT64_MAX;
+  program->caller_outputs = options->caller_outputs;
+  program->plan_count = options->plan_count != 0 ? options->plan_count : AOT_DEFAULT_PLANS;
+  const aot_status_t status = set_up(program, options, error);
+  if (status != AOT_OK) {
+    aot_program_destroy(program);
+    return status;
+  }
+  *out_program = program;
+  return AOT_OK;
+}
+
+void aot_program_destroy(aot_program_t *program) {
+  if (program == NULL) return;
+  const aot_allocator_t allocator = program->allocator;
+  if (program->device != NULL) program->driver->close(program->device);
+  for (uint32_t i = 0; i < program->plan_count; ++i)
+    aot_plan_free(program, &program->plans[i]);
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
+    aot_release(&allocator, program->outputs[i].owned, program->outputs[i].owned_bytes);
+  }
+  aot_release(&allocator, program->memory, program->memory_bytes);
+  aot_release(&allocator, program, sizeof *program);
+}
+
+void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_info) {
+  memset(out_info, 0, sizeof *out_info);
+  out_info->entry = program->entry->name;
+  out_info->target = program->variant->target;
+  out_info->device = program->driver->name;
+  out_info->variant = (uint32_t)(program->variant - program->module->variants);
+  out_info->code_bytes = program->variant->code.length;
+  program->driver->get_info(program->device, out_info);
+}
+
+aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
+  if (program->current == NULL) {
+    aot_text_t missing = {.length = 0};
+    for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
+      if (!program->inputs[i].has_shape) append_name(&missing, program->entry->inputs[i].name);
+    }
+    if (missing.length > 0) {
+      return aot_fail(error, AOT_ERROR_NOT_READY, "inputs without a shape: %s", missing.bytes);
+    }
+    AOT_TRY(aot_plan_make(program, error));
+  }
+  for (uint32_t i = 0; !program->caller_outputs && i < program->bindings.output_count; ++i) {
+    aot_output_t *output = &program->outputs[i];
+    const size_t bytes = (size_t)program->current->output_bytes[i];
+    if (output->is_callers || (output->owned != NULL && output->owned_bytes >= bytes)) continue;
+    aot_release(&program->allocator, output->owned, output->owned_bytes);
+    output->owned = NULL;
+    output->owned_bytes = 0;
+    AOT_TRY(aot_allocate(&program->allocator, bytes, program->entry->outputs[i].name, error,
+                         &output->owned));
+    output->owned_bytes = bytes;
+  }
+  return AOT_OK;
+}
+
+static bool overlaps(const aot_binding_t *a, const aot_binding_t *b) {
+  return a->bytes > 0 && b->bytes > 0 && a->address < b->address + b->bytes &&
+         b->address < a->address + a->bytes;
+}
+
+// Kernels are compiled on the promise that an output shares memory with nothing.
+static aot_status_t check_overlap(const aot_program_t *program, uint32_t index,
+                                  aot_error_t *error) {
+  const aot_bindings_t *bindings = &program->bindings;
+  const aot_entry_t *entry = program->entry;
+  const aot_binding_t *output = &bindings->outputs[index];
+  for (uint32_t i = 0; i < bindings->input_count; ++i) {
+    if (overlaps(output, &bindings->inputs[i])) {
+      return aot_fail(error, AOT_ERROR_ARGUMENT, "output \"%s\" overlaps input \"%s\" in memory",
+                      entry->outputs[index].name, entry->inputs[i].name);
+    }
+  }
+  for (uint32_t i = 0; i < index; ++i) {
+    if (overlaps(output, &bindings->outputs[i])) {
+      return aot_fail(error, AOT_ERROR_ARGUMENT, "output \"%s\" overlaps output \"%s\" in memory",
+                      entry->outputs[index].name, entry->outputs[i].name);
+    }
+  }
+  return AOT_OK;
+}
+
+static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
+    const aot_output_t *output = &program->outputs[i];
+    const char *name = program->entry->outputs[i].name;
+    aot_binding_t *binding = &program->bindings.outputs[i];
+    const size_t bytes = (size_t)program->current->output_bytes[i];
+    if (!output->is_callers && program->caller_outputs) {
+      return aot_fail(error, AOT_ERROR_NOT_READY, "output \"%s\" has no memory", name);
+    }
+    if (output->is_callers && output->capacity < bytes) {
+      return aot_fail(error, AOT_ERROR_CAPACITY,
+                      "output \"%s\" needs %zu bytes, its memory has %zu", name, bytes,
+                      output->capacity);
+    }
+    binding->address = (uintptr_t)(output->is_callers ? output->data : output->owned);
+    binding->bytes = bytes;
+    if (output->is_callers) AOT_TRY(check_overlap(program, i, error));
+  }
+  return AOT_OK;
+}
+
+aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
+  aot_text_t missing = {.length = 0};
+  for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
+    if (!program->inputs[i].has_data) append_name(&missing, program->entry->inputs[i].name);
+  }
+  if (missing.length > 0) {
+    return aot_fail(error, AOT_ERROR_NOT_READY, "inputs not set: %s", missing.bytes);
+  }
+  AOT_TRY(aot_program_prepare(program, error));
+  AOT_TRY(bind_outputs(program, error));
+  const aot_driver_t *driver = program->driver;
+  AOT_TRY(driver->begin(program->device, &program->bindings, error));
+  const aot_status_t status = aot_interpret_execute(program, program->current, error);
+  // The device must come to rest even after a failure.
+  const aot_status_t end_status = driver->end(program->device, status == AOT_OK ? error : NULL);
+  return status != AOT_OK ? status : end_status;
+}

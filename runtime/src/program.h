@@ -1,0 +1,74 @@
+// A program in memory: bindings, plans, registers.  interpreter.c runs its two parts.
+#ifndef AOT_PROGRAM_H_
+#define AOT_PROGRAM_H_
+
+#include "arena.h"
+#include "driver.h"
+
+#define AOT_MOST_PLANS 16u
+#define AOT_DEFAULT_PLANS 4u
+
+// What prepare finds out for one set of input shapes.  The arrays are one block of memory, made the
+// first time that the slot is used and kept.
+typedef struct aot_plan_t {
+  bool is_valid;
+  uint64_t last_use;
+  uint64_t arena_bytes;
+  void *memory;
+  int64_t *registers;    // as prepare leaves them
+  int64_t *input_dims;   // of all inputs, one after the other
+  int64_t *output_dims;  // -1: not declared yet
+  uint64_t *output_bytes;
+} aot_plan_t;
+
+typedef struct aot_input_t {
+  uint32_t first_dim;  // in input_dims
+  bool has_shape;
+  bool has_data;
+} aot_input_t;
+
+typedef struct aot_output_t {
+  uint32_t first_dim;  // in the plan's output_dims
+  bool is_callers;
+  void *data;  // the caller's, or owned
+  size_t capacity;
+  void *owned;
+  size_t owned_bytes;
+} aot_output_t;
+
+struct aot_program_t {
+  aot_allocator_t allocator;
+  const aot_module_t *module;
+  const aot_variant_t *variant;
+  const aot_entry_t *entry;
+  const aot_driver_t *driver;
+  aot_device_t *device;
+  uint64_t work_budget;  // UINT64_MAX: none
+  bool caller_outputs;
+  // One block of memory holds the arrays below.
+  void *memory;
+  size_t memory_bytes;
+  aot_input_t *inputs;
+  aot_output_t *outputs;
+  aot_bindings_t bindings;
+  int64_t *input_dims;
+  int64_t *registers;  // of a run
+  uint64_t *params;
+  aot_placement_t *placements;
+  uint64_t use_count;
+  uint32_t plan_count;
+  aot_plan_t plans[AOT_MOST_PLANS];
+  aot_plan_t *current;  // the plan of the shapes that are set, or NULL
+};
+
+// Runs the prepare part: fills the plan's registers, output dims and buffer sizes (in placements).
+aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, aot_error_t *error);
+
+// Runs the execute part of the plan; bindings are set and the driver has begun.
+aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot_error_t *error);
+
+// plan.c: finds or makes the plan for the shapes that are set, and makes it current.
+aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
+void aot_plan_free(aot_program_t *program, aot_plan_t *plan);
+
+#endif  // AOT_PROGRAM_H_

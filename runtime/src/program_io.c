@@ -1,0 +1,182 @@
+// A program's inputs and outputs: names, shapes, checks, memory.
+#include <string.h>
+
+#include "program.h"
+#include "status.h"
+
+size_t aot_program_input_count(const aot_program_t *program) {
+  return program->entry->input_count;
+}
+
+size_t aot_program_output_count(const aot_program_t *program) {
+  return program->entry->output_count;
+}
+
+const aot_tensor_info_t *aot_program_input_info(const aot_program_t *program, size_t index) {
+  return index < program->entry->input_count ? &program->entry->inputs[index] : NULL;
+}
+
+const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program, size_t index) {
+  return index < program->entry->output_count ? &program->entry->outputs[index] : NULL;
+}
+
+static aot_status_t find(const aot_tensor_info_t *tensors, uint32_t count, const char *kind,
+                         const char *name, aot_error_t *error, size_t *out_index) {
+  aot_text_t known = {.length = 0};
+  *out_index = 0;
+  if (name == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "name is NULL");
+  for (uint32_t i = 0; i < count; ++i) {
+    if (strcmp(tensors[i].name, name) == 0) {
+      *out_index = i;
+      return AOT_OK;
+    }
+    aot_text_append(&known, "%s\"%s\"", i > 0 ? ", " : "", tensors[i].name);
+  }
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no %s \"%s\", the program has %s", kind, name,
+                  count > 0 ? known.bytes : "none");
+}
+
+aot_status_t aot_program_find_input(const aot_program_t *program, const char *name,
+                                    aot_error_t *error, size_t *out_index) {
+  return find(program->entry->inputs, program->entry->input_count, "input", name, error, out_index);
+}
+
+aot_status_t aot_program_find_output(const aot_program_t *program, const char *name,
+                                     aot_error_t *error, size_t *out_index) {
+  return find(program->entry->outputs, program->entry->output_count, "output", name, error,
+              out_index);
+}
+
+// "1x3xHx192", symbolic extents by their text, and by a question mark where there is none.
+static void append_declared(aot_text_t *text, const aot_tensor_info_t *info) {
+  if (info->rank == 0) aot_text_append(text, "a scalar");
+  for (uint32_t axis = 0; axis < info->rank; ++axis) {
+    const aot_dim_info_t *dim = &info->dims[axis];
+    const char *separator = axis > 0 ? "x" : "";
+    if (dim->extent >= 0) {
+      aot_text_append(text, "%s%lld", separator, (long long)dim->extent);
+    } else {
+      aot_text_append(text, "%s%s", separator, dim->text[0] != '\0' ? dim->text : "?");
+    }
+  }
+}
+
+static void append_dims(aot_text_t *text, const int64_t *dims, uint32_t rank) {
+  if (rank == 0) aot_text_append(text, "a scalar");
+  for (uint32_t axis = 0; axis < rank; ++axis) {
+    aot_text_append(text, "%s%lld", axis > 0 ? "x" : "", (long long)dims[axis]);
+  }
+}
+
+static aot_status_t reject_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
+                                 const char *why, aot_error_t *error) {
+  aot_text_t expected = {.length = 0};
+  aot_text_t found = {.length = 0};
+  append_declared(&expected, info);
+  append_dims(&found, tensor->dims, tensor->rank);
+  return aot_fail(error, AOT_ERROR_SHAPE, "input \"%s\": expected shape %.200s, found %.150s%s",
+                  info->name, expected.bytes, found.bytes, why);
+}
+
+static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
+                                aot_error_t *error, uint64_t *out_bytes) {
+  if (tensor->rank != info->rank) return reject_shape(info, tensor, "", error);
+  uint64_t bytes = aot_dtype_bytes(info->dtype);
+  for (uint32_t axis = 0; axis < info->rank; ++axis) {
+    const aot_dim_info_t *dim = &info->dims[axis];
+    const int64_t extent = tensor->dims[axis];
+    if (dim->extent >= 0 ? extent != dim->extent : extent < 0) {
+      return reject_shape(info, tensor, "", error);
+    }
+    if (dim->extent < 0 && (extent < dim->min || (dim->max >= 0 && extent > dim->max))) {
+      aot_text_t why = {.length = 0};
+      aot_text_append(&why, ": axis %u must be at least %lld", (unsigned)axis, (long long)dim->min);
+      if (dim->max >= 0) aot_text_append(&why, " and at most %lld", (long long)dim->max);
+      return reject_shape(info, tensor, why.bytes, error);
+    }
+    if (__builtin_mul_overflow(bytes, (uint64_t)extent, &bytes) || bytes > PTRDIFF_MAX) {
+      return reject_shape(info, tensor, ": it does not fit the address space", error);
+    }
+  }
+  *out_bytes = bytes;
+  return AOT_OK;
+}
+
+static aot_status_t check_data(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
+                               uint64_t bytes, aot_error_t *error) {
+  if (tensor->bytes != bytes) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "input \"%s\": %zu bytes, its shape takes %llu",
+                    info->name, tensor->bytes, (unsigned long long)bytes);
+  }
+  if ((uintptr_t)tensor->data % aot_dtype_bytes(info->dtype) != 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "input \"%s\": its memory is not aligned to %zu bytes", info->name,
+                    aot_dtype_bytes(info->dtype));
+  }
+  return AOT_OK;
+}
+
+aot_status_t aot_program_set_input(aot_program_t *program, size_t index, const aot_tensor_t *tensor,
+                                   aot_error_t *error) {
+  const aot_tensor_info_t *info = aot_program_input_info(program, index);
+  if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no input %zu", index);
+  if (tensor == NULL || (tensor->rank > 0 && tensor->dims == NULL)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "input \"%s\": tensor or dims is NULL", info->name);
+  }
+  if (tensor->dtype != info->dtype) {
+    const char *found = aot_dtype_name(tensor->dtype);
+    return aot_fail(error, AOT_ERROR_DTYPE, "input \"%s\": expected dtype %s, found %s", info->name,
+                    aot_dtype_name(info->dtype), found != NULL ? found : "none that exists");
+  }
+  uint64_t bytes = 0;
+  AOT_TRY(check_shape(info, tensor, error, &bytes));
+  const bool has_data = tensor->data != NULL || (bytes == 0 && tensor->bytes == 0);
+  if (has_data) AOT_TRY(check_data(info, tensor, bytes, error));
+  aot_input_t *input = &program->inputs[index];
+  int64_t *dims = program->input_dims + input->first_dim;
+  const size_t dims_bytes = info->rank * sizeof *dims;
+  if (info->rank > 0 && (!input->has_shape || memcmp(dims, tensor->dims, dims_bytes) != 0)) {
+    memcpy(dims, tensor->dims, dims_bytes);
+    program->current = NULL;
+  }
+  input->has_shape = true;
+  input->has_data = has_data;
+  program->bindings.inputs[index].address = (uintptr_t)tensor->data;
+  program->bindings.inputs[index].bytes = has_data ? (size_t)bytes : 0;
+  return AOT_OK;
+}
+
+aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *data,
+                                    size_t capacity, aot_error_t *error) {
+  const aot_tensor_info_t *info = aot_program_output_info(program, index);
+  if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no output %zu", index);
+  if ((uintptr_t)data % aot_dtype_bytes(info->dtype) != 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "output \"%s\": its memory is not aligned to %zu bytes", info->name,
+                    aot_dtype_bytes(info->dtype));
+  }
+  aot_output_t *output = &program->outputs[index];
+  output->is_callers = data != NULL;
+  output->data = data;
+  output->capacity = data != NULL ? capacity : 0;
+  return AOT_OK;
+}
+
+aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, aot_error_t *error,
+                                    aot_tensor_t *out_tensor) {
+  const aot_tensor_info_t *info = aot_program_output_info(program, index);
+  if (out_tensor == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_tensor is NULL");
+  memset(out_tensor, 0, sizeof *out_tensor);
+  if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no output %zu", index);
+  if (program->current == NULL) {
+    return aot_fail(error, AOT_ERROR_NOT_READY, "output \"%s\" has no shape before prepare or run",
+                    info->name);
+  }
+  const aot_output_t *output = &program->outputs[index];
+  out_tensor->dtype = info->dtype;
+  out_tensor->rank = info->rank;
+  out_tensor->dims = program->current->output_dims + output->first_dim;
+  out_tensor->data = output->is_callers ? output->data : output->owned;
+  out_tensor->bytes = (size_t)program->current->output_bytes[index];
+  return AOT_OK;
+}

@@ -1,0 +1,46 @@
+// aot-run's command line.
+#ifndef AOT_TOOLS_OPTIONS_H_
+#define AOT_TOOLS_OPTIONS_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OPTIONS_MOST_INPUTS 256
+
+typedef struct named_text_t {
+  const char *name;  // not terminated: `name_bytes` long
+  size_t name_bytes;
+  const char *value;
+} named_text_t;
+
+typedef struct options_t {
+  const char *module;
+  const char *entry;
+  const char *target;
+  const char *output;
+  named_text_t inputs[OPTIONS_MOST_INPUTS];
+  named_text_t shapes[OPTIONS_MOST_INPUTS];
+  size_t input_count;
+  size_t shape_count;
+  uint64_t warmup;
+  uint64_t runs;
+  double min_ms;
+  bool is_random;
+  bool is_json;
+  bool verifies;
+  bool copies;
+} options_t;
+
+typedef enum options_result_t {
+  OPTIONS_RUN,    // go on
+  OPTIONS_DONE,   // --help or --version was printed
+  OPTIONS_WRONG,  // a line was printed to stderr
+} options_result_t;
+
+options_result_t options_parse(int count, char **arguments, options_t *out_options);
+
+// The value given for `name`, or NULL.
+const char *options_find(const named_text_t *list, size_t count, const char *name);
+
+#endif  // AOT_TOOLS_OPTIONS_H_

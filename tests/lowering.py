@@ -1,0 +1,86 @@
+"""Helpers for tests of lowering: one op or a small graph as executables, run on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot.ir.builder import Builder
+from aot.ir.core import Function, Module
+from aot.ir.types import DType, TensorType
+from aot.ops.record import OpRecord, Sample
+
+Array = np.ndarray[Any, Any]
+
+
+def sample_array(type: TensorType, sample: Sample, rng: np.random.RandomState) -> Array:
+    """Contents for an operand of a sample."""
+    if type.dtype is DType.BOOL:
+        return rng.randint(0, 2, type.shape).astype(bool)
+    if type.dtype.is_float:
+        return rng.uniform(sample.low, sample.high, type.shape).astype(type.dtype.numpy)
+    return rng.randint(int(sample.low), int(sample.high) + 1, type.shape).astype(type.dtype.numpy)
+
+
+def sample_function(record: OpRecord, sample: Sample, *, is_packed: bool = False) -> Function:
+    """A function of the one op; operands are inputs, or constants where the sample says so."""
+    rng = np.random.RandomState(7)
+    b = Builder()
+    operands = []
+    for number, type in enumerate(sample.operands):
+        if type is None:
+            operands.append(None)
+        elif is_packed and number in sample.constant_operands:
+            operands.append(b.constant(sample_array(type, sample, rng)))
+        else:
+            operands.append(b.input(f"x{number}", type))
+    made = b.op(record.name, *operands, **dict(sample.attrs))
+    results = made if isinstance(made, (list, tuple)) else [made]
+    for number, value in enumerate(results):
+        b.output(f"y{number}", value)
+    return b.function()
+
+
+def outlined(function: Function, target: Any) -> Module:
+    """The function after the pipeline's later half: packed, fused, outlined."""
+    from aot.passes.fold_constants import fold_constants
+    from aot.passes.fuse import fuse
+    from aot.passes.outline import outline
+    from aot.passes.pack import pack
+    from aot.passes.tie_operands import tie_operands
+
+    module = Module([function])
+    pack(function, target)
+    fold_constants(function)
+    fuse(function)
+    tie_operands(function)
+    outline(module)
+    return module
+
+
+def run_executable(function: Function, target: Any, inputs: Sequence[Array],
+                   dims: Sequence[int], engine: Callable[..., None]) -> list[Array]:
+    """One executable's results; `engine(kernel, buffers, params)` runs the kernel in place."""
+    from aot.kernels.lower import lower
+    from aot.kernels.verifier import verify
+
+    kernel = lower(function, target)
+    verify(kernel)
+    env = dict(zip(function.dim_names, dims, strict=True))
+    buffers: dict[str, Array] = {}
+    outputs: list[Array] = []
+    count = len(inputs)
+    for buffer, array in zip(kernel.buffers[:count], inputs, strict=True):
+        buffers[buffer.name] = np.ascontiguousarray(array).reshape(-1)
+    from aot.ir.dims import evaluate
+
+    for buffer, value in zip(kernel.buffers[count:], function.results, strict=True):
+        shape = tuple(evaluate(d, env) for d in value.type.dims)
+        # poison: what isn't written shows
+        array = np.full(int(np.prod(shape)), 77, value.type.dtype.numpy)
+        buffers[buffer.name] = array
+        outputs.append(array.reshape(shape))
+    engine(kernel, buffers, {**env, **{p.name: 0 for p in kernel.params if p.name not in env}})
+    return outputs
