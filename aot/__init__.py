@@ -17,7 +17,7 @@ from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, Un
 
 if TYPE_CHECKING:
     from aot import builder
-    from aot.api import CompiledModule, compile, load
+    from aot.api import CompiledModule, compile, load, targets
     from aot.inspection import inspect
     from aot.loader import Program
     from aot.verification import Verification, verify
@@ -38,6 +38,7 @@ __all__ = [
     "compile",
     "inspect",
     "load",
+    "targets",
     "verify",
 ]
 
@@ -48,6 +49,7 @@ _WHERE = {
     "compile": "aot.api",
     "inspect": "aot.inspection",
     "load": "aot.api",
+    "targets": "aot.api",
     "verify": "aot.verification",
 }
 

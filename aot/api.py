@@ -15,14 +15,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from aot.errors import CompileError
-from aot.ir.dims import Dim
-from aot.ir.dims import parse as parse_dim
 from aot.link.module import ModuleImage, module_bytes, write_module
 from aot.loader import Program
 from aot.loader import load as load_program
 from aot.options import CompileOptions, Progress, no_progress
-
+from aot.target import Target
+from aot.target import load as load_target
+from aot.target import names as target_names
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def compile(
     model: Any,
     *,
     targets: Sequence[str] = ("host",),
-    input_shapes: Mapping[str, Sequence[int | str | Dim]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     optimize: str = "balanced",
     dump_ir: str | os.PathLike[str] | None = None,
@@ -71,8 +70,8 @@ def compile(
             module made with `aot.builder`.
         targets: names (`aotc targets` lists them) or paths of target files; one variant each, best
             first. "host" is the best target for this machine.
-        input_shapes: input name -> dims; a number binds an extent, a text such as "H" or "2*H"
-            names it and leaves it open.
+        input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
+            open under that name, None keeps what the model says.
         input_values: input name -> value; the input is compiled in as a constant.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         dump_ir: a folder that gets the IR after each pass.
@@ -86,25 +85,13 @@ def compile(
 
     options = CompileOptions(
         targets=tuple(targets) if not isinstance(targets, str) else (targets,),
-        input_shapes={name: _dims(name, dims) for name, dims in (input_shapes or {}).items()},
+        input_shapes={name: tuple(dims) for name, dims in (input_shapes or {}).items()},
         input_values=dict(input_values or {}),
         optimize=optimize,
         dump_ir=None if dump_ir is None else Path(dump_ir),
     )
     compilation = compile_module(model, options, progress or no_progress)
     return CompiledModule(compilation.image, compilation.stats)
-
-
-def _dims(name: str, dims: Sequence[int | str | Dim]) -> tuple[Dim, ...]:
-    made: list[Dim] = []
-    for dim in dims:
-        try:
-            made.append(parse_dim(dim) if isinstance(dim, str) else dim)
-        except ValueError as error:
-            raise CompileError(f"shape of input {name!r}: {error}") from error
-        if isinstance(made[-1], int) and made[-1] < 0:
-            raise CompileError(f"shape of input {name!r}: extent {made[-1]} is negative")
-    return tuple(made)
 
 
 def load(
@@ -127,3 +114,8 @@ def load(
     """
     source = module.to_bytes() if isinstance(module, CompiledModule) else module
     return load_program(source, device, entry=entry, target=target)
+
+
+def targets() -> tuple[Target, ...]:
+    """The targets that come with the compiler, by name."""
+    return tuple(load_target(name) for name in target_names())

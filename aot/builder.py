@@ -1,11 +1,10 @@
 """Graphs made in Python: the public name of `aot.ir.builder`.
 
-    from aot.builder import Builder
-
-    b = Builder()
-    x = b.input("x", "f32[N, 3]")
-    b.output("y", b.op("relu", x))
-    module = b.module()
+>>> from aot.builder import Builder
+>>> b = Builder()
+>>> x = b.input("x", "f32[N, 3]")
+>>> b.output("y", b.op("relu", x))
+>>> module = b.module()
 """
 
 from aot.ir.builder import Builder, parse_type

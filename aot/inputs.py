@@ -35,7 +35,9 @@ def make_inputs(
     names = [t.name for t in tensors]
     for name in (*given, *shapes):
         if name not in names:
-            raise CompileError(f"no input is called {name!r}: inputs are {', '.join(names) or 'none'}")
+            raise CompileError(
+                f"no input is called {name!r}: inputs are {', '.join(names) or 'none'}"
+            )
     arrays: dict[str, NDArray[Any]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.name in given:
@@ -62,7 +64,9 @@ def _given(tensor: TensorInfo, value: ArrayLike) -> NDArray[Any]:
 def _shape(tensor: TensorInfo, given: Sequence[int] | None) -> tuple[int, ...]:
     if given is not None:
         if len(given) != len(tensor.dims):
-            raise CompileError(f"input {tensor} has {len(tensor.dims)} dims, its shape {len(given)}")
+            raise CompileError(
+                f"input {tensor} has {len(tensor.dims)} dims, its shape {len(given)}"
+            )
         for axis, (extent, dim) in enumerate(zip(given, tensor.dims, strict=True)):
             if isinstance(dim, int) and dim != extent:
                 raise CompileError(f"input {tensor}: axis {axis} is {dim}, its shape says {extent}")

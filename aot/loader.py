@@ -132,9 +132,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_input_info": (POINTER(_TensorInfo), _Handle, _Size),
     "aot_program_output_info": (POINTER(_TensorInfo), _Handle, _Size),
     "aot_program_set_input": (ctypes.c_int, _Handle, _Size, POINTER(_Tensor), _OutError),
-    "aot_program_set_output": (
-        *(ctypes.c_int, _Handle, _Size, ctypes.c_void_p, _Size, _OutError),
-    ),
+    "aot_program_set_output": (*(ctypes.c_int, _Handle, _Size, ctypes.c_void_p, _Size, _OutError),),
     "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
     "aot_program_run": (ctypes.c_int, _Handle, _OutError),
     "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(_Tensor)),
@@ -254,9 +252,7 @@ class Program:
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             options = _ModuleOptions(copy=True)
-            self._call(
-                "aot_module_open_memory", data, len(data), byref(options), out=self._module
-            )
+            self._call("aot_module_open_memory", data, len(data), byref(options), out=self._module)
         else:
             self._call("aot_module_open_path", os.fsencode(source), None, out=self._module)
 
@@ -287,9 +283,7 @@ class Program:
         outs = () if out is None else (byref(out),)
         status = getattr(self._library, name)(*arguments, byref(error), *outs)
         if status != 0:
-            raise RuntimeFailure(
-                _text(error.message), _text(self._library.aot_status_name(status))
-            )
+            raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
 
     def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
         """Runs once: arrays by input name in, new arrays by output name out.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
-from aot.ir.dims import Dim
 
 OPTIMIZE_LEVELS = ("speed", "balanced", "size")
 
@@ -28,15 +27,15 @@ class CompileOptions:
 
     Attributes:
         targets: names of targets, or paths of TOML files; one variant each, tried in this order.
-        input_shapes: input name -> dims, ints or expressions over symbols; replaces what the model
-            says, and must agree with it where the model is definite.
+        input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
+            keeps what the model says.
         input_values: input name -> numpy array or number; the input becomes a constant.
         optimize: one of OPTIMIZE_LEVELS.
         dump_ir: a folder that gets the IR after each pass.
     """
 
     targets: tuple[str, ...] = ("host",)
-    input_shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    input_shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     input_values: Mapping[str, Any] = field(default_factory=dict)
     optimize: str = "balanced"
     dump_ir: Path | None = None

@@ -115,8 +115,9 @@ class Target:
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""
-        return max(1, self.vector_bytes // (self.word_bytes if dtype is DType.INDEX
-                                            else dtype.bytes))
+        return max(
+            1, self.vector_bytes // (self.word_bytes if dtype is DType.INDEX else dtype.bytes)
+        )
 
     @property
     def is_cpu(self) -> bool:
@@ -148,8 +149,10 @@ def load(name_or_path: str | Path) -> Target:
         return _load_file(Path(name_or_path))
     path = directory() / f"{text}.toml"
     if not path.is_file():
-        raise CompileError(f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
-                           "or a path to a .toml file")
+        raise CompileError(
+            f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
+            "or a path to a .toml file"
+        )
     return _load_file(path)
 
 
@@ -161,20 +164,25 @@ def host() -> Target:
     """
     import llvmlite.binding as llvm
 
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(),
-                                                           platform.machine().lower())
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
     choices = HOST_CHOICES.get(machine)
     if choices is None:
-        raise CompileError(f"no target is known for this machine ({machine}): name one with "
-                           f"--target; targets are {', '.join(names())}")
+        raise CompileError(
+            f"no target is known for this machine ({machine}): name one with "
+            f"--target; targets are {', '.join(names())}"
+        )
     found = llvm.get_host_cpu_features()
     targets = [load(choice) for choice in choices]
     for target in targets:
         if all(found.get(feature, False) for feature in target.features):
             return target
     missing = [f for f in targets[-1].features if not found.get(f, False)]
-    raise CompileError(f"this machine is below target {targets[-1].name}, the least for {machine}: "
-                       f"it lacks {', '.join(missing)}")
+    raise CompileError(
+        f"this machine is below target {targets[-1].name}, the least for {machine}: "
+        f"it lacks {', '.join(missing)}"
+    )
 
 
 def parse(text: str, file: str, name: str) -> Target:
@@ -203,14 +211,30 @@ def _load_file(path: Path) -> Target:
 
 # What each device's file must give, and may; the rest of Target's fields are fixed for it.
 _COMMON = ("summary", "device", "vector_registers", "word_bytes", "dtypes")
-_CPU = (*_COMMON, "arch", "triple", "cpu", "features", "vector_bytes", "l1_bytes", "l2_bytes",
-        "page_bytes")
+_CPU = (
+    *_COMMON,
+    "arch",
+    "triple",
+    "cpu",
+    "features",
+    "vector_bytes",
+    "l1_bytes",
+    "l2_bytes",
+    "page_bytes",
+)
 _CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes")
 _VULKAN = (*_COMMON, "vulkan")
 _VULKAN_OPTIONAL = ("features", "l1_bytes", "l2_bytes", "panel")
 _VULKAN_FIXED: dict[str, Any] = {
-    "arch": "none", "triple": "", "cpu": "", "features": (), "vector_bytes": 4, "page_bytes": 4,
-    "l1_bytes": 16384, "l2_bytes": 262144}
+    "arch": "none",
+    "triple": "",
+    "cpu": "",
+    "features": (),
+    "vector_bytes": 4,
+    "page_bytes": 4,
+    "l1_bytes": 16384,
+    "l2_bytes": 262144,
+}
 
 
 @dataclass(frozen=True)
@@ -274,11 +298,15 @@ class _Reader:
     def target(self, table: Mapping[str, Any], name: str) -> Target:
         device = table.get("device")
         if device not in DEVICES:
-            raise self.fail("device", f"device is {device!r}, expected one of {', '.join(DEVICES)}"
-                            if "device" in table else "device is missing: expected one of "
-                            f"{', '.join(DEVICES)}")
-        required, optional = ((_CPU, _CPU_OPTIONAL) if device == "cpu"
-                              else (_VULKAN, _VULKAN_OPTIONAL))
+            raise self.fail(
+                "device",
+                f"device is {device!r}, expected one of {', '.join(DEVICES)}"
+                if "device" in table
+                else f"device is missing: expected one of {', '.join(DEVICES)}",
+            )
+        required, optional = (
+            (_CPU, _CPU_OPTIONAL) if device == "cpu" else (_VULKAN, _VULKAN_OPTIONAL)
+        )
         self.check_keys(table, required, optional, f"a {device} target")
         values = dict(_VULKAN_FIXED) if device == "vulkan" else {}
         values.update({key: self.value(key, value) for key, value in table.items()})
@@ -286,8 +314,13 @@ class _Reader:
         self.check_whole(target)
         return target
 
-    def check_keys(self, table: Mapping[str, Any], required: tuple[str, ...],
-                   optional: tuple[str, ...], what: str) -> None:
+    def check_keys(
+        self,
+        table: Mapping[str, Any],
+        required: tuple[str, ...],
+        optional: tuple[str, ...],
+        what: str,
+    ) -> None:
         allowed = (*required, *optional)
         for key in table:
             if key not in allowed:
@@ -302,8 +335,11 @@ class _Reader:
                 raise self.fail(key, f"{key} is {value!r}, expected {_NUMBERS[key]}")
             return value
         if key in _TRIPLES:
-            if not (isinstance(value, list) and len(value) == 3
-                    and all(type(v) is int and v >= 1 for v in value)):
+            if not (
+                isinstance(value, list)
+                and len(value) == 3
+                and all(type(v) is int and v >= 1 for v in value)
+            ):
                 raise self.fail(key, f"{key} is {value!r}, expected three integers above 0")
             return tuple(value)
         if key in _TEXTS:
@@ -312,8 +348,12 @@ class _Reader:
             return value
         if key in _TEXT_LISTS:
             return self.words(key, value)
-        return {"device": self.keep, "arch": self.arch, "dtypes": self.dtypes,
-                "vulkan": self.limits}[key](key, value)
+        return {
+            "device": self.keep,
+            "arch": self.arch,
+            "dtypes": self.dtypes,
+            "vulkan": self.limits,
+        }[key](key, value)
 
     def keep(self, key: str, value: Any) -> Any:
         return value
@@ -321,7 +361,8 @@ class _Reader:
     def words(self, key: str, value: Any) -> tuple[str, ...]:
         pattern = re.compile(r"[a-zA-Z0-9][\w.-]*" if key == "features" else r"[+-][\w.-]+")
         if not isinstance(value, list) or not all(
-                isinstance(v, str) and pattern.fullmatch(v) for v in value):
+            isinstance(v, str) and pattern.fullmatch(v) for v in value
+        ):
             shape = "names" if key == "features" else "switches such as '+name' or '-name'"
             raise self.fail(key, f"{key} is {value!r}, expected a list of {shape}")
         if len(set(value)) != len(value):
@@ -335,8 +376,7 @@ class _Reader:
 
     def dtypes(self, key: str, value: Any) -> tuple[DType, ...]:
         known = {str(d): d for d in DType if d is not DType.INDEX}
-        if not isinstance(value, list) or not all(isinstance(v, str) and v in known
-                                                  for v in value):
+        if not isinstance(value, list) or not all(isinstance(v, str) and v in known for v in value):
             raise self.fail(key, f"dtypes is {value!r}, expected a list of {', '.join(known)}")
         if len(set(value)) != len(value):
             raise self.fail(key, "dtypes names something twice")
@@ -352,15 +392,22 @@ class _Reader:
     def check_whole(self, target: Target) -> None:
         """Facts that hold between keys."""
         if target.arch in ("arm", "thumb", "riscv32", "wasm32") and target.word_bytes != 4:
-            raise self.fail("word_bytes", f"word_bytes is {target.word_bytes}, but arch "
-                            f"{target.arch} has words of 4 bytes")
+            raise self.fail(
+                "word_bytes",
+                f"word_bytes is {target.word_bytes}, but arch {target.arch} has words of 4 bytes",
+            )
         if target.arch in ("x86_64", "aarch64", "riscv64") and target.word_bytes != 8:
-            raise self.fail("word_bytes", f"word_bytes is {target.word_bytes}, but arch "
-                            f"{target.arch} has words of 8 bytes")
+            raise self.fail(
+                "word_bytes",
+                f"word_bytes is {target.word_bytes}, but arch {target.arch} has words of 8 bytes",
+            )
         for needed in (DType.F32, DType.I32, DType.U32, DType.BOOL):
             if needed not in target.dtypes:
                 raise self.fail("dtypes", f"dtypes lacks {needed}, which every target computes")
         limits = target.vulkan
         if limits is not None and limits.lanes > limits.max_workgroup_invocations:
-            raise self.fail("lanes", f"lanes is {limits.lanes}, above max_workgroup_invocations "
-                            f"({limits.max_workgroup_invocations})")
+            raise self.fail(
+                "lanes",
+                f"lanes is {limits.lanes}, above max_workgroup_invocations "
+                f"({limits.max_workgroup_invocations})",
+            )

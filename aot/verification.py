@@ -124,7 +124,10 @@ def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAg
     finite = np.isfinite(b)
     magnitude = float(np.max(np.abs(b[finite]), initial=0))
     # Where one is not finite, both must be the same: NaN with NaN, an infinity with its like.
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+    if (
+        not np.array_equal(a[~finite], b[~finite], equal_nan=True)
+        or not np.isfinite(a[finite]).all()
+    ):
         problem = "NaN or infinities in different places"
         return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
     difference = float(np.max(np.abs(a[finite] - b[finite]), initial=0))
@@ -137,7 +140,18 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    raise NotImplementedError
+    from aot.ir.interpreter import run
+    from aot.options import CompileOptions
+    from aot.pipeline import read_model
+
+    module = read_model(model, CompileOptions())
+    function = module.entry_points[0]
+    feeds = []
+    for value in function.inputs:
+        if value.name not in inputs:
+            raise CompileError(f"{model} has an input {value.name!r} that the module has not")
+        feeds.append(inputs[value.name].astype(value.type.dtype.numpy, copy=False))
+    return dict(zip(function.result_names, run(function, feeds, module=module), strict=True))
 
 
 def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:

@@ -199,8 +199,10 @@ def _attributes(record: OpRecord, given: Mapping[str, Any]) -> dict[str, Attr]:
 
 def _attribute(declared: str, value: Any) -> Attr:
     """An attribute from what people write for it."""
+    if declared == "data" and not isinstance(value, ConstantData):
+        return ConstantData(np.asarray(value))
     if isinstance(value, np.ndarray):
-        return ConstantData(value) if declared == "data" else _attribute(declared, value.tolist())
+        return _attribute(declared, value.tolist())
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Structural equality of attributes and modules, and copies that share no value.
+"""Structural equality of attributes and modules, and the mapping of dims in attributes.
 
 Owns what "equal" means: operands by position, attributes by content, NaN equal to NaN, names of
 values only where they are a function's inputs. Never changes what it compares.
@@ -20,7 +20,6 @@ from aot.ir.core import (
     FunctionRef,
     Module,
     Op,
-    Rewriter,
     Value,
 )
 from aot.ir.dims import Dim, DimExpr
@@ -62,7 +61,8 @@ def modules_equal(a: Module, b: Module) -> bool:
 def functions_equal(a: Function, b: Function) -> bool:
     """Whether two functions are equal as `modules_equal` says; their own names count."""
     return (a.name == b.name and a.kind == b.kind and a.dim_names == b.dim_names
-            and a.result_names == b.result_names and list(a.assumptions) == list(b.assumptions)
+            and a.result_names == b.result_names and a.bindings == b.bindings
+            and list(a.assumptions) == list(b.assumptions)
             and [v.name for v in a.inputs] == [v.name for v in b.inputs]
             and _blocks_equal(a.block, b.block, {}))
 
@@ -86,45 +86,6 @@ def _ops_equal(a: Op, b: Op, paired: dict[Value, Value]) -> bool:
         return False
     paired.update(zip(a.results, b.results, strict=True))
     return True
-
-
-def clone_module(module: Module) -> Module:
-    """A copy that shares no value, op or block with `module`; contents of constants are shared."""
-    return Module(clone_function(f) for f in module.functions.values())
-
-
-def clone_function(function: Function, name: str | None = None) -> Function:
-    """A copy of `function`, called `name` if given, without its listeners."""
-    block = Block([v.type for v in function.inputs], [v.name for v in function.inputs])
-    copy = Function(name or function.name, block, function.result_names, function.kind)
-    copy.dim_names = function.dim_names
-    copy.assumptions = dict(function.assumptions)
-    clone_ops(function.block, Rewriter(copy),
-              dict(zip(function.inputs, block.args, strict=True)))
-    return copy
-
-
-def clone_ops(source: Block, rewriter: Rewriter, values: dict[Value, Value]) -> None:
-    """Copies the ops of `source` to where `rewriter` inserts.
-
-    `values` gives the copy of each value from outside; it is extended by the ops' results. A value
-    that it lacks is used as it is.
-    """
-    for op in source:
-        blocks = [_clone_block(block, rewriter, values) for block in op.blocks]
-        copy = Op(op.record, [None if v is None else values.get(v, v) for v in op.operands],
-                  op.attrs, [v.type for v in op.results], blocks, op.origin)
-        rewriter.insert(copy)
-        for old, fresh in zip(op.results, copy.results, strict=True):
-            fresh.name = old.name
-            values[old] = fresh
-
-
-def _clone_block(source: Block, rewriter: Rewriter, values: dict[Value, Value]) -> Block:
-    block = Block([v.type for v in source.args], [v.name for v in source.args])
-    values.update(zip(source.args, block.args, strict=True))
-    clone_ops(source, Rewriter(rewriter.function, block), values)
-    return block
 
 
 def map_attr_dims(value: Attr, fn: Callable[[DimExpr], Dim]) -> Attr:

@@ -407,6 +407,15 @@ class Rewriter:
         if op.parent is not None:
             op.parent._unlink(op)
 
+    def erase_input(self, value: Value) -> None:
+        """Removes an input of the function that nothing uses."""
+        args = self.function.block.args
+        if value not in args or value.uses:
+            raise InternalError(f"{value!r} is no unused input of {self.function.name!r}")
+        args.remove(value)
+        for index, other in enumerate(args):
+            other.index = index
+
     def move_before(self, op: Op, anchor: Op) -> None:
         """Moves `op` in front of `anchor`; the caller answers for dominance."""
         if op.parent is None or anchor.parent is None:

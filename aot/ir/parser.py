@@ -70,6 +70,7 @@ class _FunctionParser:
             self.define(key, value)
         self.function = Function(name, block, self.result_names(), kind)
         self.function.dim_names = dim_names
+        self.function.bindings = self.bindings()
         self.assumptions()
         self.rule = TypeRule(self.function)
         self.body(block)
@@ -126,6 +127,20 @@ class _FunctionParser:
                     self.tokens.expect(",")
                 names.append(self.tokens.string("a result's name in quotes"))
         return names
+
+    def bindings(self) -> tuple[int, ...]:
+        classes: list[int] = []
+        if self.tokens.take("bindings"):
+            self.tokens.expect("[")
+            while not self.tokens.take("]"):
+                if classes:
+                    self.tokens.expect(",")
+                number = self.tokens.next("int", "the number of a buffer class")
+                if number not in ("0", "1", "2", "3"):
+                    raise self.tokens.error(f"there is no buffer class {number}",
+                                            self.tokens.at - 1)
+                classes.append(int(number))
+        return tuple(classes)
 
     def assumptions(self) -> None:
         tokens = self.tokens

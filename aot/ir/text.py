@@ -235,6 +235,8 @@ class _FunctionPrinter(_Printer):
             function.result_names) else ""
         self.lines.append(f"{KEYWORDS[function.kind]} {function_name(function.name)}{dims}"
                           f"({inputs}){results}")
+        if function.bindings:
+            self.lines.append(f" bindings [{', '.join(map(str, function.bindings))}]")
         if function.assumptions:
             self.lines.append(f" assume [\n{_lines_of(function)}]")
         self.lines.append(" {\n")

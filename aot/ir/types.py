@@ -255,7 +255,7 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
         shape = (*array.shape[:dim], outer, factor, *array.shape[dim + 1 :])
         array = np.moveaxis(padded.reshape(shape), dim + 1, -1)
     order = layout.order or tuple(range(array.ndim))
-    return np.ascontiguousarray(array.transpose(order))
+    return np.asarray(array.transpose(order), order="C")  # ascontiguousarray gives rank 0 a dim
 
 
 def to_logical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
@@ -269,4 +269,4 @@ def to_logical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any,
         shape = (*array.shape[:dim], array.shape[dim] * factor, *array.shape[dim + 2 :])
         array = array.reshape(shape)
         array = np.take(array, range(type.shape[dim]), axis=dim)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")

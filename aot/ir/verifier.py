@@ -250,6 +250,9 @@ class _FunctionCheck:
                 function.result_names or function.kind == "function"):
             raise self.fail(f"has {count} results and {len(function.result_names)} names for them",
                             function.block.last)
+        if len(function.bindings) not in (0, len(function.inputs) + count):
+            raise self.fail(f"has {len(function.bindings)} bindings for {len(function.inputs)} "
+                            f"inputs and {count} results", function.block.last)
         known = self.input_symbols() | set(function.dim_names)
         for op in walk(function.block):
             for value in op.results:

@@ -201,9 +201,13 @@ class KernelBuilder:
     _names: dict[str, int] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
+        """`name`, or `name_1`, `name_2`, ... where it was taken."""
         count = self._names.get(name, 0)
         self._names[name] = count + 1
-        return name if count == 0 else f"{name}_{count}"
+        if count == 0:
+            return name
+        made = f"{name}_{count}"
+        return self.unique(name) if made in self._names else self.unique(made)
 
     def var(self, name: str, dtype: DType = DType.INDEX) -> Var:
         return Var(self.unique(name), dtype)

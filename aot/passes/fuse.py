@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aot.ir import expr
-from aot.ir.core import Block, Function, Op, Rewriter, Value
+from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.record import Compute, Kind
+from aot.passes.base import Pass, PassContext
 
 MAX_OPS = 48
 MAX_OPERANDS = 14
@@ -31,6 +32,11 @@ class Group:
     root: Op
     is_gone: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.entry_points:
+        fuse(function)
 
 
 def fuse(function: Function) -> None:
@@ -56,7 +62,7 @@ def fuse(function: Function) -> None:
 
 
 def _computes(op: Op) -> bool:
-    return op.record.compute is not None and op.record.kind is not Kind.VIEW or (
+    return (op.record.compute is not None and op.record.kind is not Kind.VIEW) or (
         op.record.kind is Kind.RECURRENCE)
 
 
@@ -228,3 +234,6 @@ def _build(function: Function, group: Group) -> None:
         outer.replace(old, fresh)
     for op in reversed(group.ops):
         outer.erase(op)
+
+
+FUSE = Pass("fuse", run, __doc__)

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 
 from aot.analysis.storage import Homes
 from aot.ir.clone import clone_op
+from aot.ir.compare import attrs_key
 from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, symbol
 from aot.ir.types import Layout, TensorType
 from aot.ops import lookup
+from aot.passes.base import Pass, PassContext
 
 
 @dataclass
@@ -44,8 +46,14 @@ class DimNames:
         return value
 
 
-def outline(module: Module) -> dict[str, int]:
-    """Outlines every function's regions; returns counts of executables met and kept."""
+def run(module: Module, context: PassContext) -> None:
+    met, kept = outline(module)
+    context.count("outline", "met", met)
+    context.count("outline", "kept", kept)
+
+
+def outline(module: Module) -> tuple[int, int]:
+    """Outlines every function's regions; returns how many executables it met and kept."""
     kept: dict[Hashable, Function] = {}
     met = 0
     for function in list(module.entry_points):
@@ -62,7 +70,7 @@ def outline(module: Module) -> dict[str, int]:
                 kept[key] = made
                 module.add(made)
             _dispatch(function, op, kept[key].name, values)
-    return {"met": met, "kept": len(kept)}
+    return met, len(kept)
 
 
 def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[Dim, ...]]:
@@ -97,19 +105,9 @@ def identity(function: Function, ties: Attr) -> Hashable:
         operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
         for result in op.results:
             numbers[result] = len(numbers)
-        attrs = tuple((name, _exact(op.attrs[name])) for name in sorted(op.attrs))
-        ops.append((op.name, operands, attrs, tuple(v.type for v in op.results)))
+        ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
     return (tuple(a.type for a in function.inputs), tuple(ops), function.dim_names,
             function.bindings, ties)
-
-
-def _exact(value: Attr) -> Hashable:
-    """An attribute such that equal keys mean the same bits: 0.0 is not -0.0, 1 is not True."""
-    if isinstance(value, tuple):
-        return tuple(_exact(v) for v in value)
-    if isinstance(value, float):
-        return ("float", value.hex())
-    return (type(value).__name__, value)
 
 
 def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) -> None:
@@ -120,3 +118,6 @@ def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) 
     rewriter = Rewriter(function).at(region)
     rewriter.insert(made)
     rewriter.replace_op(region, made.results)
+
+
+OUTLINE = Pass("outline", run, __doc__)

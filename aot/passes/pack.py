@@ -8,17 +8,24 @@ Never: packs a value that is computed at run time, or packs one twice.
 from __future__ import annotations
 
 from aot.analysis.plan import weight_layouts
-from aot.ir.core import Function, Op, Rewriter, Value
+from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout
 from aot.ops import lookup
 from aot.ops.record import Kind
+from aot.passes.base import Pass, PassContext
 from aot.target import Target
 
 _WANTS_WEIGHTS = (Kind.CONTRACTION, Kind.RECURRENCE)
 
 
+def run(module: Module, context: PassContext) -> None:
+    if context.target is not None:
+        for function in module.entry_points:
+            pack(function, context.target)
+
+
 def pack(function: Function, target: Target) -> None:
-    """Inserts `pack` ops before the users of constant weights."""
+    """Inserts `pack` ops behind constant weights of `function`."""
     packed: dict[tuple[Value, Layout], Value] = {}
     for op in list(function.walk()):
         if op.record.kind in _WANTS_WEIGHTS:
@@ -47,3 +54,6 @@ def _pack_operands(function: Function, op: Op, target: Target,
     if operands != op.operands:
         fresh = rewriter.create(op.record, operands, op.attrs, op.origin)
         rewriter.replace_op(op, fresh.results)
+
+
+PACK = Pass("pack", run, __doc__)

@@ -7,8 +7,14 @@ Never: ties an operand that an iteration reads elsewhere than where it writes, o
 
 from __future__ import annotations
 
-from aot.ir.core import Function, Op, Value
+from aot.ir.core import Function, Module, Op, Value
 from aot.ops.record import Kind
+from aot.passes.base import Pass, PassContext
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.entry_points:
+        tie_operands(function)
 
 
 def tie_operands(function: Function) -> None:
@@ -49,3 +55,6 @@ def _may_take(arg: Value, result: Value) -> bool:
                     seen.add(made)
                     stack.append(made)
     return True
+
+
+TIE_OPERANDS = Pass("tie-operands", run, __doc__)

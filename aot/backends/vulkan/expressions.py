@@ -307,11 +307,13 @@ class Expressions:
 
     def is_nan(self, value: int) -> int:
         """By integers: a driver may assume that OpIsNan and comparisons never meet a NaN."""
-        bits = self.values.pure(Op.BITCAST, self.asm.u32, value)
-        magnitude = self.values.pure(Op.BITWISE_AND, self.asm.u32, bits,
-                                     self.values.u32(0x7FFFFFFF))
-        return self.values.pure(Op.U_GREATER_THAN, self.asm.boolean, magnitude,
+        return self.values.pure(Op.U_GREATER_THAN, self.asm.boolean, self._magnitude(value),
                                 self.values.u32(0x7F800000))
+
+    def _magnitude(self, value: int) -> int:
+        """The bits of an f32 without its sign."""
+        bits = self.values.pure(Op.BITCAST, self.asm.u32, value)
+        return self.values.pure(Op.BITWISE_AND, self.asm.u32, bits, self.values.u32(0x7FFFFFFF))
 
     # Binary
 
@@ -422,17 +424,27 @@ class Expressions:
                 return self._round(a, target) if source is not target else a
             return self._wrap(self._float_to_integer(a, target), target)
         if target.is_float:
-            op = Op.CONVERT_S_TO_F if source.is_signed else Op.CONVERT_U_TO_F
-            return self._round(self.values.pure(op, self.asm.f32, a), target)
+            return self._round(self._integer_to_float(a, source), target)
         return self._wrap(self._normalise(a, target), target)
 
     def _to_bool(self, a: int, source: DType) -> int:
         if source is DType.BOOL:
             return a
         if source.is_float:
-            return self.values.pure(Op.F_UNORD_NOT_EQUAL, self.asm.boolean, a,
-                                    self.values.f32_bits(0))
+            a = self._magnitude(a)  # a comparison of floats may take a denormal for zero
         return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, a, self.values.u32(0))
+
+    def _integer_to_float(self, a: int, source: DType) -> int:
+        """Rounded to nearest even, where the driver's OpConvertSToF and OpFAdd are."""
+        f32, u32, pure = self.asm.f32, self.asm.u32, self.values.pure
+        if source is not DType.U32:  # narrower unsigned types are extended, and not negative
+            return pure(Op.CONVERT_S_TO_F, f32, a)
+        # In halves, which are exact: SwiftShader rounds twice in OpConvertUToF.
+        high = pure(Op.CONVERT_S_TO_F, f32,
+                    pure(Op.SHIFT_RIGHT_LOGICAL, u32, a, self.values.u32(16)))
+        low = pure(Op.CONVERT_S_TO_F, f32, pure(Op.BITWISE_AND, u32, a, self.values.u32(0xFFFF)))
+        scaled = pure(Op.F_MUL, f32, high, self.values.f32_bits(float_bits(65536.0)))
+        return pure(Op.F_ADD, f32, scaled, low)
 
     def _float_to_integer(self, a: int, target: DType) -> int:
         """Truncates and saturates; NaN gives 0. The instruction is undefined out of range."""

@@ -186,13 +186,33 @@ class Memory:
         return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, both, literals=(0,))
 
     def pack_half(self, value: int) -> int:
-        """An f32 as an f16 in the low half of a u32; the rounding is the driver's.
+        """An f32 as an f16 in the low half of a u32, rounded to nearest even.
 
-        Every driver measured rounds to nearest even; Vulkan asks for one of the two neighbours.
+        By integers, after F. Giesen's float_to_half_fast3_rtne: PackHalf2x16 may round as it
+        likes, and SwiftShader's makes NaN of infinity.
         """
-        pair = self.asm.vector(self.asm.f32, 2)
-        both = self.values.pure(Op.COMPOSITE_CONSTRUCT, pair, value, self.values.f32_bits(0))
-        return self.values.glsl(Glsl.PACK_HALF_2X16, self.asm.u32, both)
+        u32, boolean, pure, word = self.asm.u32, self.asm.boolean, self.values.pure, self.values.u32
+        bits = self._as_u32(value)
+        sign = pure(Op.BITWISE_AND, u32, bits, word(0x80000000))
+        magnitude = pure(Op.BITWISE_XOR, u32, bits, sign)
+        is_nan = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x7F800000))
+        special = self.values.select(u32, is_nan, word(0x7E00), word(0x7C00))
+        # Normal: rebias the exponent by 15 - 127, add just under half a unit, plus one if odd.
+        odd = pure(Op.BITWISE_AND, u32, pure(Op.SHIFT_RIGHT_LOGICAL, u32, magnitude, word(13)),
+                   word(1))
+        biased = pure(Op.I_ADD, u32, magnitude, word(((15 - 127) << 23) + 0xFFF))
+        normal = pure(Op.SHIFT_RIGHT_LOGICAL, u32, pure(Op.I_ADD, u32, biased, odd), word(13))
+        # Denormal: adding 0.5 leaves the f16's bits in the low bits of the sum.
+        half = 126 << 23
+        lifted = pure(Op.F_ADD, self.asm.f32, pure(Op.BITCAST, self.asm.f32, magnitude),
+                      self.values.f32_bits(half))
+        denormal = pure(Op.I_SUB, u32, self._as_u32(lifted), word(half))
+        is_large = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x477FFFFF))
+        is_tiny = pure(Op.U_LESS_THAN, boolean, magnitude, word(113 << 23))
+        finite = self.values.select(u32, is_tiny, denormal, normal)
+        rounded = self.values.select(u32, is_large, special, finite)
+        return pure(Op.BITWISE_OR, u32, rounded,
+                    pure(Op.SHIFT_RIGHT_LOGICAL, u32, sign, word(16)))
 
     # Scratch
 

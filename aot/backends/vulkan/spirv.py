@@ -47,7 +47,6 @@ class Op(IntEnum):
     CONVERT_F_TO_U = 109
     CONVERT_F_TO_S = 110
     CONVERT_S_TO_F = 111
-    CONVERT_U_TO_F = 112
     BITCAST = 124
     S_NEGATE = 126
     F_NEGATE = 127
@@ -119,7 +118,6 @@ class Glsl(IntEnum):
     S_MAX = 42
     F_CLAMP = 43
     FMA = 50
-    PACK_HALF_2X16 = 58
     UNPACK_HALF_2X16 = 62
 
 

@@ -1,0 +1,252 @@
+"""What the command reads and shows: arguments as values, tables, progress, the summary.
+
+Text only; nothing here compiles or runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from aot.errors import CompileError
+
+if TYPE_CHECKING:
+    from aot.verification import Verification
+
+Pair = tuple[str, Any]
+
+
+def _split(text: str) -> tuple[str, str]:
+    # The last "=": names of inputs may hold one, values do not.
+    name, equals, value = text.rpartition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=...")
+    return name, value
+
+
+def _dims(text: str) -> list[str]:
+    """`1x3xHx224`, or with commas where a symbol's name has an x."""
+    separator = "," if "," in text else "x"
+    return [part.strip() for part in text.split(separator)] if text else []
+
+
+class NamedShape(click.ParamType[Pair]):
+    """NAME=1x3xHx224; `?` is a dim that stays as the model has it."""
+
+    name = "NAME=SHAPE"
+
+    def __init__(self, *, is_static: bool = False) -> None:
+        self.is_static = is_static
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        name, text = _split(value)
+        dims: list[int | str | None] = []
+        for dim in _dims(text):
+            if dim.isdecimal():
+                dims.append(int(dim))
+            elif dim == "?" and not self.is_static:
+                dims.append(None)
+            elif dim.isidentifier() and not self.is_static:
+                dims.append(dim)
+            else:
+                self.fail(f"{text!r} is not a shape such as 1x3x224x224", param, ctx)
+        return name, tuple(dims)
+
+
+class NamedArray(click.ParamType[Pair]):
+    """NAME=FILE.npy, NAME=VALUE, and NAME=random where that makes sense."""
+
+    name = "NAME=VALUE"
+
+    def __init__(self, *, allow_random: bool = False) -> None:
+        self.allow_random = allow_random
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        name, text = _split(value)
+        if text == "random" and self.allow_random:
+            return name, None
+        if text.endswith(".npy"):
+            return name, _read_array(text)
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = None
+        if not _is_numeric(parsed):
+            allowed = "a .npy file, a number or a list" + (" or random" * self.allow_random)
+            self.fail(f"{text!r} is not {allowed}", param, ctx)
+        return name, parsed
+
+
+def _is_numeric(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_numeric(v) for v in value)
+    return isinstance(value, int | float)
+
+
+def _read_array(path: str) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise CompileError(
+            f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
+    except (ValueError, EOFError) as error:
+        raise CompileError(f"{path} is not a .npy file of numbers") from error
+
+
+def to_mapping(pairs: Sequence[Pair], option: str) -> dict[str, Any]:
+    """The pairs of a repeatable option by name."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise click.UsageError(f"{option} is given twice for {name!r}")
+        found[name] = value
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
+    """Aligned columns; `right` names the header's columns that are flush right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    pad: list[Callable[[str, int], str]] = [
+        str.rjust if name in right.split() else str.ljust for name in header
+    ]
+    return "\n".join(
+        "  ".join(p(c, w) for p, c, w in zip(pad, line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def shape_text(shape: Sequence[object]) -> str:
+    """`1x3x224`, or `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+class TerminalProgress:
+    """Shows the running stage on one line of a terminal; a context manager and a `Progress`."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+        )
+        self._bars = Progress(*columns, console=Console(file=stream), transient=True)
+        self._task = self._bars.add_task("starting", total=None, count="")
+
+    def __enter__(self) -> TerminalProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        self._bars.update(
+            self._task,
+            description=stage,
+            total=total or None,
+            completed=done,
+            count=f"{done}/{total}" if total else "",
+        )
+
+
+def write_stats(stats: Mapping[str, Any], path: str) -> None:
+    """Writes statistics as JSON to a file, or to standard output for "-"."""
+    text = json.dumps(stats, indent=2) + "\n"
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    from aot.link.files import write_atomically
+
+    write_atomically(Path(path), [text.encode()])
+
+
+def outputs_table(arrays: Mapping[str, Any]) -> str:
+    """One line an output: name, type, shape and the range of its values."""
+    rows = []
+    for name, array in arrays.items():
+        numbers = ["", "", ""]
+        if array.size:
+            numbers = [f"{v:.6g}" for v in (array.min(), array.max(), array.mean())]
+        rows.append([name, str(array.dtype), shape_text(array.shape), *numbers])
+    return table(("output", "dtype", "shape", "min", "max", "mean"), rows, right="min max mean")
+
+
+def save_arrays(arrays: Mapping[str, Any], folder: Path) -> None:
+    """Writes each array to NAME.npy; characters that make trouble in file names become `_`."""
+    import io
+
+    import numpy as np
+
+    from aot.link.files import write_atomically
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompileError(f"cannot make {folder}: {(error.strerror or '').lower()}") from error
+    taken: set[str] = set()
+    for name, array in arrays.items():
+        stem = re.sub(r"[^\w.-]", "_", name)[:200] or "_"
+        while stem in taken:
+            stem += "_"
+        taken.add(stem)
+        stream = io.BytesIO()
+        np.save(stream, array, allow_pickle=False)
+        write_atomically(folder / f"{stem}.npy", [stream.getvalue()])
+
+
+def verification_table(result: Verification) -> str:
+    """One line an output: how far it is from the engine's."""
+    rows = [
+        [
+            o.name,
+            o.dtype,
+            shape_text(o.shape),
+            f"{o.magnitude:.6g}",
+            f"{o.error:.2e}",
+            "agrees" if o.error <= result.tolerance else o.problem or "differs",
+        ]
+        for o in result.outputs
+    ]
+    header = ("output", "dtype", "shape", "magnitude", "error", "verdict")
+    verdict = "agrees" if result.agrees else "does not agree"
+    return (
+        table(header, rows, right="magnitude error")
+        + f"\ntarget {result.target} {verdict} with {result.engine} within {result.tolerance:g}"
+    )
+
+
+def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: float) -> str:
+    """The few lines that close a compile on a terminal."""
+    lines = [f"{output}: {size:,} bytes in {seconds:.1f} s"]
+    for variant in stats.get("variants", ()):
+        executables = variant["executables"]
+        met = executables["structural"]["met"]
+        kept = executables["emitted"]["kept"]
+        lines.append(
+            f"  {variant['target']}: {variant['dispatches']} dispatches, {met} executables met and "
+            f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
+            f"{variant['arena_bytes']:,} bytes"
+        )
+    rodata = stats.get("rodata")
+    if rodata:
+        saved = rodata["bytes_met"] - rodata["bytes_kept"]
+        lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""The model's inputs as typed arguments: symbols for unknown dims, and what the user binds.
+
+A name that the model gives a dim is one symbol wherever it stands, so that binding it in one input
+binds it in all. Anything else that is not a positive number becomes a symbol of its own.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from aot.errors import CompileError
+from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
+from aot.ir.dims import Dim, DimExpr, substitute, symbol
+from aot.ir.types import DType, TensorType
+
+ShapeItem = Union[int, str, None]
+InputShapes = Mapping[str, Sequence[ShapeItem]]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_symbol_name(text: str) -> bool:
+    """Whether a dim's name is used as it is; exporters also write '?', 'None' and expressions."""
+    return _IDENTIFIER.fullmatch(text) is not None and not keyword.iskeyword(text)
+
+
+class InputTypes:
+    """Types of the inputs by name, after binding.
+
+    Attributes:
+        types: in the model's order, bound inputs included.
+        values: contents of the inputs that are bound to a constant.
+        unsupported: one line per input that we have no type for.
+    """
+
+    def __init__(self, infos: Sequence[Any], shapes: InputShapes, values: Mapping[str, Any]) -> None:
+        self._bound: dict[str, Dim] = {}
+        self._taken = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim}
+        self.unsupported: list[str] = []
+        self.values: dict[str, np.ndarray[Any, Any]] = {}
+        names = [info.name for info in infos]
+        for what, given in (("input_shapes", shapes), ("input_values", values)):
+            for name in given:
+                if name not in names:
+                    raise CompileError(f"{what}: the model has no input {name!r}; its inputs are "
+                                       f"{', '.join(map(repr, names)) or 'none'}")
+        declared: dict[str, TensorType] = {}
+        for info in infos:
+            try:
+                declared[info.name] = self._declared(info, shapes.get(info.name))
+            except UnsupportedTypeError as error:
+                self.unsupported.append(f"input {info.name!r}: {error}")
+        for name, value in values.items():
+            if name in declared:
+                self.values[name] = self._value(name, value, declared[name])
+        self.types = {name: self._substituted(type) for name, type in declared.items()}
+
+    def _declared(self, info: Any, given: Sequence[ShapeItem] | None) -> TensorType:
+        name = info.name
+        if info.type.WhichOneof("value") != "tensor_type":
+            raise UnsupportedTypeError(
+                f"is a {(info.type.WhichOneof('value') or 'value without type').replace('_', ' ')}"
+                ", not a tensor")
+        tensor = info.type.tensor_type
+        dtype = dtype_of(tensor.elem_type)
+        if not tensor.HasField("shape"):
+            if given is None:
+                raise CompileError(f"input {name!r} has no shape in the model: give one with "
+                                   f"--input-shape {name}=...")
+            return TensorType(dtype, tuple(self._given(name, item, None) for item in given))
+        dims: list[Dim] = [self._dim(name, number, d) for number, d in enumerate(tensor.shape.dim)]
+        if given is None:
+            return TensorType(dtype, tuple(dims))
+        if len(given) != len(dims):
+            raise CompileError(f"input {name!r} has rank {len(dims)} in the model, but the shape "
+                               f"given for it has {len(given)} dims")
+        return TensorType(dtype, tuple(self._given(name, item, dim)
+                                       for item, dim in zip(given, dims, strict=True)))
+
+    def _dim(self, name: str, number: int, dim: Any) -> Dim:
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value > 0:
+            return int(dim.dim_value)
+        if kind == "dim_param" and is_symbol_name(dim.dim_param):
+            return symbol(dim.dim_param)
+        fresh = re.sub(r"[^A-Za-z0-9_]", "_", f"{name}_d{number}")
+        if not is_symbol_name(fresh):
+            fresh = f"_{fresh}"
+        while fresh in self._taken:
+            fresh += "_"
+        self._taken.add(fresh)
+        return symbol(fresh)
+
+    def _given(self, name: str, item: ShapeItem, dim: Dim | None) -> Dim:
+        """A dim as the user gave it; where the model has a symbol there, that symbol is bound."""
+        fresh: Dim
+        if item is None:
+            if dim is None:
+                raise CompileError(f"input {name!r} has no shape in the model: each of its dims "
+                                   "must be given")
+            return dim
+        if isinstance(item, str):
+            if not is_symbol_name(item):
+                raise CompileError(f"input {name!r}: {item!r} is no name for a dim")
+            fresh = symbol(item)
+        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0:
+            fresh = int(item)
+        else:
+            raise CompileError(f"input {name!r}: {item!r} is no dim; expected a number that is "
+                               "not negative, or a name")
+        if isinstance(dim, DimExpr):
+            self._bind(name, str(dim), fresh)
+        return fresh
+
+    def _bind(self, name: str, old: str, fresh: Dim) -> None:
+        known = self._bound.setdefault(old, fresh)
+        if known != fresh:
+            raise CompileError(f"input {name!r}: dim {old} is {fresh} here and {known} in another "
+                               "place")
+
+    def _value(self, name: str, value: Any, type: TensorType) -> np.ndarray[Any, Any]:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub" or (type.dtype is not DType.BOOL
+                                              and array.dtype.kind == "f"
+                                              and not type.dtype.is_float):
+            raise CompileError(f"input {name!r} is {type.dtype}, but the value given for it is "
+                               f"{array.dtype}")
+        converted = array.astype(type.dtype.numpy)
+        if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+            raise CompileError(f"input {name!r}: the value given for it does not fit {type.dtype}")
+        fits = converted.ndim == type.rank and all(
+            isinstance(dim, DimExpr) or dim == extent
+            for dim, extent in zip(type.dims, converted.shape, strict=True))
+        if not fits:
+            raise CompileError(f"input {name!r} is {type}, but the value given for it has shape "
+                               f"{converted.shape}")
+        for dim, extent in zip(type.dims, converted.shape, strict=True):
+            if isinstance(dim, DimExpr):
+                self._bind(name, str(dim), extent)
+        return converted
+
+    def _substituted(self, type: TensorType) -> TensorType:
+        return type.with_dims(tuple(substitute(d, self._bound) for d in type.dims))

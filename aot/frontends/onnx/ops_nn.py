@@ -1,0 +1,283 @@
+"""ONNX's layers: convolution, matrix products, pooling, normalisation of channels, LSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
+from aot.ir.core import Value
+from aot.ir.dims import Dim, DimExpr
+
+
+def _per_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
+    found = node.ints_attr(name, (1,) * spatial) or (1,) * spatial
+    if len(found) != spatial:
+        raise node.error(f"attribute {name!r} is {list(found)}, expected one number for each of "
+                         f"{spatial} spatial dims")
+    return found
+
+
+def _pads(node: Node, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int],
+          dilations: Sequence[int]) -> tuple[Dim, ...]:
+    """Pads of a window, begins then ends; SAME ones follow from the extents."""
+    mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
+    given = node.ints_attr("pads", (0,) * (2 * len(extents))) or (0,) * (2 * len(extents))
+    if mode == "NOTSET":
+        if len(given) != 2 * len(extents):
+            raise node.error(f"attribute 'pads' is {list(given)}, expected two numbers for each of "
+                             f"{len(extents)} spatial dims")
+        return given
+    if mode == "VALID":
+        return (0,) * (2 * len(extents))
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise node.error(f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or "
+                         "SAME_LOWER")
+    begins: list[Dim] = []
+    ends: list[Dim] = []
+    for extent, taps, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
+        windows = dims.floor_divide(dims.add(extent, stride - 1), stride)
+        span = dims.add(dims.multiply(dims.add(taps, -1), dilation), 1)
+        covered = dims.add(dims.multiply(dims.add(windows, -1), stride), span)
+        total = dims.maximum(0, dims.add(covered, dims.multiply(extent, -1)))
+        less = dims.floor_divide(total, 2)
+        more = dims.add(total, dims.multiply(less, -1))
+        begins.append(less if mode == "SAME_UPPER" else more)
+        ends.append(more if mode == "SAME_UPPER" else less)
+    return (*begins, *ends)
+
+
+@onnx_op("Conv")
+def conv(node: Node) -> Value:
+    x, w = node.input(0), node.input(1)
+    spatial = x.type.rank - 2
+    if spatial not in (1, 2, 3):
+        raise UnsupportedNodeError(f"a convolution of rank {x.type.rank} is not supported")
+    kernel = w.type.dims[2:]
+    named = node.ints_attr("kernel_shape", ())
+    if named and all(isinstance(k, int) for k in kernel) and named != kernel:
+        raise node.error(f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
+                         f"({', '.join(map(str, w.type.dims))})")
+    strides = _per_dim(node, "strides", spatial)
+    dilations = _per_dim(node, "dilations", spatial)
+    pads = _pads(node, x.type.dims[2:], kernel, strides, dilations)
+    return node.emit("conv", x, w, node.optional(2), strides=strides, dilations=dilations,
+                     pads=pads, group=node.int_attr("group", 1))
+
+
+@onnx_op("MatMul")
+def matmul(node: Node) -> Value:
+    a, b = node.input(0), node.input(1)
+    if a.type.rank == 0 or b.type.rank == 0:
+        raise node.error("operands have at least one dim")
+    left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
+    right = node.reshape(b, (*b.type.dims, 1)) if b.type.rank == 1 else b
+    result = node.emit("matmul", left, right)
+    shape = list(result.type.dims)
+    if b.type.rank == 1:
+        shape.pop()
+    if a.type.rank == 1:
+        shape.pop(-1 if b.type.rank == 1 else -2)
+    return node.reshape(result, shape)
+
+
+@onnx_op("Gemm", since=7)
+def gemm(node: Node) -> Value:
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.type.rank != 2 or b.type.rank != 2:
+        raise node.error(f"operands have rank {a.type.rank} and {b.type.rank}, expected 2")
+    if node.int_attr("transA", 0):
+        a = node.emit("transpose", a, perm=(1, 0))
+    if node.int_attr("transB", 0):
+        b = node.emit("transpose", b, perm=(1, 0))
+    alpha, beta = node.float_attr("alpha", 1.0), node.float_attr("beta", 1.0)
+    result = node.emit("matmul", a, b)
+    dtype = result.type.dtype
+    if alpha != 1:
+        result = node.emit("mul", result, node.scalar(alpha, dtype))
+    if c is None or beta == 0:
+        return result
+    if beta != 1:
+        c = node.emit("mul", c, node.scalar(beta, dtype))
+    return node.emit("add", result, c)
+
+
+def _channelwise(node: Node, x: Value, vector: Value) -> Value:
+    """A vector over channels in the shape that broadcasts to x [N, C, spatial...]."""
+    return node.reshape(vector, (*vector.type.dims, *[1] * (x.type.rank - 2)))
+
+
+@onnx_op("BatchNormalization", since=7)
+def batch_normalization(node: Node) -> Value:
+    node.ignore("momentum")
+    if node.int_attr("training_mode", 0) or node.int_attr("spatial", 1) != 1:
+        raise UnsupportedNodeError("training mode and spatial=0 are not supported")
+    for number, what in enumerate(("mean", "variance", "saved mean", "saved variance"), 1):
+        node.refuse_output(number, what)
+    x, scale, bias, mean, variance = (node.input(i) for i in range(5))
+    dtype = variance.type.dtype
+    spread = node.emit("sqrt", node.emit(
+        "add", variance, node.scalar(node.float_attr("epsilon", 1e-5), dtype)))
+    factor = node.emit("div", node.cast(scale, dtype), spread)
+    shift = node.emit("sub", node.cast(bias, dtype), node.emit("mul", mean, factor))
+    factor = _channelwise(node, x, node.cast(factor, x.type.dtype))
+    shift = _channelwise(node, x, node.cast(shift, x.type.dtype))
+    return node.emit("add", node.emit("mul", x, factor), shift)
+
+
+@onnx_op("InstanceNormalization", since=6)
+def instance_normalization(node: Node) -> Value:
+    x = node.input(0)
+    axes = tuple(range(2, x.type.rank))
+    centred = node.emit("sub", x, node.emit("reduce_mean", x, axes=axes, keepdims=True))
+    variance = node.emit("reduce_mean", node.emit("mul", centred, centred), axes=axes,
+                         keepdims=True)
+    epsilon = node.scalar(node.float_attr("epsilon", 1e-5), x.type.dtype)
+    normal = node.emit("div", centred, node.emit("sqrt", node.emit("add", variance, epsilon)))
+    scaled = node.emit("mul", normal, _channelwise(node, x, node.input(1)))
+    return node.emit("add", scaled, _channelwise(node, x, node.input(2)))
+
+
+def _pool(node: Node, op: str, **more: bool) -> Value:
+    x = node.input(0)
+    spatial = x.type.rank - 2
+    kernel = node.ints_attr("kernel_shape")
+    if spatial not in (1, 2, 3) or len(kernel) != spatial:
+        raise node.error(f"attribute 'kernel_shape' is {list(kernel)}, but x has rank "
+                         f"{x.type.rank}")
+    strides = _per_dim(node, "strides", spatial)
+    dilations = _per_dim(node, "dilations", spatial)
+    pads = _pads(node, x.type.dims[2:], kernel, strides, dilations)
+    return node.emit(op, x, kernel=kernel, strides=strides, dilations=dilations, pads=pads,
+                     ceil_mode=bool(node.int_attr("ceil_mode", 0)), **more)
+
+
+@onnx_op("MaxPool")
+def max_pool(node: Node) -> Value:
+    node.ignore("storage_order")  # it is about the indices
+    node.refuse_output(1, "indices")
+    return _pool(node, "max_pool")
+
+
+@onnx_op("AveragePool")
+def average_pool(node: Node) -> Value:
+    return _pool(node, "average_pool",
+                 count_include_pad=bool(node.int_attr("count_include_pad", 0)))
+
+
+def _global_pool(node: Node, op: str) -> Value:
+    x = node.input(0)
+    return node.emit(op, x, axes=tuple(range(2, x.type.rank)), keepdims=True)
+
+
+@onnx_op("GlobalAveragePool")
+def global_average_pool(node: Node) -> Value:
+    return _global_pool(node, "reduce_mean")
+
+
+@onnx_op("GlobalMaxPool")
+def global_max_pool(node: Node) -> Value:
+    return _global_pool(node, "reduce_max")
+
+
+@onnx_op("Dropout")
+def dropout(node: Node) -> Value:
+    node.ignore("ratio", "seed", "consumed_inputs")
+    if node.has("is_test") and not node.int_attr("is_test"):
+        raise UnsupportedNodeError("training mode is not supported")
+    if node.optional(2) is not None and node.number(2, "training_mode"):
+        raise UnsupportedNodeError("training mode is not supported")
+    node.refuse_output(1, "mask")
+    return node.input(0)
+
+
+_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
+def _lstm_reasons(node: Node, directions: int) -> str | None:
+    """Why this variety is not supported."""
+    activations = node.strs_attr("activations", _ACTIVATIONS * directions)
+    if [a.lower() for a in activations] != [a.lower() for a in _ACTIVATIONS * directions]:
+        return f"activations {', '.join(activations)}"
+    node.ignore("activation_alpha", "activation_beta")  # these activations have none
+    if node.has("clip"):
+        return "clip"
+    if node.int_attr("input_forget", 0):
+        return "input_forget"
+    return None
+
+
+@onnx_op("LSTM", since=7)
+def lstm(node: Node) -> Sequence[Value]:
+    direction = node.str_attr("direction", "forward").lower()
+    reason = _lstm_reasons(node, 2 if direction == "bidirectional" else 1)
+    if reason is not None:
+        raise UnsupportedNodeError(f"{reason} is not supported")
+    x, w, r = (node.input(i) for i in range(3))
+    batch_first = bool(node.int_attr("layout", 0))
+    steps, batch = (x.type.dims[1], x.type.dims[0]) if batch_first else x.type.dims[:2]
+    if node.optional(4) is not None:
+        lengths = node.ints(4, "sequence_lens") if isinstance(steps, int) else None
+        if lengths is None or set(lengths) - {steps}:
+            raise UnsupportedNodeError("sequences of different lengths (operand 4, sequence_lens) "
+                                       "are not supported")
+    hidden = node.int_attr("hidden_size", _hidden_size(node, r))
+    states = [node.optional(5), node.optional(6)]
+    if batch_first:
+        x = node.emit("transpose", x, perm=(1, 0, 2))
+        states = [None if s is None else node.emit("transpose", s, perm=(1, 0, 2)) for s in states]
+    y, y_h, y_c = node.emit_all("lstm", x, w, r, node.optional(3), *states, node.optional(7),
+                                hidden_size=hidden, direction=direction)
+    if batch_first:
+        y = node.emit("transpose", y, perm=(2, 0, 1, 3))
+        y_h = node.emit("transpose", y_h, perm=(1, 0, 2))
+        y_c = node.emit("transpose", y_c, perm=(1, 0, 2))
+    return [y, y_h, y_c]
+
+
+def _hidden_size(node: Node, r: Value) -> int:
+    extent = r.type.dims[-1] if r.type.rank == 3 else 0
+    if isinstance(extent, DimExpr) or extent == 0:
+        raise node.error("attribute 'hidden_size' is missing, and r does not tell it")
+    return extent
+
+
+def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:
+    size = node.int_attr("blocksize")
+    if size < 1 or (multiple and any(dims.modulo(d, size) != 0 for d in spatial
+                                     if isinstance(d, int))):
+        raise node.error(f"attribute 'blocksize' is {size}, which does not divide x")
+    return size
+
+
+@onnx_op("DepthToSpace")
+def depth_to_space(node: Node) -> Value:
+    x = node.input(0)
+    if x.type.rank != 4:
+        raise node.error(f"x has rank {x.type.rank}, expected 4")
+    n, c, h, w = x.type.dims
+    size = _block_attr(node, (), False)
+    inner = dims.floor_divide(c, size * size)
+    if dims.multiply(inner, size * size) != c:
+        raise node.error(f"x has {c} channels, not a multiple of {prod((size, size))}")
+    mode = node.str_attr("mode", "DCR")
+    if mode == "DCR":
+        split, perm = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, perm = (n, inner, size, size, h, w), (0, 1, 4, 2, 5, 3)
+    moved = node.emit("transpose", node.reshape(x, split), perm=perm)
+    return node.reshape(moved, (n, inner, dims.multiply(h, size), dims.multiply(w, size)))
+
+
+@onnx_op("SpaceToDepth")
+def space_to_depth(node: Node) -> Value:
+    x = node.input(0)
+    if x.type.rank != 4:
+        raise node.error(f"x has rank {x.type.rank}, expected 4")
+    n, c, h, w = x.type.dims
+    size = _block_attr(node, (h, w), True)
+    rows, columns = dims.floor_divide(h, size), dims.floor_divide(w, size)
+    split = node.reshape(x, (n, c, rows, size, columns, size))
+    moved = node.emit("transpose", split, perm=(0, 3, 5, 1, 2, 4))
+    return node.reshape(moved, (n, dims.multiply(c, size * size), rows, columns))

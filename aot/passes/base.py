@@ -1,0 +1,191 @@
+"""What a pass is and how passes run: one after another, timed, checked, dumped, and stoppable.
+
+Owns no order (that is pipeline.py's) and no rewrite.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot.errors import AotError, CompileError, InternalError, UnsupportedError
+from aot.ir.clone import clone_module
+from aot.ir.core import Module
+from aot.ir.text import print_module
+from aot.ir.verifier import verify
+from aot.ops.record import count_shape_rules
+from aot.options import CompileOptions
+from aot.passes import switches
+
+if TYPE_CHECKING:
+    from aot.target import Target
+
+_PARTS = ("Requires:", "Ensures:", "Never:")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One graph-to-graph step.
+
+    Attributes:
+        name: as switches, dumps and statistics say it.
+        run: does it, in place.
+        contract: the docstring of the pass's file, with what it Requires, Ensures and Never does.
+    """
+
+    name: str
+    run: Callable[[Module, PassContext], None]
+    contract: str | None
+
+    def __post_init__(self) -> None:
+        missing = [part for part in _PARTS if part not in (self.contract or "")]
+        if missing:
+            raise InternalError(f"pass {self.name}: its docstring lacks {' and '.join(missing)}")
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """What one run of a pass cost.
+
+    Attributes:
+        seconds: its time, without verifying and dumping.
+        shape_rule_calls: shape rules that it called.
+        ops_before, ops_after: ops of the module, nested ones included.
+    """
+
+    name: str
+    seconds: float
+    shape_rule_calls: int
+    ops_before: int
+    ops_after: int
+
+
+def _print_to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+
+
+@dataclass
+class PassContext:
+    """What passes share during one compile for one target.
+
+    Attributes:
+        target: what is compiled for; None for passes that do not ask.
+        runs: one entry per pass run, in order.
+        statistics: counters that passes keep, by pass and name.
+        is_stopped: AOT_STOP_AFTER was reached; no pass runs any more.
+        print: where AOT_PRINT writes.
+    """
+
+    options: CompileOptions = field(default_factory=CompileOptions)
+    target: Target | None = None
+    switches: switches.Switches = field(default_factory=switches.from_environment)
+    runs: list[PassRun] = field(default_factory=list)
+    statistics: dict[str, dict[str, int]] = field(default_factory=dict)
+    is_stopped: bool = False
+    print: Callable[[str], None] = _print_to_stderr
+
+    def count(self, name: str, key: str, amount: int = 1) -> None:
+        """Adds to counter `key` of pass `name`."""
+        counters = self.statistics.setdefault(name, {})
+        counters[key] = counters.get(key, 0) + amount
+
+    @property
+    def shape_rule_calls(self) -> int:
+        """Shape rules called by passes so far."""
+        return sum(run.shape_rule_calls for run in self.runs)
+
+
+def count_ops(module: Module) -> int:
+    """Ops of all functions, nested ones included."""
+    return sum(1 for function in module.functions.values() for _ in function.walk())
+
+
+def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> None:
+    """Runs `passes` in order on `module`.
+
+    Raises:
+        CompileError, UnsupportedError: a pass found the user's mistake or our limit.
+        InternalError: a pass failed or broke an invariant; the message names a `.repro` file with
+            the IR before it and the passes that were left.
+    """
+    _dump(module, "input", context, is_first=True)
+    for number, step in enumerate(passes):
+        if context.is_stopped:
+            return
+        before = clone_module(module)
+        text = _readable(module) if context.switches.is_printing_changes else ""
+        try:
+            _run_one(module, step, context)
+            if context.switches.is_verifying_each:
+                verify(module, during=f"after pass {step.name}")
+        except (CompileError, UnsupportedError):
+            raise
+        except Exception as failure:
+            path = _write_repro(before, passes[number:], failure, context)
+            shown = str(failure) if isinstance(failure, AotError) else (
+                f"{type(failure).__name__}: {failure}")
+            raise InternalError(f"pass {step.name} failed: {shown}\nthis is a bug of aotc; please "
+                                f"report it with {path}") from failure
+        _dump(module, step.name, context)
+        _print(module, step, text, context)
+        context.is_stopped = step.name == context.switches.stop_after
+
+
+def _run_one(module: Module, step: Pass, context: PassContext) -> None:
+    ops_before = count_ops(module)
+    start = time.perf_counter()
+    with count_shape_rules() as rules:
+        step.run(module, context)
+    seconds = time.perf_counter() - start
+    context.runs.append(PassRun(step.name, seconds, rules.calls, ops_before, count_ops(module)))
+
+
+def _readable(module: Module) -> str:
+    return print_module(module, elide_blobs=True)
+
+
+def _print(module: Module, step: Pass, before: str, context: PassContext) -> None:
+    if step.name in context.switches.print_after:
+        context.print(f"# IR after {step.name}\n{_readable(module)}\n")
+    elif context.switches.is_printing_changes:
+        text = _readable(module)
+        context.print(f"# {step.name}: no change\n" if text == before
+                      else f"# IR after {step.name}\n{text}\n")
+
+
+def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = False) -> None:
+    """Writes NN-name.ir, where NN is 00 for the input and counts runs of passes after it."""
+    folder = context.options.dump_ir
+    if folder is None or (is_first and context.runs):
+        return
+    path = Path(folder) / f"{len(context.runs):02}-{name}.ir"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_readable(module), encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _write_repro(before: Module, left: Sequence[Pass], failure: Exception,
+                 context: PassContext) -> str:
+    """Path of a file with the IR before the failing pass; or why there is none."""
+    options = context.options
+    first_line = f"{type(failure).__name__}: {failure}".splitlines()[0]
+    header = (f"# aotc repro: pass {left[0].name} failed: {first_line}\n"
+              f"# passes left: {', '.join(step.name for step in left)}\n"
+              f"# target: {context.target.name if context.target else 'none'}\n"
+              f"# optimize: {options.optimize}\n\n")
+    try:
+        folder = options.dump_ir
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="aotc-"))
+        path = Path(folder) / f"{left[0].name}.repro"
+        path.write_text(header + print_module(before), encoding="utf-8")
+    except (OSError, InternalError) as error:
+        return f"the model (no .repro could be written: {error})"
+    return str(path)

@@ -1,0 +1,234 @@
+"""bind: what the user fixed about inputs becomes part of the program.
+
+Requires: shapes and values name inputs of an entry point; no function is outlined yet.
+Ensures: an input with a given shape has it, and the dims that follow from it are replaced
+    everywhere (types, attributes, assumptions); an input with a given value is a constant and no
+    input any more. Assumptions that became true are gone.
+Never: changes dims that do not follow from what was given, or evaluates ops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot.errors import CompileError
+from aot.ir.compare import attr_key, map_dims
+from aot.ir.core import Assumption, ConstantData, Function, Module, Rewriter, Value
+from aot.ir.dims import Dim, DimExpr, Symbol, bounds, parse, substitute
+from aot.ir.equalities import difference
+from aot.ir.types import DType, Layout, TensorType
+from aot.ops.structure import CONSTANT
+from aot.passes.base import Pass, PassContext
+
+Array = np.ndarray[Any, Any]
+
+
+def run(module: Module, context: PassContext) -> None:
+    bind(module, context.options.input_shapes, context.options.input_values)
+
+
+def bind(module: Module, shapes: Mapping[str, Sequence[Dim | str | None]],
+         values: Mapping[str, Any]) -> None:
+    """Binds shapes and values of the entry points' inputs, by input name.
+
+    Every entry point that has an input of the name is bound.
+
+    Args:
+        shapes: dims; an int fixes an extent, a name or an expression renames or refines it, None
+            leaves it.
+        values: arrays, or numbers, which fill an input of known shape.
+
+    Raises:
+        CompileError: no entry point has such an input, or it cannot have that shape or value.
+    """
+    known = list(dict.fromkeys(v.name for f in module.entry_points for v in f.inputs))
+    for name in (*shapes, *values):
+        if name not in known:
+            listed = ", ".join(map(repr, known)) or "none"
+            raise CompileError(f"there is no input {name!r}, expected one of {listed}")
+    for function in module.entry_points:
+        mine = {v.name: v for v in function.inputs}
+        wanted = {name: _dims(mine[name], dims) for name, dims in shapes.items() if name in mine}
+        arrays = {name: _array(mine[name], values[name]) for name in values if name in mine}
+        wanted |= {name: _dims(mine[name], a.shape) for name, a in arrays.items()}
+        if wanted:
+            substitute_symbols(function, _solve(mine, wanted))
+            _check_shapes(mine, wanted)
+        for name, array in arrays.items():
+            _make_constant(function, mine[name], array)
+
+
+def _dims(value: Value, given: Sequence[Dim | str | None]) -> tuple[Dim, ...]:
+    """The shape that was asked for an input."""
+    type = value.type
+    if len(given) != type.rank:
+        raise CompileError(f"input {value.name!r} has {type.rank} dims {_listed(type.dims)}, "
+                           f"{len(given)} are given {_listed(given)}")
+    try:
+        return tuple(dim if item is None else parse(item) if isinstance(item, str) else item
+                     for dim, item in zip(type.dims, given, strict=True))
+    except ValueError as error:
+        raise CompileError(f"shape of input {value.name!r}: {error}") from None
+
+
+def _array(value: Value, given: Any) -> Array:
+    """What the user gave, as an array of the input's dtype."""
+    dtype = value.type.dtype
+    try:
+        found = np.asarray(given)
+        known = DType.of(found)
+        with np.errstate(all="ignore"):
+            array = found.astype(dtype.numpy)
+    except (TypeError, ValueError) as error:
+        raise CompileError(f"value of input {value.name!r}: {error}") from None
+    is_kind = found.dtype.kind == array.dtype.kind or (
+        found.dtype.kind in "iu" and array.dtype.kind in "fiu")
+    # narrower floats round, as a user who writes 0.1 expects; integers must stay what they are
+    is_kept = array.dtype.kind == "f" or bool((array.astype(found.dtype) == found).all())
+    if known is not dtype and not (is_kind and is_kept):
+        raise CompileError(f"value of input {value.name!r} is {known}, expected {dtype}")
+    if array.ndim == 0 and value.type.rank and value.type.is_static:
+        array = np.full(value.type.shape, array)
+    return array
+
+
+def _solve(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim]]) -> dict[str, Dim]:
+    """What the symbols of inputs must be for the inputs to have `shapes`."""
+    values: dict[str, Dim] = {}
+    origin: dict[str, str] = {}
+    for name, shape in shapes.items():
+        for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
+            if isinstance(wanted, int) and wanted < 0:
+                raise CompileError(f"input {name!r}: dim {axis} cannot be {wanted}")
+            solved = _solve_one(dim, wanted)
+            if solved is None:
+                if dim != wanted and isinstance(dim, int):
+                    raise CompileError(f"input {name!r}: dim {axis} is {dim} in the model, "
+                                       f"{wanted} is given")
+                continue
+            symbol, value = solved
+            if values.setdefault(symbol, value) != value:
+                raise CompileError(f"input {name!r}: dim {axis} makes {symbol} {value}, but "
+                                   f"{origin[symbol]} makes it {values[symbol]}")
+            origin.setdefault(symbol, f"dim {axis} of input {name!r}")
+    return values
+
+
+def _solve_one(dim: Dim, wanted: Dim) -> tuple[str, Dim] | None:
+    """The symbol that `dim == wanted` fixes, where dim is `a * symbol + b`."""
+    if not isinstance(dim, DimExpr) or len(dim.terms) != 1 or dim == wanted:
+        return None
+    monomial, factor = dim.terms[0]
+    if len(monomial) != 1 or not isinstance(monomial[0], Symbol):
+        return None
+    rest = difference(wanted, dim.constant)
+    exact = rest // factor
+    return (monomial[0].name, exact) if difference(rest, exact * factor) == 0 else None
+
+
+def _listed(dims: Sequence[Dim | str | None]) -> str:
+    return f"({', '.join(map(str, dims))})"
+
+
+def _check_shapes(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim]]) -> None:
+    """Whether inputs came to have the shapes that were asked for."""
+    for name, shape in shapes.items():
+        for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
+            if dim != wanted:
+                raise CompileError(f"input {name!r}: dim {axis} is {dim} in the model, which "
+                                   f"cannot be made {wanted}")
+
+
+def substitute_symbols(function: Function, values: Mapping[str, Dim]) -> None:
+    """Replaces symbols in all types, attributes and assumptions of `function`.
+
+    A symbol that an assumption then fixes to a number is replaced too.
+
+    Raises:
+        CompileError: an assumption became false, or an extent negative.
+    """
+    pending = dict(values)
+    while pending:
+        _substitute_once(function, pending)
+        pending = settle_assumptions(function)
+
+
+def _substitute_once(function: Function, values: Mapping[str, Dim]) -> None:
+    rewriter = Rewriter(function)
+    for value in function.inputs:
+        _substitute_type(function, value, values)
+    for op in function.walk():
+        for name, attr in map_dims(op.attrs, lambda d: substitute(d, values)).items():
+            if attr_key(attr) != attr_key(op.attrs[name]):
+                rewriter.set_attr(op, name, attr)
+        for value in (*op.results, *(a for b in op.blocks for a in b.args)):
+            _substitute_type(function, value, values)
+    old, function.assumptions = function.assumptions, {}
+    for a in old:
+        fresh = Assumption(substitute(a.left, values), substitute(a.right, values), a.reason)
+        function.assumptions[fresh] = None
+
+
+def _substitute_type(function: Function, value: Value, values: Mapping[str, Dim]) -> None:
+    old = value.type
+    if old.is_static and (old.layout is None or not old.layout.strides):
+        return
+    layout = old.layout and Layout(old.layout.splits, old.layout.order,
+                                   tuple(substitute(d, values) for d in old.layout.strides))
+    fresh = TensorType(old.dtype, tuple(substitute(d, values) for d in old.dims), layout)
+    if fresh == old:
+        return
+    if fresh.problem:
+        given = ", ".join(f"{name} = {dim}" for name, dim in sorted(values.items()))
+        op = value.op
+        where = f"input {value.name!r}" if op is None else f"{op.name} (node {op.origin!r})"
+        raise CompileError(f"{where}: with {given} its type {old} becomes {fresh}: "
+                           f"{fresh.problem}")
+    Rewriter(function).set_type(value, fresh)
+
+
+def settle_assumptions(function: Function) -> dict[str, Dim]:
+    """Drops assumptions that are true; gives the symbols that the others fix to numbers.
+
+    Raises:
+        CompileError: an assumption is false whatever its symbols are.
+    """
+    fixed: dict[str, Dim] = {}
+    for assumption in list(function.assumptions):
+        zero = difference(assumption.left, assumption.right)
+        if zero == 0:
+            del function.assumptions[assumption]
+            continue
+        if not _may_be_zero(zero):
+            raise CompileError(f"{assumption.reason}: {assumption.left} and {assumption.right} "
+                               "must be equal")
+        solved = _solve_one(zero, 0)
+        if solved is not None:
+            fixed.setdefault(*solved)
+    return fixed
+
+
+def _may_be_zero(zero: Dim) -> bool:
+    low, high = bounds(zero, {})
+    if (low is not None and low > 0) or (high is not None and high < 0):
+        return False
+    # 4*a + 6*b + 1 is never 0: all but the last is even
+    return not isinstance(zero, DimExpr) or zero.constant % math.gcd(
+        *(coefficient for _, coefficient in zero.terms)) == 0
+
+
+def _make_constant(function: Function, value: Value, array: Array) -> None:
+    """Turns an input into a constant at the function's start."""
+    rewriter = Rewriter(function, function.block, function.block.first)
+    made = rewriter.create(CONSTANT, [], {"value": ConstantData.of(array, value.type)})
+    if value.name.isidentifier():
+        made.result.name = value.name
+    rewriter.replace(value, made.result)
+    rewriter.erase_input(value)
+
+
+BIND = Pass("bind", run, __doc__)

@@ -1,0 +1,191 @@
+"""fold-constants: what is known at compile time is computed at compile time.
+
+Requires: nothing.
+Ensures: no op is left whose results are known from constants, types and attributes, but those that
+    cost less to keep (below). Shape arithmetic whose elements are dims is one `dim_values`.
+    Assumptions that are true are gone.
+Never: uses BLAS or a CPU-dependent order of summation: the bytes are the same on every machine.
+    Stores a constant that only repeats (a fill, a broadcast) or that outgrows its sources beyond
+    what the level of optimising allows, unless something that is stored is computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.dims import DimExpr
+from aot.ir.types import DType
+from aot.ops.dim_semantics import UndecidedError
+from aot.ops.record import Array, Call, Kind
+from aot.ops.shape import DIM_VALUES
+from aot.ops.structure import CONSTANT
+from aot.passes.base import Pass, PassContext
+from aot.passes.bind import settle_assumptions
+
+# A result that is no longer than its sources, or than this, is stored rather than computed anew in
+# every run.
+GROWTH_BYTES = {"speed": 16 << 20, "balanced": 4 << 20, "size": 64 << 10}
+# Repeating values are read more cheaply through the index map of what repeats them.
+REPEAT_BYTES = 4 << 10
+# More is not computed at compile time at all.
+LIMIT_BYTES = 1 << 28
+
+
+def run(module: Module, context: PassContext) -> None:
+    growth_bytes = GROWTH_BYTES[context.options.optimize]
+    for function in module.functions.values():
+        context.count("fold-constants", "folded", fold(function, growth_bytes))
+        settle_assumptions(function)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value's elements (an object array where some are symbolic dims), and from what they came.
+
+    Attributes:
+        sources: the constants that it was computed from.
+    """
+
+    array: Array
+    sources: frozenset[Value]
+
+
+def fold(function: Function, growth_bytes: int) -> int:
+    """Folds one function; gives how many ops went."""
+    known: dict[Value, Known] = {}
+    order = list(function.walk())
+    for op in order:
+        _evaluate(op, known)
+    # Users come after what they use: backwards, an op is kept once a kept op reads what cannot be
+    # stored, and by then every reader has been seen.
+    stored: dict[Value, None] = {}
+    kept: set[Op] = set()
+    for op in reversed(order):
+        if op.name == CONSTANT.name:
+            continue
+        if op not in kept and op.results and all(v in known for v in op.results):
+            continue
+        for value in op.operands:
+            if value is None or value not in known or _is_constant(value):
+                continue
+            if _is_storable(value, known, growth_bytes):
+                stored[value] = None
+            else:
+                kept.add(_definer(value))
+    for value in reversed(list(stored)):
+        _store(Rewriter(function), value, known[value].array)
+    folded = 0
+    for op in reversed(order):
+        if op not in kept and not _is_constant_op(op) and op.results and all(
+                v in known for v in op.results):
+            Rewriter(function).erase(op)
+            folded += 1
+    return folded
+
+
+def _is_constant_op(op: Op) -> bool:
+    return op.name == CONSTANT.name
+
+
+def _is_constant(value: Value) -> bool:
+    return value.op is not None and _is_constant_op(value.op)
+
+
+def _definer(value: Value) -> Op:
+    assert value.op is not None  # a block's arguments are never known
+    return value.op
+
+
+def _evaluate(op: Op, known: dict[Value, Known]) -> None:
+    """Adds the results of `op` to `known` if they follow from what is known."""
+    record = op.record
+    if (record.reference is None or record.results_from != "rule" or record.has_side_effects
+            or record.writes or record.is_terminator or op.blocks):
+        return
+    inputs: list[Array | None] = []
+    sources: frozenset[Value] = frozenset()
+    # ops of kind SHAPE read their operands' types and never their elements
+    if record.kind is not Kind.SHAPE:
+        for value in op.operands:
+            if value is None:
+                inputs.append(None)
+                continue
+            if value not in known:
+                return
+            inputs.append(known[value].array)
+            sources |= known[value].sources
+    if not record.takes_dims and any(a is not None and a.dtype == object for a in inputs):
+        return
+    results = _results(op, inputs)
+    for value, array in zip(op.results, results or (), strict=False):
+        known[value] = Known(array, frozenset([value]) if _is_constant_op(op) else sources)
+
+
+def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
+    """What `op` computes, by its reference; None where that cannot be told or is too much."""
+    if not all(v.type.is_static and math.prod(v.type.shape) * v.type.dtype.bytes <= LIMIT_BYTES
+               for v in op.results):
+        return None
+    assert op.record.reference is not None
+    call = Call(op.record, op.operand_types, op.attrs, op.origin, is_exact=True,
+                result_types=tuple(v.type for v in op.results))
+    try:
+        with np.errstate(all="ignore"):
+            found = [np.asarray(a) for a in op.record.reference(call, inputs)]
+    except UndecidedError:
+        return None
+    return [_as_numbers(a, v.type.dtype) for v, a in zip(op.results, found, strict=True)]
+
+
+def _as_numbers(array: Array, dtype: DType) -> Array:
+    """An object array of Python numbers as numbers; others stay."""
+    if array.dtype != object or any(isinstance(item, DimExpr) for item in array.flat):
+        return array
+    return array.astype(dtype.numpy)
+
+
+def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> bool:
+    """Whether a known value should be a constant (or a `dim_values`) of the program."""
+    found = known[value]
+    if found.array.dtype == object:
+        return (found.array.ndim == 1 and value.type.dtype is DType.I64
+                and _definer(value).name != DIM_VALUES.name)
+    source_bytes = sum(known[source].array.nbytes for source in found.sources)
+    if found.array.nbytes <= source_bytes:
+        return True
+    limit = REPEAT_BYTES if _repeats(found.array) else growth_bytes
+    return found.array.nbytes <= limit
+
+
+def _repeats(array: Array) -> bool:
+    """Whether along some axis all elements are the same bits."""
+    words = array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2, 4, 8) else array
+    return any(extent > 1 and bool((words == np.take(words, [0], axis)).all())
+               for axis, extent in enumerate(array.shape))
+
+
+def _store(rewriter: Rewriter, value: Value, array: Array) -> None:
+    """Puts a constant in front of the op that computes `value`, for all its users."""
+    definer = _definer(value)
+    at = rewriter.at(definer)
+    if array.dtype == object:
+        attrs: dict[str, Any] = {"dims": tuple(_dims_of(array))}
+        made = at.create(DIM_VALUES, [], attrs, definer.origin)
+    else:
+        data = ConstantData.of(array, value.type)
+        made = at.create(CONSTANT, [], {"value": data}, definer.origin)
+    rewriter.replace(value, made.result)
+
+
+def _dims_of(array: Array) -> Iterator[int | DimExpr]:
+    for item in array.flat:
+        yield item if isinstance(item, DimExpr) else int(item)
+
+
+FOLD_CONSTANTS = Pass("fold-constants", run, __doc__)

@@ -1,0 +1,240 @@
+"""The way of the data, whole: frontend, passes, kernels, backend, link. The one place of its order.
+
+Runs each stage once and measures it; owns no algorithm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aot import target as targets
+from aot.errors import CompileError
+from aot.ir.clone import clone_module
+from aot.ir.core import Function, Module
+from aot.kernels.ir import Kernel
+from aot.kernels.lower import lower
+from aot.link.emit_program import EmittedProgram, Entry, emit_program
+from aot.link.image import Arch, Device, ExecutableImage, ModuleImage, VariantImage
+from aot.link.rodata import RodataPool
+from aot.ops.record import count_shape_rules
+from aot.options import CompileOptions, Progress
+from aot.passes.base import Pass, PassContext, count_ops, run_passes
+from aot.passes.bind import BIND
+from aot.passes.canonicalize import CANONICALIZE
+from aot.passes.cse import CSE
+from aot.passes.dce import DCE
+from aot.passes.fold_constants import FOLD_CONSTANTS
+from aot.passes.fuse import FUSE
+from aot.passes.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.outline import OUTLINE
+from aot.passes.pack import PACK
+from aot.passes.tie_operands import TIE_OPERANDS
+from aot.target import Target
+
+# Once a model, whatever the target.
+MODEL_PASSES: tuple[Pass, ...] = (
+    BIND,
+    FOLD_CONSTANTS,  # what the model computes from constants, before patterns are looked for
+    CANONICALIZE,
+    CSE,
+    DCE,
+)
+
+# Once a target.
+TARGET_PASSES: tuple[Pass, ...] = (
+    LEGALISE_DTYPES,
+    # layout assignment stands here: it changes producers and leaves pending shape changes
+    # resolve-shapes stands here: folds, pushes or materialises what is pending
+    PACK,
+    FOLD_CONSTANTS,  # packs weights; casts that legalising made
+    CSE,
+    DCE,  # nothing dead may become a region
+    # alias analysis is built here, once a function, and updated by the passes after it
+    FUSE,
+    TIE_OPERANDS,  # part of an executable's identity: before outlining
+    OUTLINE,  # merges structurally equal executables
+    # despecialising stands here: dims and scalars to parameters, then structural dedup again
+    DCE,
+)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Attributes:
+    image: what the file will hold.
+    stats: counts and seconds, with the keys of `aotc compile --stats`.
+    """
+
+    image: ModuleImage
+    stats: dict[str, Any]
+
+
+@dataclass
+class _Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+def compile_module(source: Any, options: CompileOptions, progress: Progress) -> Compilation:
+    """Compiles a model for the targets of `options`.
+
+    Args:
+        source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module.
+
+    Raises:
+        CompileError, UnsupportedError: the model or the options are at fault.
+    """
+    wanted = [targets.load(name) for name in options.targets]
+    _check_together(wanted)
+    clock = _Clock()
+    progress("import", 0, 0)
+    with count_shape_rules() as import_rules, clock.stage("import"):
+        module = read_model(source, options)
+    context = PassContext(options)
+    progress("passes", 0, 0)
+    with clock.stage("passes"):
+        run_passes(module, MODEL_PASSES, context)
+    ops = count_ops(module)
+    rodata = RodataPool()
+    variants: list[VariantImage] = []
+    sections: list[dict[str, Any]] = []
+    for target in wanted:
+        own = _Clock(dict(clock.seconds))
+        copy = module if target is wanted[-1] else clone_module(module)
+        made = PassContext(options, target, runs=list(context.runs),
+                           statistics={k: dict(v) for k, v in context.statistics.items()})
+        progress("passes", 0, 0)
+        with own.stage("passes"):
+            run_passes(copy, TARGET_PASSES, made)
+        variant, section = _build_variant(copy, target, rodata, own, progress)
+        variants.append(variant)
+        rules = import_rules.calls + made.shape_rule_calls
+        sections.append({"target": target.name, "ops": ops, "shape_rule_calls": rules, **section})
+    data, segments = rodata.finish()
+    image = ModuleImage(tuple(variants), data, segments, f"aotc {_version()}")
+    return Compilation(image, {"variants": sections, "rodata": {
+        "bytes_met": rodata.bytes_met, "bytes_kept": rodata.bytes_kept}})
+
+
+def read_model(source: Any, options: CompileOptions) -> Module:
+    """The model as a fresh module; the text form is known by its first bytes or its extension."""
+    from aot.frontends.text import import_text, load_text
+
+    if isinstance(source, Module):
+        return clone_module(source)
+    if isinstance(source, (str, Path)) and Path(source).suffix in (".ir", ".repro"):
+        return load_text(source)
+    if isinstance(source, bytes) and source.lstrip()[:4] in (b"func", b"exec"):
+        return import_text(source.decode())
+    from aot.frontends.onnx import import_onnx
+
+    return import_onnx(source, input_shapes=options.input_shapes,
+                       input_values=options.input_values)
+
+
+def _check_together(wanted: Sequence[Target]) -> None:
+    """Variants share one pool of packed weights: their panels must agree."""
+    panels = {t.panel for t in wanted}
+    if len(panels) > 1:
+        raise CompileError(f"targets {', '.join(t.name for t in wanted)} have panels of "
+                           f"{sorted(panels)}; the targets of one module need one panel width")
+
+
+def _build_variant(module: Module, target: Target, rodata: RodataPool, clock: _Clock,
+                   progress: Progress) -> tuple[VariantImage, dict[str, Any]]:
+    """Executables to code, functions to programs."""
+    functions = module.executables
+    progress("kernels", 0, len(functions))
+    with clock.stage("kernels"):
+        kernels = [lower(f, target) for f in functions]
+    build = _build_cpu if target.is_cpu else _build_vulkan
+    with clock.stage("codegen"):
+        code, executables, emitted = build(kernels, functions, target, progress)
+    progress("link", 0, 0)
+    with clock.stage("link"):
+        entries = {f.name: Entry(n, k.grid, f.dim_names)
+                   for n, (f, k) in enumerate(zip(functions, kernels, strict=True))}
+        programs = [emit_program(f, entries, rodata) for f in module.entry_points]
+    device = Device.CPU if target.is_cpu else Device.VULKAN
+    variant = VariantImage(
+        target.name, device, Arch[target.arch.upper()], target.word_bytes, tuple(executables),
+        tuple(p.entry_point for p in programs), target.features, code, target.page_bytes)
+    return variant, _section(module, programs, executables, code, emitted, clock)
+
+
+def _section(module: Module, programs: Sequence[EmittedProgram],
+             executables: Sequence[ExecutableImage], code: bytes, emitted: int,
+             clock: _Clock) -> dict[str, Any]:
+    met = sum(1 for f in module.entry_points for op in f.block if op.name == "dispatch")
+    kept = len(executables)
+    spirv = {e.spirv for e in executables if e.spirv is not None}
+    return {
+        "dispatches": sum(p.dispatches for p in programs),
+        "executables": {
+            "structural": {"met": met, "kept": kept},
+            "despecialised": {"met": kept, "kept": kept},
+            "emitted": {"met": kept, "kept": emitted},
+        },
+        "code_bytes": len(code) + sum(map(len, spirv)),
+        "arena_bytes": sum(p.arena_bytes for p in programs),
+        "arena_lower_bound_bytes": sum(p.lower_bound_bytes for p in programs),
+        "alias": {"builds": 0, "updates": 0},
+        "seconds": {k: round(v, 6) for k, v in clock.seconds.items()},
+    }
+
+
+Built = tuple[bytes, list[ExecutableImage], int]
+Builder = Callable[[Sequence[Kernel], Sequence[Function], Target, Progress], Built]
+
+
+def _build_cpu(kernels: Sequence[Kernel], functions: Sequence[Function], target: Target,
+               progress: Progress) -> Built:
+    """Objects, linked into one position-free image."""
+    from aot.backends.cpu import compile_kernel, scratch_bytes
+    from aot.link.code_image import link_image
+
+    objects: list[bytes] = []
+    for number, kernel in enumerate(kernels):
+        progress("codegen", number, len(kernels))
+        objects.append(compile_kernel(kernel, target))
+    image = link_image(objects, target)
+    executables = [
+        ExecutableImage(f.name, len(k.params), entry, None, scratch_bytes(k, target))
+        for f, k, entry in zip(functions, kernels, image.entries, strict=True)]
+    return image.data, executables, len(set(image.entries))
+
+
+def _build_vulkan(kernels: Sequence[Kernel], functions: Sequence[Function], target: Target,
+                  progress: Progress) -> Built:
+    """One shader an executable; equal words are one segment of the file."""
+    from aot.backends.vulkan import compile_kernel
+
+    executables: list[ExecutableImage] = []
+    for number, (kernel, function) in enumerate(zip(kernels, functions, strict=True)):
+        progress("codegen", number, len(kernels))
+        shader = compile_kernel(kernel, target)
+        executables.append(ExecutableImage(
+            function.name, len(kernel.params), spirv=shader.words,
+            workgroup_size=shader.workgroup_size))
+    return b"", executables, len({e.spirv for e in executables})
+
+
+def _version() -> str:
+    import aot
+
+    return aot.__version__
