@@ -105,6 +105,7 @@ class _ProgramInfo(ctypes.Structure):
         ("code_bytes", ctypes.c_uint64),
         ("arena_bytes", ctypes.c_uint64),
         ("scratch_bytes", ctypes.c_uint64),
+        ("prepare_count", ctypes.c_uint64),
     )
 
 

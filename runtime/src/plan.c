@@ -87,6 +87,7 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
   for (uint32_t i = 0; i < code->buffer_count; ++i)
     program->placements[i].bytes = 0;
   plan->arena_bytes = code->arena_bytes;
+  ++program->prepare_count;
   AOT_TRY(aot_interpret_prepare(program, plan, error));
   for (uint32_t i = 0; i < entry->output_count; ++i) {
     AOT_TRY(measure_output(program, plan, i, error));

@@ -139,6 +139,7 @@ void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_
   out_info->device = program->driver->name;
   out_info->variant = (uint32_t)(program->variant - program->module->variants);
   out_info->code_bytes = program->variant->code.length;
+  out_info->prepare_count = program->prepare_count;
   program->driver->get_info(program->device, out_info);
 }
 

@@ -55,7 +55,8 @@ struct aot_program_t {
   int64_t *registers;  // of a run
   uint64_t *params;
   aot_placement_t *placements;
-  uint64_t use_count;
+  uint64_t use_count;  // of plans
+  uint64_t prepare_count;
   uint32_t plan_count;
   aot_plan_t plans[AOT_MOST_PLANS];
   aot_plan_t *current;  // the plan of the shapes that are set, or NULL

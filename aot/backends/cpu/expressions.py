@@ -81,13 +81,9 @@ class Expressions:
         """`e` in operators that have instructions."""
         if not self.scopes.facts(e).needs_expansion:
             return e
-        if e not in self._expanded:
-            try:
-                from aot.kernels.math import expand
-            except ImportError:
-                raise InternalError("transcendental operators need aot.kernels.math") from None
-            self._expanded[e] = expand(e)
-        return self._expanded[e]
+        from aot.kernels.math import expand
+
+        return expand(e, self._expanded)
 
     def _emit(self, e: Expr, args: list[Laned]) -> Laned:
         match e:

@@ -219,7 +219,7 @@ class Values:
         made = self.body.result(op, type_id, *words, into=scope.chunk)
         if op in _LOGIC:
             self._logic[made] = op, operands
-        if op in _CONTRACTIBLE:
+        if op in _CONTRACTIBLE or words[1] == Glsl.FMA and op is Op.EXT_INST:
             self.asm.decorate(made, Decoration.NO_CONTRACTION)
         scope.values[key] = made
         self._depth[made] = level

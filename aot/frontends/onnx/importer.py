@@ -53,8 +53,8 @@ def import_onnx(model: ModelLike, *, input_shapes: InputShapes | None = None,
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
     except UnsupportedError as error:
-        raise UnsupportedError(f"{where}: {len(error.items)} things in this model are not "
-                               "supported:", error.items) from error
+        raise UnsupportedError(f"{where}: not supported in this model ({len(error.items)}):",
+                               error.items) from error
 
 
 def _parsed(model: ModelLike) -> onnx.ModelProto:
@@ -134,7 +134,7 @@ class _Importer:
         for node in nodes:
             self._add_node(node)
         if self.unsupported:
-            raise UnsupportedError("not supported", self.unsupported)
+            raise UnsupportedError("not supported:", self.unsupported)
         results = [self.known[o.name] for o in self.graph.output]
         self.rewriter.create(lookup("return"), results)
         return Module([function])

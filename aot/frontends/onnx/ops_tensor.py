@@ -12,9 +12,8 @@ from aot.ir import dims
 from aot.ir.core import ConstantData, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import DType
-from aot.ops.dim_semantics import object_array
 
-_FAR = 1 << 31  # exporters write "to the end" as some number from here on
+_FAR = 10**9  # exporters write "to the end" as some number from here on
 
 
 @onnx_op("Identity")
@@ -218,7 +217,7 @@ def tile(node: Node) -> Value:
 
 def _is_position(value: Dim) -> bool:
     """Whether a dim is not negative, unless a tensor is empty, where it makes no difference."""
-    known: dict[str, dims.Interval] = {name: (1, None) for name in dims.symbols(value)}
+    known: dict[str, dims.Interval] = dict.fromkeys(dims.symbols(value), (1, None))
     low, _ = dims.bounds(value, known)
     return low is not None and low >= 0
 
