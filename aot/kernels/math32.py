@@ -14,6 +14,7 @@ from aot.ir.expr import Binary, Bitcast, Cast, Const, Expr, Fma, Unary, binary, 
 from aot.ir.types import DType
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
+_SIGN = 0x80000000
 
 
 @dataclass(frozen=True)
@@ -190,41 +191,55 @@ def log(a: Expr) -> Expr:
     return (x > 0.0).choose(positive, x.equals(0.0).choose(_V(Const(F32, -math.inf)), math.nan)).e
 
 
-# tanh(x / 2) = (x + x^3 P(x^2)) / (2 Q(x^2)) on |x| <= 9.2; the tanh(x) that follows has relative error
-# 2^-26.9.
+# tanh(x) = x + x^3 p(x^2) on |x| <= 0.625, relative error 2^-27.7.
+_TANH_SMALL = (-0.33333281942012773, 0.133314421981758076, -0.0537397150858249591,
+               0.0206390872447291735, -0.00570498699345520288)
+_TANH_SMALL_END = 0.625
+# tanh(x / 2) = (x + x^3 P(x^2)) / (2 Q(x^2)) on |x| <= 9.2; the tanh(x) that follows has relative
+# error 2^-26.9.
 _TANH_P = (0.029769382740322542, 0.0001141570763831671)
 _TANH_Q = (1.0, 0.113102680224039346, 0.0012060846160062302, 1.22692934291379174e-06)
 
 
 def tanh(a: Expr) -> Expr:
-    """At most 3 ulp, never beyond 1.
+    """At most 2.5 ulp, never beyond 1.
 
     From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 2 t / (1 + t^2) = n d / (d^2 + n^2 / 4): one
-    division still, and the closer the result is to 1, the less an error of t counts in it.
+    division, and the closer the result is to 1, the less an error of t counts in it.
     """
     x = _at_most(_at_least(_V(a), -9.2), 9.2)
     u = x * x
-    n, d = (x * u).fma(_polynomial(u, _TANH_P), x), _polynomial(u, _TANH_Q)
-    return _at_most(_at_least(n * d / (n * 0.25).fma(n, d * d), -1.0), 1.0).e
+    cube = x * u
+    n, d = cube.fma(_polynomial(u, _TANH_P), x), _polynomial(u, _TANH_Q)
+    large = _at_most(_at_least(n * d / (n * 0.25).fma(n, d * d), -1.0), 1.0)
+    small = cube.fma(_polynomial(u, _TANH_SMALL), x)
+    return (x.abs() < _TANH_SMALL_END).choose(small, large).e
 
 
-# erf(x) = x P(x^2) / Q(x^2) on |x| <= 3.85, relative error 2^-28.9.
-_ERF_P = (1.12837916709551257, 0.191878545122844112, 0.0553453475477023691,
-          0.00414981029108373878, 0.000397806073245670768, 6.29397431125756191e-06)
-_ERF_Q = (1.0, 0.503381317091695034, 0.116841903729417272, 0.0160975011924498224,
-          0.00138821621233611166, 6.90116146802929259e-05, 2.32227000422949386e-07)
+# erf(x) = x + x p(x^2) on |x| <= 1.5, relative error 2^-26.0.
+_ERF_SMALL = (0.128379150436768105, -0.376125484832037777, 0.112829692969578701,
+              -0.0268371733660391719, 0.00517283333628344194, -0.00080461680257728086,
+              0.0000920504829809042296, -5.66534011365663949e-6)
+_ERF_SMALL_END = 1.5
+# erf(x) = p(x - 2.75) on 1.5 <= x <= 4, error 2^-26.6: about its middle the polynomial's first
+# term is nearly all of it, so that rounding in the others does not show.
+_ERF_LARGE = (0.999899376255607679, 0.000586176704964856612, -0.00161216115549898216,
+              0.0027622211513515482, -0.00325906431316040621, 0.00274625809688786487,
+              -0.00165386733689122344, 0.000667443472567982828, -0.0000952477393185102851,
+              -0.0000947084379191746831, 0.0000611017512154032267, -3.27920811956086249e-6,
+              -4.35952002549967116e-6)
+_ERF_LARGE_CENTRE = 2.75
 
 
 def erf(a: Expr) -> Expr:
-    """At most 3 ulp, never beyond 1; a rational function, 1 where f32 cannot tell it from 1."""
-    x = _at_most(_at_least(_V(a), -3.85), 3.85)
-    return _odd_quotient(x, _ERF_P, _ERF_Q)
-
-
-def _odd_quotient(x: _V, p: tuple[float, ...], q: tuple[float, ...]) -> Expr:
-    u = x * x
-    quotient = x * _polynomial(u, p) / _polynomial(u, q)
-    return _at_most(_at_least(quotient, -1.0), 1.0).e
+    """At most 2 ulp, never beyond 1: two polynomials, no division."""
+    x = _V(a)
+    size = _at_most(x.abs(), 4.0)
+    u = size * size
+    small = size.fma(_polynomial(u, _ERF_SMALL), size)
+    large = _polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
+    magnitude = (size < _ERF_SMALL_END).choose(small, large)
+    return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits().e
 
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
@@ -296,7 +311,7 @@ def _reduce(x: _V) -> tuple[_V, _V]:
     half_pi = math.pi / 2
     high_part = high.fma(_HALF_PI_LOW * 2.0**-24, low * (half_pi * 2.0**-55))
     r = high.fma(half_pi * 2.0**-24, high_part)
-    r = (r.bits(U32) | (sign & 0x80000000)).float_bits()
+    r = (r.bits(U32) | (sign & _SIGN)).float_bits()
     is_reduced = x >= 1.0
     return is_reduced.choose(r, x), is_reduced.choose(quadrant, 0)
 
@@ -313,7 +328,7 @@ def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
     magnitude = (quadrant & 1).equals(0).choose(sine, cosine)
     sign = (quadrant & 2) << 30
     if not is_cos:
-        sign = sign ^ (x.bits(U32) & 0x80000000)
+        sign = sign ^ (x.bits(U32) & _SIGN)
     result = (magnitude.bits(U32) ^ sign).float_bits()
     return (size < math.inf).choose(result, math.nan).e
 
@@ -398,7 +413,7 @@ def pow(a: Expr, b: Expr) -> Expr:
     half = y * 0.5
     is_integer = _V(unary("floor", y.e)).equals(y)
     is_odd = is_integer & _V(unary("floor", half.e)).differs(half)
-    sign = x.bits(U32) & is_odd.choose(_V(Const(U32, 0x80000000)), 0)
+    sign = x.bits(U32) & is_odd.choose(_V(Const(U32, _SIGN)), 0)
     result = (result.bits(U32) | sign).float_bits()
     is_undefined = _any(
         (x < 0.0) & (x > -math.inf) & _V(unary("not", is_integer.e)), x.differs(x), y.differs(y))

@@ -165,7 +165,7 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
 
 def _repeats(array: Array) -> bool:
     """Whether along some axis all elements are the same bits."""
-    words = array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2, 4, 8) else array
+    words = array.view(f"u{array.dtype.itemsize}")
     return any(extent > 1 and bool((words == np.take(words, [0], axis)).all())
                for axis, extent in enumerate(array.shape))
 

@@ -184,14 +184,16 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
   const int64_t y = r[operands[2]];
   const int64_t z = r[operands[3]];
   const aot_executable_t *executable = &program->variant->executables[operands[0]];
+  const bool is_empty = x == 0 || y == 0 || z == 0;
   int64_t count = 0;
   if (x < 0 || y < 0 || z < 0 || x > UINT32_MAX || y > UINT32_MAX || z > UINT32_MAX ||
-      __builtin_mul_overflow(x, y, &count) || __builtin_mul_overflow(count, z, &count)) {
+      (!is_empty &&
+       (__builtin_mul_overflow(x, y, &count) || __builtin_mul_overflow(count, z, &count)))) {
     return aot_fail(m->error, AOT_ERROR_BOUNDS,
                     "executable \"%s\": a grid of %lld x %lld x %lld workgroups, word %u",
                     executable->name, (long long)x, (long long)y, (long long)z, (unsigned)m->word);
   }
-  if (count == 0) return AOT_OK;
+  if (is_empty) return AOT_OK;
   AOT_TRY(spend(m, (uint64_t)count));
   if (program->variant->word_bytes == 8) {
     for (uint32_t i = 0; i < executable->param_words; ++i) {

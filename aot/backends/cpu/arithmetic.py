@@ -140,11 +140,6 @@ def _float_binary(asm: Assembler, traits: Traits, op: str, a: Value, b: Value,
         return asm.op(_FLOAT[op], a, b)
     if op in ("min", "max"):
         return _extremum(asm, traits, op, a, b)
-    if op in ("floordiv", "floormod"):
-        quotient = _float_unary(asm, traits, "floor", asm.op("fdiv", a, b), dtype)
-        if op == "floordiv":
-            return quotient
-        return fma(asm, traits, asm.fneg(quotient), b, a, dtype)
     raise InternalError(f"{op} of {dtype} reached code generation")
 
 

@@ -20,7 +20,8 @@ MASK = 0xFFFFFFFF
 
 # May not run where the program would not have run them: a divisor could be zero.
 _PINNED = frozenset((Op.S_DIV, Op.U_DIV))
-_CONTRACTIBLE = frozenset((Op.F_ADD, Op.F_SUB, Op.F_MUL))
+# Decorated so that drivers neither contract nor reassociate them.
+_EXACT = frozenset((Op.F_ADD, Op.F_SUB, Op.F_MUL))
 _LOGIC = frozenset((Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_NOT))
 _COMMUTATIVE = frozenset((Op.I_ADD, Op.I_MUL, Op.F_ADD, Op.F_MUL, Op.BITWISE_AND, Op.BITWISE_OR,
                           Op.BITWISE_XOR, Op.LOGICAL_AND, Op.LOGICAL_OR, Op.I_EQUAL,
@@ -219,7 +220,7 @@ class Values:
         made = self.body.result(op, type_id, *words, into=scope.chunk)
         if op in _LOGIC:
             self._logic[made] = op, operands
-        if op in _CONTRACTIBLE or words[1] == Glsl.FMA and op is Op.EXT_INST:
+        if op in _EXACT or (op is Op.EXT_INST and words[1] == Glsl.FMA):
             self.asm.decorate(made, Decoration.NO_CONTRACTION)
         scope.values[key] = made
         self._depth[made] = level

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Union
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import defs, inliner
 
 from aot.analysis.dim_values import DimValues

@@ -38,7 +38,8 @@ class InputTypes:
         unsupported: one line per input that we have no type for.
     """
 
-    def __init__(self, infos: Sequence[Any], shapes: InputShapes, values: Mapping[str, Any]) -> None:
+    def __init__(self, infos: Sequence[Any], shapes: InputShapes,
+                 values: Mapping[str, Any]) -> None:
         self._bound: dict[str, Dim] = {}
         self._taken = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim}
         self.unsupported: list[str] = []

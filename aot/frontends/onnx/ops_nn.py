@@ -216,7 +216,9 @@ def lstm(node: Node) -> Sequence[Value]:
         raise UnsupportedNodeError(f"{reason} is not supported")
     x, w, r = (node.input(i) for i in range(3))
     batch_first = bool(node.int_attr("layout", 0))
-    steps, batch = (x.type.dims[1], x.type.dims[0]) if batch_first else x.type.dims[:2]
+    if x.type.rank != 3:
+        raise node.error(f"x has rank {x.type.rank}, expected 3")
+    steps = x.type.dims[1 if batch_first else 0]
     if node.optional(4) is not None:
         lengths = node.ints(4, "sequence_lens") if isinstance(steps, int) else None
         if lengths is None or set(lengths) - {steps}:
@@ -262,6 +264,7 @@ def depth_to_space(node: Node) -> Value:
     if dims.multiply(inner, size * size) != c:
         raise node.error(f"x has {c} channels, not a multiple of {prod((size, size))}")
     mode = node.str_attr("mode", "DCR")
+    split: tuple[Dim, ...]
     if mode == "DCR":
         split, perm = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
     else:

@@ -189,10 +189,10 @@ def transpose(node: Node) -> Value:
 @onnx_op("Expand", since=8)
 def expand(node: Node) -> Value:
     x = node.input(0)
-    wanted = list(node.dims(1, "shape"))
+    wanted = node.dims(1, "shape")
     rank = max(len(wanted), x.type.rank)
-    old: list[Dim] = [1] * (rank - x.type.rank) + list(x.type.dims)
-    new: list[Dim] = [1] * (rank - len(wanted)) + wanted
+    old = (*(1,) * (rank - x.type.rank), *x.type.dims)
+    new = (*(1,) * (rank - len(wanted)), *wanted)
     # both sides broadcast; dims that may differ are taken for equal, and checked before a run
     result = tuple(a if b == 1 else b if a == 1 or not isinstance(a, int) else a
                    for a, b in zip(old, new, strict=True))
@@ -265,8 +265,8 @@ def _sliced(node: Node, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequen
             stop[d] = _position(end, extent, -1, last)
     for d, step in enumerate(by):
         # an empty slice has one spelling, so that positions stay in range
-        if isinstance(begin[d], int) and isinstance(stop[d], int) and (
-                dims.multiply(dims.add(stop[d], dims.multiply(begin[d], -1)), step)) <= 0:  # type: ignore[operator]
+        first, last = begin[d], stop[d]
+        if isinstance(first, int) and isinstance(last, int) and (last - first) * step <= 0:
             begin[d], stop[d], by[d] = 0, 0, 1
     return node.emit("slice", x, starts=tuple(begin), stops=tuple(stop), steps=tuple(by))
 

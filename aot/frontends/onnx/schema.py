@@ -6,6 +6,8 @@ the user's mistake.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onnx import AttributeProto, defs
 
 from aot.frontends.onnx.table import Node
@@ -47,10 +49,10 @@ def check_node(node: Node, schema: defs.OpSchema) -> None:
         declared = schema.attributes.get(name)
         if declared is None:
             raise node.error(f"has no attribute {name!r} in opset {node.opset}")
-        if found.type != declared.type.value:
-            raise node.error(
-                f"attribute {name!r} is of type {AttributeProto.AttributeType.Name(found.type)}, "
-                f"expected {declared.type.name}")
+        kind = AttributeProto.AttributeType.Name(found.type)
+        wanted = str(declared.type).rpartition(".")[2]
+        if kind != wanted:
+            raise node.error(f"attribute {name!r} is of type {kind}, expected {wanted}")
     _check_types(node, schema)
 
 
@@ -72,7 +74,8 @@ def _check_types(node: Node, schema: defs.OpSchema) -> None:
                              f"{known} as the operands before it")
 
 
-def _check_type(node: Node, number: int, name: str, value: Value, allowed: list[str]) -> None:
+def _check_type(node: Node, number: int, name: str, value: Value,
+                allowed: Sequence[str]) -> None:
     dtype = value.type.dtype
     if f"tensor({_TYPE_NAMES[dtype]})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]

@@ -80,8 +80,8 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
         raise CompileError(f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes "
                            f"{count * dtype.bytes}")
     if dtype is DType.BOOL:
-        return np.frombuffer(raw, np.uint8).reshape(dims) != 0
-    return np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims)
+        return np.asarray(np.frombuffer(raw, np.uint8).reshape(dims) != 0)
+    return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))
 
 
 def _typed(tensor: Any, what: str, dtype: DType, count: int) -> Array:
@@ -120,7 +120,7 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
                                f"{location!r}, which has {size}")
         with path.open("rb") as file:
             file.seek(offset)
-            return file.read(length)
+            return bytes(file.read(length))
     except OSError as error:
         raise CompileError(f"{what} has its data in {location!r}, which can't be read: "
                            f"{error.strerror}") from None
