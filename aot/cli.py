@@ -380,7 +380,8 @@ def _invoke(arguments: list[str]) -> int:
         return 2
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "aotc"
-        message = error.format_message().rstrip(".")
+        message = error.format_message()
+        message = message if message.endswith("...") else message.removesuffix(".")
         _say(f"aotc: error: {message[:1].lower()}{message[1:]}\ntry '{command} --help'")
         return 2
     return 0
@@ -415,10 +416,11 @@ def _fail(error: Exception) -> int:
 def _bug_message(error: Exception) -> str:
     """What a user reads when it is our bug: what happened and which file to send us."""
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
-    text = " ".join(str(error).split()) or "no message"
-    repro = getattr(error, "repro", None) or _write_repro(error)
-    report = f"; please report it with {repro}" if repro else "; please report it"
-    return f"aotc: error: internal error: {kind}{text}{report} ({TRACEBACK_VARIABLE}=1 shows more)"
+    text = f"{kind}{' '.join(str(error).split()) or 'no message'}"
+    if ".repro" not in text:  # a failing pass has written a better one
+        path = _write_repro(error)
+        text += "; this is a bug of aotc, please report it" + (f" with {path}" if path else "")
+    return f"aotc: error: internal error: {text} ({TRACEBACK_VARIABLE}=1 shows more)"
 
 
 def _write_repro(error: Exception) -> Path | None:

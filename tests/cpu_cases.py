@@ -144,6 +144,8 @@ def binary_suites(style: str) -> list[Case]:
         exact, loose = _binary_ops(dtype)
         compares = ["eq", "ne"] if dtype is BOOL else ["eq", "ne", "lt", "le", "gt", "ge"]
         for label, ops, is_exact in (("binary", exact, True), ("extrema", loose, False)):
+            if not ops:
+                continue
             results = [(f"r_{o}", dtype, lambda args, o=o: op(o, *args)) for o in ops]
             if label == "binary":
                 results += [(f"r_{o}", BOOL, lambda args, o=o: op(o, *args)) for o in compares]
@@ -159,7 +161,7 @@ def binary_suites(style: str) -> list[Case]:
 
 def _binary_ops(dtype: DType) -> tuple[list[str], list[str]]:
     if dtype is BOOL:
-        return ["and", "or", "xor"], ["min", "max"]
+        return ["and", "or", "xor"], []
     if dtype.is_float:
         return ["add", "sub", "mul", "div"], ["min", "max"]
     return (["add", "sub", "mul", "div", "floordiv", "floormod", "and", "or", "xor"],

@@ -28,7 +28,7 @@ class Case:
         inputs: operand arrays in order; None where absent.
         constant: positions of operands that are initializers.
         outputs: how many outputs are asked for; 0 skips one.
-        is_symbolic: whether the op can be imported with all input dims unknown.
+        is_symbolic: whether the op can be imported with input dims unknown.
     """
 
     op: str
@@ -54,7 +54,9 @@ class Case:
             if number in self.constant:
                 initializers.append(numpy_helper.from_array(array, name))
                 continue
-            shape = [f"{name}_s{d}" if symbolic else n for d, n in enumerate(array.shape)]
+            # an extent of 1 may be there to broadcast, which an unknown dim never is
+            shape = [f"{name}_s{d}" if symbolic and n != 1 else n
+                     for d, n in enumerate(array.shape)]
             infos.append(helper.make_tensor_value_info(
                 name, helper.np_dtype_to_tensor_dtype(array.dtype), shape))
         return graph_model([node], infos, [f"y{i}" for i in range(self.outputs)], initializers,

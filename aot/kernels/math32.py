@@ -108,6 +108,16 @@ def _at_most(x: _V, high: float) -> _V:
     return (x > high).choose(high, x)
 
 
+def _with_sign(magnitude: _V, x: _V) -> _V:
+    """`magnitude`, which is not negative, with the sign of `x`."""
+    return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits()
+
+
+def _head(x: _V) -> _V:
+    """The first 12 bits of `x`: a product of two heads is exact."""
+    return (x.bits(U32) & 0xFFFFF000).float_bits()
+
+
 # exp(r) = 1 + r + r^2 p(r) on |r| <= 1.003 ln(2)/2, relative error 2^-28.2.
 _EXP = (0.499999933333404782, 0.166665189382590815, 0.0416684079989498955, 0.00836892182546909977,
         0.00138141730791947443)
@@ -202,33 +212,35 @@ _TANH_Q = (1.0, 0.113102680224039346, 0.0012060846160062302, 1.22692934291379174
 
 
 def tanh(a: Expr) -> Expr:
-    """At most 2.5 ulp, never beyond 1.
+    """At most 2 ulp, never beyond 1.
 
-    From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 2 t / (1 + t^2) = n d / (d^2 + n^2 / 4): one
-    division, and the closer the result is to 1, the less an error of t counts in it.
+    From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 1 - (1 - t)^2 / (1 + t^2), with one division:
+    1 - (d - n / 2)^2 / (d^2 + n^2 / 4). The closer that is to 1, the less errors in t count.
     """
-    x = _at_most(_at_least(_V(a), -9.2), 9.2)
-    u = x * x
-    cube = x * u
-    n, d = cube.fma(_polynomial(u, _TANH_P), x), _polynomial(u, _TANH_Q)
-    large = _at_most(_at_least(n * d / (n * 0.25).fma(n, d * d), -1.0), 1.0)
-    small = cube.fma(_polynomial(u, _TANH_SMALL), x)
-    return (x.abs() < _TANH_SMALL_END).choose(small, large).e
+    x = _V(a)
+    size = _at_most(x.abs(), 9.2)
+    u = size * size
+    cube = size * u
+    n, d = cube.fma(_polynomial(u, _TANH_P), size), _polynomial(u, _TANH_Q)
+    rest = n.fma(-0.5, d)
+    large = _V(Const(F32, 1.0)) - rest * rest / (n * 0.25).fma(n, d * d)
+    small = cube.fma(_polynomial(u, _TANH_SMALL), size)
+    return _with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
 
 
-# erf(x) = x + x p(x^2) on |x| <= 1.5, relative error 2^-26.0.
-_ERF_SMALL = (0.128379150436768105, -0.376125484832037777, 0.112829692969578701,
-              -0.0268371733660391719, 0.00517283333628344194, -0.00080461680257728086,
-              0.0000920504829809042296, -5.66534011365663949e-6)
-_ERF_SMALL_END = 1.5
-# erf(x) = p(x - 2.75) on 1.5 <= x <= 4, error 2^-26.6: about its middle the polynomial's first
+# erf(x) = x + x p(x^2) on |x| <= 1.25, relative error 2^-29.9.
+_ERF_SMALL = (0.128379165975530425, -0.376126300445180823, 0.112836750290314382,
+              -0.0268602475558948758, 0.00520901638154511604, -0.000833957078105413776,
+              0.00010393880981065046, -7.57297271376276416e-6)
+_ERF_SMALL_END = 1.25
+# erf(x) = p(x - 2.625) on 1.25 <= x <= 4, error 2^-28.0: about its middle the polynomial's first
 # term is nearly all of it, so that rounding in the others does not show.
-_ERF_LARGE = (0.999899376255607679, 0.000586176704964856612, -0.00161216115549898216,
-              0.0027622211513515482, -0.00325906431316040621, 0.00274625809688786487,
-              -0.00165386733689122344, 0.000667443472567982828, -0.0000952477393185102851,
-              -0.0000947084379191746831, 0.0000611017512154032267, -3.27920811956086249e-6,
-              -4.35952002549967116e-6)
-_ERF_LARGE_CENTRE = 2.75
+_ERF_LARGE = (0.999794625381684382, 0.00114783767672047742, -0.00301323260160285532,
+              0.00489111249641988829, -0.0054137974571268007, 0.00421421967758713757,
+              -0.00224821404819820905, 0.000689534132214019739, 0.000036076893273312013,
+              -0.000163190746281891624, 0.0000739077573293899964, -3.36962138287370508e-6,
+              -7.64551217334171883e-6, 1.8445768896939266e-6)
+_ERF_LARGE_CENTRE = 2.625
 
 
 def erf(a: Expr) -> Expr:
@@ -238,8 +250,7 @@ def erf(a: Expr) -> Expr:
     u = size * size
     small = size.fma(_polynomial(u, _ERF_SMALL), size)
     large = _polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
-    magnitude = (size < _ERF_SMALL_END).choose(small, large)
-    return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits().e
+    return _with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
 
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
@@ -247,8 +258,8 @@ def erf(a: Expr) -> Expr:
 _SIN = (-0.166666664854683696, 0.00833331605378880523, -0.000198361151284473592,
         2.69480999045358114e-06)
 _COS = (0.0416665738836042839, -0.00138846751770071414, 2.42002999922102264e-05)
-# pi/2 less its nearest f32.
-_HALF_PI_LOW = -4.37113900018624283e-08
+_HALF_PI = math.pi / 2
+_HALF_PI_HEAD = 1.5703125  # its first 12 bits
 # The first 199 bits of 2/pi, with 25 zeros before them.
 _TWO_OVER_PI = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
 
@@ -308,9 +319,10 @@ def _reduce(x: _V) -> tuple[_V, _V]:
     fraction, rest = fraction ^ sign, rest ^ sign
     high = _V(Cast((fraction >> 8).bits().e, F32))
     low = _V(Cast((((fraction & 0xFF) << 23) | (rest >> 9)).bits().e, F32))
-    half_pi = math.pi / 2
-    high_part = high.fma(_HALF_PI_LOW * 2.0**-24, low * (half_pi * 2.0**-55))
-    r = high.fma(half_pi * 2.0**-24, high_part)
+    head = _head(high)
+    tail = low.fma(_HALF_PI * 2.0**-55, (high - head) * (_HALF_PI * 2.0**-24))
+    tail = head.fma((_HALF_PI - _HALF_PI_HEAD) * 2.0**-24, tail)
+    r = head.fma(_HALF_PI_HEAD * 2.0**-24, tail)
     r = (r.bits(U32) | (sign & _SIGN)).float_bits()
     is_reduced = x >= 1.0
     return is_reduced.choose(r, x), is_reduced.choose(quadrant, 0)
@@ -351,11 +363,6 @@ _POW_SCALE_HIGH = 0.961669921875  # its first 12 bits
 # 2^z = 1 + z p(z) on |z| <= 0.502, relative error 2^-28.4.
 _EXP2 = (0.693147216021335998, 0.240226528467395042, 0.0555030851461931741, 0.00961768410877397265,
          0.00134073810419713111, 0.000155966166224565153)
-
-
-def _head(x: _V) -> _V:
-    """The first 12 bits of `x`: a product of two heads is exact."""
-    return (x.bits(U32) & 0xFFFFF000).float_bits()
 
 
 def _log2_pair(x: _V) -> tuple[_V, _V]:

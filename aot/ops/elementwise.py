@@ -176,7 +176,7 @@ RELU = _unary("relu", "max(x, 0); NaN stays.", lambda x: np.maximum(x, x.dtype.t
 def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
             dtypes: frozenset[DType], of_dims: Callable[[Dim, Dim], Dim] | None = None, *,
             compare: bool = False, commutes: bool = False, low: float = -2.0, high: float = 2.0,
-            is_cheap: bool = True) -> OpRecord:
+            is_cheap: bool = True, clamps: bool = False) -> OpRecord:
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         if of_dims is not None and ds.has_dims(*inputs):
             result = ds.map_dims(of_dims, *inputs)
@@ -190,7 +190,8 @@ def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
         a, b = (t.with_dtype(DType.BOOL if dtypes == BOOL else DType.I32) for t in (a, b))
     return register(OpRecord(
         name=name, summary=summary,
-        operands=(Operand("a", dtypes), Operand("b", dtypes, same_as="a")),
+        operands=(Operand("a", dtypes, clamps=clamps),
+                  Operand("b", dtypes, same_as="a", clamps=clamps)),
         infer=_to_bool if compare else _same_dtype, reference=reference,
         compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
         kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_commutative=commutes, is_cheap=is_cheap,
@@ -215,9 +216,9 @@ DIV = _binary("div", "a / b; integers truncate towards zero.", _div, "div", NUMB
 POW = _binary("pow", "a to the power b, as C's powf.", _wide(np.power), "pow", FLOATS,
               low=0.25, high=3.0, is_cheap=False)
 MINIMUM = _binary("minimum", "The smaller; NaN if either is.", np.minimum, "min", NUMBERS,
-                  dims.minimum, commutes=True)
+                  dims.minimum, commutes=True, clamps=True)
 MAXIMUM = _binary("maximum", "The larger; NaN if either is.", np.maximum, "max", NUMBERS,
-                  dims.maximum, commutes=True)
+                  dims.maximum, commutes=True, clamps=True)
 EQUAL = _binary("equal", "a == b", np.equal, "eq", ANY, ds.is_equal, compare=True, commutes=True)
 LESS = _binary("less", "a < b", np.less, "lt", NUMBERS, ds.is_less, compare=True)
 LESS_EQUAL = _binary("less_equal", "a <= b", np.less_equal, "le", NUMBERS, ds.is_less_equal,

@@ -68,6 +68,7 @@ class Operand:
     kind: "required", "optional" (may be None) or "variadic" (last, one or more).
     same_as: name of an operand whose dtype this one must have.
     is_mixed: variadic operands may differ in dtype.
+    clamps: an integer beyond a narrower dtype means what that dtype's last value means.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Operand:
     kind: str = "required"
     same_as: str | None = None
     is_mixed: bool = False
+    clamps: bool = False
 
 
 _REQUIRED = object()

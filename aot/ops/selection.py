@@ -159,7 +159,7 @@ def _gather_compute(call: Call) -> Sequence[Compute]:
 GATHER = register(OpRecord(
     name="gather",
     summary="Slices of data along axis by number; negative counts from the end, outside clamps.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS)),
+    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
     attributes=(Attribute("axis", "int", 0, "not negative"),),
     constraints=(
         Constraint("axis is a dim of data, not negative", _axis_is_a_dim),

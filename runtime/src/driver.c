@@ -56,16 +56,17 @@ aot_status_t aot_variant_choose(const aot_module_t *module, const aot_program_op
   if (was_wanted) {
     return aot_fail(error, AOT_ERROR_UNSUPPORTED, "no variant runs on this machine: %s", why.bytes);
   }
+  if (module->variant_count == 0) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "the module has no variants");
+  }
   for (uint32_t i = 0; i < module->variant_count; ++i) {
     aot_text_append(&why, "%s%s (%s)", i > 0 ? ", " : "", module->variants[i].target,
                     device_name(module->variants[i].device));
   }
-  return aot_fail(
-      error, AOT_ERROR_NOT_FOUND, "no variant for %s%s%s, the module has %s",
-      options->device == AOT_DEVICE_ANY   ? "target "
-      : options->device == AOT_DEVICE_CPU ? "the cpu"
-                                          : "vulkan",
-      options->device != AOT_DEVICE_ANY && options->target != NULL ? " and target " : "",
-      options->target != NULL ? options->target : "",
-      module->variant_count > 0 ? why.bytes : "none");
+  const char *device = options->device == AOT_DEVICE_CPU      ? "the cpu"
+                       : options->device == AOT_DEVICE_VULKAN ? "vulkan"
+                                                              : "any device";
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no variant for %s%s%s, the module has %s", device,
+                  options->target != NULL ? " and target " : "",
+                  options->target != NULL ? options->target : "", why.bytes);
 }

@@ -104,11 +104,9 @@ def binary(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, dtype: D
         is_nonnegative: both operands are known not to be negative.
     """
     if dtype is DType.BOOL:
-        name = {"and": "and", "min": "and", "mul": "and", "or": "or", "max": "or", "add": "or",
-                "xor": "xor"}.get(op)
-        if name is None:
+        if op not in ("and", "or", "xor"):
             raise InternalError(f"{op} of bools")
-        return asm.op(name, a, b)
+        return asm.op(op, a, b)
     if dtype.is_float:
         return _float_binary(asm, traits, op, a, b, dtype)
     match op:
@@ -172,14 +170,14 @@ def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DTy
     """`a * b + c`: one rounding where the target has the instruction, else two."""
     if not dtype.is_float:
         return asm.op("add", asm.op("mul", a, b), c)
+    if not traits.has_fma:
+        product = _float_binary(asm, traits, "mul", a, b, dtype)
+        return _float_binary(asm, traits, "add", product, c, dtype)
     if dtype is DType.F16 and not traits.has_half_math:
         wide = [half_to_float(asm, traits, x) for x in (a, b, c)]
-        # The product is exact in f32, so only the sum and the way back round.
-        total = asm.op("fadd", asm.op("fmul", wide[0], wide[1]), wide[2])
+        total = asm.call("llvm.fma", wide[0].type, wide, wide[0].type.mangled)
         return convert(asm, traits, total, DType.F32, DType.F16)
-    if traits.has_fma:
-        return asm.call("llvm.fma", a.type, [a, b, c], a.type.mangled)
-    return asm.op("fadd", asm.op("fmul", a, b), c)
+    return asm.call("llvm.fma", a.type, [a, b, c], a.type.mangled)
 
 
 def divide(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, *,

@@ -75,7 +75,23 @@ def _parsed(model: ModelLike) -> onnx.ModelProto:
             raise CompileError("is not an ONNX model: the protobuf is broken") from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise CompileError("is not an ONNX model: it has no graph or no IR version")
+    if not _has_only_text(proto):
+        raise CompileError("is not an ONNX model: a name in it is not UTF-8")
     return proto
+
+
+def _has_only_text(proto: onnx.ModelProto) -> bool:
+    """Whether all strings decode; protobuf gives the others as bytes, without a word."""
+    stack: list[Any] = [proto]
+    while stack:
+        for descriptor, value in stack.pop().ListFields():
+            if descriptor.type == descriptor.TYPE_MESSAGE:
+                stack.extend([value] if hasattr(value, "ListFields") else value)
+            elif descriptor.type == descriptor.TYPE_STRING:
+                texts = [value] if isinstance(value, (str, bytes)) else value
+                if any(isinstance(text, bytes) for text in texts):
+                    return False
+    return True
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
