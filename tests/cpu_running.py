@@ -105,6 +105,11 @@ def make_job(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, 
         values[buffer.offset.name] = len(image)
         places[buffer.name] = (name, len(image), len(data))
         image += data
+    for name, image in classes.items():
+        # Memory ends where a page ends: its start is aligned where its size is.
+        widest = max((b.dtype.bytes for b in kernel.buffers if b.binding.name.lower() == name),
+                     default=1)
+        image += POISON * (-len(image) % widest)
     return Job(kernel, target, classes, values, places)
 
 

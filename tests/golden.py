@@ -20,27 +20,33 @@ class Case:
     """A case file.
 
     Attributes:
-        settings: the `# key: value` lines in front; other comments are for the reader.
+        settings: values of the `# key: value` lines in front, by key; other comments are for the
+            reader.
         before: the text above the separator, comments included.
         after: what is below it; "" in a case that was never blessed.
     """
 
     path: Path
-    settings: dict[str, str]
+    settings: dict[str, list[str]]
     before: str
     after: str
 
     @staticmethod
     def read(path: Path) -> Case:
         before, _, after = path.read_text(encoding="utf-8").partition(SEPARATOR)
-        settings: dict[str, str] = {}
+        settings: dict[str, list[str]] = {}
         for line in before.splitlines():
             if not line.startswith("#"):
                 break
             key, colon, value = line[1:].partition(":")
             if colon and " " not in key.strip():
-                settings[key.strip()] = value.strip()
+                settings.setdefault(key.strip(), []).append(value.strip())
         return Case(path, settings, before, after)
+
+    def one(self, key: str, default: str = "") -> str:
+        """The value of a setting that is given at most once."""
+        (value,) = self.settings.get(key, [default])
+        return value
 
 
 def cases(group: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The assembler's modules: section order, uniquing, structured control flow, numbers of the table."""
+"""The assembler's modules: section order, uniquing, control flow, numbers of the table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-
 import vulkan_running
+from vulkan_kernels import CASES
+
 from aot.backends.vulkan import spirv
 from aot.backends.vulkan.assembler import Assembler, FunctionBody, instruction, string_words
 from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
 from aot.errors import InternalError
-from vulkan_kernels import CASES
 
 # Each opcode's section (specification 2.4); everything else stands in the function.
 SECTIONS = {Op.CAPABILITY: 0, Op.EXT_INST_IMPORT: 1, Op.MEMORY_MODEL: 2, Op.ENTRY_POINT: 3,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hard_kernels import HARD_KERNELS, HardKernel, class_buffers, results_of
-
 import vulkan_device
 import vulkan_running
+from hard_kernels import HARD_KERNELS, HardKernel, class_buffers, results_of
+
 from aot.ir.dims import evaluate
 from aot.ir.types import DType
 from aot.kernels.ir import BufferClass

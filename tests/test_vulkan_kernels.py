@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-
 import vulkan_device
 import vulkan_running
-from aot.backends.vulkan.shader import Shader
 from vulkan_kernels import CASES, Array, Case
+
+from aot.backends.vulkan.shader import Shader
 
 pytestmark = pytest.mark.vulkan
 

@@ -277,7 +277,8 @@ def mean_and_count(rows: int = 40, columns: int = 23) -> Case:
     """Reductions by a serial loop a lane, with vector partial sums and a branch that carries."""
     b = KernelBuilder("mean_and_count")
     x = tensor(b, "x", F32, INPUTS, rows, columns * 4)
-    mean, positive = tensor(b, "mean", F32, OUTPUTS, rows), tensor(b, "positive", I32, OUTPUTS, rows)
+    mean = tensor(b, "mean", F32, OUTPUTS, rows)
+    positive = tensor(b, "positive", I32, OUTPUTS, rows)
     partial, count = b.scratch("partial", F32, (4,)), b.scratch("count", I32, (1,))
 
     def one(i: Expr, inside: Expr) -> tuple[Stmt, ...]:
@@ -408,7 +409,8 @@ def casts() -> Case:
         info = np.iinfo(dtype)
         exact = np.nan_to_num(np.trunc(special.astype(np.float64)), nan=0, posinf=1e30,
                               neginf=-1e30)
-        return np.clip(exact, info.min, info.max).astype(np.int64).astype(dtype)
+        whole = np.clip(exact, info.min, info.max).astype(np.int64)
+        return np.asarray(whole.astype(dtype))
 
     wholes = np.random.default_rng(11).integers(-2**31, 2**31, count).astype(np.int32)
     wholes[:4] = [16777217, 16777219, -16777217, -2**31]

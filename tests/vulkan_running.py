@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import vulkan_device
 from numpy.typing import NDArray
 
-import vulkan_device
 from aot import target as targets
 from aot.backends.vulkan.emit import compile_kernel
 from aot.backends.vulkan.shader import Shader

@@ -45,40 +45,42 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[S
             width //= 2
     if width == 1:
         return nest.grid(axes, lambda values: body(values, 1, None), 1)
-    chunk = _chunk(inner.extent, width)
-    pieces = dims.ceil_divide(inner.extent, chunk)
+    def row(values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt]:
+        """`count` elements from `start`: vectors, then what is left one by one."""
+        def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
+            return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
 
-    def vectors(values: dict[Var, Expr], start: Expr) -> list[Stmt]:
-        def one(o: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            base = nest.let(expr.add(start, expr.mul(o, expr.index(width))), stmts, "base")
-            full = [nest.spread(width, lambda lane: body(
-                {**values, inner.var: expr.add(base, lane)}, width, lane))]
-            if dims.modulo(inner.extent, width) == 0 and dims.modulo(inner.extent, chunk) == 0:
-                return stmts + full
-            end = expr.index(inner.extent)
-            last = nest.serial(width, lambda t: [If(
-                expr.binary("lt", expr.add(base, t), end),
-                tuple(body({**values, inner.var: expr.add(base, t)}, 1, None)))], "t")
-            fits = expr.binary("le", expr.add(base, expr.index(width)), end)
-            return [*stmts, If(fits, tuple(full), tuple(last))]
+        full = dims.floor_divide(count, width)
+        out = nest.serial(full, lambda o: [nest.spread(width, lambda lane: element(
+            expr.add(expr.mul(o, expr.index(width)), lane), width, lane))], "o")
+        done = expr.index(dims.multiply(full, width))
+        return out + nest.serial(dims.modulo(count, width), lambda t: element(
+            expr.add(done, t), 1, None), "t")
 
-        return nest.serial(dims.ceil_divide(min(chunk, inner.extent) if isinstance(
-            inner.extent, int) else chunk, width), one, "o")
-
-    if pieces == 1:
-        return nest.grid(outer, lambda values: vectors(values, expr.index(0)), inner.extent)
+    if _is_one_piece(inner.extent, outer):
+        return nest.grid(outer, lambda values: row(values, expr.index(0), inner.extent),
+                         inner.extent)
     piece = nest.builder.var("piece")
-    start = expr.mul(piece, expr.index(chunk))
-    rows = nest.grid(outer, lambda values: vectors(values, start), GRAIN, first=1)
-    return (For(piece, pieces, LoopKind.WORKGROUP, rows, axis=0),)
+    start = expr.mul(piece, expr.index(GRAIN))
+    end = expr.index(inner.extent)
+    is_full = expr.binary("le", expr.add(start, expr.index(GRAIN)), end)
+
+    def rows(values: dict[Var, Expr]) -> list[Stmt]:
+        whole = row(values, start, GRAIN)
+        rest = dims.modulo(inner.extent, GRAIN)
+        if rest == 0:
+            return whole
+        return [If(is_full, tuple(whole), tuple(row(values, start, rest)))]
+
+    inside = nest.grid(outer, rows, GRAIN, first=1)
+    pieces = dims.ceil_divide(inner.extent, GRAIN)
+    return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
 
 
-def _chunk(extent: Dim, width: int) -> int:
-    """Elements of the innermost dim that one workgroup does: a multiple of the width."""
-    if isinstance(extent, int) and extent <= 2 * GRAIN:
-        return -(-extent // width) * width
-    return GRAIN
+def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
+    """Whether a workgroup takes the innermost dim whole: it is short, or there are other dims to
+    make workgroups of."""
+    return extent <= 2 * GRAIN if isinstance(extent, int) else bool(outer)
 
 
 def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[Stmt, ...]:
@@ -108,7 +110,7 @@ def schedule_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     reduces = reduces_of(output.value)
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
-    if depends and not (nest.is_gpu and False) and _prefers_output_lanes(depends, inner):
+    if depends and _prefers_output_lanes(depends, inner):
         return _lanes_over_results(nest, output, reduces)
     return _lanes_over_reduction(nest, output, reduces, is_row=bool(inner) and not depends)
 

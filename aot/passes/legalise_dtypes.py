@@ -91,6 +91,8 @@ class _Narrowing:
                 Rewriter(function).erase(op)
 
     def is_touched(self, op: Op) -> bool:
+        if not op.operands and all(u.record.is_terminator for v in op.results for u in v.users):
+            return False  # known, and computed with nowhere
         return any(v in self.values for v in op.operands if v is not None) or any(
             v.type.dtype in self.dtypes for v in op.results)
 

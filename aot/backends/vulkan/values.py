@@ -327,7 +327,7 @@ class Values:
         """`a // b`, rounding down, and no division where `a` shows that it needs none."""
         divisor = b.number
         if divisor is None:
-            return self._divide(a, b)[0]
+            return self._quotient(a, b)
         if divisor <= 0:
             raise InternalError(f"an index is divided by {divisor}")
         whole = Linear(tuple((v, c // divisor) for v, c in a.terms if c % divisor == 0),
@@ -336,39 +336,47 @@ class Values:
         low, high = self.range_of(rest)
         if low is not None and high is not None and low // divisor == high // divisor:
             return whole + Linear((), low // divisor)
-        return whole + self._divide(rest, b)[0]
+        return whole + self._quotient(rest, b)
 
     def floor_modulo(self, a: Linear, b: Linear) -> Linear:
         """`a - a // b * b`, in 0..b-1."""
         divisor = b.number
         if divisor is None:
-            return self._divide(a, b)[1]
+            return self._remainder(a, b)
         if divisor <= 0:
             raise InternalError(f"an index is divided by {divisor}")
         rest = Linear(tuple((v, c) for v, c in a.terms if c % divisor), a.constant % divisor)
         low, high = self.range_of(rest)
         if low is not None and high is not None and low // divisor == high // divisor:
             return rest - Linear((), low // divisor * divisor)
-        return self._divide(rest, b)[1]
+        return self._remainder(rest, b)
 
-    def _divide(self, a: Linear, b: Linear) -> tuple[Linear, Linear]:
-        """Quotient and remainder, rounding down."""
-        (low, high), (least, most) = self.range_of(a), self.range_of(b)
-        divisor, u32 = b.number, self.asm.u32
-        x, y = self.id_of(a), self.id_of(b)
-        if divisor is not None and divisor & (divisor - 1) == 0:
-            shift = self.u32(divisor.bit_length() - 1)
-            quotient = self.pure(Op.SHIFT_RIGHT_ARITHMETIC, u32, x, shift)
-            rest = self.pure(Op.BITWISE_AND, u32, x, self.u32(divisor - 1))
-        elif low is not None and low >= 0 and least is not None and least >= 0:
+    def _quotient(self, a: Linear, b: Linear) -> Linear:
+        dividend, (least, most) = self.range_of(a), self.range_of(b)
+        x, y, u32 = self.id_of(a), self.id_of(b), self.asm.u32
+        shift = _shift_of(b)
+        if shift is not None:
+            quotient = self.pure(Op.SHIFT_RIGHT_ARITHMETIC, u32, x, self.u32(shift))
+        elif _is_natural(dividend) and _is_natural((least, most)):
             quotient = self.pure(Op.U_DIV, u32, x, y)
-            rest = self._rest(x, quotient, y)
         else:
-            quotient, rest = self.signed_floor_division(x, y)
+            quotient = self.signed_floor_division(x, y)[0]
         if least is not None and least >= 0:
-            self.remember(quotient, _quotient_range((low, high), max(least, 1), most))
+            self.remember(quotient, _quotient_range(dividend, max(least, 1), most))
+        return self.atom(quotient)
+
+    def _remainder(self, a: Linear, b: Linear) -> Linear:
+        least, most = self.range_of(b)
+        x, y, u32 = self.id_of(a), self.id_of(b), self.asm.u32
+        if _shift_of(b) is not None:
+            rest = self.pure(Op.BITWISE_AND, u32, x, self.u32(b.constant - 1))
+        elif _is_natural(self.range_of(a)) and _is_natural((least, most)):
+            rest = self._rest(x, self.pure(Op.U_DIV, u32, x, y), y)
+        else:
+            rest = self.signed_floor_division(x, y)[1]
+        if least is not None and least >= 0:
             self.remember(rest, (0, None if most is None else most - 1))
-        return self.atom(quotient), self.atom(rest)
+        return self.atom(rest)
 
     def _rest(self, x: int, quotient: int, y: int) -> int:
         product = self.pure(Op.I_MUL, self.asm.u32, quotient, y)
@@ -428,6 +436,17 @@ def _product(a: Interval, b: Interval) -> Interval:
         return UNKNOWN
     corners = [x * y for x in (a[0], a[1]) for y in (b[0], b[1])]
     return min(corners), max(corners)
+
+
+def _shift_of(divisor: Linear) -> int | None:
+    """n where the divisor is the number 2^n; shifting and masking round down for every sign."""
+    number = divisor.number
+    is_power = number is not None and number > 0 and number & (number - 1) == 0
+    return number.bit_length() - 1 if is_power and number is not None else None
+
+
+def _is_natural(interval: Interval) -> bool:
+    return interval[0] is not None and interval[0] >= 0
 
 
 def _quotient_range(dividend: Interval, least: int, most: int | None) -> Interval:

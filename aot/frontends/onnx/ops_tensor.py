@@ -77,8 +77,9 @@ def range_(node: Node) -> Value:
         counter = node.cast(node.emit("range", size=count), dtype)
         scaled = node.emit("mul", counter, node.scalar(step, dtype))
         return node.emit("add", scaled, node.scalar(start, dtype))
-    (first,), (last,) = node.dims(0, "start"), node.dims(1, "limit")
-    (by,) = node.ints(2, "delta")
+    first, last, by = node.dim(0, "start"), node.dim(1, "limit"), node.dim(2, "delta")
+    if isinstance(by, DimExpr):
+        raise UnsupportedNodeError("operand 2 (delta) depends on the input's shape")
     if by == 0:
         raise node.error("delta is 0")
     span = dims.add(last, dims.multiply(first, -1))
@@ -328,6 +329,8 @@ def split(node: Node) -> list[Value]:
     if node.optional(1) is not None:
         return _split(node, axis, node.dims(1, "split"))
     count = node.int_attr("num_outputs", len(node.outputs))
+    if count != len(node.outputs):
+        raise node.error(f"has {len(node.outputs)} outputs, but attribute 'num_outputs' is {count}")
     return _split(node, axis, _equal_parts(node, axis, count))
 
 

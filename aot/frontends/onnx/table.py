@@ -119,10 +119,19 @@ class Node:
             raise UnsupportedNodeError(f"operand {index} ({what}) depends on the input's shape")
         return tuple(int(v) for v in found)
 
+    def dim(self, index: int, what: str) -> Dim:
+        """As `dims`, where there must be one element."""
+        found = self.dims(index, what)
+        if len(found) != 1:
+            raise self.error(f"operand {index} ({what}) has {len(found)} elements, expected 1")
+        return found[0]
+
     def number(self, index: int, what: str) -> float | int | bool:
         """The one element of an operand that is known."""
         found = self.values.known(self.input(index))
-        if found is None or found.dtype == object or found.size != 1:
+        if found is not None and found.size != 1:
+            raise self.error(f"operand {index} ({what}) has {found.size} elements, expected 1")
+        if found is None or found.dtype == object:
             raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
         value: float | int | bool = found.reshape(()).item()
         return value

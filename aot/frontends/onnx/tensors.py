@@ -6,6 +6,7 @@ model's folder are never read.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,10 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     dims = [int(d) for d in tensor.dims]
     if min(dims, default=0) < 0:
         raise CompileError(f"{what} has dims {dims}: a dim is negative")
-    count = 1
-    for dim in dims:
-        count *= dim
+    count = math.prod(dims)
+    # numpy refuses more, and counts the dims beside an empty one too
+    if len(dims) > 32 or math.prod(max(d, 1) for d in dims) * dtype.bytes >= 1 << 62:
+        raise CompileError(f"{what} has dims {dims}: that is more than fits into memory")
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = _external_bytes(tensor, what, folder, count * dtype.bytes)

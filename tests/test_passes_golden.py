@@ -1,0 +1,82 @@
+"""Each graph pass on tiny inputs: exact text, valid IR, and the same results as before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from golden import Case, case_id, cases, check_case
+from graphs import assert_same_results
+
+from aot import target
+from aot.errors import CompileError, UnsupportedError
+from aot.frontends.text import import_text
+from aot.ir.core import Module
+from aot.ir.text import print_module
+from aot.ir.types import DType
+from aot.ir.verifier import verify
+from aot.options import CompileOptions
+from aot.passes import Pass, PassContext, run_passes
+from aot.passes.bind import BIND
+from aot.passes.canonicalize import CANONICALIZE
+from aot.passes.cse import CSE
+from aot.passes.dce import DCE
+from aot.passes.fold_constants import FOLD_CONSTANTS
+from aot.passes.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.switches import Switches
+
+PASSES: dict[str, Pass] = {p.name: p for p in (BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS,
+                                               LEGALISE_DTYPES)}
+GROUPS = tuple(PASSES)
+
+
+def make_context(case: Case) -> PassContext:
+    shapes: dict[str, tuple[int | str | None, ...]] = {}
+    for item in case.settings.get("input-shape", []):
+        name, _, dims = item.partition("=")
+        shapes[name] = tuple(int(d) if d.lstrip("-").isdecimal() else d for d in dims.split("x"))
+    values = {item.partition("=")[0]: json.loads(item.partition("=")[2])
+              for item in case.settings.get("input-value", [])}
+    options = CompileOptions(input_shapes=shapes, input_values=values,
+                             optimize=case.one("optimize", "balanced"))
+    lacks = {DType(name) for name in case.one("lacks").split()}
+    everything = tuple(d for d in DType if d is not DType.INDEX and d not in lacks)
+    device = dataclasses.replace(target.load("x86-64-v2"), name="test", dtypes=everything)
+    return PassContext(options, device, Switches(is_verifying_each=True))
+
+
+def run_case(case: Case) -> str:
+    before, module = (import_text(case.before) for _ in range(2))
+    steps = [PASSES[name.strip()] for name in case.one("passes").split(",")]
+    context = make_context(case)
+    try:
+        run_passes(module, steps, context)
+    except (CompileError, UnsupportedError) as error:
+        return "".join(f"# error: {line}\n" for line in str(error).splitlines())
+    verify(module)
+    check_results(before, module, context, float(case.one("tolerance", "0")))
+    return print_module(module, elide_blobs=True)
+
+
+def check_results(before: Module, after: Module, context: PassContext,
+                  tolerance: float) -> None:
+    types = {v.name: v.type for v in before.main.inputs}
+    fixed: dict[str, Any] = {}
+    for name, value in context.options.input_values.items():
+        array = np.asarray(value, types[name].dtype.numpy)
+        fixed[name] = np.full(types[name].shape, array) if array.ndim == 0 else array
+    assert_same_results(before, after, fixed=fixed, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("path", [p for g in GROUPS for p in cases(f"passes/{g}")], ids=case_id)
+def test_golden(path: Path, bless: bool) -> None:
+    check_case(path, run_case, bless=bless)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_pass_has_cases(group: str) -> None:
+    assert cases(f"passes/{group}")

@@ -1,0 +1,56 @@
+"""What lowering makes for vulkan-1.1 runs on every software driver: ops' samples, small graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import test_lowering as lowering_tests
+import vulkan_device
+import vulkan_running
+from vulkan_kernels import Array
+
+from aot.ir.builder import Builder
+from aot.ir.types import DType
+from aot.kernels.ir import Kernel
+from aot.ops.record import REGISTRY, Kind
+
+pytestmark = pytest.mark.vulkan
+
+# Arithmetic on 64-bit elements is legalised away before kernels are lowered.
+_WIDE = (DType.I64, DType.U64, DType.F64)
+SAMPLES = [
+    param for param in lowering_tests.SAMPLES
+    if not (REGISTRY[str(param.values[0])].kind is Kind.REDUCTION and any(
+        t is not None and t.dtype in _WIDE
+        for t in REGISTRY[str(param.values[0])].samples[int(str(param.values[1]))].operands))]
+
+
+@pytest.fixture(params=vulkan_device.DRIVERS)
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine that the checks of lowering run kernels on, in place of the interpreter."""
+    name = str(request.param)
+
+    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        results = vulkan_running.run_on(name, kernel, buffers, params)
+        for buffer, array in results.items():
+            buffers[buffer][...] = array.reshape(buffers[buffer].shape)
+
+    monkeypatch.setattr(lowering_tests, "engine", engine)
+    return name
+
+
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_every_sample_of_every_op(name: str, number: int, driver: str) -> None:
+    lowering_tests.test_every_sample_of_every_op_lowers(name, number, "vulkan-1.1")
+
+
+@pytest.mark.parametrize("graph", sorted(lowering_tests.GRAPHS))
+def test_small_graphs(graph: str, driver: str) -> None:
+    make, shapes = lowering_tests.GRAPHS[graph]
+    b = Builder()
+    dispatches = make(b)
+    rng = np.random.RandomState(5)
+    inputs = [rng.randn(*shape).astype(np.float32) for shape in shapes]
+    lowering_tests.check(b.function(), inputs, "vulkan-1.1", dispatches)
