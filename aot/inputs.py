@@ -78,7 +78,9 @@ def _shape(tensor: TensorInfo, given: Sequence[int] | None) -> tuple[int, ...]:
         elif axis == 0:
             shape.append(max(low, 1))
         else:
-            raise CompileError(f"input {tensor}: axis {axis} is not known, give a shape for it")
+            raise CompileError(
+                f"input {tensor}: axis {axis} is open: give a shape with --shape {tensor.name}=..."
+            )
     return tuple(shape)
 
 

@@ -103,7 +103,7 @@ def _enum_values(rest: str, lines: Iterator[str]) -> Iterator[EnumValue]:
     while True:
         body, _, comment = line.partition("//")
         for name, value in re.findall(r"(\w+) = (\d+)", body):
-            yield EnumValue(name, int(value), comment.strip())
+            yield EnumValue(name, int(value), comment.removeprefix(" ").rstrip())
         if "}" in body:
             return
         line = next(lines)
@@ -218,6 +218,7 @@ def _instruction_table(schema: Schema) -> list[str]:
     (opcodes,) = (enum for enum in schema.enums if enum.name == "Opcode")
     rows = ["| code | instruction | operands | meaning |", "|--:|---|---|---|"]
     for value in opcodes.values:
+        # Operands, a gap, the meaning; the gap comes first where there are no operands.
         operands, _, meaning = value.comment.partition("  ")
         text = meaning.strip().replace("|", "\\|")
         rows.append(f"| {value.value} | `{value.name}` | `{operands}` | {text} |".replace("``", ""))

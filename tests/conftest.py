@@ -7,8 +7,14 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# no deadline: tests never depend on time; the same examples in every run of CI
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
 
 IS_CI = os.environ.get("CI") == "true"
+settings.load_profile("ci" if IS_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -93,10 +93,10 @@ def rows(b: KernelBuilder, style: str, count: int,
     """`body(i, guard)` for i below `count`: one by one, or in vectors with a guarded tail."""
     if style == "scalar":
         i = b.var("i")
-        return (serial(i, count, body(i, None)),)
+        return (parallel(i, count, body(i, None)),)
     outer, inner = b.var("outer"), b.var("inner")
     i = add(mul(outer, 16), inner)
-    return (serial(outer, -(-count // 16), [vector(inner, 16, body(i, op("lt", i, count)))]),)
+    return (parallel(outer, -(-count // 16), [vector(inner, 16, body(i, op("lt", i, count)))]),)
 
 
 def suite(name: str, style: str, arguments: dict[str, Array],

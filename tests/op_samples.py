@@ -6,12 +6,14 @@ step at a time; it shares nothing with kernels but the meaning of single nodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from aot.ir import expr as e
+from aot.ir.dims import evaluate
 from aot.ir.types import DType, TensorType
 from aot.kernels import scalar
 from aot.ops.record import Array, Call, Sample
@@ -37,8 +39,9 @@ def draw_all(sample: Sample, seed: int = 0) -> list[Array | None]:
     return [None if t is None else draw(t, sample.low, sample.high, rng) for t in sample.operands]
 
 
-def evaluate_compute(call: Call, inputs: list[Any]) -> list[Array]:
-    """The results of a static call by its record's `compute`.
+def evaluate_compute(call: Call, inputs: list[Any],
+                     symbols: Mapping[str, int] | None = None) -> list[Array]:
+    """The results of a call by its record's `compute`; `symbols` are the values of its dims'.
 
     Raises:
         IndexError: an unguarded load is outside its operand.
@@ -46,11 +49,12 @@ def evaluate_compute(call: Call, inputs: list[Any]) -> list[Array]:
     assert call.record.compute is not None
     results = []
     for compute, type in zip(call.record.compute(call), call.result_types, strict=True):
-        grid = np.indices(type.shape) if type.rank else []
+        shape = tuple(evaluate(d, symbols or {}) for d in type.dims)
+        grid = np.indices(shape) if shape else []
         variables = {v: np.asarray(g) for v, g in zip(compute.indices, grid, strict=True)}
-        value = np.asarray(_Scope(inputs, variables, None).value(compute.value))
+        value = np.asarray(_Scope(inputs, variables, None, symbols or {}).value(compute.value))
         assert value.dtype == type.dtype.numpy
-        results.append(np.array(np.broadcast_to(value, type.shape)))
+        results.append(np.array(np.broadcast_to(value, shape)))
     return results
 
 
@@ -58,8 +62,9 @@ class _Scope:
     """Values of nodes under given loop variables; what needs fewer variables is found outside."""
 
     def __init__(self, inputs: list[Any], variables: dict[e.Var, Array],
-                 outer: _Scope | None) -> None:
+                 outer: _Scope | None, symbols: Mapping[str, int]) -> None:
         self.inputs = inputs
+        self.symbols = symbols
         self.variables = variables
         self.outer = outer
         self.memo: dict[e.Expr, Array] = {}
@@ -76,8 +81,7 @@ class _Scope:
             case e.Var():
                 return self.variables[node]
             case e.Size():
-                assert isinstance(node.dim, int)
-                return np.asarray(node.dim)
+                return np.asarray(evaluate(node.dim, self.symbols))
             case e.Load():
                 return self._load(node)
             case e.Reduce():
@@ -109,11 +113,11 @@ class _Scope:
         return np.asarray(np.where(guard, taken, self.value(node.other)))
 
     def _reduce(self, node: e.Reduce) -> Array:
-        extents = [int(extent) for _, extent in node.axes]
+        extents = [evaluate(extent, self.symbols) for _, extent in node.axes]
         total: Array | None = None
         for at in product(*(range(n) for n in extents)):
             bound = {v: np.asarray(i) for (v, _), i in zip(node.axes, at, strict=True)}
-            value = _Scope(self.inputs, bound, self).value(node.body)
+            value = _Scope(self.inputs, bound, self, self.symbols).value(node.body)
             total = value if total is None else np.asarray(_REDUCERS[node.op](total, value))
         if total is None:
             identity = _REDUCERS[node.op].identity

@@ -60,7 +60,9 @@ def build(
         output.parent.mkdir(parents=True, exist_ok=True)
         # Another process may build the same: each links to a name of its own, the last rename wins.
         partial = output.with_name(f"{name}.{os.getpid()}")
-        result = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True)
+        result = subprocess.run(
+            [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+        )
         if result.returncode != 0:
             raise RuntimeError(f"{compiler} failed:\n{result.stderr}")
         partial.replace(output)

@@ -133,8 +133,7 @@ def test_wrong_names() -> None:
         (
             np.zeros((66, 2), np.float16),
             "shape",
-            'input "b": expected shape 2*Mx2, found 66x2: '
-            "axis 0 must be at least 0 and at most 64",
+            'input "b": expected shape 2*Mx2, found 66x2: axis 0 must be at least 0 and at most 64',
         ),
         (5, "shape", 'input "b": expected shape 2*Mx2, found a scalar'),
     ],
@@ -267,7 +266,7 @@ def test_structures_have_the_header_files_layout() -> None:
     }
     lines = []
     for name, structure in structures.items():
-        lines.append(f"_Static_assert(sizeof({name}) == {_size(structure)}, \"{name}\");")
+        lines.append(f'_Static_assert(sizeof({name}) == {_size(structure)}, "{name}");')
         for field, *_ in structure._fields_:
             at = getattr(structure, field).offset
             lines.append(f'_Static_assert(offsetof({name}, {field}) == {at}, "{name}.{field}");')

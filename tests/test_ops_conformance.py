@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from op_samples import draw_all, evaluate_compute
 
-from aot.ir.types import DType
+from aot.ir.dims import evaluate, symbol
+from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY, OpRecord
 from aot.ops.record import Kind, Sample
 
@@ -68,4 +69,32 @@ def test_exact_reference_agrees_with_the_fast_one(record: OpRecord, sample: Samp
     fast = record.reference(call, inputs)
     call.is_exact = True
     for found, expected in zip(record.reference(call, inputs), fast, strict=True):
+        _assert_close(found, expected, record.name)
+
+
+def _unknown(type: TensorType | None) -> TensorType | None:
+    """The type with a symbol of its own for each extent but 0 and 1, equal ones alike."""
+    if type is None:
+        return None
+    return TensorType(type.dtype, tuple(symbol(f"n{d}") if d > 1 else d for d in type.shape),
+                      type.layout)
+
+
+@pytest.mark.parametrize(("record", "sample"), CASES)
+def test_unknown_dims_give_what_known_ones_do(record: OpRecord, sample: Sample) -> None:
+    known = record.call(sample.operands, sample.attrs)
+    unknown = record.call([_unknown(t) for t in sample.operands], sample.attrs)
+    symbols = {f"n{d}": d for t in sample.operands if t is not None for d in t.shape}
+    for assumption in unknown.assumptions:
+        assert evaluate(assumption.left, symbols) == evaluate(assumption.right, symbols)
+    assert len(known.result_types) == len(unknown.result_types)
+    for ours, theirs in zip(unknown.result_types, known.result_types, strict=True):
+        assert tuple(evaluate(d, symbols) for d in ours.dims) == theirs.shape
+        assert (ours.dtype, ours.layout) == (theirs.dtype, theirs.layout)
+    if record.compute is None:
+        return
+    assert record.reference is not None
+    inputs = draw_all(sample, seed=3)
+    for found, expected in zip(evaluate_compute(unknown, inputs, symbols),
+                               record.reference(known, inputs), strict=True):
         _assert_close(found, expected, record.name)

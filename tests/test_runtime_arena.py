@@ -59,9 +59,7 @@ def place_by_brute_force(requests: list[Request], begin: int) -> list[int]:
         rivals = [
             (offsets[other], offsets[other] + requests[other][0])
             for other in offsets
-            if requests[other][0] > 0
-            and requests[other][1] <= last
-            and first <= requests[other][2]
+            if requests[other][0] > 0 and requests[other][1] <= last and first <= requests[other][2]
         ]
         candidates = [-(-at // alignment) * alignment for at in [begin, *(e for _, e in rivals)]]
         offsets[index] = min(
@@ -96,9 +94,7 @@ def test_placement(requests: list[Request], begin: int) -> None:
             if size and other_size and first <= other_last and other_first <= last:
                 assert offsets[i] + size <= offsets[j] or offsets[j] + other_size <= offsets[i]
     assert [o for o, r in zip(offsets, requests, strict=True) if r[0]] == [
-        o
-        for o, r in zip(place_by_brute_force(requests, begin), requests, strict=True)
-        if r[0]
+        o for o, r in zip(place_by_brute_force(requests, begin), requests, strict=True) if r[0]
     ]
     ends = [o + r[0] for o, r in zip(offsets, requests, strict=True) if r[0]]
     assert end == max(ends, default=begin)

@@ -308,9 +308,7 @@ def test_an_arena_that_cannot_be() -> None:
             f"out of memory: {(1 << 60) + 64} bytes for the arena",
         )
         program.set_shape(0, "u8", 1 << 22)
-        assert failure(program.prepare).message == (
-            "out of memory: the arena does not fit 62 bits"
-        )
+        assert failure(program.prepare).message == ("out of memory: the arena does not fit 62 bits")
         # A plan that fits is as good as before.
         assert program(np.zeros(0, np.uint8)) == []
         assert program.info().arena_bytes == 64

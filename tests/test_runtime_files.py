@@ -133,9 +133,7 @@ def fd_program(path: Path, offset: int, length: int) -> Program:
     ("offset", "mapping"), [(0, MAPPED), (16384, MAPPED), (64, COPIED), (10, COPIED)]
 )
 @pytest.mark.parametrize("tail", [0, 1000])
-def test_a_module_inside_another_file(
-    tmp_path: Path, offset: int, mapping: int, tail: int
-) -> None:
+def test_a_module_inside_another_file(tmp_path: Path, offset: int, mapping: int, tail: int) -> None:
     path = tmp_path / "package.apk"
     file = arena_module().to_bytes()
     path.write_bytes(b"z" * offset + file + b"z" * tail)
@@ -361,10 +359,16 @@ def test_cpu_features_agree_with_the_kernels_list() -> None:
         **{name: name for name in ("avx", "avx2", "fma", "f16c", "bmi2", "sse2", "ssse3", "adx")},
         **{f"avx512{x}": f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd", "ifma")},
         **{f"avx512{x}": f"avx512_{x}" for x in ("vnni", "bf16", "vbmi2", "bitalg", "fp16")},
-        **{"avx512vbmi": "avx512vbmi", "avxvnni": "avx_vnni", "popcnt": "popcnt", "gfni": "gfni"},
-        **{"sse4.1": "sse4_1", "sse4.2": "sse4_2", "pclmul": "pclmulqdq", "lzcnt": "abm"},
-        **{"sse3": "pni", "rdrnd": "rdrand", "cx16": "cx16", "movbe": "movbe", "bmi": "bmi1"},
-        **{"sha": "sha_ni", "vaes": "vaes", "vpclmulqdq": "vpclmulqdq", "sse4a": "sse4a"},
+        **{name: name for name in ("avx512vbmi", "popcnt", "gfni", "cx16", "movbe", "sse4a")},
+        "sse4.1": "sse4_1",
+        "sse4.2": "sse4_2",
+        "pclmul": "pclmulqdq",
+        "lzcnt": "abm",
+        "sse3": "pni",
+        "rdrnd": "rdrand",
+        "bmi": "bmi1",
+        "sha": "sha_ni",
+        "avxvnni": "avx_vnni",
     }
     library().aot_cpu_has_feature.restype = ctypes.c_bool
     found = {name: library().aot_cpu_has_feature(name.encode()) for name in names}

@@ -234,7 +234,9 @@ def test_load_stays_inside(buffer_class: int, offset: int, where: str) -> None:
     assert found.message.startswith("4 bytes at offset ")
 
 
-def movement(emit: Callable[[Assembler, int, int], None], count: int = 4, **fields: object) -> bytes:
+def movement(
+    emit: Callable[[Assembler, int, int], None], count: int = 4, **fields: object
+) -> bytes:
     """y, u32[count], from x, u32[4]: `emit` gets the assembler and both offsets' registers."""
     asm = Assembler()
     asm.block()

@@ -217,9 +217,7 @@ GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3), }"
         (npy("{'shape': (1, 3), 'fortran_order': False, 'descr': '"), "its dtype is not one of"),
     ],
 )
-def test_arrays_that_cannot_be_read(
-    data: bytes, problem: str, scale: Path, tmp_path: Path
-) -> None:
+def test_arrays_that_cannot_be_read(data: bytes, problem: str, scale: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     path.write_bytes(data)
     result = run(scale, "--input", f"x={path}")

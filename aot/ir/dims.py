@@ -263,7 +263,9 @@ def _divide_exactly(a: Dim, b: DimExpr) -> Dim | None:
 
 
 def ceil_divide(a: Dim, b: Dim) -> Dim:
-    """`ceil(a / b)`."""
+    """`ceil(a / b)`; a symbolic `b` must be positive."""
+    if isinstance(b, int) and b < 0:
+        return ceil_divide(multiply(a, -1), -b)
     return multiply(floor_divide(multiply(a, -1), b), -1) if isinstance(a, int) else floor_divide(
         add(a, add(b, -1)), b)
 

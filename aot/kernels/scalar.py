@@ -190,7 +190,7 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
             try:
                 flat[i] = float(exact)
             except OverflowError:
-                flat[i] = math.copysign(math.inf, exact)
+                flat[i] = math.inf if exact > 0 else -math.inf
     return flat.reshape(plain.shape)
 
 

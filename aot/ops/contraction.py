@@ -97,7 +97,8 @@ def _conv_channels_match(call: Call) -> bool:
 
 def _conv_group_divides(call: Call) -> bool:
     group, filters = call.int("group"), call.operand(1).dims[0]
-    return group >= 1 and (group == 1 or dims.modulo(filters, group) == 0)
+    return group >= 1 and (group == 1 or call.equal(dims.modulo(filters, group), 0,
+                                                    "conv: group divides the number of filters"))
 
 
 def _conv_bias_fits(call: Call) -> bool:

@@ -15,6 +15,7 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops.dim_semantics import UndecidedError, has_dims
 from aot.ops.elementwise import result_indices
 from aot.ops.record import (
     ANY,
@@ -135,6 +136,8 @@ def _has_elements(call: Call) -> bool:
 def _gather_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     data: Array = inputs[0]
     axis = call.int("axis")
+    if has_dims(inputs[1]):
+        raise UndecidedError("which elements a symbol chooses")
     wanted = np.asarray(inputs[1]).astype(np.int64)
     extent = data.shape[axis]
     wrapped = np.where(wanted < 0, wanted + extent, wanted)

@@ -14,8 +14,8 @@ from aot.ops.record import (
     Call,
     Constraint,
     Kind,
-    OpRecord,
     Operand,
+    OpRecord,
     register,
 )
 

@@ -71,8 +71,8 @@ def range_(node: Node) -> Value:
     if dtype.is_float:
         start, limit, step = (float(node.number(i, what))
                               for i, what in enumerate(("start", "limit", "delta")))
-        if step == 0:
-            raise node.error("delta is 0")
+        if step == 0 or not all(map(math.isfinite, (start, limit, step))):
+            raise node.error(f"there is no range from {start} to {limit} in steps of {step}")
         count: Dim = max(0, math.ceil((limit - start) / step))
         counter = node.cast(node.emit("range", size=count), dtype)
         scaled = node.emit("mul", counter, node.scalar(step, dtype))

@@ -13,8 +13,8 @@
 typedef struct aot_file_header_t {
   uint32_t magic;
   uint32_t version;
-  uint64_t file_bytes;          // of the whole file; a shorter file is truncated
-  uint64_t structure_offset;    // 64
+  uint64_t file_bytes;        // of the whole file; a shorter file is truncated
+  uint64_t structure_offset;  // 64
   uint64_t structure_bytes;
   uint64_t structure_checksum;  // XXH64, seed 0
   uint64_t reserved[2];         // 0
@@ -22,14 +22,14 @@ typedef struct aot_file_header_t {
 } aot_file_header_t;
 
 // A dispatch has four buffers, by class (BufferClass in module.fbs).  Kernels add byte offsets that
-// stand in the parameter block; these may be any value modulo the pointer's width, because inputs and
-// outputs are the caller's own memory, addressed relative to the first.
+// stand in the parameter block; these may be any value modulo the pointer's width, because inputs
+// and outputs are the caller's own memory, addressed relative to the first.
 typedef struct aot_dispatch_t {
   const uint8_t *constants;
   uint8_t *arena;
   const uint8_t *inputs;
   uint8_t *outputs;
-  const void *params;  // the parameter block: words of Variant.word_bytes, floats in a word's low bits
+  const void *params;  // words of Variant.word_bytes, floats in a word's low bits
   uint8_t *scratch;    // Executable.scratch_bytes, 64-byte aligned, private to the calling worker
 } aot_dispatch_t;
 

@@ -1,0 +1,67 @@
+"""Random graphs: text round-trips, copies are equal, passes keep results."""
+
+from __future__ import annotations
+
+from graphs import assert_same_results, modules
+from hypothesis import given
+
+from aot.ir.clone import clone_module
+from aot.ir.compare import modules_equal
+from aot.ir.core import Module
+from aot.ir.parser import parse_module
+from aot.ir.text import print_module
+from aot.ir.verifier import verify
+from aot.passes import Pass, PassContext, run_passes
+from aot.passes.canonicalize import CANONICALIZE
+from aot.passes.cse import CSE
+from aot.passes.dce import DCE
+from aot.passes.fold_constants import FOLD_CONSTANTS
+from aot.passes.switches import Switches
+
+ALL = (CANONICALIZE, FOLD_CONSTANTS, CSE, DCE)
+
+
+def optimised(module: Module, *passes: Pass) -> Module:
+    copy = clone_module(module)
+    run_passes(copy, passes, PassContext(switches=Switches(is_verifying_each=True)))
+    return copy
+
+
+@given(modules())
+def test_text_round_trips(module: Module) -> None:
+    verify(module)
+    text = print_module(module)
+    again = parse_module(text)
+    verify(again)
+    assert modules_equal(module, again)
+    assert print_module(again) == text
+
+
+@given(modules())
+def test_clone_is_equal_and_apart(module: Module) -> None:
+    copy = clone_module(module)
+    verify(copy)
+    assert modules_equal(module, copy)
+    assert print_module(copy) == print_module(module)
+    mine = {v for op in module.main.walk() for v in op.results}
+    assert not any(v in mine for op in copy.main.walk() for v in op.results)
+
+
+@given(modules())
+def test_passes_keep_results(module: Module) -> None:
+    for step in ALL:
+        assert_same_results(module, optimised(module, step))
+    assert_same_results(module, optimised(module, *ALL))
+
+
+@given(modules())
+def test_passes_leave_nothing_for_a_second_run(module: Module) -> None:
+    for step in (CSE, DCE, CANONICALIZE):
+        once = optimised(module, step)
+        assert modules_equal(once, optimised(once, step))
+
+
+@given(modules())
+def test_passes_are_deterministic(module: Module) -> None:
+    again = parse_module(print_module(module))
+    assert modules_equal(optimised(module, *ALL), optimised(again, *ALL))
