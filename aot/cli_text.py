@@ -180,11 +180,15 @@ def write_stats(stats: Mapping[str, Any], path: str) -> None:
 
 def outputs_table(arrays: Mapping[str, Any]) -> str:
     """One line an output: name, type, shape and the range of its values."""
+    import numpy as np
+
     rows = []
     for name, array in arrays.items():
         numbers = ["", "", ""]
         if array.size:
-            numbers = [f"{v:.6g}" for v in (array.min(), array.max(), array.mean())]
+            with np.errstate(all="ignore"):  # infinities have no mean
+                mean = array.mean(dtype=np.float64)
+            numbers = [f"{float(v):.6g}" for v in (array.min(), array.max(), mean)]
         rows.append([name, str(array.dtype), shape_text(array.shape), *numbers])
     return table(("output", "dtype", "shape", "min", "max", "mean"), rows, right="min max mean")
 

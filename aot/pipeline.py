@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,8 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
     progress("import", 0, 0)
     with count_shape_rules() as import_rules, clock.stage("import"):
         module = read_model(source, options)
+    if not _is_bound_by_passes(source):
+        options = replace(options, input_shapes={}, input_values={})
     context = PassContext(options)
     progress("passes", 0, 0)
     with clock.stage("passes"):
@@ -137,14 +139,24 @@ def read_model(source: Any, options: CompileOptions) -> Module:
 
     if isinstance(source, Module):
         return clone_module(source)
-    if isinstance(source, (str, Path)) and Path(source).suffix in (".ir", ".repro"):
-        return load_text(source)
-    if isinstance(source, bytes) and source.lstrip()[:4] in (b"func", b"exec"):
-        return import_text(source.decode())
+    if _is_text(source):
+        return import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
     from aot.frontends.onnx import import_onnx
 
     return import_onnx(source, input_shapes=options.input_shapes,
                        input_values=options.input_values)
+
+
+def _is_text(source: Any) -> bool:
+    if isinstance(source, bytes):
+        return source.lstrip()[:4] in (b"func", b"exec")
+    return isinstance(source, (str, Path)) and Path(source).suffix in (".ir", ".repro")
+
+
+def _is_bound_by_passes(source: Any) -> bool:
+    """Whether the pass `bind` is to bind inputs; the ONNX importer, whose shape rules may need
+    their values, has done it already."""
+    return isinstance(source, Module) or _is_text(source)
 
 
 def _check_together(wanted: Sequence[Target]) -> None:

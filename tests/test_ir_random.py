@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphs import assert_same_results, modules
-from hypothesis import given
+from hypothesis import given, settings
 
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
@@ -18,6 +18,7 @@ from aot.passes.dce import DCE
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.switches import Switches
 
+FEW = settings(max_examples=40)
 ALL = (CANONICALIZE, FOLD_CONSTANTS, CSE, DCE)
 
 
@@ -27,6 +28,7 @@ def optimised(module: Module, *passes: Pass) -> Module:
     return copy
 
 
+@FEW
 @given(modules())
 def test_text_round_trips(module: Module) -> None:
     verify(module)
@@ -37,6 +39,7 @@ def test_text_round_trips(module: Module) -> None:
     assert print_module(again) == text
 
 
+@FEW
 @given(modules())
 def test_clone_is_equal_and_apart(module: Module) -> None:
     copy = clone_module(module)
@@ -47,6 +50,7 @@ def test_clone_is_equal_and_apart(module: Module) -> None:
     assert not any(v in mine for op in copy.main.walk() for v in op.results)
 
 
+@FEW
 @given(modules())
 def test_passes_keep_results(module: Module) -> None:
     for step in ALL:
@@ -54,6 +58,7 @@ def test_passes_keep_results(module: Module) -> None:
     assert_same_results(module, optimised(module, *ALL))
 
 
+@FEW
 @given(modules())
 def test_passes_leave_nothing_for_a_second_run(module: Module) -> None:
     for step in (CSE, DCE, CANONICALIZE):
@@ -61,6 +66,7 @@ def test_passes_leave_nothing_for_a_second_run(module: Module) -> None:
         assert modules_equal(once, optimised(once, step))
 
 
+@FEW
 @given(modules())
 def test_passes_are_deterministic(module: Module) -> None:
     again = parse_module(print_module(module))

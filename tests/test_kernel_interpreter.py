@@ -147,17 +147,17 @@ def test_aliasing_across_iterations_is_a_race() -> None:
 
 
 def test_undefined_scratch() -> None:
-    b, x, y = builder()
+    b, _, y = builder()
     s = b.scratch("s", F32, (2,))
     fails(b.build((store(s, ix(0), value=f32(1)), store(y, ix(0), value=load(s, ix(1))))),
           "s is read where nothing was stored")
 
 
 def test_scratch_does_not_survive_a_workgroup() -> None:
-    b, x, y = builder()
+    b, _, y = builder()
     s = b.scratch("s", F32, ())
     g = b.var("g")
-    body = [when(op("eq", g, 0), [store(s, value=f32(1))]), store(y, g, value=load(s))]
+    body: list[Stmt] = [when(op("eq", g, 0), [store(s, value=f32(1))]), store(y, g, value=load(s))]
     fails(b.build(grid([(g, 8, 0)], body)), "s is read where nothing was stored")
 
 
@@ -208,7 +208,7 @@ def test_lanes_keep_registers() -> None:
 def test_uniform_registers_reach_lanes_of_two_axes() -> None:
     b, x, y = builder()
     s, t = b.scratch("s", F32, ()), b.scratch("t", F32, ())
-    v, w, p, q = (b.var(name) for name in "vwpq")
+    v, w, p = (b.var(name) for name in "vwp")
     kernel = b.build((
         store(s, value=load(x, ix(3))),
         lane(v, 2, [store(t, value=load(x, v))]),

@@ -96,7 +96,8 @@ def test_unary(op: str, a: float, expected: float) -> None:
     (1e20, F64, U64, 2**64 - 1), (65504.0, F16, I8, 127), (127.9, F32, I8, 127),
     (300, I32, U8, 44), (-1, I32, U32, 2**32 - 1), (2**31, U32, I32, -2**31), (-1, I8, I64, -1),
     (2, I32, DType.BOOL, True), (NAN, F32, DType.BOOL, True), (-0.0, F32, DType.BOOL, False),
-    (True, DType.BOOL, F32, 1.0), (16777217, I32, F32, 16777216.0), (16777219, I32, F32, 16777220.0),
+    (True, DType.BOOL, F32, 1.0), (16777217, I32, F32, 16777216.0),
+    (16777219, I32, F32, 16777220.0),
     (2049, I32, F16, 2048.0), (2051, I64, F16, 2052.0), (-(2**40), I64, F16, -INF),
     (1 + 2.0**-24 + 2.0**-40, F64, F32, 1 + 2.0**-23),
 ])
@@ -125,14 +126,14 @@ def exact_fma(a: Any, b: Any, c: Any) -> Any:
     """a * b + c in rationals, rounded to nearest even in the dtype; finite operands."""
     dtype = a.dtype.type
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-    with np.errstate(over="ignore"):
-        guess = dtype(float(exact) if abs(exact) < Fraction(2) ** 1023 else (INF if exact > 0 else -INF))
+    infinity = dtype(INF if exact > 0 else -INF)
     with np.errstate(all="ignore"):
+        guess = dtype(float(exact)) if abs(exact) < Fraction(2) ** 1023 else infinity
         near = [guess, np.nextafter(guess, dtype(-INF)), np.nextafter(guess, dtype(INF))]
     top = Fraction(float(np.finfo(dtype).max))
     beyond = top + (top - Fraction(float(np.nextafter(np.finfo(dtype).max, dtype(0))))) / 2
     if abs(exact) >= beyond:
-        return dtype((INF if exact > 0 else -INF))
+        return infinity
     bits = np.dtype(f"u{a.dtype.itemsize}")
     finite = [n for n in near if np.isfinite(n)]
     return min(finite, key=lambda n: (abs(Fraction(float(n)) - exact), int(n.view(bits)) & 1))
@@ -148,7 +149,8 @@ def test_fma_is_exact(dtype: Any, data: st.DataObject) -> None:
     with np.errstate(all="ignore"):
         product = np.array(-a * b, dtype)
     # Near the product's negative, where cancellation shows what a second rounding would lose.
-    shifted = (int(product.view(bits)) + data.draw(st.integers(-4, 4))) % (int(np.iinfo(bits).max) + 1)
+    count = int(np.iinfo(bits).max) + 1
+    shifted = (int(product.view(bits)) + data.draw(st.integers(-4, 4))) % count
     c = data.draw(st.sampled_from([np.array(shifted, bits).view(dtype),
                                    np.array(data.draw(integers), bits).view(dtype)]))
     if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):

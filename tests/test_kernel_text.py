@@ -11,7 +11,7 @@ from hard_kernels import HARD_KERNELS, HardKernel
 from kernel_terms import F32, I32, INDEX, add, f32, ix, lane, load, mul, op, serial, store, vector
 
 from aot.ir.dims import symbol
-from aot.ir.expr import Binary, Bitcast, Cast, Const, Expr, Fma, Param, Select, Size, unary
+from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, Param, Select, Size, unary
 from aot.ir.types import DType
 from aot.kernels.ir import (
     Barrier,

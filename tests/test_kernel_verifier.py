@@ -58,11 +58,10 @@ from aot.kernels.ir import (
     Scratch,
     Space,
     Stmt,
-    Store,
 )
 from aot.kernels.verifier import verify
 
-K, I = symbol("K"), Var("i")
+K, LOOP = symbol("K"), Var("i")
 F16, I64 = DType.F16, DType.I64
 
 
@@ -100,7 +99,7 @@ YES = Const(BOOL, True)
 
 BROKEN: list[tuple[str, Rule]] = [
     # values
-    ("variable i is not bound", value(lambda k: Cast(I, F32))),
+    ("variable i is not bound", value(lambda k: Cast(LOOP, F32))),
     ("f32 parameter a is not declared", value(lambda k: Param("a", F32))),
     ("a size uses K: no such index parameter", value(lambda k: Cast(Size(K), F32))),
     ("fma of i32", value(lambda k: Cast(Fma(Const(I32, 1), Const(I32, 1), Const(I32, 1), I32),
@@ -110,7 +109,7 @@ BROKEN: list[tuple[str, Rule]] = [
     ("select of f32 and f16 as f32", value(lambda k: Select(YES, ONE, Const(F16, 1), F32))),
     ("bitcast of f32 to f16", value(lambda k: Cast(Bitcast(ONE, F16), F32))),
     ("a reduce stands in a kernel: expected loops",
-     value(lambda k: Reduce("sum", ((I, 4),), ONE, F32))),
+     value(lambda k: Reduce("sum", ((LOOP, 4),), ONE, F32))),
     ("add of f32 and f16", value(lambda k: Binary("add", ONE, Const(F16, 1), F32))),
     ("add of f32 gives f16", value(lambda k: Cast(Binary("add", ONE, TWO, F16), F32))),
     ("lt of f32 gives f32", value(lambda k: Binary("lt", ONE, TWO, F32))),
@@ -146,45 +145,45 @@ BROKEN: list[tuple[str, Rule]] = [
      value(lambda k: Load(0, (ix(0),), F32))),
     ("index 0 of register scratch s does not become a constant: expected variables of unrolled, "
      "vector or lane loops in serial loop i",
-     lambda k: (serial(I, 4, [store(k.s, I, value=ONE)]),)),
+     lambda k: (serial(LOOP, 4, [store(k.s, LOOP, value=ONE)]),)),
     # statements
     ("the condition of an if is f32, expected bool", lambda k: (when(ONE, []),)),
     ("the value of t is f32, expected i32", lambda k: (let(Var("t", I32), ONE),)),
     ("variable t is not bound",
      lambda k: (lambda t: (when(YES, [let(t, ONE)]), k.put(t)))(Var("t", F32))),
     ("variable i hides another of that name in serial loop i",
-     lambda k: (serial(I, 2, [let(Var("i", F32), ONE)]),)),
+     lambda k: (serial(LOOP, 2, [let(Var("i", F32), ONE)]),)),
     ("variable name '%0' is not an identifier", lambda k: (let(Var("%0", F32), ONE),)),
     ("loop variable i is f32, expected index", lambda k: (serial(Var("i", F32), 2, []),)),
-    ("the extent of loop i uses K: no such index parameter", lambda k: (serial(I, K, []),)),
-    ("loop i has extent -1", lambda k: (serial(I, -1, []),)),
+    ("the extent of loop i uses K: no such index parameter", lambda k: (serial(LOOP, K, []),)),
+    ("loop i has extent -1", lambda k: (serial(LOOP, -1, []),)),
     ("workgroup loop i is not outermost",
-     lambda k: (k.put(ONE), *grid([(I, 2, 0)], []))),
+     lambda k: (k.put(ONE), *grid([(LOOP, 2, 0)], []))),
     ("workgroup loop i is not outermost in serial loop j",
-     lambda k: (serial(Var("j"), 2, grid([(I, 2, 0)], [])),)),
+     lambda k: (serial(Var("j"), 2, grid([(LOOP, 2, 0)], [])),)),
     ("two workgroup loops on axis 0 in workgroup loop i",
-     lambda k: grid([(I, 2, 0), (Var("j"), 2, 0)], [])),
-    ("loop i is on axis 3: expected 0, 1 or 2", lambda k: grid([(I, 2, 3)], [])),
+     lambda k: grid([(LOOP, 2, 0), (Var("j"), 2, 0)], [])),
+    ("loop i is on axis 3: expected 0, 1 or 2", lambda k: grid([(LOOP, 2, 3)], [])),
     # lanes
     ("lane loop j has extent 4: expected 8, as others on axis 0",
-     lambda k: (lane(I, 8, []), lane(Var("j"), 4, []))),
+     lambda k: (lane(LOOP, 8, []), lane(Var("j"), 4, []))),
     ("lane loop j stands inside another on axis 0 in lane loop i",
-     lambda k: (lane(I, 8, [lane(Var("j"), 8, [])]),)),
+     lambda k: (lane(LOOP, 8, [lane(Var("j"), 8, [])]),)),
     ("lane loop j stands inside a vector loop in vector loop i",
-     lambda k: (vector(I, 8, [lane(Var("j"), 8, [])]),)),
+     lambda k: (vector(LOOP, 8, [lane(Var("j"), 8, [])]),)),
     ("store to y outside the lane loops of axis 0: every lane would do it",
-     lambda k: (lane(I, 8, []), k.put(ONE))),
+     lambda k: (lane(LOOP, 8, []), k.put(ONE))),
     ("store to y outside the lane loops of axis 1: every lane would do it in lane loop i",
-     lambda k: (lane(I, 8, [k.put(ONE)]), lane(Var("j"), 2, [], 1))),
+     lambda k: (lane(LOOP, 8, [k.put(ONE)]), lane(Var("j"), 2, [], 1))),
     ("store to w outside the lane loops of axis 0: every lane would do it",
-     lambda k: (lane(I, 8, []), store(k.w, ix(0), value=ONE))),
+     lambda k: (lane(LOOP, 8, []), store(k.w, ix(0), value=ONE))),
     ("s differs from lane to lane and is read outside their loop",
-     lambda k: (lane(I, 8, [store(k.s, ix(0), value=ONE), k.put(ONE, I)]),
+     lambda k: (lane(LOOP, 8, [store(k.s, ix(0), value=ONE), k.put(ONE, LOOP)]),
                 when(op("lt", load(k.s, ix(0)), 1), []))),
-    ("barrier inside a lane loop in lane loop i", lambda k: (lane(I, 8, [Barrier()]),)),
-    ("barrier inside a vector loop in vector loop i", lambda k: (vector(I, 8, [Barrier()]),)),
+    ("barrier inside a lane loop in lane loop i", lambda k: (lane(LOOP, 8, [Barrier()]),)),
+    ("barrier inside a vector loop in vector loop i", lambda k: (vector(LOOP, 8, [Barrier()]),)),
     ("barrier inside a parallel loop in serial loop j",
-     lambda k: (parallel(I, 8, [serial(Var("j"), 2, [Barrier()])]),)),
+     lambda k: (parallel(LOOP, 8, [serial(Var("j"), 2, [Barrier()])]),)),
 ]
 
 
@@ -203,7 +202,7 @@ SYMBOLIC = [LoopKind.UNROLLED, LoopKind.VECTOR, LoopKind.LANE]
 def test_symbolic_extents(kind: LoopKind) -> None:
     site = Site.fresh()
     site.b.dim_param("K")
-    made = site.b.build((For(I, K, kind, ()),))
+    made = site.b.build((For(LOOP, K, kind, ()),))
     with pytest.raises(InternalError) as caught:
         verify(made)
     assert str(caught.value) == (f"kernel k: {kind.value} loop i has extent K: "
@@ -216,17 +215,17 @@ KEPT: list[tuple[str, Rule]] = [
     ("three axes", lambda k: grid([(Var(n), 2, a) for n, a in (("p", 2), ("q", 0), ("r", 1))],
                                   [k.put(ONE)])),
     ("one variable in two loops",
-     lambda k: (serial(I, 2, [k.put(ONE, I)]), serial(I, 2, [k.put(ONE, I)]))),
+     lambda k: (serial(LOOP, 2, [k.put(ONE, LOOP)]), serial(LOOP, 2, [k.put(ONE, LOOP)]))),
     ("register indices through a let",
-     lambda k: (unrolled(I, 2, [let(j := Var("j"), add(I, 2)), store(k.s, j, value=ONE)]),)),
+     lambda k: (unrolled(LOOP, 2, [let(j := Var("j"), add(LOOP, 2)), store(k.s, j, value=ONE)]),)),
     ("uniform registers in lanes",
-     lambda k: (store(k.s, ix(0), value=ONE), lane(I, 8, [k.put(load(k.s, ix(0)), I)]))),
+     lambda k: (store(k.s, ix(0), value=ONE), lane(LOOP, 8, [k.put(load(k.s, ix(0)), LOOP)]))),
     ("a barrier in a serial loop",
-     lambda k: (serial(Var("j"), 2, [lane(I, 8, [store(k.w, I, value=ONE)]), Barrier()]),)),
+     lambda k: (serial(Var("j"), 2, [lane(LOOP, 8, [store(k.w, LOOP, value=ONE)]), Barrier()]),)),
     ("a barrier under a uniform condition",
-     lambda k: (when(op("lt", load(k.w, ix(0)), 1), [Barrier()]), lane(I, 8, []))),
+     lambda k: (when(op("lt", load(k.w, ix(0)), 1), [Barrier()]), lane(LOOP, 8, []))),
     ("workgroup scratch by any index",
-     lambda k: (serial(I, 8, [store(k.w, I, value=ONE)]),)),
+     lambda k: (serial(LOOP, 8, [store(k.w, LOOP, value=ONE)]),)),
     ("logic on bool",
      value(lambda k: Cast(Binary("xor", YES, Unary("not", YES, BOOL), BOOL), F32))),
     ("bits", value(lambda k: Bitcast(Binary("shl", Bitcast(ONE, I32), Const(I32, 1), I32), F32))),

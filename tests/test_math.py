@@ -193,7 +193,7 @@ def test_pow_special_cases(fused: bool) -> None:
     (2.0**-149, 1.0, 2.0**-149), (7.0, 3.0, 343.0),
 ])
 def test_pow_exact_results(x: float, y: float, expected: float) -> None:
-    values = {X: np.array([x], np.float32), Y: np.array([y], np.float32)}
+    values: dict[Expr, Array] = {X: np.array([x], np.float32), Y: np.array([y], np.float32)}
     assert repr(evaluate(POW, lambda v: values[v])[0].item()) == repr(expected)
 
 
@@ -202,6 +202,7 @@ def test_pow_exact_results(x: float, y: float, expected: float) -> None:
 def test_pow_bound(grid: str, fused: bool) -> None:
     rng = np.random.RandomState(6)
     count = 60_000
+    x: Array
     y: Array
     if grid == "common":
         x, y = rng.uniform(0, 10, count), rng.uniform(-6, 6, count)
@@ -245,7 +246,8 @@ def test_double_precision_is_refused() -> None:
 
 # Operations, without leaves and bitcasts: a formula that grows is a formula that slows down.
 COST = {"exp": 23, "log": 31, "tanh": 26, "erf": 30, "sigmoid": 27, "sin": 108, "cos": 107}
-ALLOWED_BINARY = frozenset("add sub mul div and or xor shl shr eq ne lt gt ge".split())
+ALLOWED_BINARY = frozenset({"add", "sub", "mul", "div", "and", "or", "xor", "shl", "shr", "eq",
+                            "ne", "lt", "gt", "ge"})
 
 
 @pytest.mark.parametrize("name", [*UNARY, "pow"])
@@ -285,4 +287,4 @@ def test_a_deep_expression_needs_no_recursion() -> None:
     for _ in range(400):
         e = unary("tanh", e)
     got = evaluate(expand(e), lambda _: np.array([0.5], np.float32))
-    assert 0 < got[0] < 0.06
+    assert 0.05 < got[0] < 0.07  # about sqrt(3 / (2 * 400))

@@ -157,8 +157,8 @@ def test_shape_for_an_input_without_one() -> None:
 
 def test_binding_by_value() -> None:
     model = graph_model([helper.make_node("Reshape", ["x", "shape"], ["y"])],
-                        [tensor_info("x", ["N", 6]), tensor_info("shape", ["K"], TensorProto.INT64)],
-                        ["y"])
+                        [tensor_info("x", ["N", 6]),
+                         tensor_info("shape", ["K"], TensorProto.INT64)], ["y"])
     function = import_onnx(model, input_values={"shape": [0, 2, -1]}).main
     assert input_types(function) == {"x": "f32[N, 6]"}
     assert str(function.results[0].type) == "f32[N, 2, 3]"

@@ -259,7 +259,7 @@ def test_float_arithmetic_is_kept_apart() -> None:
     decorated = {ops[0] for op, ops in instructions(module)
                  if op is Op.DECORATE and ops[1] == 42}
     arithmetic = {ops[1] for op, ops in instructions(module)
-                  if op in (Op.F_ADD, Op.F_SUB, Op.F_MUL)
+                  if op in (Op.F_ADD, Op.F_SUB, Op.F_MUL, Op.F_DIV)
                   or (op is Op.EXT_INST and ops[3] == 50)}
     assert arithmetic
     assert decorated == arithmetic

@@ -8,7 +8,6 @@ addresses are `aot.kernels.memory`'s, arithmetic is `aot.kernels.scalar`'s. Chan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 
@@ -220,4 +219,4 @@ class _Run:
         value = batch.lookup(var)
         if value is None:
             raise InternalError(f"kernel {self.kernel.name}: variable {var.name} is not bound")
-        return cast(Array, value)
+        return value

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from aot.ir.expr import Binary, Bitcast, Cast, Const, Expr, Fma, Unary, binary, select, unary
+from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, binary, select, unary
 from aot.ir.types import DType
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
@@ -233,14 +234,15 @@ _ERF_SMALL = (0.128379165975530425, -0.376126300445180823, 0.112836750290314382,
               -0.0268602475558948758, 0.00520901638154511604, -0.000833957078105413776,
               0.00010393880981065046, -7.57297271376276416e-6)
 _ERF_SMALL_END = 1.25
-# erf(x) = p(x - 2.625) on 1.25 <= x <= 4, error 2^-28.0: about its middle the polynomial's first
-# term is nearly all of it, so that rounding in the others does not show.
-_ERF_LARGE = (0.999794625381684382, 0.00114783767672047742, -0.00301323260160285532,
-              0.00489111249641988829, -0.0054137974571268007, 0.00421421967758713757,
-              -0.00224821404819820905, 0.000689534132214019739, 0.000036076893273312013,
-              -0.000163190746281891624, 0.0000739077573293899964, -3.36962138287370508e-6,
-              -7.64551217334171883e-6, 1.8445768896939266e-6)
-_ERF_LARGE_CENTRE = 2.625
+# erf(x) = p(x - 2.6484375) on 1.25 <= x <= 4, error 2^-27.8 with rounded coefficients: about its
+# middle the polynomial's first term is nearly all of it, so that rounding in the others does not
+# show, and this middle is one where the first term is nearly a float32.
+_ERF_LARGE = (0.999819933977861846, 0.00101438017614537464, -0.00268663711783660116,
+              0.00440614656286312686, -0.00493815684603492688, 0.00390603981160287548,
+              -0.00213470453601333732, 0.000693183044941457491, 3.47278406702517934e-06,
+              -0.000145989635640196242, 7.27684842044705539e-05, -5.4418070556345082e-06,
+              -7.08346238398184011e-06, 1.84473481260089759e-06)
+_ERF_LARGE_CENTRE = 2.6484375
 
 
 def erf(a: Expr) -> Expr:
@@ -276,9 +278,9 @@ def _window(offset: _V) -> tuple[_V, _V, _V]:
                  for near, far in zip(words, words[step:], strict=False)]
     left = offset & 31
     right = left ^ 31
-    shifted = [(near << left) | ((far >> 1) >> right)
-               for near, far in zip(words, words[1:], strict=False)]
-    return shifted[0], shifted[1], shifted[2]
+    first, second, third, *_ = ((near << left) | ((far >> 1) >> right)
+                                for near, far in pairwise(words))
+    return first, second, third
 
 
 def _product_top(mantissa: _V, window: tuple[_V, _V, _V]) -> tuple[_V, _V]:

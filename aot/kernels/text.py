@@ -206,9 +206,10 @@ def _literal(node: Const) -> str:
         return f"{node.value}:{node.dtype}"
     with np.errstate(over="ignore"):
         value = node.dtype.numpy.type(node.value)
-    if math.isfinite(value):
-        # Shortest digits that give the same value of the dtype back.
-        return f"{np.format_float_scientific(value, trim='0', exp_digits=1)}:{node.dtype}" if (
-            value and not 1e-4 <= abs(value) < 1e6) else (
-            f"{np.format_float_positional(value, trim='0')}:{node.dtype}")
-    return f"{value}:{node.dtype}"
+    if not math.isfinite(value):
+        return f"{value}:{node.dtype}"
+    # The fewest digits that give the same value of the dtype back.
+    is_plain = value == 0 or 1e-4 <= abs(value) < 1e6
+    digits = (np.format_float_positional(value, trim="0") if is_plain
+              else np.format_float_scientific(value, trim="0", exp_digits=1))
+    return f"{digits}:{node.dtype}"

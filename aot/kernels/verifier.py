@@ -6,7 +6,7 @@ iterations) are the interpreter's. Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim, symbols
@@ -47,10 +47,10 @@ from aot.kernels.ir import (
 )
 from aot.kernels.scalar import schedule
 
-_FLOAT_UNARY = frozenset("sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round "
-                         "isnan".split())
-_INTEGER_BINARY = frozenset("floordiv floormod shl shr".split())
-_BITWISE = frozenset("and or xor".split())
+_FLOAT_UNARY = frozenset({"sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "floor",
+                          "ceil", "trunc", "round", "isnan"})
+_INTEGER_BINARY = frozenset({"floordiv", "floormod", "shl", "shr"})
+_BITWISE = frozenset({"and", "or", "xor"})
 _CONSTANT_EXTENT = (LoopKind.UNROLLED, LoopKind.VECTOR, LoopKind.LANE)
 _SPREAD = (LoopKind.UNROLLED, LoopKind.VECTOR, LoopKind.LANE)
 _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
@@ -262,29 +262,19 @@ class _Verifier:
 
     def uniform_scratch(self) -> None:
         """REGISTER scratch stored under LANE loops of some axes is read under those axes too."""
+        if not self.has_lanes:
+            return
         stored: dict[Scratch, set[int]] = {}
-
-        def visit(body: tuple[Stmt, ...], axes: frozenset[int], is_second: bool) -> None:
-            for stmt in body:
-                if isinstance(stmt, For):
-                    more = {stmt.axis} if stmt.kind is LoopKind.LANE else set()
-                    visit(stmt.body, axes | more, is_second)
-                elif isinstance(stmt, If):
-                    visit(stmt.then, axes, is_second)
-                    visit(stmt.otherwise, axes, is_second)
-                elif isinstance(stmt, Store) and not is_second:
-                    if isinstance(stmt.target, Scratch) and stmt.target.space is Space.REGISTER:
-                        stored.setdefault(stmt.target, set()).update(axes)
-                if is_second:
-                    for node in schedule(list(_expressions(stmt))):
-                        source = node.source if isinstance(node, Load) else None
-                        if source in stored and not stored[source] <= axes:
-                            raise self.fail(f"{source.name} differs from lane to lane and is read "
-                                            "outside their loop")
-
-        if self.has_lanes:
-            visit(self.kernel.body, frozenset(), False)
-            visit(self.kernel.body, frozenset(), True)
+        placed = list(_with_lane_axes(self.kernel.body, frozenset()))
+        for stmt, axes in placed:
+            if isinstance(stmt, Store) and isinstance(stmt.target, Scratch):
+                if stmt.target.space is Space.REGISTER:
+                    stored.setdefault(stmt.target, set()).update(axes)
+        for stmt, axes in placed:
+            for node in schedule(list(_expressions(stmt))):
+                if isinstance(node, Load) and not stored.get(node.source, set()) <= axes:
+                    raise self.fail(f"{node.source.name} differs from lane to lane and is read "
+                                    "outside their loop")
 
     # Expressions
 
@@ -415,6 +405,18 @@ class _Verifier:
             else dtype is not DType.BOOL)
         if not is_legal or e.dtype is not result:
             raise self.fail(f"{e.op} of {dtype} gives {e.dtype}")
+
+
+def _with_lane_axes(body: tuple[Stmt, ...],
+                    axes: frozenset[int]) -> Iterator[tuple[Stmt, frozenset[int]]]:
+    """Every statement, with the axes of the LANE loops around it."""
+    for stmt in body:
+        yield stmt, axes
+        if isinstance(stmt, For):
+            is_lane = stmt.kind is LoopKind.LANE
+            yield from _with_lane_axes(stmt.body, axes | {stmt.axis} if is_lane else axes)
+        elif isinstance(stmt, If):
+            yield from _with_lane_axes((*stmt.then, *stmt.otherwise), axes)
 
 
 def _expressions(stmt: Stmt) -> Iterable[Expr]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aot.errors import InternalError
 
-MAX_REQUESTS_FOR_ALL_ORDERS = 4000
+MAX_REQUESTS_FOR_ALL_ORDERS = 1500
 
 
 @dataclass(frozen=True)

@@ -185,9 +185,14 @@ def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
             result = np.asarray(numpy(*inputs))
         return [result.astype(call.result_types[0].dtype.numpy) if call.result_types else result]
 
-    a, b = _f32(2, 3, 5), _f32(3, 1)
-    if F32 not in dtypes:
-        a, b = (t.with_dtype(DType.BOOL if dtypes == BOOL else DType.I32) for t in (a, b))
+    shapes = (((2, 3, 5), (3, 1)), ((17,), ()))
+    dtype = DType.BOOL if dtypes == BOOL else F32
+    samples = [Sample((TensorType(dtype, a), TensorType(dtype, b)), low=low, high=high)
+               for a, b in shapes]
+    if dtypes >= NUMBERS:
+        # from 1, as integers have no quotient by 0
+        samples.append(Sample((TensorType(DType.I64, (3, 7)), TensorType(DType.I64, (7,))),
+                              low=1.0, high=9.0))
     return register(OpRecord(
         name=name, summary=summary,
         operands=(Operand("a", dtypes, clamps=clamps),
@@ -195,7 +200,7 @@ def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
         infer=_to_bool if compare else _same_dtype, reference=reference,
         compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
         kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_commutative=commutes, is_cheap=is_cheap,
-        takes_dims=of_dims is not None, samples=(Sample((a, b), low=low, high=high),)))
+        takes_dims=of_dims is not None, samples=tuple(samples)))
 
 
 def _div(a: Array, b: Array) -> Array:

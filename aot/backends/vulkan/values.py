@@ -20,8 +20,9 @@ MASK = 0xFFFFFFFF
 
 # May not run where the program would not have run them: a divisor could be zero.
 _PINNED = frozenset((Op.S_DIV, Op.U_DIV))
-# Decorated so that drivers neither contract nor reassociate them.
-_EXACT = frozenset((Op.F_ADD, Op.F_SUB, Op.F_MUL))
+# Decorated so that drivers neither contract, reassociate nor cancel them: an optimiser may
+# otherwise fold (x * y) / y, or what a compensated sum subtracts on purpose.
+_EXACT = frozenset((Op.F_ADD, Op.F_SUB, Op.F_MUL, Op.F_DIV))
 _LOGIC = frozenset((Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_NOT))
 _COMMUTATIVE = frozenset((Op.I_ADD, Op.I_MUL, Op.F_ADD, Op.F_MUL, Op.BITWISE_AND, Op.BITWISE_OR,
                           Op.BITWISE_XOR, Op.LOGICAL_AND, Op.LOGICAL_OR, Op.I_EQUAL,
