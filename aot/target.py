@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -146,7 +148,9 @@ def load(name_or_path: str | Path) -> Target:
     if text == HOST:
         return host()
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
-        return _load_file(Path(name_or_path))
+        target = _load_file(Path(name_or_path))
+        check_names(target, str(name_or_path))
+        return target
     path = directory() / f"{text}.toml"
     if not path.is_file():
         raise CompileError(
@@ -197,6 +201,48 @@ def parse(text: str, file: str, name: str) -> Target:
         reason = str(error)
         raise CompileError(f"{file}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
     return _Reader(text, file).target(table, name)
+
+
+# Run in a process of its own: LLVM warns of unknown names on stderr at best, and ends the process
+# at worst.
+_ASK_LLVM = """
+import sys
+import llvmlite.binding as llvm
+triple, features, abi, *cpus = sys.argv[1:]
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+try:
+    found = llvm.Target.from_triple(triple)
+except RuntimeError:
+    sys.exit(f"'{triple}' is not a triple of an instruction set in this llvm")
+for cpu in cpus:
+    machine = found.create_target_machine(cpu=cpu, features=features, abiname=abi)
+    machine.emit_assembly(llvm.parse_assembly(f'target triple = "{triple}"'))
+"""
+
+
+def check_names(target: Target, file: str) -> None:
+    """Asks LLVM whether it knows the triple, CPUs and features of a target.
+
+    Raises:
+        CompileError: naming the first that it does not.
+    """
+    if not target.is_cpu:
+        return
+    features = ",".join([*(f"+{f}" for f in target.features), *target.options])
+    cpus = dict.fromkeys((target.cpu, target.tune or target.cpu))
+    result = subprocess.run(
+        [sys.executable, "-c", _ASK_LLVM, target.triple, features, target.abi, *cpus],
+        capture_output=True, text=True, check=False)
+    unknown = re.search(r"'([^']*)' is not a .*", result.stderr)
+    if unknown:
+        reason = unknown.group(0).removesuffix(" (ignoring feature)").removesuffix(
+            " (ignoring processor)")
+        raise CompileError(f"{file}: llvm says: {reason}")
+    if result.returncode or result.stderr:
+        last = (result.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        raise CompileError(f"{file}: llvm refuses this combination of triple, cpu and features: "
+                           f"{last}")
 
 
 def _load_file(path: Path) -> Target:

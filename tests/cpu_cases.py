@@ -11,8 +11,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from kernel_terms import add, call, f32, fma, ix, lane, let, load, mul, op, parallel, serial
-from kernel_terms import store, sub, unrolled, vector, when
+from kernel_terms import (
+    add,
+    call,
+    f32,
+    fma,
+    ix,
+    lane,
+    let,
+    load,
+    mul,
+    op,
+    parallel,
+    serial,
+    store,
+    sub,
+    unrolled,
+    vector,
+    when,
+)
 from numpy.typing import NDArray
 
 from aot.ir.dims import ceil_divide, symbol

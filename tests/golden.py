@@ -1,7 +1,7 @@
 """Golden texts: expected output beside its input in tests/golden, rewritten by `pytest --bless`.
 
-A pass's case is a file `tests/golden/passes/GROUP/NAME.ir`: comments that say what is shown and what
-is run, the IR before, a line `# ----`, and the IR after (or `# error: ...`).
+A pass's case is a file `tests/golden/passes/GROUP/NAME.ir`: comments that say what is shown and
+what is run, the IR before, a line `# ----`, and the IR after (or `# error: ...`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dims: the algebra agrees with Python's integers, has one form for equal things, and reads back."""
+"""Dims: the algebra agrees with Python's integers, has one form for equals, and reads back."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _compound(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
             | combine(dims.floor_divide, lambda a, b: a // b, divisors)
             | combine(dims.ceil_divide, lambda a, b: -(-a // b), divisors)
             | combine(dims.modulo, lambda a, b: a % b, divisors)
-            | combine(lambda a, b: dims.maximum(a, b), max, inner)
-            | combine(lambda a, b: dims.minimum(a, b), min, inner))
+            | combine(dims.maximum, max, inner)
+            | combine(dims.minimum, min, inner))
 
 
 pairs = st.recursive(_leaf(), _compound, max_leaves=6)

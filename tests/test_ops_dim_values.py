@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from aot.analysis.dim_values import DimValues
 from aot.builder import Builder
 from aot.ir.core import Function, Value
-from aot.ir.dims import parse
+from aot.ir.dims import Dim, parse
 from aot.ops import dim_semantics as ds
 from aot.ops.dim_semantics import UndecidedError
 
@@ -127,3 +129,20 @@ def test_division_truncates_as_integers_do(a: int | str, b: int | str,
             ds.divide(left, right)
     else:
         assert str(ds.divide(left, right)) == str(expected)
+
+
+@pytest.mark.parametrize(("compare", "a", "b", "expected"), [
+    (ds.is_equal, "N", "N", True), (ds.is_equal, "N + 1", "N", False),
+    (ds.is_equal, "N", "0", None),
+    (ds.is_equal, "N", "-1", False), (ds.is_equal, "N", "M", None),
+    (ds.is_less, "N", "N + 1", True),
+    (ds.is_less, "N", "N", False), (ds.is_less, "N", "0", False), (ds.is_less, "0", "N", None),
+    (ds.is_less_equal, "0", "N", True), (ds.is_less_equal, "N", "0", None),
+    (ds.is_less_equal, "N + 1", "N", False)])
+def test_comparisons_are_decided_only_where_they_hold_for_all(
+        compare: Callable[[Dim, Dim], bool], a: str, b: str, expected: bool | None) -> None:
+    if expected is None:
+        with pytest.raises(UndecidedError):
+            compare(parse(a), parse(b))
+    else:
+        assert compare(parse(a), parse(b)) is expected

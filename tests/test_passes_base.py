@@ -182,3 +182,14 @@ def test_wrong_switches(name: str, value: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         switches.from_environment({name: value})
     assert str(caught.value) == message
+
+
+def test_repro_comes_after_the_passes_that_ran(tmp_path: Path) -> None:
+    context = PassContext(CompileOptions(dump_ir=tmp_path), switches=Switches())
+    expected = make_module()
+    run_passes(expected, [DCE], quiet())
+    with pytest.raises(InternalError):
+        run_passes(make_module(), [DCE, Pass("crash", crash, CONTRACT)], context)
+    text = (tmp_path / "crash.repro").read_text(encoding="utf-8")
+    assert "# passes left: crash\n" in text
+    assert modules_equal(parse_module(text), expected)

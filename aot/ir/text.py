@@ -76,12 +76,14 @@ def function_name(name: str) -> str:
 
 def float_text(value: float | np.floating[Any]) -> str:
     """The shortest text that reads back as `value` in its own precision."""
-    if isinstance(value, float) and not isinstance(value, np.floating):
-        return repr(value)
-    short = str(value)
-    with np.errstate(over="ignore"):
-        if type(value)(float(short)).tobytes() == value.tobytes():
-            return short
+    if not isinstance(value, np.floating) or not np.isfinite(value):
+        return repr(float(value))
+    # numpy's own text of a half or single differs between its versions
+    for digits in range(1, 17):
+        short = float(f"{float(value):.{digits}g}")
+        with np.errstate(over="ignore"):
+            if type(value)(short).tobytes() == value.tobytes():
+                return repr(short)
     return repr(float(value))
 
 

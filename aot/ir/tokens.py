@@ -12,7 +12,7 @@ from aot.errors import CompileError
 
 _TOKEN = re.compile(r"""
     (?P<space>[ \t\r\n]+|\#[^\n]*)
-  | (?P<string>"(?:[^"\\\n]|\\.)*")
+  | (?P<string>"[^"\\\n]*(?:\\.[^"\\\n]*)*")
   | (?P<value>%(?:[A-Za-z_][A-Za-z0-9_.]*|[0-9]+))
   | (?P<float>[0-9]+\.[0-9]*(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+)
   | (?P<int>[0-9]+)

@@ -48,7 +48,10 @@ class Buffer:
 class Space(Enum):
     """REGISTER: private to an invocation; its size is small and its indices become constants once
     UNROLLED loops are unrolled and VECTOR or LANE loops are spread, so that backends can keep it
-    in registers. WORKGROUP: shared by the lanes of a workgroup."""
+    in registers. Every lane has its own, every PARALLEL iteration has what it stores to itself
+    (what several store is undefined after the loop), VECTOR iterations share theirs. What is stored
+    under LANE loops of an axis is loaded under them too. WORKGROUP: shared by the lanes of a
+    workgroup."""
 
     REGISTER = "register"
     WORKGROUP = "workgroup"
@@ -75,7 +78,8 @@ class LoopKind(Enum):
     WORKGROUP: the grid: only at the top of the tree, each axis 0, 1, 2 at most once.
     LANE: lanes of a workgroup, constant extent; every LANE loop on one axis of a kernel has the
         same extent; no LANE loop inside another on the same axis. On a CPU a serial (or SIMD) loop.
-        Everything outside LANE loops is uniform: it stores to REGISTER scratch only.
+        Everything outside LANE loops is uniform: it stores to REGISTER scratch only; in a kernel
+        with lanes along several axes, other stores stand inside LANE loops of each of them.
     """
 
     SERIAL = "serial"
@@ -128,7 +132,8 @@ class If:
 class Barrier:
     """All lanes' WORKGROUP scratch stores before it are seen by all lanes after it.
 
-    Stands outside LANE loops and outside non-uniform conditions.
+    Stands outside LANE, VECTOR and PARALLEL loops, and so outside non-uniform conditions. Orders
+    no accesses of buffers: what a lane writes there no other lane of the workgroup reads.
     """
 
 

@@ -22,8 +22,8 @@ from aot.kernels.scalar import schedule
 ULP_BOUNDS: dict[str, float] = {
     "exp": 1.0,
     "log": 1.0,
-    "tanh": 3.0,
-    "erf": 3.0,
+    "tanh": 2.5,
+    "erf": 2.0,
     "sigmoid": 2.5,
     "sin": 2.0,
     "cos": 2.0,

@@ -202,10 +202,10 @@ def log(a: Expr) -> Expr:
     return (x > 0.0).choose(positive, x.equals(0.0).choose(_V(Const(F32, -math.inf)), math.nan)).e
 
 
-# tanh(x) = x + x^3 p(x^2) on |x| <= 0.625, relative error 2^-27.7.
-_TANH_SMALL = (-0.33333281942012773, 0.133314421981758076, -0.0537397150858249591,
-               0.0206390872447291735, -0.00570498699345520288)
-_TANH_SMALL_END = 0.625
+# tanh(x) = x + x^3 p(x^2) on |x| <= 0.8125, relative error 2^-27.7.
+_TANH_SMALL = (-0.333332910317712533, 0.133320646542498884, -0.0538399524418102036,
+               0.0212606942580344148, -0.00734454732248827337, 0.00154786469504436549)
+_TANH_SMALL_END = 0.8125
 # tanh(x / 2) = (x + x^3 P(x^2)) / (2 Q(x^2)) on |x| <= 9.2; the tanh(x) that follows has relative
 # error 2^-26.9.
 _TANH_P = (0.029769382740322542, 0.0001141570763831671)
@@ -213,7 +213,7 @@ _TANH_Q = (1.0, 0.113102680224039346, 0.0012060846160062302, 1.22692934291379174
 
 
 def tanh(a: Expr) -> Expr:
-    """At most 2 ulp, never beyond 1.
+    """At most 2.5 ulp, never beyond 1.
 
     From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 1 - (1 - t)^2 / (1 + t^2), with one division:
     1 - (d - n / 2)^2 / (d^2 + n^2 / 4). The closer that is to 1, the less errors in t count.
@@ -229,20 +229,20 @@ def tanh(a: Expr) -> Expr:
     return _with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
 
 
-# erf(x) = x + x p(x^2) on |x| <= 1.25, relative error 2^-29.9.
-_ERF_SMALL = (0.128379165975530425, -0.376126300445180823, 0.112836750290314382,
-              -0.0268602475558948758, 0.00520901638154511604, -0.000833957078105413776,
-              0.00010393880981065046, -7.57297271376276416e-6)
-_ERF_SMALL_END = 1.25
-# erf(x) = p(x - 2.6484375) on 1.25 <= x <= 4, error 2^-27.8 with rounded coefficients: about its
-# middle the polynomial's first term is nearly all of it, so that rounding in the others does not
-# show, and this middle is one where the first term is nearly a float32.
-_ERF_LARGE = (0.999819933977861846, 0.00101438017614537464, -0.00268663711783660116,
-              0.00440614656286312686, -0.00493815684603492688, 0.00390603981160287548,
-              -0.00213470453601333732, 0.000693183044941457491, 3.47278406702517934e-06,
-              -0.000145989635640196242, 7.27684842044705539e-05, -5.4418070556345082e-06,
-              -7.08346238398184011e-06, 1.84473481260089759e-06)
-_ERF_LARGE_CENTRE = 2.6484375
+# erf(x) = x + x p(x^2) on |x| <= 1.0625, relative error 2^-28.4.
+_ERF_SMALL = (0.128379164017281372, -0.376126129222125384, 0.112834287197626812,
+              -0.0268469293322916741, 0.0051747301301996895, -0.00078870648994447364,
+              7.43770419865011961e-05)
+_ERF_SMALL_END = 1.0625
+# erf(x) = p(x - 2.541015625) on 1.0625 <= x <= 4, error 2^-26.6 with rounded coefficients: about
+# its middle the polynomial's first term is nearly all of it, so that rounding in the others does
+# not show, and this middle is one where the first term is nearly a float32.
+_ERF_LARGE = (0.999673781206616371, 0.00177134240828589146, -0.00450109534924797439,
+              0.00703582184425462107, -0.00743790962009278237, 0.00544240099532819905,
+              -0.00262909953952336296, 0.000627825901069890567, 0.000169482294174543238,
+              -0.000234578829903104321, 8.4303075559884829e-05, 9.59368485663571083e-06,
+              -1.42402120269280875e-05, 1.08445036891671888e-06, 7.42963280278518777e-07)
+_ERF_LARGE_CENTRE = 2.541015625
 
 
 def erf(a: Expr) -> Expr:

@@ -97,7 +97,7 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
 def _kind(loop: For) -> str:
     if loop.kind in (LoopKind.WORKGROUP, LoopKind.LANE):
         return f"{loop.kind.value}({loop.axis})"
-    return loop.kind.value
+    return f"{loop.kind.value}"
 
 
 def _store(stmt: Store, indent: str, lines: list[str]) -> None:

@@ -267,9 +267,9 @@ class _Verifier:
         stored: dict[Scratch, set[int]] = {}
         placed = list(_with_lane_axes(self.kernel.body, frozenset()))
         for stmt, axes in placed:
-            if isinstance(stmt, Store) and isinstance(stmt.target, Scratch):
-                if stmt.target.space is Space.REGISTER:
-                    stored.setdefault(stmt.target, set()).update(axes)
+            target = stmt.target if isinstance(stmt, Store) else None
+            if isinstance(target, Scratch) and target.space is Space.REGISTER:
+                stored.setdefault(target, set()).update(axes)
         for stmt, axes in placed:
             for node in schedule(list(_expressions(stmt))):
                 if isinstance(node, Load) and not stored.get(node.source, set()) <= axes:

@@ -185,7 +185,8 @@ class _Linker:
         tells which entry is meant.
         """
         size = section.entry_bytes
-        if not size or len(section.data) % size or (symbol.is_section and len(section.data) != size):
+        is_whole = symbol.is_section and len(section.data) != size
+        if not size or len(section.data) % size or is_whole:
             return _Target(self.constant_piece(section.data, section.alignment),
                            symbol.value + addend)
         start = symbol.value - symbol.value % size

@@ -6,6 +6,7 @@ lists ops by name.
 
 from __future__ import annotations
 
+import builtins
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -198,7 +199,7 @@ class Call:
             raise self.error(f"attribute {name} is {value!r}, expected a number")
         return float(value)
 
-    def ints(self, name: str) -> tuple[int, ...]:
+    def ints(self, name: str) -> tuple[builtins.int, ...]:
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
             raise self.error(f"attribute {name} is {value!r}, expected ints")
@@ -218,7 +219,7 @@ class Call:
             return False
         from aot.ir.dims import bounds
 
-        difference = a - b if isinstance(a, DimExpr) else -(b - a)  # type: ignore[operator]
+        difference = a - b if isinstance(a, DimExpr) else -(b - a)
         low, high = bounds(difference, {})
         if (low is not None and low > 0) or (high is not None and high < 0):
             return False
@@ -234,7 +235,7 @@ _shape_rule_calls: contextvars.ContextVar[list[int] | None] = contextvars.Contex
     "shape_rule_calls", default=None)
 
 
-class count_shape_rules:
+class count_shape_rules:  # noqa: N801 - used like a function
     """Context manager: counts shape-rule calls made inside; `.calls` is the number so far.
 
     A counter inside another adds to it when it ends, unless `is_hidden`: checks that are no part

@@ -68,8 +68,11 @@ def _region_types(call: Call) -> Sequence[TensorType]:
 
 REGION = register(OpRecord(
     name="region",
-    summary="A dispatch region: ops that run as one kernel; its block's arguments are its operands.",
+    summary="A dispatch region: ops that run as one kernel on its operands, its block's arguments.",
     operands=(Operand("inputs", kind="variadic", is_mixed=True),),
+    attributes=(
+        Attribute("ties", "ints", (), "per result: the operand whose memory it may take, or -1"),
+    ),
     infer=_region_types,
     kind=Kind.STRUCTURE,
     results_from="block",

@@ -114,10 +114,10 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
             the IR before it and the passes that were left.
     """
     _dump(module, "input", context, is_first=True)
+    start = clone_module(module)
     for number, step in enumerate(passes):
         if context.is_stopped:
             return
-        before = clone_module(module)
         text = _readable(module) if context.switches.is_printing_changes else ""
         try:
             _run_one(module, step, context)
@@ -126,7 +126,7 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
         except (CompileError, UnsupportedError):
             raise
         except Exception as failure:
-            path = _write_repro(before, passes[number:], failure, context)
+            path = _write_repro(start, passes, number, failure, context)
             shown = str(failure) if isinstance(failure, AotError) else (
                 f"{type(failure).__name__}: {failure}")
             raise InternalError(f"pass {step.name} failed: {shown}\nthis is a bug of aotc; please "
@@ -171,21 +171,28 @@ def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = F
         raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _write_repro(before: Module, left: Sequence[Pass], failure: Exception,
+def _write_repro(start: Module, passes: Sequence[Pass], failed: int, failure: Exception,
                  context: PassContext) -> str:
-    """Path of a file with the IR before the failing pass; or why there is none."""
-    options = context.options
+    """Path of a file with the IR before the failing pass; or why there is none.
+
+    That IR is made anew by running the passes before it on `start`, a copy of the first input:
+    passes are deterministic, and a copy per pass would cost more than the passes do.
+    """
+    options, left = context.options, passes[failed:]
     first_line = f"{type(failure).__name__}: {failure}".splitlines()[0]
     header = (f"# aotc repro: pass {left[0].name} failed: {first_line}\n"
               f"# passes left: {', '.join(step.name for step in left)}\n"
               f"# target: {context.target.name if context.target else 'none'}\n"
               f"# optimize: {options.optimize}\n\n")
     try:
+        again = PassContext(options, context.target, switches.Switches())
+        for step in passes[:failed]:
+            step.run(start, again)
         folder = options.dump_ir
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="aotc-"))
         path = Path(folder) / f"{left[0].name}.repro"
-        path.write_text(header + print_module(before), encoding="utf-8")
+        path.write_text(header + print_module(start), encoding="utf-8")
     except (OSError, InternalError) as error:
         return f"the model (no .repro could be written: {error})"
     return str(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from aot.errors import InternalError
 
@@ -70,6 +71,7 @@ class Block:
     is_closed: bool = False
 
 
+@lru_cache(maxsize=4096)
 def integer(value: int, type_: Type) -> Value:
     """An integer constant, splatted over a vector type; wraps to the width."""
     bits = type_.bits
@@ -166,7 +168,7 @@ class Assembler:
 
     def op(self, name: str, a: Value, b: Value) -> Value:
         """A binary instruction; `name` may carry flags, such as "add nsw"."""
-        folded = _fold(name.split()[0], a, b)
+        folded = _fold(name.split(maxsplit=1)[0], a, b)
         if folded is not None:
             return folded
         return self.emit(a.type, f"{name} {a.type} {a.ref}, {b.ref}")
@@ -288,7 +290,7 @@ def _fold(name: str, a: Value, b: Value) -> Value | None:
         if (n == 0 and name in ("add", "sub", "or", "xor")) or (
                 n == 1 and name == "mul") or (n == ones and name == "and"):
             return x
-        if n == 0 and name in ("mul", "and") or n == ones and name == "or":
+        if (n == 0 and name in ("mul", "and")) or (n == ones and name == "or"):
             return y
     return None
 

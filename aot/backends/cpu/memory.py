@@ -79,7 +79,8 @@ class Memory:
         if position not in self._fields:
             here, self.asm.current = self.asm.current, self.asm.entry
             width = self.traits.target.word_bytes
-            address = self.asm.offset(Value("%dispatch", PTR), self.lanes.constant(position * width))
+            distance = self.lanes.constant(position * width)
+            address = self.asm.offset(Value("%dispatch", PTR), distance)
             self._fields[position] = self.asm.load(PTR, address, width, INVARIANT)
             self.asm.current = here
         return self._fields[position]
@@ -249,10 +250,10 @@ class Memory:
 
     def _choose(self, guard: Value, result: Value, other: Laned | None, dtype: DType) -> Value:
         """`other` where the guard does not hold; guarded loads give 0 there already."""
-        if other is None or isinstance(other, Value) and _is_zero(other):
-            # A uniform load under a lane's guard was made for any lane, so it is not 0 in all.
-            if not (guard.type.lanes and not result.type.lanes):
-                return result
+        # A uniform load under a lane's guard was made for any lane, so it is not 0 in all.
+        is_for_any = bool(guard.type.lanes) and not result.type.lanes
+        if not is_for_any and (other is None or (isinstance(other, Value) and _is_zero(other))):
+            return result
         otherwise = self.zero(dtype) if other is None else other
         if guard.type.lanes or result.type.lanes or not is_uniform(otherwise):
             return self.asm.select(self.lanes.vector(guard) if guard.type.lanes else guard,

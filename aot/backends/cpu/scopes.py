@@ -13,7 +13,7 @@ from aot.errors import InternalError
 from aot.ir.expr import Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
 
-TRANSCENDENTAL = frozenset("exp log tanh erf sigmoid sin cos pow".split())
+TRANSCENDENTAL = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Scopes:
         return Facts(
             variables=variables,
             has_load=isinstance(e, Load) or any(p.has_load for p in parts),
-            needs_expansion=(isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL
+            needs_expansion=((isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL)
                              or any(p.needs_expansion for p in parts)),
             is_nonnegative=self._is_nonnegative(e, parts))
 

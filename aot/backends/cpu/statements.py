@@ -49,6 +49,8 @@ class KernelEmitter:
         self.expressions = Expressions(self.lanes, self.scopes)
         self.memory = Memory(kernel, self.lanes, self.scopes, self.plan, self.expressions.evaluate)
         self.expressions.memory = self.memory
+        self._widths: dict[For, int] = {}
+        self._spread: dict[For, bool] = {}
 
     def run(self) -> None:
         """Emits everything; the text is in `asm`."""
@@ -121,7 +123,9 @@ class KernelEmitter:
 
         def body(lane: Value) -> None:
             self.memory.lane_index[axis] = lane
+            self.scopes.open(is_region=True)
             self.for_copies(axes[1:], write)
+            self.scopes.close()
             self.memory.lane_index[axis] = None
 
         self.counted(self.kernel.workgroup_size[axis], body)
@@ -236,7 +240,7 @@ class KernelEmitter:
 
     def vector(self, stmt: For) -> None:
         extent = _constant_extent(stmt)
-        is_spread = _indexes_registers(stmt, self.scopes)
+        is_spread = self.is_spread(stmt)
         if self.lanes.count or not self.traits.has_vectors or extent == 1:
             # Registers are told apart by constants, so a loop over them is spelled out.
             if is_spread or self.lanes.count:
@@ -259,14 +263,26 @@ class KernelEmitter:
 
         self.branches(condition, guarded_by_none, lambda: self.serial(stmt))
 
+    def is_spread(self, stmt: For) -> bool:
+        """Whether the loop's variable picks elements of REGISTER scratch."""
+        if stmt not in self._spread:
+            self._spread[stmt] = _indexes_registers(stmt, self.scopes)
+        return self._spread[stmt]
+
+    def width_of(self, stmt: For) -> int:
+        """Lanes of a piece: what one register holds; whole where a loop runs inside, because each
+        piece would run that loop again."""
+        if stmt not in self._widths:
+            has_loop = any(isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
+                           for s in walk(stmt.body))
+            register = self.traits.target.vector_bytes // _widest_bytes(stmt.body)
+            extent = _constant_extent(stmt)
+            self._widths[stmt] = extent if has_loop else min(extent, max(2, register))
+        return self._widths[stmt]
+
     def pieces(self, stmt: For, extent: int, is_spread: bool) -> None:
-        """The loop in vectors that the machine has; whole where a loop runs inside it, because
-        then each piece would run that loop again."""
-        width = extent
-        if not any(isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
-                   for s in walk(stmt.body)):
-            width = min(extent, max(2, self.traits.target.vector_bytes
-                                    // _widest_bytes(stmt.body)))
+        """The loop in vectors that the machine has, and a narrower one for what is left."""
+        width = self.width_of(stmt)
         count, rest = divmod(extent, width)
         if is_spread or count <= _MAX_UNROLLED_PIECES:
             for i in range(count):
@@ -298,13 +314,13 @@ class KernelEmitter:
         self.lanes.count = _constant_extent(stmt)
         self.scopes.bind(stmt.var, Affine(self.lanes.constant(0), self.lanes.constant(1)),
                          is_nonnegative=True)
-        bound = set(self.scopes.known)
+        known = self.scopes.known
         total: Value | None = None
         found: list[Expr] = []
         for guard in _guards(stmt.body):
             facts = self.scopes.facts(guard)
             if facts.has_load or facts.needs_expansion or stmt.var not in facts.variables or (
-                    not facts.variables <= bound):
+                    not all(v in known for v in facts.variables)):
                 continue
             mask = self.expressions.evaluate(guard)
             assert isinstance(mask, Value)

@@ -87,5 +87,5 @@ class Traits:
 
     def has_masked(self, element_bytes: int) -> bool:
         """Whether loads and stores of vectors under a mask are one cheap instruction."""
-        return (self.target.has("avx512vl") and (element_bytes >= 4 or self.target.has("avx512bw"))
-                or self.target.has("v"))
+        has_registers = self.target.has("avx512vl" if element_bytes >= 4 else "avx512bw")
+        return has_registers or self.target.has("v")

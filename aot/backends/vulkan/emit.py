@@ -144,12 +144,11 @@ class _Emitter:
         if bits is not None:
             self.statements(then if bits else otherwise)
             return
-        registers = self.memory.registers
-        before = dict(registers)
+        before = dict(self.memory.registers)
         self.values.open_scope(condition)
         selection = self.body.open_if(condition, has_else=bool(otherwise))
         self.statements(then)
-        after_then = dict(registers)
+        after_then = self.memory.registers
         self.memory.registers = dict(before)
         if otherwise:
             self.values.reopen_scope(condition)
@@ -157,7 +156,7 @@ class _Emitter:
             self.statements(otherwise)
         then_block, else_block = self.body.close_if(selection)
         self.values.close_scope()
-        self.merge(after_then, dict(self.memory.registers), then_block, else_block)
+        self.merge(after_then, self.memory.registers, then_block, else_block)
 
     def merge(self, then: dict[Register, int], otherwise: dict[Register, int],
               then_block: int, else_block: int) -> None:
