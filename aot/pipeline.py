@@ -23,6 +23,7 @@ from aot.link.image import Arch, Device, ExecutableImage, ModuleImage, VariantIm
 from aot.link.rodata import RodataPool
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions, Progress
+from aot.passes.algebra import ALGEBRA
 from aot.passes.base import Pass, PassContext, count_ops, run_passes
 from aot.passes.bind import BIND
 from aot.passes.canonicalize import CANONICALIZE
@@ -41,7 +42,10 @@ MODEL_PASSES: tuple[Pass, ...] = (
     BIND,
     FOLD_CONSTANTS,  # what the model computes from constants, before patterns are looked for
     CANONICALIZE,
-    CSE,
+    CSE,  # what two users share is seen as one, before algebra asks who uses it
+    DCE,
+    ALGEBRA,
+    FOLD_CONSTANTS,
     DCE,
 )
 
@@ -118,7 +122,7 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
     for target in wanted:
         own = _Clock(dict(clock.seconds))
         copy = module if target is wanted[-1] else clone_module(module)
-        made = PassContext(options, target, runs=list(context.runs),
+        made = PassContext(_dumping_apart(options, target), target, runs=list(context.runs),
                            statistics={k: dict(v) for k, v in context.statistics.items()})
         progress("passes", 0, 0)
         with own.stage("passes"):
@@ -149,7 +153,7 @@ def read_model(source: Any, options: CompileOptions) -> Module:
 
 def _is_text(source: Any) -> bool:
     if isinstance(source, bytes):
-        return source.lstrip()[:4] in (b"func", b"exec")
+        return source.lstrip()[:4] in (b"func", b"exec", b"# ao")
     return isinstance(source, (str, Path)) and Path(source).suffix in (".ir", ".repro")
 
 
@@ -157,6 +161,13 @@ def _is_bound_by_passes(source: Any) -> bool:
     """Whether the pass `bind` is to bind inputs; the ONNX importer, whose shape rules may need
     their values, has done it already."""
     return isinstance(source, Module) or _is_text(source)
+
+
+def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:
+    """Several targets dump their IR to folders of their own."""
+    if options.dump_ir is None or len(options.targets) == 1:
+        return options
+    return replace(options, dump_ir=options.dump_ir / target.name)
 
 
 def _check_together(wanted: Sequence[Target]) -> None:

@@ -15,7 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "samples"))
 import model_zoo
 from model_zoo import MODELS
 
-__all__ = ["MODELS", "feeds", "model_path", "reference", "runs"]
+__all__ = ["MODELS", "SMALL_MODELS", "all_runs", "bound_values", "feeds", "model_path", "reference",
+           "runs"]
+
+# what tests of single stages use; tests/test_model_set.py takes all
+SMALL_MODELS = ("ppocr_cls", "squeezenet_rw", "silero_vad_16k", "minilm_l3")
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +33,17 @@ def model_path(name: str) -> Path:
 def runs(name: str) -> list[str]:
     """Names of the runs that a model has inputs for: "1", and "alt" for other shapes."""
     return ["1", "alt"] if MODELS[name].other_shapes else ["1"]
+
+
+def all_runs(name: str) -> list[str]:
+    """As `runs`, with three seeds."""
+    return ["1", "2", "3", *runs(name)[1:]]
+
+
+def bound_values(name: str) -> dict[str, Array]:
+    """Values of the inputs that are settings, and compiled in."""
+    given = feeds(name)
+    return {key: given[key] for key in MODELS[name].bound_inputs}
 
 
 def feeds(name: str, run: str = "1") -> dict[str, Array]:

@@ -26,7 +26,7 @@ def _live_bytes(requests: list[ArenaRequest]) -> int:
 @st.composite
 def _requests(draw: st.DrawFn) -> list[ArenaRequest]:
     made = []
-    for _ in range(draw(st.integers(0, 30))):
+    for _ in range(draw(st.integers(0, 16))):
         first = draw(st.integers(0, 12))
         size = draw(st.integers(0, 5000))
         alignment = draw(st.sampled_from([1, 4, 64, 256]))
@@ -35,7 +35,7 @@ def _requests(draw: st.DrawFn) -> list[ArenaRequest]:
 
 
 @given(_requests())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_live_buffers_never_overlap(requests: list[ArenaRequest]) -> None:
     result = plan(requests)
     assert len(result.offsets) == len(requests)

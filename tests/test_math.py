@@ -77,12 +77,13 @@ def turning_points() -> Array:
     # Among all of float32 these come nearest to a multiple of pi/2 for their size.
     hardest = np.array([16367173.0 * 2.0**72, 1.4020653e22, 1.2020553e24, 6.1e7, 710.0])
     middles = np.sqrt(0.5) * 2.0 ** np.arange(-126, 128)
-    ends = np.array([1.0, 0.8125, 9.2, 9.011, 1.0625, 4.0, 3.92, 88.72283, 88.72284, 87.33654,
+    ends = np.array([1.0, 0.875, 9.2, 9.011, 1.0625, 4.0, 3.92, 88.72283, 88.72284, 87.33654,
                      103.97208, 104.0, 89.0, np.inf, 12582912.0, 0.0])
     # Errors are largest just inside the ends of a polynomial's range.
-    beside = [end * np.linspace(0.97, 1.03, 20_001) for end in (0.8125, 1.0625, 0.3466, 1.4142)]
+    beside = [end * np.linspace(0.97, 1.03, 20_001) for end in (0.875, 1.0625, 0.3466, 1.4142)]
     return np.concatenate([
-        np.concatenate(beside).astype(np.float32), around(exponents), denormals, -denormals, around(np.abs(natural)), around(octants),
+        np.concatenate(beside).astype(np.float32), around(exponents), denormals, -denormals,
+        around(np.abs(natural)), around(octants),
         around(hardest), around(middles), around(ends), from_bits([0x7FC00000, 0xFFC00001]),
         from_bits([0x7F800001])])
 

@@ -388,7 +388,8 @@ model: not supported in this model (7):
   NonZero (node 'first'): there is no importer for this op
   TopK (node 'behind nothing'): there is no importer for this op
   Unique (node 'behind'): there is no importer for this op
-  If (node 'If:g'): there is no importer for this op
+  If (node 'If:g'): its condition is known only when the model runs; give the inputs that it \
+depends on a value (input_values, --input-value), or a shape
   com.me.Custom (node 'custom'): domain 'com.me' is not known
   LSTM (node 'variety'): clip is not supported"""
 

@@ -21,6 +21,7 @@ from aot.ir.types import DType
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import Pass, PassContext, run_passes
+from aot.passes.algebra import ALGEBRA
 from aot.passes.bind import BIND
 from aot.passes.canonicalize import CANONICALIZE
 from aot.passes.cse import CSE
@@ -29,7 +30,7 @@ from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.switches import Switches
 
-PASSES: dict[str, Pass] = {p.name: p for p in (BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS,
+PASSES: dict[str, Pass] = {p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS,
                                                LEGALISE_DTYPES)}
 GROUPS = tuple(PASSES)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vulkan_kernels import I32, Array, load, spread, tensor
 
-from aot.ir.dims import symbol
+from aot.ir.dims import Dim, symbol
 from aot.ir.expr import Expr, Var, add, binary, cast, const, index, select
 from aot.kernels import interpreter
 from aot.kernels.ir import (
@@ -73,9 +73,10 @@ class Writer:
         return Store(self.shared, (self.lane,), self.value(), guard)
 
     def loop(self, depth: int) -> Stmt:
-        kind, extent = self.data.draw(st.sampled_from((
+        choices: tuple[tuple[LoopKind, Dim], ...] = (
             (LoopKind.SERIAL, 3), (LoopKind.SERIAL, symbol("n")), (LoopKind.SERIAL, 0),
-            (LoopKind.UNROLLED, 2))))
+            (LoopKind.UNROLLED, 2))
+        kind, extent = self.data.draw(st.sampled_from(choices))
         var = self.b.var("i")
         self.atoms.append(cast(var, I32))
         body = self.body(depth + 1)

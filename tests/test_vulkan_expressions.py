@@ -255,3 +255,35 @@ def test_wide_integers_pass_through(driver: str) -> None:
     xs = np.array([0, 1, -1, 2**40 + 7, -2**63, 2**63 - 1, 2**32, small.value], np.int64)
     actual = vulkan_running.run_on(driver, kernel, {"x": xs})["y"]
     np.testing.assert_array_equal(actual, np.where(xs != 0, xs, -(2**40) - 3))
+
+
+def cast_kernel(source: DType, target: DType, count: int) -> Kernel:
+    b = KernelBuilder("casts")
+    x = tensor(b, "x", source, BufferClass.INPUTS, count)
+    y = tensor(b, "y", target, BufferClass.OUTPUTS, count)
+    return b.build(spread(b, count, 64, lambda i, inside: (
+        Store(y, (i,), cast(load(x, i), target)),)))
+
+
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+def test_every_half_is_read_and_written_exactly(driver: str) -> None:
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    floats = vulkan_running.run_on(driver, cast_kernel(DType.F16, F32, 65536), {"x": halves})["y"]
+    np.testing.assert_array_equal(floats, halves.astype(np.float32))
+    again = vulkan_running.run_on(driver, cast_kernel(F32, DType.F16, 65536), {"x": floats})["y"]
+    np.testing.assert_array_equal(again, halves)
+
+
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+def test_halves_round_to_nearest_even(driver: str) -> None:
+    """Half way between each two neighbours, and one f32 on either side of it."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middles = ((halves[1:] + halves[:-1]) / 2).astype(np.float32)
+    xs = np.concatenate([middles, np.nextafter(middles, np.float32(np.inf)),
+                         -np.nextafter(middles, np.float32(0)),
+                         np.array([65519.99, 65520, 1e10, -1e10], np.float32)])
+    xs = np.resize(xs, -(-len(xs) // 64) * 64)
+    actual = vulkan_running.run_on(driver, cast_kernel(F32, DType.F16, len(xs)), {"x": xs})["y"]
+    with np.errstate(over="ignore"):
+        expected = xs.astype(np.float16)
+    np.testing.assert_array_equal(actual, expected)

@@ -35,7 +35,7 @@ class Homes:
         self._claimed: dict[Value, int] = {}
         for number, value in enumerate(function.results):
             root = root_of(value)
-            is_computed = root.op is not None and not root.op.record.name == "constant"
+            is_computed = root.op is not None and root.op.record.name != "constant"
             if is_computed and root not in self._claimed:
                 self._claimed[root] = number
 

@@ -16,15 +16,20 @@ from aot.ir.types import DType
 
 # float unary: neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round (half to even)
 # integer unary: neg abs bitnot; bool unary: not; float -> bool: isnan
-UNARY_OPS = frozenset("neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round bitnot "
-                      "not isnan".split())
+UNARY_OPS = frozenset({
+    "neg", "abs", "sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "floor", "ceil",
+    "trunc", "round", "bitnot", "not", "isnan",
+})
 # div on integers truncates towards zero, floordiv and floormod round down; min and max propagate
 # NaN as numpy's minimum and maximum do; pow is C's powf; shr is arithmetic on signed types.
 # Integers: arithmetic wraps, a zero divisor gives 0, shifts are by less than the width.
 # and/or/xor are bitwise on integers, logical on bool. Comparisons give bool; ne is true on NaN.
-BINARY_OPS = frozenset("add sub mul div floordiv floormod min max pow and or xor shl shr".split())
-COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
-REDUCE_OPS = frozenset("sum prod max min and or".split())
+BINARY_OPS = frozenset({
+    "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor",
+    "shl", "shr",
+})
+COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+REDUCE_OPS = frozenset({"sum", "prod", "max", "min", "and", "or"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ PANELS_AT_ONCE = 4
 def schedule_lstm(nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
                   results: Sequence[Buffer | None], panel: int) -> tuple[Stmt, ...]:
     """x [T, B, I], w [D, 4H, I], r [D, 4H, H], b [D, 8H], initial h and c [D, B, H], p [D, 3H];
-    gates i, o, f, c and peepholes i, o, f as in ONNX. Results y [T, D, B, H], y_h and y_c [D, B, H], each where asked for.
+    gates i, o, f, c and peepholes i, o, f as in ONNX. Results y [T, D, B, H], y_h and y_c
+    [D, B, H], each where asked for.
     """
     return _Lstm(nest, op, buffers, results, panel).build()
 

@@ -1,8 +1,10 @@
 """The op table. Importing this package fills the registry; each family is one file."""
 
 from aot.ops import (
+    bits,
     contraction,
     elementwise,
+    indexing,
     movement,
     pack,
     pooling,
@@ -10,6 +12,7 @@ from aot.ops import (
     reduction,
     selection,
     shape,
+    spatial,
     structure,
 )
 from aot.ops.record import REGISTRY, OpRecord, lookup
@@ -17,8 +20,10 @@ from aot.ops.record import REGISTRY, OpRecord, lookup
 __all__ = [
     "REGISTRY",
     "OpRecord",
+    "bits",
     "contraction",
     "elementwise",
+    "indexing",
     "lookup",
     "movement",
     "pack",
@@ -27,5 +32,6 @@ __all__ = [
     "reduction",
     "selection",
     "shape",
+    "spatial",
     "structure",
 ]

@@ -150,6 +150,31 @@ def _erf(x: Array) -> Array:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), np.float64)
 
 
+def _arc_tangent(x: e.Expr) -> e.Expr:
+    """Cephes' atanf: |x| brought to [-tan(pi/8), tan(pi/8)], then an odd polynomial; 2 ulp."""
+    if x.dtype is DType.F16:
+        return e.cast(_arc_tangent(e.cast(x, F32)), DType.F16)
+
+    def number(value: float) -> e.Expr:
+        return e.const(value, F32)
+
+    size = e.unary("abs", x)
+    is_large = e.binary("gt", size, number(2.414213562373095))
+    is_middle = e.binary("gt", size, number(0.4142135623730950))
+    middle = e.binary("div", e.sub(size, number(1.0)), e.add(size, number(1.0)))
+    inner = e.select(is_large, e.binary("div", number(-1.0), size),
+                     e.select(is_middle, middle, size))
+    start = e.select(is_large, number(math.pi / 2),
+                     e.select(is_middle, number(math.pi / 4), number(0.0)))
+    square = e.mul(inner, inner)
+    total = number(8.05374449538e-2)
+    for c in (-1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1):
+        total = e.add(e.mul(total, square), number(c))
+    value = e.add(start, e.add(e.mul(e.mul(total, square), inner), inner))
+    return e.select(e.binary("lt", x, number(0.0)), e.unary("neg", value), value)
+
+
+
 NEG = _unary("neg", "-x", np.negative, _by_name("neg"), FLOATS | SIGNED,
              of_dims=lambda x: dims.multiply(x, -1))
 ABS = _unary("abs", "|x|", np.abs, _by_name("abs"), FLOATS | SIGNED)
@@ -164,9 +189,12 @@ SIGMOID = _unary("sigmoid", "1 / (1 + exp(-x))", _wide(_sigmoid), _by_name("sigm
                  is_cheap=False)
 SIN = _unary("sin", "Sine of radians.", _wide(np.sin), _by_name("sin"), is_cheap=False)
 COS = _unary("cos", "Cosine of radians.", _wide(np.cos), _by_name("cos"), is_cheap=False)
+ATAN = _unary("atan", "Arc tangent, in radians.", _wide(np.arctan), _arc_tangent,
+              FLOATS - {DType.F64}, low=-9.0, high=9.0, is_cheap=False)
 FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"))
 CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"))
 ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"))
+TRUNC = _unary("trunc", "x without its fraction.", np.trunc, _by_name("trunc"))
 NOT = _unary("not", "Logical negation.", np.logical_not, _by_name("not"), BOOL)
 IS_NAN = _unary("is_nan", "Whether x is NaN.", np.isnan, _by_name("isnan"), to_bool=True)
 RELU = _unary("relu", "max(x, 0); NaN stays.", lambda x: np.maximum(x, x.dtype.type(0)),

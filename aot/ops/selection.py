@@ -144,14 +144,19 @@ def _gather_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.take(data, np.clip(wrapped, 0, max(extent - 1, 0)), axis=axis)]
 
 
+def clamped_position(position: e.Expr, extent: Dim) -> e.Expr:
+    """A position as an INDEX in [0, extent): negative ones count from the end, others clamp."""
+    wanted = e.cast(position, DType.INDEX)
+    wrapped = e.select(e.binary("lt", wanted, e.index(0)), e.add(wanted, e.index(extent)), wanted)
+    return e.binary("max", e.binary("min", wrapped, e.index(dims.add(extent, -1))), e.index(0))
+
+
 def _gather_compute(call: Call) -> Sequence[Compute]:
     data, chosen, axis = call.operand(0), call.operand(1), call.int("axis")
     extent = data.dims[axis]
     indices = result_indices(data.rank - 1 + chosen.rank)
     middle = indices[axis : axis + chosen.rank]
-    wanted = e.cast(e.Load(1, middle, chosen.dtype), DType.INDEX)
-    wrapped = e.select(e.binary("lt", wanted, e.index(0)), e.add(wanted, e.index(extent)), wanted)
-    clamped = e.binary("max", e.binary("min", wrapped, e.index(dims.add(extent, -1))), e.index(0))
+    clamped = clamped_position(e.Load(1, middle, chosen.dtype), extent)
     # an extent that may be 0 at run time has no element to clamp to
     guard = None if isinstance(extent, int) else e.binary("lt", e.index(0), e.index(extent))
     at = (*indices[:axis], clamped, *indices[axis + chosen.rank :])

@@ -53,8 +53,7 @@ _INTEGER_BINARY = {"add": Op.I_ADD, "sub": Op.I_SUB, "mul": Op.I_MUL, "and": Op.
 _BOOL_BINARY = {"and": Op.LOGICAL_AND, "or": Op.LOGICAL_OR, "xor": Op.LOGICAL_NOT_EQUAL,
                 "eq": Op.LOGICAL_EQUAL, "ne": Op.LOGICAL_NOT_EQUAL, "min": Op.LOGICAL_AND,
                 "max": Op.LOGICAL_OR}
-_INTEGER_EXTREMUM = {("min", True): Glsl.S_MIN, ("max", True): Glsl.S_MAX,
-                     ("min", False): Glsl.U_MIN, ("max", False): Glsl.U_MAX}
+_UNSIGNED_EXTREMUM = {"min": Glsl.U_MIN, "max": Glsl.U_MAX}
 
 
 def float_bits(value: float) -> int:
@@ -291,8 +290,11 @@ class Expressions:
         a = self.scalar(e.a)
         if e.op in table:
             made = self.values.pure(table[e.op], self.asm.u32, a)
+        elif e.op == "abs" and not e.dtype.is_signed:
+            made = a
         elif e.op == "abs":
-            made = self.values.glsl(Glsl.S_ABS, self.asm.u32, a) if e.dtype.is_signed else a
+            negated = self.values.pure(Op.S_NEGATE, self.asm.u32, a)
+            made = self.values.signed_extremum(a, negated, is_max=True)
         else:
             raise self.fail(f"{e.op} of {e.a.dtype}")
         return self._wrap(self._normalise(made, e.dtype), e.dtype)
@@ -382,7 +384,8 @@ class Expressions:
         if op in _INTEGER_BINARY:
             made = self.values.pure(_INTEGER_BINARY[op], u32, a, b)
         elif op in ("min", "max"):
-            return self.values.glsl(_INTEGER_EXTREMUM[op, dtype.is_signed], u32, a, b)
+            return (self.values.signed_extremum(a, b, is_max=op == "max") if dtype.is_signed
+                    else self.values.glsl(_UNSIGNED_EXTREMUM[op], u32, a, b))
         elif op == "shr":
             shift = Op.SHIFT_RIGHT_ARITHMETIC if dtype.is_signed else Op.SHIFT_RIGHT_LOGICAL
             return self.values.pure(shift, u32, a, b)

@@ -107,14 +107,11 @@ class Glsl(IntEnum):
     ROUND_EVEN = 2
     TRUNC = 3
     F_ABS = 4
-    S_ABS = 5
     FLOOR = 8
     CEIL = 9
     SQRT = 31
     U_MIN = 38
-    S_MIN = 39
     U_MAX = 41
-    S_MAX = 42
     F_CLAMP = 43
     FMA = 50
     UNPACK_HALF_2X16 = 62

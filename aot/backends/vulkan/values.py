@@ -316,13 +316,17 @@ class Values:
             return a if is_max else b
         if high is not None and high <= 0:
             return b if is_max else a
-        made = self.glsl(Glsl.S_MAX if is_max else Glsl.S_MIN, self.asm.u32,
-                         self.id_of(a), self.id_of(b))
+        made = self.signed_extremum(self.id_of(a), self.id_of(b), is_max=is_max)
         (low_a, high_a), (low_b, high_b) = self.range_of(a), self.range_of(b)
         pick_low = _strict(min, low_a, low_b) if not is_max else _loose(max, low_a, low_b)
         pick_high = _strict(max, high_a, high_b) if is_max else _loose(min, high_a, high_b)
         self.remember(made, (pick_low, pick_high))
         return self.atom(made)
+
+    def signed_extremum(self, a: int, b: int, *, is_max: bool) -> int:
+        """Of i32 values; SPIRV-Tools, which drivers use, folds SMin and SMax of u32 as unsigned."""
+        compare = Op.S_GREATER_THAN if is_max else Op.S_LESS_THAN
+        return self.select(self.asm.u32, self.pure(compare, self.asm.boolean, a, b), a, b)
 
     def floor_divide(self, a: Linear, b: Linear) -> Linear:
         """`a // b`, rounding down, and no division where `a` shows that it needs none."""

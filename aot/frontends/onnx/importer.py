@@ -1,14 +1,15 @@
 """From an ONNX model to a module: reads, checks names and order, and imports node by node.
 
 Finds everything that is unsupported before it gives up. Optimises nothing: only nodes that no
-output needs are left out, so that what they need is not asked for.
+output needs are left out, so that what they need is not asked for; and an If with a known condition
+is the branch that it takes.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
@@ -18,6 +19,15 @@ from onnx import defs, inliner
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.onnx.functions import Body, body_of, has_body
+from aot.frontends.onnx.graphs import (
+    domain_of,
+    in_order,
+    label_of,
+    needed,
+    producers_of,
+    read_by,
+)
 from aot.frontends.onnx.inputs import InputShapes, InputTypes
 from aot.frontends.onnx.schema import check_node, find_schema
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
@@ -104,14 +114,55 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
         raise CompileError(f"its functions can't be inlined: {error}") from None
 
 
-def _label(node: onnx.NodeProto) -> str:
-    """What the node is called in messages and as the origin of ops."""
-    first = next((name for name in node.output if name), "")
-    return node.name or f"{node.op_type}:{first}"
+@dataclass
+class _Scope:
+    """What a list of nodes sees, and where it reports what it can't have.
+
+    Attributes:
+        known: values by name; None for a name whose value is not supported.
+        read: names that something reads.
+        outer: the scope around a branch, whose names are seen too.
+        origin: the node whose definition the list is; "" where nodes speak for themselves.
+    """
+
+    opsets: Mapping[str, int]
+    unsupported: list[str]
+    known: dict[str, Value | None] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    outer: _Scope | None = None
+    origin: str = ""
+
+    def find(self, name: str) -> Value | None:
+        scope = self._scope_of(name)
+        return None if scope is None else scope.known[name]
+
+    def has(self, name: str) -> bool:
+        return self._scope_of(name) is not None
+
+    def _scope_of(self, name: str) -> _Scope | None:
+        scope: _Scope | None = self
+        while scope is not None and name not in scope.known:
+            scope = scope.outer
+        return scope
 
 
-def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain == "ai.onnx" else str(node.domain)
+# what an op without an entry is refused for, where more can be said
+_REASONS = {
+    "Loop": "loops that run a number of times known only at run time are not supported",
+    "Scan": "loops over slices of a tensor are not supported",
+}
+
+
+def _reason(op_type: str, domain: str, opset: int) -> str:
+    """Why an op without an entry is refused."""
+    if domain == "" and op_type in _REASONS:
+        return _REASONS[op_type]
+    has_newer = find_entry(domain, op_type, 1 << 30) is not None
+    return "there is no importer for this op" + (f" at opset {opset}" if has_newer else "")
+
+
+def _is_if(proto: onnx.NodeProto) -> bool:
+    return bool(domain_of(proto) == "" and proto.op_type == "If")
 
 
 class _Importer:
@@ -121,155 +172,177 @@ class _Importer:
         self.folder = folder
         self.opsets = _opsets(proto)
         self.unsupported: list[str] = []
-        self.initializers = {t.name: t for t in self.graph.initializer}
-        self.infos = [i for i in self.graph.input if i.name not in self.initializers]
+        initializers = {t.name for t in self.graph.initializer}
+        self.infos = [i for i in self.graph.input if i.name not in initializers]
         self.input_types = InputTypes(self.infos, shapes, values)
         self.unsupported.extend(self.input_types.unsupported)
-        for sparse in self.graph.sparse_initializer:
-            self.unsupported.append(f"sparse initializer {sparse.values.name!r}")
-        self.known: dict[str, Value | None] = {}  # None: known by name, but not supported
 
     def run(self) -> Module:
         if not self.graph.output:
             raise CompileError("the model has no outputs")
-        producers = self._producers()
-        nodes = self._needed(_in_order(self.graph.node, producers), producers)
         types = {name: type for name, type in self.input_types.types.items()
                  if name not in self.input_types.values}
         function = Function("main", Block(list(types.values()), list(types)),
                             [o.name for o in self.graph.output])
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
-        self.known.update(dict.fromkeys((info.name for info in self.infos), None))
-        self.known.update(zip(types, function.inputs, strict=True))
+        scope = _Scope(self.opsets, self.unsupported)
+        nodes = self._nodes_of(self.graph, [info.name for info in self.infos], scope)
+        scope.known.update(dict.fromkeys((info.name for info in self.infos), None))
+        scope.known.update(zip(types, function.inputs, strict=True))
         for name, array in self.input_types.values.items():
-            self.known[name] = self._constant(array, name)
-        self.read = {name for node in nodes for name in node.input}
-        self.read.update(o.name for o in self.graph.output)
-        self._add_initializers()
+            scope.known[name] = self._constant(array, name)
+        self._add_initializers(self.graph, scope)
         for node in nodes:
-            self._add_node(node)
+            self._add_node(node, scope)
         if self.unsupported:
             raise UnsupportedError("not supported:", self.unsupported)
-        results = [self.known[o.name] for o in self.graph.output]
+        results = [scope.known[o.name] for o in self.graph.output]
         self.rewriter.create(lookup("return"), results)
         return Module([function])
+
+    def _nodes_of(self, graph: onnx.GraphProto, inputs: Sequence[str],
+                  scope: _Scope) -> list[onnx.NodeProto]:
+        """The nodes that are needed, in order; notes in the scope which names they read."""
+        for sparse in graph.sparse_initializer:
+            scope.unsupported.append(f"sparse initializer {sparse.values.name!r}")
+        outputs = [o.name for o in graph.output]
+        producers = producers_of(graph, inputs, graph.node, scope.has)
+        nodes = needed(in_order(graph.node, producers), outputs)
+        scope.read = read_by(nodes, outputs)
+        return nodes
 
     def _constant(self, array: Any, origin: str) -> Value:
         return self.rewriter.create(lookup("constant"), [], {"value": ConstantData(array)},
                                     origin).result
 
-    def _add_initializers(self) -> None:
-        for name, tensor in self.initializers.items():
-            self.known[name] = None
-            if name not in self.read:
+    def _add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        for tensor in graph.initializer:
+            name = tensor.name
+            scope.known[name] = None
+            if name not in scope.read:
                 continue
             try:
                 array = tensor_array(tensor, f"initializer {name!r}", self.folder)
             except UnsupportedTypeError as error:
-                self.unsupported.append(f"initializer {name!r}: {error}")
+                scope.unsupported.append(f"initializer {name!r}: {error}")
                 continue
-            self.known[name] = self._constant(array, name)
+            scope.known[name] = self._constant(array, name)
 
-    def _producers(self) -> dict[str, int]:
-        """Number of the node that makes each name; -1 for inputs and initializers.
-
-        Raises:
-            CompileError: a name is made twice, or read or promised and never made.
-        """
-        producers: dict[str, int] = {}
-
-        def add(name: str, number: int, what: str) -> None:
-            if name in producers:
-                raise CompileError(f"{what} {name!r}: another input, initializer or node has that "
-                                   "name already")
-            producers[name] = number
-
-        for info in self.infos:
-            add(info.name, -1, "input")
-        for tensor in self.graph.initializer:
-            add(tensor.name, -1, "initializer")
-        for sparse in self.graph.sparse_initializer:
-            add(sparse.values.name, -1, "sparse initializer")
-        for number, node in enumerate(self.graph.node):
-            for name in node.output:
-                if name:
-                    add(name, number, f"{node.op_type} (node {_label(node)!r}): output")
-        for node in self.graph.node:
-            for name in node.input:
-                if name and name not in producers:
-                    raise CompileError(f"{node.op_type} (node {_label(node)!r}): operand {name!r} "
-                                       "is no input, initializer or other node's output")
-        for output in self.graph.output:
-            if output.name not in producers:
-                raise CompileError(f"output {output.name!r} is made by no node")
-        return producers
-
-    def _needed(self, ordered: Sequence[onnx.NodeProto],
-                producers: Mapping[str, int]) -> list[onnx.NodeProto]:
-        """The nodes that an output depends on, in order."""
-        wanted = {o.name for o in self.graph.output}
-        kept: list[onnx.NodeProto] = []
-        for node in reversed(ordered):
-            if any(name in wanted for name in node.output if name):
-                kept.append(node)
-                wanted.update(node.input)
-                wanted.update(name for name in _captured(node) if name in producers)
-        return kept[::-1]
-
-    def _add_node(self, proto: onnx.NodeProto) -> None:
-        label, domain = _label(proto), _domain(proto)
+    def _add_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+        label, domain = scope.origin or label_of(proto), domain_of(proto)
         shown = f"{domain}.{proto.op_type}" if domain else proto.op_type
-        reason = self._imported(proto, label, domain)
+        reason = self._imported(proto, label, domain, scope)
         if reason is None:
             return
-        self.known.update(dict.fromkeys(proto.output, None))
+        scope.known.update(dict.fromkeys(proto.output, None))
         if reason:
-            self.unsupported.append(f"{shown} (node {label!r}): {reason}")
+            scope.unsupported.append(f"{shown} (node {label!r}): {reason}")
 
-    def _imported(self, proto: onnx.NodeProto, label: str, domain: str) -> str | None:
+    def _imported(self, proto: onnx.NodeProto, label: str, domain: str,
+                  scope: _Scope) -> str | None:
         """Imports a node. Returns None, or why not; "" if only what it reads is to blame."""
-        opset = self.opsets.get(domain)
+        opset = scope.opsets.get(domain)
         if opset is None:
             if domain in ("", "ai.onnx.ml"):
                 raise CompileError(f"{proto.op_type} (node {label!r}): the model imports no opset "
                                    f"of domain {domain!r}")
             return f"domain {domain!r} is not known"
         schema = find_schema(domain, proto.op_type, opset)
-        entry = find_entry(domain, proto.op_type, opset)
         if schema is None and domain == "":
             raise CompileError(f"there is no op {proto.op_type} in opset {opset} "
                                f"(node {label!r})")
-        if entry is None or schema is None:
-            return "there is no importer for this op" + (
-                f" at opset {opset}" if (find_entry(domain, proto.op_type, 1 << 30)) else "")
+        if schema is None:
+            return f"there is no op {proto.op_type} in version {opset} of domain {domain!r}"
+        if not (_is_if(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
+            return _reason(proto.op_type, domain, opset)
         inputs: list[Value | None] = []
         for name in proto.input:
-            value = self.known[name] if name else None
+            value = scope.find(name) if name else None
             if name and value is None:
                 return ""
             inputs.append(value)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        outputs = [name if name in self.read else "" for name in proto.output]
+        outputs = [name if name in scope.read else "" for name in proto.output]
         node = Node(proto.op_type, label, opset, inputs, outputs,
                     {a.name: a for a in proto.attribute}, self.rewriter, self.values, self.folder)
         check_node(node, schema)
         try:
-            built = entry.build(node)
+            results = self._results(node, proto, schema, domain, scope)
         except UnsupportedNodeError as error:
             return str(error)
-        unread = node.unread_attributes()
-        if unread:
-            return f"attribute {', '.join(map(repr, unread))} is not supported"
-        results = [built] if isinstance(built, Value) else list(built)
         for number, name in enumerate(proto.output):
             value = results[number] if number < len(results) else None
             if value is None and node.wants(number):
                 return f"output {number} is not supported"
             if name:
-                self.known[name] = value
+                scope.known[name] = value
         return None
+
+    def _results(self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str,
+                 scope: _Scope) -> Sequence[Value | None]:
+        """The node's outputs: by its entry, or else by ONNX's own definition of the op.
+
+        Raises:
+            UnsupportedNodeError: neither is there, or does what the node asks for.
+        """
+        if _is_if(proto):
+            return self._taken_branch(node, scope)
+        entry = find_entry(domain, node.op_type, node.opset)
+        reason = _reason(node.op_type, domain, node.opset)
+        if entry is not None:
+            try:
+                built = entry.build(node)
+                unread = node.unread_attributes()
+                if not unread:
+                    return [built] if isinstance(built, Value) else list(built)
+                reason = f"attribute {', '.join(map(repr, unread))} is not supported"
+            except UnsupportedNodeError as error:
+                reason = str(error)
+        body = body_of(proto, schema, node.opset, node.inputs)
+        if body is None:
+            raise UnsupportedNodeError(reason)
+        return self._body(node, body, "" if entry is None else f"{reason}; ")
+
+    def _body(self, node: Node, body: Body, reason: str) -> Sequence[Value | None]:
+        """Imports what the node means in smaller ops, with names of its own."""
+        outputs = [name for number, name in enumerate(body.outputs) if node.wants(number)]
+        padded = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
+        scope = _Scope(body.opsets, [], origin=node.label)
+        scope.known.update(zip(body.inputs, padded, strict=True))
+        nodes = needed(body.nodes, outputs)
+        scope.read = read_by(nodes, outputs)
+        for inner in nodes:
+            self._add_node(inner, scope)
+        if scope.unsupported:
+            raise UnsupportedNodeError(f"{reason}its definition uses {scope.unsupported[0]}")
+        return [scope.known[name] if name in outputs else None for name in body.outputs]
+
+    def _taken_branch(self, node: Node, outer: _Scope) -> Sequence[Value | None]:
+        """Imports the branch of an If whose condition is known; the other one is not looked at."""
+        known = self.values.known(node.input(0))
+        if known is None or known.dtype == object:
+            raise UnsupportedNodeError(
+                "its condition is known only when the model runs; give the inputs that it depends "
+                "on a value (input_values, --input-value), or a shape")
+        if known.size != 1:
+            raise node.error(f"the condition has {known.size} elements, expected 1")
+        graph = node.attribute("then_branch" if known.reshape(()).item() else "else_branch").g
+        if len(graph.output) < len(node.outputs):
+            raise node.error(f"has {len(node.outputs)} outputs, but its branch gives "
+                             f"{len(graph.output)}")
+        if graph.input:
+            raise node.error("its branch has inputs, which a branch never has")
+        scope = _Scope(outer.opsets, outer.unsupported, outer=outer, origin=outer.origin)
+        nodes = self._nodes_of(graph, (), scope)
+        self._add_initializers(graph, scope)
+        for inner in nodes:
+            self._add_node(inner, scope)
+        found = [scope.find(output.name) for output in graph.output]
+        if None in found:
+            raise UnsupportedNodeError("")  # whose fault it is has been said
+        return found
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
@@ -289,49 +362,3 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
         raise CompileError(f"the model uses opset {found['']}, which is not known; expected 1 to "
                            f"{newest}")
     return found
-
-
-def _captured(node: onnx.NodeProto) -> set[str]:
-    """Names that the node's subgraphs may read from outside."""
-    found: set[str] = set()
-    graphs = [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
-    while graphs:
-        graph = graphs.pop()
-        found.update(output.name for output in graph.output)
-        for inner in graph.node:
-            found.update(inner.input)
-            graphs.extend(g for a in inner.attribute
-                          for g in [*([a.g] if a.HasField("g") else []), *a.graphs])
-    return found
-
-
-def _in_order(nodes: Sequence[onnx.NodeProto],
-              producers: Mapping[str, int]) -> list[onnx.NodeProto]:
-    """The nodes with producers before readers, else in the model's order.
-
-    Raises:
-        CompileError: nodes depend on each other in a circle.
-    """
-    waiting = [0] * len(nodes)
-    readers: dict[int, list[int]] = {}
-    for number, node in enumerate(nodes):
-        names = {*node.input, *_captured(node)}
-        sources = {producers.get(name, -1) for name in names} - {-1}
-        waiting[number] = len(sources)
-        for source in sources:
-            readers.setdefault(source, []).append(number)
-    ready = [number for number, count in enumerate(waiting) if count == 0]
-    heapq.heapify(ready)
-    order: list[onnx.NodeProto] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(nodes[number])
-        for reader in readers.get(number, []):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = [repr(_label(n)) for number, n in enumerate(nodes) if waiting[number]]
-        raise CompileError(f"nodes depend on each other in a circle: {', '.join(stuck[:5])}"
-                           + (", ..." if len(stuck) > 5 else ""))
-    return order

@@ -1,0 +1,78 @@
+"""Bitwise ops on integers: and, or, xor, not, and shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot.ir import expr as e
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import broadcast_dims, elementwise_compute
+from aot.ops.record import (
+    INTEGERS,
+    Absorb,
+    Array,
+    Call,
+    Kind,
+    Operand,
+    OpRecord,
+    Sample,
+    register,
+)
+
+I32, U8 = DType.I32, DType.U8
+
+
+def _type(call: Call) -> Sequence[TensorType]:
+    shapes = [call.operand(i).dims for i in range(len(call.operands))]
+    return [TensorType(call.operand(0).dtype, broadcast_dims(call, shapes))]
+
+
+def _bitwise(name: str, summary: str, numpy: Callable[..., Any],
+             body: Callable[..., e.Expr], *, count: int = 2, commutes: bool = False,
+             low: float = -9, high: float = 9) -> OpRecord:
+    operands = (Operand("a", INTEGERS), Operand("b", INTEGERS, same_as="a"))[:count]
+    shapes: tuple[tuple[int, ...], ...] = ((3, 7), (7,))
+    return register(OpRecord(
+        name=name, summary=summary, operands=operands, infer=_type,
+        reference=lambda call, inputs: [np.asarray(numpy(*inputs), inputs[0].dtype)],
+        compute=lambda call: elementwise_compute(call, body),
+        kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_cheap=True, is_commutative=commutes,
+        samples=tuple(Sample(tuple(TensorType(dtype, s) for s in shapes[:count]),
+                             low=max(low, 0) if dtype is U8 else low, high=high)
+                      for dtype in (I32, U8))))
+
+
+def _shift(op: str, a: e.Expr, b: e.Expr) -> e.Expr:
+    """Shifted by the amount, 0 where it is not less than the width."""
+    width = a.dtype.bytes * 8
+    amount = e.binary("and", b, e.const(width - 1, b.dtype))
+    is_small = e.binary("eq", amount, b)
+    return e.select(is_small, e.binary(op, a, amount), e.const(0, a.dtype))
+
+
+def _shift_array(function: Callable[..., Any]) -> Callable[[Array, Array], Any]:
+    def shifted(a: Array, b: Array) -> Any:
+        width = a.dtype.itemsize * 8
+        amount = b & np.asarray(width - 1, b.dtype)
+        return np.where(amount == b, function(a, amount), 0)
+
+    return shifted
+
+
+BIT_AND = _bitwise("bit_and", "Bitwise and.", np.bitwise_and,
+                   lambda a, b: e.binary("and", a, b), commutes=True)
+BIT_OR = _bitwise("bit_or", "Bitwise or.", np.bitwise_or,
+                  lambda a, b: e.binary("or", a, b), commutes=True)
+BIT_XOR = _bitwise("bit_xor", "Bitwise exclusive or.", np.bitwise_xor,
+                   lambda a, b: e.binary("xor", a, b), commutes=True)
+BIT_NOT = _bitwise("bit_not", "Every bit inverted.", np.invert,
+                   lambda a: e.unary("bitnot", a), count=1)
+SHIFT_LEFT = _bitwise("shift_left", "a times 2 to the b; 0 where b is not less than the width.",
+                      _shift_array(np.left_shift), lambda a, b: _shift("shl", a, b),
+                      low=0, high=9)
+SHIFT_RIGHT = _bitwise("shift_right", "a shifted down by b bits; 0 where b is not less than the "
+                       "width.", _shift_array(np.right_shift), lambda a, b: _shift("shr", a, b),
+                       low=0, high=9)

@@ -1,0 +1,32 @@
+"""All models of the development set: compiled once each, run at every shape they are meant for.
+
+ONNX Runtime, on the graph as it is, is the oracle. One test a model, so that a failure names it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from models import MODELS, all_runs, bound_values, feeds, model_path, reference
+
+import aot
+from aot.verification import compare
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+# of each output's largest magnitude; a quantised model rounds where the engines' sums differ
+TOLERANCE = 1e-4
+TOLERANCES = {"smart_turn_qdq": 2e-2}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_onnxruntime(name: str) -> None:
+    values = bound_values(name)
+    module = aot.compile(model_path(name), input_values=values)
+    tolerance = TOLERANCES.get(name, TOLERANCE)
+    with aot.load(module) as program:
+        for run in [*all_runs(name), "1"]:  # back to the first shapes: the plan that was kept
+            given = {k: v for k, v in feeds(name, run).items() if k not in values}
+            outputs = program(given)
+            for output, wanted in reference(name, run).items():
+                agreement = compare(output, outputs[output], wanted)
+                assert agreement.error <= tolerance, (name, run, agreement)
