@@ -66,7 +66,7 @@ EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
 )
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
            "RandomUniformLike")
-_UNKNOWN = re.compile(r"operand (\d+) \([^)]*\)[^;]*? (?:is not|not|be|is) known at compile time")
+_UNKNOWN = re.compile(r"operand (\d+) [^;]*known at compile time")
 
 
 @dataclass
@@ -141,9 +141,19 @@ def imported(case: Case) -> Function:
 
 
 def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
+    """Inputs that the importer asks for by number; all small integer ones where it is a node of
+    the op's definition that asks."""
     inputs = case.model.graph.node[0].input
-    numbers = [int(n) for item in error.items for n in _UNKNOWN.findall(item)]
-    return [inputs[n] for n in numbers if n < len(inputs)]
+    wanted: list[str] = []
+    for item in error.items:
+        numbers = [int(n) for n in _UNKNOWN.findall(item)]
+        if numbers and "definition" in item:
+            wanted += [i.name for i in case.model.graph.input
+                       if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+                       and len(i.type.tensor_type.shape.dim) <= 1]
+        else:
+            wanted += [inputs[n] for n in numbers if n < len(inputs)]
+    return list(dict.fromkeys(wanted))
 
 
 def _bake(case: Case, names: Sequence[str]) -> None:

@@ -6,14 +6,14 @@ weights, CPU (VECTOR lanes) and GPU (LANE lanes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from aot.analysis.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.kernels.inline import reduces_of
-from aot.kernels.ir import For, If, LoopKind, Scratch, Stmt, Store
+from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, loads_of
 
 
@@ -131,9 +131,24 @@ class _Tile:
             self.chunks, lambda u: [nest.spread(self.width, lambda lane: [
                 Store(self.acc, (r, u, lane), zero)])]))
         stmts += self._loops(values, first, column_tile)
-        stmts += nest.unrolled(self.rows, lambda r: self._finish_row(
-            values, first, r, column_tile), "r")
-        return stmts
+        return stmts + self._finish(values, first, column_tile)
+
+    def _finish(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+        """Epilogue and stores of the tile.
+
+        On a CPU the registers go through memory, so that one copy of the epilogue serves all
+        rows: unrolled it would be most of a kernel's code.
+        """
+        nest, acc = self.nest, self.acc
+        if nest.is_gpu or self.rows * self.chunks == 1:
+            return nest.unrolled(self.rows, lambda r: self._finish_row(
+                values, first, r, column_tile, acc, nest.unrolled), "r")
+        tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.WORKGROUP)
+        spill = nest.unrolled(self.rows, lambda r: nest.unrolled(
+            self.chunks, lambda u: [nest.spread(self.width, lambda lane: [
+                Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))])]), "r")
+        return spill + nest.serial(self.rows, lambda r: self._finish_row(
+            values, first, r, column_tile, tile, nest.serial), "r")
 
     def _row(self, first: Expr, r: Expr, values: dict[Var, Expr], *, is_clamped: bool) -> (
             dict[Var, Expr]):
@@ -258,8 +273,8 @@ class _Tile:
                                self.panel)
         return dims.modulo(padded, self.columns) == 0
 
-    def _finish_row(self, values: dict[Var, Expr], first: Expr, r: Expr,
-                    column_tile: Expr) -> list[Stmt]:
+    def _finish_row(self, values: dict[Var, Expr], first: Expr, r: Expr, column_tile: Expr,
+                    source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
         """Epilogue and store of one row, where the row is there."""
         nest, roles = self.nest, self.roles
         here = self._row(first, r, values, is_clamped=False)
@@ -269,7 +284,7 @@ class _Tile:
                 at = expr.add(expr.add(
                     expr.mul(column_tile, expr.index(self.columns)),
                     expr.mul(u, expr.index(self.width))), lane)
-                total = Load(self.acc, (r, u, lane), self.acc.dtype)
+                total = Load(source, (r, u, lane), source.dtype)
                 value = expr.transform(
                     self.output.value, lambda e: total if e is roles.reduce else None)
                 place = {**here, roles.columns.var: at}
@@ -281,7 +296,7 @@ class _Tile:
                 return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
             return [nest.spread(self.width, lanes)]
 
-        stmts = nest.unrolled(self.chunks, chunk)
+        stmts = loop(self.chunks, chunk)
         rows = roles.rows
         if rows is None or dims.modulo(rows.extent, self.rows) == 0:
             return stmts

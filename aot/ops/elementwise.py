@@ -174,7 +174,6 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
     return e.select(e.binary("lt", x, number(0.0)), e.unary("neg", value), value)
 
 
-
 NEG = _unary("neg", "-x", np.negative, _by_name("neg"), FLOATS | SIGNED,
              of_dims=lambda x: dims.multiply(x, -1))
 ABS = _unary("abs", "|x|", np.abs, _by_name("abs"), FLOATS | SIGNED)

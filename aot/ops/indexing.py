@@ -120,18 +120,11 @@ GATHER_ELEMENTS = register(OpRecord(
 # gather_nd
 
 
-def _depth(call: Call) -> int:
-    """How many dims of data a row of indices names."""
-    extent = call.operand(1).dims[-1]
-    if not isinstance(extent, int):
-        raise call.error("the last dim of indices is not known")
-    return extent
-
-
 def _nd_ranks_fit(call: Call) -> bool:
-    data, chosen, batch = call.operand(0), call.operand(1), call.int("batch_dims")
-    return (chosen.rank > batch >= 0 and isinstance(chosen.dims[-1], int)
-            and batch + chosen.dims[-1] <= data.rank)
+    data, chosen = call.operand(0), call.operand(1)
+    batch, depth = call.int("batch_dims"), call.int("depth")
+    return (chosen.rank > batch >= 0 and depth >= 0 and batch + depth <= data.rank
+            and call.equal(chosen.dims[-1], depth, "gather_nd: indices name depth dims"))
 
 
 def _batches_fit(call: Call) -> bool:
@@ -142,12 +135,12 @@ def _batches_fit(call: Call) -> bool:
 
 def _chosen_extents(call: Call) -> tuple[Dim, ...]:
     batch = call.int("batch_dims")
-    return call.operand(0).dims[batch : batch + _depth(call)]
+    return call.operand(0).dims[batch : batch + call.int("depth")]
 
 
 def _gather_nd_type(call: Call) -> Sequence[TensorType]:
     data, chosen = call.operand(0), call.operand(1)
-    tail = data.dims[call.int("batch_dims") + _depth(call) :]
+    tail = data.dims[call.int("batch_dims") + call.int("depth") :]
     return [TensorType(data.dtype, (*chosen.dims[:-1], *tail))]
 
 
@@ -165,7 +158,7 @@ def _gather_nd_compute(call: Call) -> Sequence[Compute]:
 
 def _gather_nd_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     data, chosen = inputs
-    batch, depth = call.int("batch_dims"), chosen.shape[-1]
+    batch, depth = call.int("batch_dims"), call.int("depth")
     lead = chosen.shape[:-1]
     at: list[Array] = [np.arange(n).reshape(-1, *[1] * (len(lead) - d - 1))
                        for d, n in enumerate(lead[:batch])]
@@ -182,9 +175,10 @@ GATHER_ND = register(OpRecord(
     name="gather_nd",
     summary="Slices of data by rows of positions: the last dim of indices names its first dims.",
     operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
-    attributes=(Attribute("batch_dims", "int", 0, "leading dims that data and indices share"),),
+    attributes=(Attribute("depth", "int", doc="how many dims of data a row of indices names"),
+                Attribute("batch_dims", "int", 0, "leading dims that data and indices share")),
     constraints=(
-        Constraint("the last dim of indices is known, and names dims of data after batch_dims",
+        Constraint("the last dim of indices is depth, and data has depth dims after batch_dims",
                    _nd_ranks_fit),
         Constraint("data and indices agree in the first batch_dims dims", _batches_fit),
         Constraint("data has elements to choose",
@@ -195,10 +189,10 @@ GATHER_ND = register(OpRecord(
     kind=Kind.MOVEMENT,
     absorb=Absorb.FOLD,
     samples=(
-        Sample((TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {}, low=-3, high=3),
-        Sample((TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))), {"batch_dims": 1},
+        Sample((TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2}, low=-3, high=3),
+        Sample((TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))), {"batch_dims": 1, "depth": 1},
                low=-3, high=3),
-        Sample((TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {}, low=-3, high=3)),
+        Sample((TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {"depth": 2}, low=-3, high=3)),
 ))
 
 

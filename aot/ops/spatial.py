@@ -225,7 +225,8 @@ _PADDINGS = ("zeros", "border", "reflection")
 
 def _grid_fits(call: Call) -> bool:
     x, grid = call.operand(0), call.operand(1)
-    return (x.rank in (3, 4, 5) and grid.rank == x.rank and grid.dims[-1] == x.rank - 2
+    return (x.rank in (3, 4, 5) and grid.rank == x.rank
+            and call.equal(grid.dims[-1], x.rank - 2, "grid_sample: a number a spatial dim")
             and call.equal(x.dims[0], grid.dims[0], "grid_sample: one grid an image"))
 
 
