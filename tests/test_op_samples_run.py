@@ -30,7 +30,7 @@ CROSS = {"aarch64-generic": "aarch64", "aarch64-linux-dotprod": "aarch64", "armv
 CASES = [
     (name, number)
     for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind is Kind.RECURRENCE
+    if record.compute is not None or record.kind.has_own_kernel
     for number, sample in enumerate(record.samples)
     if "layout" not in sample.attrs
 ]

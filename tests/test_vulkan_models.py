@@ -58,7 +58,7 @@ def outputs_of(name: str, driver: str, inputs: Mapping[str, Array]) -> dict[str,
         if op.name == "constant":
             data = op.attrs["value"]
             assert isinstance(data, ConstantData)
-            values[op.result] = data.logical
+            values[op.result] = data.array  # as it lies in memory: weights are packed
         elif op.name == "dispatch":
             values.update(zip(op.results, dispatched(name, driver, op, values, dims), strict=True))
         elif op.record.kind is Kind.VIEW:

@@ -23,12 +23,14 @@ class Schedule(Enum):
         the innermost result dim, whichever is contiguous.
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
     RECURRENCE: a loop over steps, lanes along the gates.
+    LINES: each lane goes along a line of elements in order.
     """
 
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     RECURRENCE = "recurrence"
+    LINES = "lines"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ def plan(call: Call, target: Target) -> Plan:
                                   if t.dtype.bytes >= 4), default=4))
     if kind is Kind.RECURRENCE:
         return Plan(Schedule.RECURRENCE, lanes)
+    if kind in (Kind.SCAN, Kind.SCATTER):
+        return Plan(Schedule.LINES, lanes)
+    if kind is Kind.SORT:
+        # lines that take different branches gain nothing from a CPU's vectors
+        return Plan(Schedule.LINES, lanes if target.vulkan is not None else 1)
     if kind is Kind.REDUCTION:
         return Plan(Schedule.REDUCTION, lanes)
     return Plan(Schedule.ELEMENTWISE, lanes)

@@ -14,13 +14,17 @@ from aot.ir.expr import Expr, Var
 from aot.kernels.contraction import schedule_contraction
 from aot.kernels.inline import Inliner, flat_index
 from aot.kernels.ir import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
+from aot.kernels.lines import Lines, schedule_scan
 from aot.kernels.nest import Axis, Nest, Output
 from aot.kernels.recurrence import schedule_lstm
+from aot.kernels.scatter import schedule_scatter
 from aot.kernels.schedules import schedule_elementwise, schedule_reduction
+from aot.kernels.sort import schedule_sort
 from aot.ops.record import Kind
 from aot.target import Target
 
-_WORK = (Kind.RECURRENCE, Kind.CONTRACTION, Kind.REDUCTION)
+_LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
+_WORK = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.CONTRACTION, Kind.REDUCTION)
 
 
 def root_of(function: Function) -> Op:
@@ -63,6 +67,8 @@ def lower(function: Function, target: Target) -> Kernel:
     nest = Nest(builder, target, made.lanes)
     if made.schedule is Schedule.RECURRENCE:
         return builder.build(_recurrence(nest, function, buffers, results, target))
+    if made.schedule is Schedule.LINES:
+        return builder.build(_lines(nest, function, buffers, results))
     if len(results) != 1:
         raise InternalError(f"executable {function.name} has {len(results)} results, "
                             f"schedule {made.schedule.value} writes one")
@@ -110,3 +116,11 @@ def _recurrence(nest: Nest, function: Function, buffers: dict[Value, Buffer],
     by_value = dict(zip(function.results, results, strict=True))
     wanted = [by_value.get(v) for v in op.results]
     return schedule_lstm(nest, op, buffers, wanted, target.panel)
+
+
+def _lines(nest: Nest, function: Function, buffers: dict[Value, Buffer],
+           results: list[Buffer]) -> tuple[Stmt, ...]:
+    op = root_of(function)
+    by_value = dict(zip(function.results, results, strict=True))
+    lines = Lines(nest, op, buffers, [by_value.get(v) for v in op.results])
+    return _LINES[op.record.kind](lines)

@@ -156,7 +156,7 @@ def _exp_clamped(x: _V) -> _V:
 
 
 def exp(a: Expr) -> Expr:
-    """At most 1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
+    """At most 1.1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
     return _exp_clamped(_at_most(_at_least(_V(a), -104.0), 89.0)).e
 
 
@@ -246,7 +246,7 @@ _ERF_LARGE_CENTRE = 2.541015625
 
 
 def erf(a: Expr) -> Expr:
-    """At most 2 ulp, never beyond 1: two polynomials, no division."""
+    """At most 1.75 ulp, never beyond 1: two polynomials, no division."""
     x = _V(a)
     size = _at_most(x.abs(), 4.0)
     u = size * size
@@ -348,12 +348,12 @@ def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
 
 
 def sin(a: Expr) -> Expr:
-    """At most 2 ulp for every float32; NaN at infinities."""
+    """At most 1.75 ulp for every float32; NaN at infinities."""
     return _sin_or_cos(a, is_cos=False)
 
 
 def cos(a: Expr) -> Expr:
-    """At most 2 ulp for every float32; NaN at infinities."""
+    """At most 1.75 ulp for every float32; NaN at infinities."""
     return _sin_or_cos(a, is_cos=True)
 
 

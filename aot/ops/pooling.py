@@ -41,7 +41,7 @@ from aot.ops.record import (
 )
 
 F32 = DType.F32
-_ATTRIBUTES = (
+WINDOW_ATTRIBUTES = (
     Attribute("kernel", "ints", doc="taps along each spatial dim"),
     Attribute("strides", "ints", doc="one a spatial dim"),
     Attribute("dilations", "ints", doc="one a spatial dim"),
@@ -61,7 +61,7 @@ def _pads_are_small(call: Call) -> bool:
     return all(not isinstance(p, int) or p < s for p, s in zip(pads, spans, strict=True))
 
 
-_CONSTRAINTS = (
+CONSTRAINTS = (
     Constraint("x has rank 3, 4 or 5", lambda call: call.operand(0).rank in (3, 4, 5)),
     Constraint("kernel has one positive number a spatial dim", _kernel_fits),
     Constraint(WINDOW_TEXT, has_window_attributes),
@@ -76,7 +76,7 @@ def _extent(call: Call, d: int) -> Dim:
                          ceil_mode=bool(call.attrs["ceil_mode"]))
 
 
-def _pool_type(call: Call) -> Sequence[TensorType]:
+def pool_type(call: Call) -> Sequence[TensorType]:
     x = call.operand(0)
     spatial = [_extent(call, d) for d in range(x.rank - 2)]
     for d, extent in enumerate(spatial):
@@ -86,12 +86,12 @@ def _pool_type(call: Call) -> Sequence[TensorType]:
     return [TensorType(x.dtype, (*x.dims[:2], *spatial))]
 
 
-def _window(call: Call, other: float | int) -> tuple[tuple[e.Var, ...], e.Load,
-                                                     tuple[tuple[e.Var, Dim], ...]]:
-    """Result indices, the guarded element at a tap, and the taps."""
+def window(call: Call, other: float | int, indices: tuple[e.Var, ...] = ()) -> tuple[
+        tuple[e.Var, ...], e.Load, tuple[tuple[e.Var, Dim], ...]]:
+    """Result indices (those given, or fresh ones), the guarded element at a tap, the taps."""
     x, pads = call.operand(0), call.dims("pads")
     spatial = x.rank - 2
-    indices = result_indices(x.rank)
+    indices = indices or result_indices(x.rank)
     taps = tuple(e.Var(f"k{d}") for d in range(spatial))
     positions, conditions = [], []
     for d in range(spatial):
@@ -106,7 +106,7 @@ def _window(call: Call, other: float | int) -> tuple[tuple[e.Var, ...], e.Load,
     return indices, load, tuple(zip(taps, call.ints("kernel"), strict=True))
 
 
-def _padded(call: Call, x: Array, fill: float | int, dtype: np.dtype[Any]) -> Array:
+def padded_input(call: Call, x: Array, fill: float | int, dtype: np.dtype[Any]) -> Array:
     """x with its pads, and room for the windows that run over the end."""
     spatial = x.ndim - 2
     borders = [(0, 0), (0, 0)]
@@ -125,7 +125,7 @@ def _extent_of(call: Call, x: Array, d: int) -> Dim:
                          ceil_mode=bool(call.attrs["ceil_mode"]))
 
 
-def _taps(call: Call, x: Array, padded: Array) -> list[Array]:
+def taps_of(call: Call, x: Array, padded: Array) -> list[Array]:
     """For each tap the elements that all windows read there, in the taps' order."""
     extents = [int(_extent_of(call, x, d)) for d in range(x.ndim - 2)]
     return [take_taps(padded, tap, extents, call.ints("strides"), call.ints("dilations"))
@@ -139,8 +139,8 @@ def lowest(dtype: DType) -> float | int:
 
 def _max_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x: Array = inputs[0]
-    padded = _padded(call, x, lowest(DType.of(x)), x.dtype)
-    taps = _taps(call, x, padded)
+    padded = padded_input(call, x, lowest(DType.of(x)), x.dtype)
+    taps = taps_of(call, x, padded)
     result = taps[0].copy()
     for tap in taps[1:]:
         np.maximum(result, tap, out=result)
@@ -149,7 +149,7 @@ def _max_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _max_compute(call: Call) -> Sequence[Compute]:
     dtype = call.operand(0).dtype
-    indices, load, taps = _window(call, lowest(dtype))
+    indices, load, taps = window(call, lowest(dtype))
     return [Compute(indices, e.Reduce("max", taps, load, dtype))]
 
 
@@ -165,9 +165,9 @@ MAX_POOL = register(OpRecord(
     name="max_pool",
     summary="Largest element of each window; padding never wins.",
     operands=(Operand("x", NUMBERS),),
-    attributes=_ATTRIBUTES,
-    constraints=_CONSTRAINTS,
-    infer=_pool_type,
+    attributes=WINDOW_ATTRIBUTES,
+    constraints=CONSTRAINTS,
+    infer=pool_type,
     reference=_max_reference,
     compute=_max_compute,
     kind=Kind.REDUCTION,
@@ -217,7 +217,7 @@ def _average_count(call: Call, indices: Sequence[e.Var]) -> e.Expr:
 def _average_compute(call: Call) -> Sequence[Compute]:
     dtype = call.operand(0).dtype
     wide = accumulator(dtype)
-    indices, load, taps = _window(call, 0)
+    indices, load, taps = window(call, 0)
     total = e.Reduce("sum", taps, e.cast(load, wide), wide)
     value = e.binary("div", total, e.cast(_average_count(call, indices), wide))
     return [Compute(indices, e.cast(value, dtype))]
@@ -227,7 +227,7 @@ def _average_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x: Array = inputs[0]
     spatial, wide = x.ndim - 2, sum_dtype(x.dtype)
     counted = np.ones((1, 1, *x.shape[2:]), wide)
-    frame = _padded(call, x, 0, wide)
+    frame = padded_input(call, x, 0, wide)
     pads = [int(p) for p in call.dims("pads")]
     borders = [(0, 0), (0, 0)]
     for d in range(spatial):
@@ -237,8 +237,8 @@ def _average_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         counted = np.pad(counted, real, constant_values=1)
         borders = [(0, total - real) for total, real in
                    zip((1, 1, *frame.shape[2:]), counted.shape, strict=True)]
-    total = _in_order_sum(_taps(call, x, frame))
-    count = _in_order_sum(_taps(call, x, np.pad(counted, borders)))
+    total = _in_order_sum(taps_of(call, x, frame))
+    count = _in_order_sum(taps_of(call, x, np.pad(counted, borders)))
     return [(total / np.maximum(count, 1)).astype(x.dtype)]
 
 
@@ -253,10 +253,10 @@ AVERAGE_POOL = register(OpRecord(
     name="average_pool",
     summary="Mean of each window; padding counts as zeros, or not at all.",
     operands=(Operand("x", FLOATS),),
-    attributes=(*_ATTRIBUTES,
+    attributes=(*WINDOW_ATTRIBUTES,
                 Attribute("count_include_pad", "bool", False, "pads are averaged as zeros")),
-    constraints=_CONSTRAINTS,
-    infer=_pool_type,
+    constraints=CONSTRAINTS,
+    infer=pool_type,
     reference=_average_reference,
     compute=_average_compute,
     kind=Kind.REDUCTION,

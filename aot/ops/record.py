@@ -42,6 +42,7 @@ class Kind(Enum):
     REDUCTION: `compute` has a Reduce.
     CONTRACTION: a sum of products of two operands.
     RECURRENCE: a loop over steps; the kernel is written by hand in aot/kernels.
+    SCAN, SCATTER, SORT: serial work along lines of an axis; the kernel is written by hand as well.
     SHAPE: depends on types only.
     """
 
@@ -52,7 +53,15 @@ class Kind(Enum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     RECURRENCE = "recurrence"
+    SCAN = "scan"
+    SCATTER = "scatter"
+    SORT = "sort"
     SHAPE = "shape"
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """Whether the kernel is written by hand, for the one op alone."""
+        return self in (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT)
 
 
 class Absorb(Enum):

@@ -63,7 +63,7 @@ def fuse(function: Function) -> None:
 
 def _computes(op: Op) -> bool:
     return (op.record.compute is not None and op.record.kind is not Kind.VIEW) or (
-        op.record.kind is Kind.RECURRENCE)
+        op.record.kind.has_own_kernel)
 
 
 def _inputs(ops: list[Op]) -> dict[Value, None]:
@@ -74,7 +74,7 @@ def _inputs(ops: list[Op]) -> dict[Value, None]:
 
 def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
     """Extends the group by elementwise users up to the last point where one value leaves it."""
-    if group.result is None or group.root.record.kind is Kind.RECURRENCE:
+    if group.result is None or group.root.record.kind.has_own_kernel:
         return
     dims = group.result.type.dims
     taken: dict[Op, None] = {}
@@ -130,7 +130,7 @@ def _may_join(producer: Group, value: Value, group: Group) -> bool:
         return False
     if any(op.record.kind not in _LIGHT for op in producer.ops):
         return False
-    if group.root.record.kind is Kind.RECURRENCE:
+    if group.root.record.kind.has_own_kernel:
         return False
     is_renaming = all(_is_renaming(op) for op in producer.ops)
     is_cheap = all(op.record.is_cheap or _is_renaming(op) for op in producer.ops)

@@ -32,14 +32,15 @@ class Body:
     opsets: Mapping[str, int]
 
 
-def body_of(proto: onnx.NodeProto, schema: defs.OpSchema, opset: int,
+def body_of(proto: onnx.NodeProto, schema: defs.OpSchema, opsets: Mapping[str, int],
             inputs: Sequence[Value | None]) -> Body | None:
     """What `proto` means in smaller ops; None where ONNX does not say.
 
     Args:
+        opsets: versions of domains where the node stands.
         inputs: the node's operands; None where an optional one is absent.
     """
-    function = _function(proto, schema, opset, inputs)
+    function = _function(proto, schema, opsets[schema.domain], inputs)
     if function is None:
         return None
     absent = {name for number, name in enumerate(function.input)
@@ -49,10 +50,9 @@ def body_of(proto: onnx.NodeProto, schema: defs.OpSchema, opset: int,
         if name not in bindings and attribute.default_value.type:
             bindings[name] = attribute.default_value
     nodes = tuple(_bound(node, bindings, absent) for node in function.node)
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: int(o.version)
+    own = {"" if o.domain == "ai.onnx" else o.domain: int(o.version)
               for o in function.opset_import}
-    opsets.setdefault("", opset)
-    return Body(tuple(function.input), tuple(function.output), nodes, opsets)
+    return Body(tuple(function.input), tuple(function.output), nodes, {**opsets, **own})
 
 
 def has_body(schema: defs.OpSchema) -> bool:

@@ -300,7 +300,7 @@ class _Importer:
                 reason = f"attribute {', '.join(map(repr, unread))} is not supported"
             except UnsupportedNodeError as error:
                 reason = str(error)
-        body = body_of(proto, schema, node.opset, node.inputs)
+        body = body_of(proto, schema, scope.opsets, node.inputs)
         if body is None:
             raise UnsupportedNodeError(reason)
         return self._body(node, body, "" if entry is None else f"{reason}; ")

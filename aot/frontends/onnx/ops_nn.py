@@ -50,7 +50,11 @@ def _pads(node: Node, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Se
 
 @onnx_op("Conv")
 def conv(node: Node) -> Value:
-    x, w = node.input(0), node.input(1)
+    return convolution(node, node.input(0), node.input(1), node.optional(2))
+
+
+def convolution(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    """x convolved with w as the node's attributes say."""
     spatial = x.type.rank - 2
     if spatial not in (1, 2, 3):
         raise UnsupportedNodeError(f"a convolution of rank {x.type.rank} is not supported")
@@ -62,13 +66,17 @@ def conv(node: Node) -> Value:
     strides = _per_dim(node, "strides", spatial)
     dilations = _per_dim(node, "dilations", spatial)
     pads = _pads(node, x.type.dims[2:], kernel, strides, dilations)
-    return node.emit("conv", x, w, node.optional(2), strides=strides, dilations=dilations,
+    return node.emit("conv", x, w, bias, strides=strides, dilations=dilations,
                      pads=pads, group=node.int_attr("group", 1))
 
 
 @onnx_op("MatMul")
 def matmul(node: Node) -> Value:
-    a, b = node.input(0), node.input(1)
+    return matrix_product(node, node.input(0), node.input(1))
+
+
+def matrix_product(node: Node, a: Value, b: Value) -> Value:
+    """numpy's matmul; operands of one dim are a row on the left and a column on the right."""
     if a.type.rank == 0 or b.type.rank == 0:
         raise node.error("operands have at least one dim")
     left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
