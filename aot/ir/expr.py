@@ -28,6 +28,10 @@ BINARY_OPS = frozenset({
     "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor",
     "shl", "shr",
 })
+# Functions without an instruction anywhere: kernels compute them by polynomials.
+TRANSCENDENTAL_OPS = frozenset({
+    "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow",
+})
 COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 REDUCE_OPS = frozenset({"sum", "prod", "max", "min", "and", "or"})
 

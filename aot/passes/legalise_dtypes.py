@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from aot.errors import InternalError, UnsupportedError
+from aot.ir import expr
 from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
@@ -48,6 +49,38 @@ def run(module: Module, context: PassContext) -> None:
             _Narrowing(function, narrow, target.name).run()
         if widen:
             _widen(function, widen)
+        _refuse_wide_functions(function)
+
+
+def _refuse_wide_functions(function: Function) -> None:
+    """Transcendental functions of f64 have no formula yet.
+
+    Raises:
+        UnsupportedError: lists every node that needs one.
+    """
+    problems = [f"{op.name} of f64 (node {op.origin!r})" for op in function.walk()
+                if any(t is not None and t.dtype is DType.F64 for t in op.operand_types)
+                and _is_transcendental(op)]
+    if problems:
+        raise UnsupportedError("these need functions that there are in 32 bits only; export the "
+                               "model in float32:", problems)
+
+
+def _is_transcendental(op: Op) -> bool:
+    if op.record.compute is None:
+        return op.record.kind is Kind.RECURRENCE
+    call = op.record.call(op.operand_types, op.attrs, op.origin)
+    seen: set[expr.Expr] = set()
+    stack = [compute.value for compute in op.record.compute(call)]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, (expr.Unary, expr.Binary)) and node.op in expr.TRANSCENDENTAL_OPS:
+            return True
+        stack.extend(expr.children(node))
+    return False
 
 
 def computes(op: Op) -> bool:
