@@ -623,6 +623,24 @@ def narrow(dtype: DType) -> Case:
         "z": np.zeros(48, np.float32)}, computes=(F32, I32))
 
 
+def single(source: DType, to: DType) -> Case:
+    """One element through a whole vector's code, truncated: its neighbours are not touched."""
+
+    def make() -> Kernel:
+        b = KernelBuilder("single")
+        x = dense(b, "x", source, INPUTS, 1)
+        y = dense(b, "y", to, OUTPUTS, 1)
+        outer, v = b.var("outer"), b.var("v")
+        i = add(mul(outer, 16), v)
+        inside = op("lt", i, 1)
+        return b.build((serial(outer, 1, [vector(v, 16, [
+            store(y, i, value=cast(load(x, i, guard=inside), to), guard=inside)])]),))
+
+    return Case(f"single-{source}-{to}", make, {
+        "x": np.array([np.iinfo(source.numpy).min + 1]).astype(source.numpy),
+        "y": np.zeros(1, to.numpy)}, computes=())
+
+
 def shared_nodes() -> Case:
     """One Load object in two statements with a store between them reads memory twice."""
 
@@ -654,4 +672,5 @@ def access_cases() -> list[Case]:
         *(indices(d) for d in (I32, I64, U8)), sizes(),
         tile(3, 32, 19, 16), tile(2, 16, 5, 4), tile(4, 16, 6, 8), lanes_carried(),
         chain(16), chain(4), scalars(), in_place(), narrow(DType.I8), narrow(U8), shared_nodes(),
+        single(I64, I32), single(I32, U8), single(DType.I16, DType.I8),
     ]

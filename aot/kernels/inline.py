@@ -6,7 +6,7 @@ expression a result. Chooses no loops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aot.errors import InternalError
@@ -62,8 +62,8 @@ class Inliner:
 
         return expr.transform(compute.value, rewrite, memo)
 
-    def _operand(self, op: Op, load: Load, guard: Expr | None, rewrite: object) -> Expr:
-        assert callable(rewrite)
+    def _operand(self, op: Op, load: Load, guard: Expr | None,
+                 rewrite: Callable[[Expr], Expr]) -> Expr:
         operand = op.operands[load.source]
         if operand is None:
             raise InternalError(f"{op}: compute loads the absent operand {load.source}")

@@ -10,6 +10,7 @@ from aot.analysis.plan import Plan, Schedule, plan
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.core import Function, Op, Value
+from aot.ir.dims import floor_divide
 from aot.ir.expr import Expr, Var
 from aot.kernels.contraction import schedule_contraction
 from aot.kernels.inline import Inliner, flat_index
@@ -89,8 +90,6 @@ def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[S
 def _buffer(builder: KernelBuilder, name: str, value: Value, binding: BufferClass, *,
             is_written: bool) -> Buffer:
     """A flat buffer: lowerings compute element numbers themselves."""
-    from aot.ir.dims import floor_divide
-
     elements = floor_divide(value.type.bytes, value.type.dtype.bytes)
     return builder.buffer(name, value.type.dtype, binding, (elements,), (1,),
                           is_written=is_written)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir import (
+    Barrier,
     Buffer,
     For,
     If,
@@ -129,8 +132,6 @@ def identity(op: str, dtype: DType) -> Expr:
     """The value that `op` leaves others unchanged with."""
     value = _IDENTITY[op]
     if dtype.is_integer and op in ("max", "min"):
-        import numpy as np
-
         info = np.iinfo(dtype.numpy)
         value = int(info.min if op == "max" else info.max)
     return expr.const(value, dtype)
@@ -318,8 +319,6 @@ class Nest:
     def _reduce_workgroup(self, reduce: Reduce, body: Expr, values: dict[Var, Expr],
                           axes: list[Axis]) -> tuple[list[Stmt], Expr]:
         """Lanes stride over the innermost axis, then a tree over shared memory."""
-        from aot.kernels.ir import Barrier
-
         inner, width = axes[-1], self.lanes
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
         shared = self.builder.scratch("shared", reduce.dtype, (width,), Space.WORKGROUP)
@@ -357,5 +356,5 @@ class Nest:
 
 def _is_small(work: Dim) -> bool:
     """Whether work is surely under GRAIN; unknown dims count as 64."""
-    known = dims.substitute(work, {s: 64 for s in dims.symbols(work)})
+    known = dims.substitute(work, dict.fromkeys(dims.symbols(work), 64))
     return not isinstance(known, int) or known < GRAIN

@@ -6,34 +6,46 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.inline import reduces_of
 from aot.kernels.ir import For, If, LoopKind, Stmt, Store
-from aot.kernels.nest import GRAIN, Axis, Nest, Output, collapse, loads_of
+from aot.kernels.nest import (
+    GRAIN,
+    Axis,
+    Nest,
+    Output,
+    collapse,
+    combine,
+    identity,
+    loads_of,
+)
+
+Values = dict[Var, Expr]
+ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
+"""Statements of one element: index values, lanes of the loop it stands in, the lane's variable."""
 
 
 def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     """Lanes along the innermost collapsed dim; no Reduce in the value."""
     axes, gone = collapse(output.axes, output.address, [output.value])
 
-    def store(values: dict[Var, Expr]) -> list[Stmt]:
+    def store(values: Values) -> list[Stmt]:
         address, value = output.substitute({**gone, **values})
         return [Store(output.buffer, (address,), value)]
 
     return lanes_over_output(nest, axes, lambda values, width, lane: store(values))
 
 
-def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[Stmt, ...]:
+def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
     """Loops over all `axes` with lanes along the last.
 
     `body(values, width, lane_var)` gives the statements of one element; with a width above 1 on a
     CPU they stand inside a VECTOR loop. On a GPU one invocation does one element.
     """
-    assert callable(body)
     if nest.is_gpu:
         return _one_invocation_each(nest, axes, body)
     if not axes:
@@ -45,7 +57,8 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[S
             width //= 2
     if width == 1:
         return nest.grid(axes, lambda values: body(values, 1, None), 1)
-    def row(values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt]:
+
+    def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
         """`count` elements from `start`: vectors, then what is left one by one."""
         def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
             return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
@@ -65,7 +78,7 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[S
     end = expr.index(inner.extent)
     is_full = expr.binary("le", expr.add(start, expr.index(GRAIN)), end)
 
-    def rows(values: dict[Var, Expr]) -> list[Stmt]:
+    def rows(values: Values) -> list[Stmt]:
         whole = row(values, start, GRAIN)
         rest = dims.modulo(inner.extent, GRAIN)
         if rest == 0:
@@ -83,8 +96,8 @@ def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
     return extent <= 2 * GRAIN if isinstance(extent, int) else bool(outer)
 
 
-def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: object) -> tuple[Stmt, ...]:
-    assert callable(body)
+def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[
+        Stmt, ...]:
     total = dims.product([a.extent for a in axes])
     group = nest.builder.var("g")
     size = expr.index(nest.lanes)
@@ -92,7 +105,7 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: object) -> tupl
     def one(lane: Expr) -> list[Stmt]:
         inside: list[Stmt] = []
         whole = nest.let(expr.add(expr.mul(group, size), lane), inside, "n")
-        values: dict[Var, Expr] = {}
+        values: Values = {}
         if axes:
             nest.decode(whole, axes, values, inside)
         inside += body(values, 1, lane)
@@ -134,7 +147,7 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
     """Each lane reduces its own result element."""
     axes, gone = collapse(output.axes, output.address, [output.value])
 
-    def body(values: dict[Var, Expr], width: int, lane: Expr | None) -> list[Stmt]:
+    def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
         values = {**gone, **values}
         stmts: list[Stmt] = []
         done: dict[Expr, Expr] = {}
@@ -150,11 +163,9 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
     return lanes_over_output(nest, axes, body)
 
 
-def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: dict[Var, Expr],
+def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Values,
                  lane: Expr | None) -> tuple[list[Stmt], Expr]:
     """A reduction inside a lane: one accumulator per lane, serial loops."""
-    from aot.kernels.nest import combine, identity
-
     width = nest.lanes
     slot = expr.index(0) if lane is None else lane
     acc = nest.builder.scratch("acc", reduce.dtype, (1 if lane is None else width,))
@@ -162,7 +173,7 @@ def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: dic
     body = done.get(body, body)
     stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
 
-    def loops(axes: Sequence[tuple[Var, Dim]], indices: dict[Var, Expr]) -> list[Stmt]:
+    def loops(axes: Sequence[tuple[Var, Dim]], indices: Values) -> list[Stmt]:
         if not axes:
             term = expr.substitute(body, {**values, **indices})
             return [Store(acc, (slot,), combine(
@@ -180,7 +191,7 @@ def _lanes_over_reduction(nest: Nest, output: Output, reduces: list[Reduce],
     outer = output.axes[:-1] if is_row else output.axes
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
 
-    def row(values: dict[Var, Expr]) -> list[Stmt]:
+    def row(values: Values) -> list[Stmt]:
         stmts: list[Stmt] = []
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
@@ -190,7 +201,7 @@ def _lanes_over_reduction(nest: Nest, output: Output, reduces: list[Reduce],
             done[reduce] = value
         value = expr.transform(output.value, done.get)
 
-        def store(more: dict[Var, Expr]) -> list[Stmt]:
+        def store(more: Values) -> list[Stmt]:
             both = {**values, **more}
             return [Store(output.buffer, (expr.substitute(output.address, both),),
                           expr.substitute(value, both))]
@@ -205,9 +216,9 @@ def _lanes_over_reduction(nest: Nest, output: Output, reduces: list[Reduce],
     return nest.grid(outer, row, work)
 
 
-def _row_of_stores(nest: Nest, axis: Axis, store: object) -> list[Stmt]:
+def _row_of_stores(nest: Nest, axis: Axis,
+                   store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
     """The elements of one row, spread over lanes."""
-    assert callable(store)
     width = nest.lanes
     if nest.is_gpu:
         def strided(o: Expr, lane: Expr) -> list[Stmt]:

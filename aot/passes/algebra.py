@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from aot.ir.core import Function, Module, Op, Rewriter, Value
+from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim
 from aot.ops import OpRecord, contraction, elementwise, movement, reduction
 from aot.ops.structure import CONSTANT
@@ -152,9 +152,7 @@ def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
                 _emit(op, rewriter, elementwise.DIV, one, divisor))
 
 
-def _one_like(array: np.ndarray) -> object:  # type: ignore[type-arg]
-    from aot.ir.core import ConstantData
-
+def _one_like(array: np.ndarray) -> object:
     return ConstantData(np.ones((), array.dtype))
 
 
@@ -189,8 +187,6 @@ def _layer_norm(op: Op, rewriter: Rewriter) -> Value | None:
     dims = x.type.dims[axis:]
     if not all(isinstance(d, int) for d in dims) or not x.type.dtype.is_float:
         return None
-    from aot.ir.core import ConstantData
-
     ones = ConstantData(np.ones([d for d in dims if isinstance(d, int)], x.type.dtype.numpy))
     scale = _emit(op, rewriter, CONSTANT, value=ones)
     return make(op, rewriter, reduction.LAYER_NORM, x, scale, None, axis=axis, epsilon=epsilon)

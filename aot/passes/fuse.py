@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aot.ir import expr
+from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.record import Compute, Kind
@@ -212,8 +213,6 @@ def _overlaps(compute: Compute, operand: int) -> bool:
 
 def _build(function: Function, group: Group) -> None:
     """Makes the `region` op in place of the group's last op."""
-    from aot.ir.clone import clone_op
-
     inside = set(group.ops)
     inputs = list(_inputs(group.ops))
     results = [v for op in group.ops for v in op.results

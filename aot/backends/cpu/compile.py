@@ -76,6 +76,8 @@ def _text(kernel: Kernel, target: Target) -> str:
     if emitter.memory.zeros_bytes:
         out.append(f"@zeros = private unnamed_addr constant [{emitter.memory.zeros_bytes} x i8] "
                    "zeroinitializer, align 16")
+    if emitter.memory.opaque_masks:
+        out.append("@ones = private unnamed_addr constant i64 -1, align 8")
     word = target.word_bytes
     out.append(f"define void @{FUNCTION_NAME}(ptr noalias noundef readonly align {word} "
                f"dereferenceable({6 * word}) %dispatch, i32 noundef %x, i32 noundef %y, "

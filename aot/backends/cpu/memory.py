@@ -67,6 +67,7 @@ class Memory:
         self.dims = DimEvaluator(lanes, self.symbol)
         self.lane_index: list[Value | None] = [None, None, None]
         self.zeros_bytes = 0
+        self.opaque_masks: dict[int, Value] = {}
         self._fields: dict[int, Value] = {}
         self._params: dict[object, Value] = {}
         self._bases: dict[object, Value] = {}
@@ -144,6 +145,16 @@ class Memory:
         """Address of at least that many zero bytes in the image: what guarded loads read."""
         self.zeros_bytes = max(self.zeros_bytes, bytes_)
         return Value("@zeros", PTR)
+
+    def opaque_mask(self, lanes: int) -> Value:
+        """A mask of all lanes that LLVM can't know to be one."""
+        if lanes not in self.opaque_masks:
+            here, self.asm.current = self.asm.current, self.asm.entry
+            bits = self.asm.emit(Type("i64"), "load volatile i64, ptr @ones, align 8")
+            narrow = self.asm.cast("trunc", bits, f"i{lanes}")
+            self.opaque_masks[lanes] = self.asm.bitcast_to(narrow, Type("i1", lanes))
+            self.asm.current = here
+        return self.opaque_masks[lanes]
 
     # Addresses.
 
@@ -436,6 +447,10 @@ class Memory:
             self.asm.enter(done)
 
     def _masked_store(self, vector: Value, pointer: Value, size: int, mask: Value) -> None:
+        if self.traits.target.arch == "x86_64" and not vector.type.is_float:
+            # LLVM 22 stores too many bytes where a truncated vector goes through a constant mask
+            # of a single lane (a tensor of one element, say): the mask must not look constant.
+            mask = self.asm.op("and", mask, self.opaque_mask(vector.type.lanes))
         name = f"llvm.masked.store.{vector.type.mangled}.p0"
         self.asm.declarations[name] = f"declare void @{name}({vector.type}, ptr, {mask.type})"
         self.asm.emit_void(f"call void @{name}({vector}, ptr align {size} {pointer.ref}, {mask})")
