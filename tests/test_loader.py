@@ -128,14 +128,15 @@ def test_wrong_names() -> None:
         (
             np.zeros((2, 3), np.float16),
             "shape",
-            'input "b": expected shape 2*Mx2, found 2x3',
+            'input "b": expected shape [2*M, 2], found [2, 3]',
         ),
         (
             np.zeros((66, 2), np.float16),
             "shape",
-            'input "b": expected shape 2*Mx2, found 66x2: axis 0 must be at least 0 and at most 64',
+            'input "b": expected shape [2*M, 2], found [66, 2]: '
+            'axis 0 must be at least 0 and at most 64',
         ),
-        (5, "shape", 'input "b": expected shape 2*Mx2, found a scalar'),
+        (5, "shape", 'input "b": expected shape [2*M, 2], found a scalar'),
     ],
 )
 def test_wrong_arrays(b: object, status: str, message: str) -> None:

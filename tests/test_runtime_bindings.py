@@ -147,18 +147,20 @@ def test_a_failed_prepare_leaves_no_plan() -> None:
     ("array", "status", "message"),
     [
         (np.zeros((2, 3), np.float64), "dtype", 'input "x": expected dtype f32, found f64'),
-        (np.zeros((2, 4), np.float32), "shape", 'input "x": expected shape Nx3, found 2x4'),
-        (np.zeros(3, np.float32), "shape", 'input "x": expected shape Nx3, found 3'),
-        (np.zeros((), np.float32), "shape", 'input "x": expected shape Nx3, found a scalar'),
+        (np.zeros((2, 4), np.float32), "shape", 'input "x": expected shape [N, 3], found [2, 4]'),
+        (np.zeros(3, np.float32), "shape", 'input "x": expected shape [N, 3], found [3]'),
+        (np.zeros((), np.float32), "shape", 'input "x": expected shape [N, 3], found a scalar'),
         (
             np.zeros((0, 3), np.float32),
             "shape",
-            'input "x": expected shape Nx3, found 0x3: axis 0 must be at least 1 and at most 64',
+            'input "x": expected shape [N, 3], found [0, 3]: '
+            'axis 0 must be at least 1 and at most 64',
         ),
         (
             np.zeros((65, 3), np.float32),
             "shape",
-            'input "x": expected shape Nx3, found 65x3: axis 0 must be at least 1 and at most 64',
+            'input "x": expected shape [N, 3], found [65, 3]: '
+            'axis 0 must be at least 1 and at most 64',
         ),
     ],
 )

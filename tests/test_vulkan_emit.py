@@ -195,6 +195,16 @@ def lanes_kernel(*extents: int) -> Kernel:
     return b.build(body)
 
 
+def grid_kernel(counts: tuple[int, int, int]) -> Kernel:
+    b = KernelBuilder("grid")
+    y = make_tensor(b, "y", F32, OUTPUTS, *counts)
+    variables = [b.var(f"g{axis}") for axis in range(3)]
+    body: tuple[Stmt, ...] = (Store(y, tuple(variables), f32(0)),)
+    for axis, count in enumerate(counts):
+        body = (For(variables[axis], count, LoopKind.WORKGROUP, body, axis),)
+    return b.build(body)
+
+
 def uneven_lanes() -> Kernel:
     b = KernelBuilder("uneven")
     y = make_tensor(b, "y", F32, OUTPUTS, 8)
@@ -237,6 +247,8 @@ def wide_scratch() -> Kernel:
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: lanes_kernel(64, 4), "kernel lanes: a workgroup of 256 lanes, more than the target's"),
     (lambda: lanes_kernel(1, 1, 65), "kernel lanes: 65 lanes on axis 2, more than the target's 64"),
+    (lambda: grid_kernel((70000, 1, 2)), "kernel grid: 70000 workgroups on axis 0, more than"),
+    (lambda: grid_kernel((2, 70000, 1)), "kernel grid: 70000 workgroups on axis 1, more than"),
     (uneven_lanes, "kernel uneven: lane loops on axis 0 have extents"),
     (large_scratch, "kernel large: workgroup scratch takes 16640 bytes, more than the target's"),
     (stores_to_inputs, "kernel inputs: store to x, which is inputs"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.backends.vulkan.shader import PARAM_BUFFER_BINDING, Shader
+from aot.backends.vulkan.shader import PARAM_BUFFER_BINDING, Shader, dispatch_grid
 from aot.ir.types import DType
 from aot.kernels.ir import BufferClass, Kernel
 
@@ -221,7 +221,7 @@ class Device:
         if pushed:
             vk.vkCmdPushConstants(command, layout, vk.VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                   len(pushed), vk.ffi.new("char[]", pushed))
-        vk.vkCmdDispatch(command, *grid)
+        vk.vkCmdDispatch(command, *dispatch_grid(grid))
         vk.vkEndCommandBuffer(command)
         fence = vk.vkCreateFence(handle, vk.VkFenceCreateInfo(), None)
         stack.callback(vk.vkDestroyFence, handle, fence, None)

@@ -513,7 +513,19 @@ def large_registers(count: int = 24, size: int = 200) -> Case:
                 {"y": np.maximum(xs, 0)[:, ::-1]}, tolerance=0)
 
 
+def long_grid(count: int = 140_001) -> Case:
+    """More workgroups along x than a driver takes: they come in rows along z."""
+    b = KernelBuilder("long_grid")
+    n = symbol("n")
+    b.dim_param("n")
+    y = b.buffer("y", I32, OUTPUTS, (n,), (1,), is_written=True)
+    group = b.var("group")
+    return Case(b.build((For(group, n, LoopKind.WORKGROUP, (
+        Store(y, (group,), cast(group, I32)),)),)), {},
+        {"y": np.arange(count, dtype=np.int32)}, {"n": count}, tolerance=0)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         elementwise, matmul, softmax, pooling, mean_and_count, gather, boundary_types, casts,
-        integers, many_params, in_place, large_registers)}
+        integers, many_params, in_place, large_registers, long_grid)}

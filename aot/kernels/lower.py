@@ -17,7 +17,7 @@ from aot.kernels.inline import Inliner, flat_index
 from aot.kernels.ir import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lines import Lines, schedule_scan
 from aot.kernels.nest import Axis, Nest, Output
-from aot.kernels.recurrence import schedule_lstm
+from aot.kernels.recurrence import schedule_recurrence
 from aot.kernels.scatter import schedule_scatter
 from aot.kernels.schedules import schedule_elementwise, schedule_reduction
 from aot.kernels.sort import schedule_sort
@@ -114,7 +114,7 @@ def _recurrence(nest: Nest, function: Function, buffers: dict[Value, Buffer],
     op = root_of(function)
     by_value = dict(zip(function.results, results, strict=True))
     wanted = [by_value.get(v) for v in op.results]
-    return schedule_lstm(nest, op, buffers, wanted, target.panel)
+    return schedule_recurrence(nest, op, buffers, wanted, target.panel)
 
 
 def _lines(nest: Nest, function: Function, buffers: dict[Value, Buffer],

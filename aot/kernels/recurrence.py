@@ -1,63 +1,117 @@
-"""The LSTM's kernel: all steps of one sequence in one workgroup, lanes along the gates.
+"""The kernel of recurrent layers: all steps of one sequence in one workgroup, lanes along gates.
 
-Gates of panel-packed weights are read as the panels lie, so that a step runs at memory speed.
+Gates of panel-packed weights are read as the panels lie, so that a step runs at memory speed. What
+a step computes of the gates is the cell's, in aot/ops/cells.py; here are the loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.core import Op, Value
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.types import TensorType
 from aot.kernels.inline import flat_index
-from aot.kernels.ir import Barrier, Buffer, Space, Stmt, Store
+from aot.kernels.ir import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest
+from aot.ops.cells import Unit
+from aot.ops.contraction import accumulator
+from aot.ops.recurrent import (
+    INITIAL_C,
+    INITIAL_H,
+    LENGTHS,
+    PEEPHOLES,
+    B,
+    R,
+    W,
+    X,
+    activations_of,
+    cell_of,
+)
 
 # gate panels whose accumulators are in flight at once, to hide the multiply-add's latency
 PANELS_AT_ONCE = 4
 
 
-def schedule_lstm(nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
-                  results: Sequence[Buffer | None], panel: int) -> tuple[Stmt, ...]:
-    """x [T, B, I], w [D, 4H, I], r [D, 4H, H], b [D, 8H], initial h and c [D, B, H], p [D, 3H];
-    gates i, o, f, c and peepholes i, o, f as in ONNX. Results y [T, D, B, H], y_h and y_c
-    [D, B, H], each where asked for.
+def schedule_recurrence(nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
+                        results: Sequence[Buffer | None], panel: int) -> tuple[Stmt, ...]:
+    """Operands as the op's record has them; results y [T, D, B, H] and the last states [D, B, H],
+    each where asked for.
     """
-    return _Lstm(nest, op, buffers, results, panel).build()
+    return _Layer(nest, op, buffers, results, panel).build()
 
 
-class _Lstm:
+@dataclass(frozen=True)
+class _Term:
+    """A part of the gates' sums: `scalar(k) * weight[gate, k]` over k."""
+
+    weight: Value
+    extent: dims.Dim
+    scalar: Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where a step stands.
+
+    Attributes:
+        t: the step's place in x and y.
+        is_there: whether the sequence is so long; None where all are.
+    """
+
+    d: Expr
+    b: Expr
+    t: Expr
+    is_there: Expr | None
+
+
+class _Layer:
     def __init__(self, nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
                  results: Sequence[Buffer | None], panel: int) -> None:
         self.nest, self.op, self.buffers, self.results = nest, op, buffers, results
         self.panel = panel
-        padded = [*op.operands, *[None] * (7 - len(op.operands))]
-        self.x, self.w, self.r, self.b, self.h0, self.c0, self.p = padded
-        assert self.x is not None and self.w is not None and self.r is not None
+        self.operands = [*op.operands, *[None] * (8 - len(op.operands))]
+        self.x, self.w, self.r = (self._operand(n) for n in (X, W, R))
+        self.cell = cell_of(op.name, op.attrs)
+        self.activations = activations_of(op.attrs)
+        clip = op.attrs["clip"]
+        assert isinstance(clip, (int, float))
+        self.clip = float(clip)
         self.dtype = self.x.type.dtype
+        self.wide = accumulator(self.dtype)
         hidden = self.r.type.dims[2]
         assert isinstance(hidden, int)
         self.hidden = hidden
-        self.panels = -(-4 * hidden // panel)
-        self.h = nest.builder.scratch("h", self.dtype, (hidden,), Space.WORKGROUP)
-        self.c = nest.builder.scratch("c", self.dtype, (hidden,), Space.WORKGROUP)
-        self.gates = nest.builder.scratch("gates", self.dtype, (self.panels * panel,),
-                                          Space.WORKGROUP)
+        self.rows = self.cell.gates * hidden
+        self.panels = -(-self.rows // panel)
+        self.states = [self._scratch(name, hidden) for name in "hc"[: self.cell.states]]
+        self.sums = self._scratch("gates", self.panels * panel)
+        self.around = self._scratch("around", self.panels * panel) if self.cell.is_split else None
+        self.late = self._scratch("late", hidden) if self.cell.late_state else None
+        self.late_sums = (self._scratch("late_gates", self.panels * panel)
+                          if self.cell.late_state else None)
+
+    def _operand(self, number: int) -> Value:
+        value = self.operands[number]
+        assert value is not None
+        return value
+
+    def _scratch(self, name: str, extent: int) -> Scratch:
+        return self.nest.builder.scratch(name, self.wide, (extent,), Space.WORKGROUP)
 
     def build(self) -> tuple[Stmt, ...]:
-        assert self.x is not None and self.w is not None
         steps, batch = self.x.type.dims[0], self.x.type.dims[1]
-        directions = self.w.type.dims[0]
-        d = Axis(self.nest.builder.var("d"), directions)
+        d = Axis(self.nest.builder.var("d"), self.w.type.dims[0])
         b = Axis(self.nest.builder.var("b"), batch)
 
         def one(values: dict[Var, Expr]) -> list[Stmt]:
             at_d, at_b = values[d.var], values[b.var]
             stmts = self._start(at_d, at_b)
+            length = self._length(at_b, stmts)
             stmts += self._sync()
-            stmts += self.nest.serial(steps, lambda t: self._step(t, at_d, at_b), "t")
+            stmts += self.nest.serial(steps, lambda t: self._step(t, length, at_d, at_b), "t")
             stmts += self._end(at_d, at_b)
             return stmts
 
@@ -68,21 +122,26 @@ class _Lstm:
         return [Barrier()] if self.nest.is_gpu else []
 
     def _load(self, value: Value, indices: Sequence[Expr]) -> Expr:
-        return Load(self.buffers[value], (flat_index(value.type, indices),), value.type.dtype)
+        loaded = Load(self.buffers[value], (flat_index(value.type, indices),), value.type.dtype)
+        return expr.cast(loaded, self.wide)
+
+    def _number(self, value: float) -> Expr:
+        return expr.const(value, self.wide)
 
     def _over_hidden(self, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
         """Statements for each hidden unit, in lanes."""
-        nest, hidden = self.nest, self.hidden
-        width = nest.lanes
+        nest, hidden, width = self.nest, self.hidden, self.nest.lanes
         if not nest.is_gpu:
-            while width > 1 and hidden % width:
+            while width > hidden:
                 width //= 2
-            return nest.serial(hidden // width, lambda o: [nest.spread(
-                width, lambda lane: body(expr.add(expr.mul(o, expr.index(width)), lane)))], "o")
+            full = hidden // width
+            stmts = nest.serial(full, lambda o: [nest.spread(width, lambda lane: body(
+                expr.add(expr.mul(o, expr.index(width)), lane)))], "o")
+            done = expr.index(full * width)
+            return stmts + nest.serial(hidden - full * width,
+                                       lambda i: body(expr.add(done, i)), "i")
 
         def guarded(o: Expr, lane: Expr) -> Sequence[Stmt]:
-            from aot.kernels.ir import If
-
             at = expr.add(expr.mul(o, expr.index(width)), lane)
             if hidden % width == 0:
                 return body(at)
@@ -92,61 +151,111 @@ class _Lstm:
             nest.spread(width, lambda lane: guarded(o, lane))], "o")
 
     def _start(self, d: Expr, b: Expr) -> list[Stmt]:
+        initial = [self.operands[n] for n in (INITIAL_H, INITIAL_C)]
+
         def one(j: Expr) -> list[Stmt]:
-            zero = expr.const(0, self.dtype)
-            return [Store(scratch, (j,), zero if value is None else self._load(value, (d, b, j)))
-                    for scratch, value in ((self.h, self.h0), (self.c, self.c0))]
+            return [Store(scratch, (j,), self._number(0) if value is None
+                          else self._load(value, (d, b, j)))
+                    for scratch, value in zip(self.states, initial, strict=False)]
         return self._over_hidden(one)
 
-    def _time(self, t: Expr, d: Expr) -> Expr:
-        """Which step of the input is the t-th of direction d."""
-        assert self.x is not None
-        direction = self.op.attrs["direction"]
-        last = expr.index(dims.add(self.x.type.dims[0], -1))
-        backward = expr.sub(last, t)
-        if direction == "forward":
-            return t
-        if direction == "reverse":
-            return backward
-        return expr.select(expr.binary("eq", d, expr.index(0)), t, backward)
+    # time
 
-    def _step(self, t: Expr, d: Expr, b: Expr) -> list[Stmt]:
+    def _length(self, b: Expr, into: list[Stmt]) -> Expr | None:
+        """How many steps sequence b has; None where all have all. A wrong number is clamped."""
+        value = self.operands[LENGTHS]
+        if value is None:
+            return None
+        given = expr.cast(Load(self.buffers[value], (flat_index(value.type, (b,)),),
+                               value.type.dtype), expr.index(0).dtype)
+        steps = expr.index(self.x.type.dims[0])
+        low = expr.binary("max", given, expr.index(0))
+        return self.nest.let(expr.binary("min", low, steps), into, "length")
+
+    def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr,
+               into: list[Stmt]) -> _At:
+        """Which step of the input is the t-th of direction d."""
+        direction = self.op.attrs["direction"]
+        count = expr.index(self.x.type.dims[0]) if length is None else length
+        is_there = None if length is None else self.nest.let(
+            expr.binary("lt", t, length), into, "is_there")
+        # counted from the sequence's end; behind it, steps stay where they are
+        backward = expr.sub(expr.sub(count, expr.index(1)), t)
+        if is_there is not None:
+            backward = expr.select(is_there, backward, t)
+        at = t
+        if direction == "reverse":
+            at = backward
+        elif direction == "bidirectional":
+            at = expr.select(expr.binary("eq", d, expr.index(0)), t, backward)
+        return _At(d, b, self.nest.let(at, into, "at"), is_there)
+
+    def _step(self, t: Expr, length: Expr | None, d: Expr, b: Expr) -> list[Stmt]:
         stmts: list[Stmt] = []
-        at = self.nest.let(self._time(t, d), stmts, "at")
-        group = min(PANELS_AT_ONCE, self.panels)
-        while self.panels % group:
-            group -= 1
-        if self.nest.is_gpu:
-            stmts += self._gates_gpu(at, d, b)
+        at = self._place(t, length, d, b, stmts)
+        whole = (0, self.panels)
+        into = _Term(self.w, self.x.type.dims[2], lambda k: self._load(self.x, (at.t, b, k)))
+        around = self._around(self.states[0])
+        if self.around is None:
+            stmts += self._sums(self.sums, [into, around], (0, self.rows), whole, d)
         else:
-            acc = self.nest.builder.scratch("acc", self.dtype, (group, self.panel))
-            stmts += self.nest.serial(
-                self.panels // group, lambda g: self._gate_panels(acc, g, group, at, d, b), "g")
+            early = self.panels
+            if self.cell.late_state is not None:
+                early = -(-self.cell.late_gate * self.hidden // self.panel)
+            stmts += self._sums(self.sums, [into], (0,), whole, d)
+            stmts += self._sums(self.around, [around], (self.rows,), (0, early), d)
         stmts += self._sync()
-        stmts += self._over_hidden(lambda j: self._unit(j, at, d, b))
+        if self.late is not None and self.late_sums is not None:
+            stmts += self._late(at)
+        stmts += self._over_hidden(lambda j: self._unit(j, at))
         return stmts + self._sync()
 
-    def _bias(self, d: Expr, gate: Expr) -> Expr:
-        """Input and recurrent bias of a gate; padding gates have none."""
-        if self.b is None:
-            return expr.const(0, self.dtype)
-        total = 4 * self.hidden
-        parts = []
-        for offset in (0, total):
-            where = flat_index(self.b.type, (d, expr.add(gate, expr.index(offset))))
-            guard = other = None
-            if total % self.panel:
-                guard = expr.binary("lt", gate, expr.index(total))
-                other = expr.const(0, self.dtype)
-            parts.append(Load(self.buffers[self.b], (where,), self.dtype, guard, other))
-        return expr.add(parts[0], parts[1])
+    def _around(self, state: Scratch) -> _Term:
+        return _Term(self.r, self.hidden, lambda k: Load(state, (k,), self.wide))
+
+    def _late(self, at: _At) -> list[Stmt]:
+        """The recurrent sums of the gate that looks at what other gates left of the state."""
+        assert self.late is not None and self.late_sums is not None
+        first, last = (n * self.hidden for n in (self.cell.late_gate, self.cell.late_gate + 1))
+        panels = (first // self.panel, -(-last // self.panel))
+
+        def one(j: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            assert self.cell.late_state is not None and self.late is not None
+            value = self.cell.late_state(self._terms(j, at, stmts, is_late=False))
+            return [*stmts, Store(self.late, (j,), value)]
+
+        stmts = self._over_hidden(one) + self._sync()
+        stmts += self._sums(self.late_sums, [self._around(self.late)], (self.rows,), panels, at.d)
+        return stmts + self._sync()
+
+    # sums of the gates
+
+    def _bias(self, d: Expr, gate: Expr, offsets: Sequence[int]) -> Expr:
+        """The biases of a gate, one each of `offsets` into b; padding gates have none."""
+        b = self.operands[B]
+        total = self._number(0)
+        if b is None:
+            return total
+        for number, offset in enumerate(offsets):
+            where = flat_index(b.type, (d, expr.add(gate, expr.index(offset))))
+            guard, other = self._padding(gate)
+            loaded = Load(self.buffers[b], (where,), self.dtype, guard, other)
+            one = expr.cast(loaded, self.wide)
+            total = one if number == 0 else expr.add(total, one)
+        return total
+
+    def _padding(self, gate: Expr) -> tuple[Expr | None, Expr | None]:
+        """Guard and other value of a load for a gate that may be padding of the last panel."""
+        if self.rows % self.panel == 0:
+            return None, None
+        return (expr.binary("lt", gate, expr.index(self.rows)), expr.const(0, self.dtype))
 
     def _weight(self, value: Value, d: Expr, panel: Expr, lane: Expr, k: Expr) -> Expr:
         """Weight of gate `panel * P + lane` for input k."""
         gate = Var("gate")
         where = flat_index(value.type, (d, gate, k))
-        size = expr.index(self.panel)
-        whole = expr.add(expr.mul(panel, size), lane)
+        whole = expr.add(expr.mul(panel, expr.index(self.panel)), lane)
 
         def rewrite(e: Expr) -> Expr | None:
             if isinstance(e, Binary) and e.a is gate and expr.dim_of(e.b) == self.panel:
@@ -154,105 +263,139 @@ class _Lstm:
             return whole if e is gate else None
 
         address = expr.transform(where, rewrite)
-        guard = other = None
-        if value.type.layout is None and 4 * self.hidden % self.panel:
-            guard = expr.binary("lt", whole, expr.index(4 * self.hidden))
-            other = expr.const(0, self.dtype)
-        return Load(self.buffers[value], (address,), self.dtype, guard, other)
+        guard, other = (None, None) if value.type.layout is not None else self._padding(whole)
+        loaded = Load(self.buffers[value], (address,), self.dtype, guard, other)
+        return expr.cast(loaded, self.wide)
 
-    def _gate_panels(self, acc: object, g: Expr, group: int, t: Expr, d: Expr,
-                     b: Expr) -> list[Stmt]:
-        """`group` panels of gates: bias + x W + h R."""
-        from aot.kernels.ir import Scratch
-
-        assert isinstance(acc, Scratch) and self.x is not None
-        assert self.w is not None and self.r is not None
-        nest, x, w, r = self.nest, self.x, self.w, self.r
-        size = expr.index(self.panel)
-
-        def lanes(u: Expr, body: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
-            panel = expr.add(expr.mul(g, expr.index(group)), u)
-            return [nest.spread(self.panel, lambda lane: [
-                Store(acc, (u, lane), body(panel, lane))])]
-
-        def add(value: Value, scalar: Expr, k: Expr) -> list[Stmt]:
-            return nest.unrolled(group, lambda u: lanes(u, lambda panel, lane: Fma(
-                scalar, self._weight(value, d, panel, lane, k),
-                Load(acc, (u, lane), self.dtype), self.dtype)))
-
-        stmts = nest.unrolled(group, lambda u: lanes(u, lambda panel, lane: self._bias(
-            d, expr.add(expr.mul(panel, size), lane))))
-        stmts += nest.serial(x.type.dims[2], lambda k: add(w, self._load(x, (t, b, k)), k), "k")
-        stmts += nest.serial(self.hidden, lambda k: add(r, Load(self.h, (k,), self.dtype), k), "k")
-        stmts += nest.unrolled(group, lambda u: [nest.spread(self.panel, lambda lane: [Store(
-            self.gates, (expr.add(expr.mul(expr.add(expr.mul(g, expr.index(group)), u), size),
-                                  lane),), Load(acc, (u, lane), self.dtype))])])
+    def _sums(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int],
+              panels: tuple[int, int], d: Expr) -> list[Stmt]:
+        """Biases and terms of the gates in panels [first, last) into `target`."""
+        if self.nest.is_gpu:
+            return self._sums_gpu(target, terms, offsets, panels, d)
+        first, last = panels
+        group = min(PANELS_AT_ONCE, last - first)
+        full = (last - first) // group
+        stmts = self._groups(target, terms, offsets, d, first, full, group)
+        rest = last - first - full * group
+        if rest:
+            stmts += self._groups(target, terms, offsets, d, first + full * group, 1, rest)
         return stmts
 
-    def _gates_gpu(self, t: Expr, d: Expr, b: Expr) -> list[Stmt]:
-        """One gate an invocation."""
-        from aot.kernels.ir import If
+    def _groups(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int], d: Expr,
+                first: int, count: int, group: int) -> list[Stmt]:
+        """`count` times `group` panels, whose accumulators stay in registers."""
+        nest, size = self.nest, expr.index(self.panel)
+        acc = nest.builder.scratch("acc", self.wide, (group, self.panel))
 
-        assert self.x is not None and self.w is not None and self.r is not None
-        nest, x, w, r = self.nest, self.x, self.w, self.r
-        size = expr.index(self.panel)
-        total = self.panels * self.panel
-        acc = nest.builder.scratch("acc", self.dtype, (nest.lanes,))
+        def one(g: Expr) -> list[Stmt]:
+            start = expr.add(expr.mul(g, expr.index(group)), expr.index(first))
+
+            def lanes(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+                return nest.unrolled(group, lambda u: [nest.spread(
+                    self.panel, lambda lane: [body(u, expr.add(start, u), lane)])])
+
+            def add(term: _Term, k: Expr) -> list[Stmt]:
+                scalar = term.scalar(k)
+                return lanes(lambda u, panel, lane: Store(acc, (u, lane), Fma(
+                    scalar, self._weight(term.weight, d, panel, lane, k),
+                    Load(acc, (u, lane), self.wide), self.wide)))
+
+            stmts = lanes(lambda u, panel, lane: Store(acc, (u, lane), self._bias(
+                d, expr.add(expr.mul(panel, size), lane), offsets)))
+            for term in terms:
+                stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
+            return stmts + lanes(lambda u, panel, lane: Store(
+                target, (expr.add(expr.mul(panel, size), lane),), Load(acc, (u, lane), self.wide)))
+
+        return nest.serial(count, one, "g")
+
+    def _sums_gpu(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int],
+                  panels: tuple[int, int], d: Expr) -> list[Stmt]:
+        """One gate an invocation."""
+        nest, size = self.nest, expr.index(self.panel)
+        start, end = (n * self.panel for n in panels)
+        acc = nest.builder.scratch("acc", self.wide, (nest.lanes,))
 
         def one(o: Expr, lane: Expr) -> list[Stmt]:
-            gate = expr.add(expr.mul(o, expr.index(nest.lanes)), lane)
+            gate = expr.add(expr.add(expr.mul(o, expr.index(nest.lanes)), expr.index(start)), lane)
             panel = expr.binary("floordiv", gate, size)
             inner = expr.binary("floormod", gate, size)
 
-            def add(value: Value, scalar: Expr, k: Expr) -> list[Stmt]:
+            def add(term: _Term, k: Expr) -> list[Stmt]:
                 return [Store(acc, (lane,), Fma(
-                    scalar, self._weight(value, d, panel, inner, k),
-                    Load(acc, (lane,), self.dtype), self.dtype))]
+                    term.scalar(k), self._weight(term.weight, d, panel, inner, k),
+                    Load(acc, (lane,), self.wide), self.wide))]
 
-            stmts: list[Stmt] = [Store(acc, (lane,), self._bias(d, gate))]
-            stmts += nest.serial(x.type.dims[2], lambda k: add(
-                w, self._load(x, (t, b, k)), k), "k")
-            stmts += nest.serial(self.hidden, lambda k: add(
-                r, Load(self.h, (k,), self.dtype), k), "k")
-            stmts.append(Store(self.gates, (gate,), Load(acc, (lane,), self.dtype)))
-            if total % nest.lanes == 0:
+            stmts: list[Stmt] = [Store(acc, (lane,), self._bias(d, gate, offsets))]
+            for term in terms:
+                stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
+            stmts.append(Store(target, (gate,), Load(acc, (lane,), self.wide)))
+            if (end - start) % nest.lanes == 0:
                 return stmts
-            return [If(expr.binary("lt", gate, expr.index(total)), tuple(stmts))]
+            return [If(expr.binary("lt", gate, expr.index(end)), tuple(stmts))]
 
-        return nest.serial(-(-total // nest.lanes), lambda o: [
+        return nest.serial(-(-(end - start) // nest.lanes), lambda o: [
             nest.spread(nest.lanes, lambda lane: one(o, lane))], "o")
 
-    def _unit(self, j: Expr, t: Expr, d: Expr, b: Expr) -> list[Stmt]:
-        """c' = f c + i g; h' = o tanh(c'), the gates after their sigmoid or tanh."""
+    # one unit
+
+    def _terms(self, j: Expr, at: _At, into: list[Stmt], *, is_late: bool) -> Unit:
+        """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there."""
+        def place(gate: int) -> Expr:
+            return expr.add(j, expr.index(gate * self.hidden))
+
+        def around(gate: int) -> Expr:
+            source = self.around
+            if is_late and gate == self.cell.late_gate:
+                source = self.late_sums
+            return self._number(0) if source is None else Load(source, (place(gate),), self.wide)
+
+        def activate(number: int, x: Expr) -> Expr:
+            if self.clip:
+                x = expr.binary("min", expr.binary("max", x, self._number(-self.clip)),
+                                self._number(self.clip))
+            return self.activations[number].build(x)
+
+        def peephole(gate: int) -> Expr | None:
+            value = self.operands[PEEPHOLES]
+            return None if value is None else self._load(value, (at.d, place(gate)))
+
+        def add(a: Expr, b: Expr) -> Expr:
+            return a if b is zero else expr.add(a, b)
+
+        zero = self._number(0)
+        return Unit(
+            [Load(state, (j,), self.wide) for state in self.states],
+            lambda gate: Load(self.sums, (place(gate),), self.wide),
+            (lambda gate: zero) if self.around is None else around, peephole, activate,
+            lambda value: self.nest.let(value, into, "v"), add, expr.sub, expr.mul,
+            self._number(1))
+
+    def _unit(self, j: Expr, at: _At) -> list[Stmt]:
         stmts: list[Stmt] = []
-
-        def gate(number: int, peep: Expr | None = None) -> Expr:
-            where = expr.add(j, expr.index(number * self.hidden))
-            value: Expr = Load(self.gates, (where,), self.dtype)
-            if self.p is not None and peep is not None:
-                value = expr.add(value, expr.mul(self._load(self.p, (d, where)), peep))
-            return value
-
-        before = self.nest.let(Load(self.c, (j,), self.dtype), stmts, "c")
-        i, f = (expr.unary("sigmoid", gate(n, before)) for n in (0, 2))
-        fresh = expr.add(expr.mul(f, before), expr.mul(i, expr.unary("tanh", gate(3))))
-        cell = self.nest.let(fresh, stmts, "c")
-        o = expr.unary("sigmoid", gate(1, cell))
-        hidden = self.nest.let(expr.mul(o, expr.unary("tanh", cell)), stmts, "h")
-        stmts += [Store(self.c, (j,), cell), Store(self.h, (j,), hidden)]
+        unit = self._terms(j, at, stmts, is_late=True)
+        fresh = [self.nest.let(value, stmts, "s") for value in self.cell.unit(unit)]
+        y = fresh[0]
+        if at.is_there is not None:
+            # behind a sequence's end y is 0, and the states stay
+            y = expr.select(at.is_there, y, self._number(0))
+            fresh = [self.nest.let(expr.select(at.is_there, new, old), stmts, "s")
+                     for new, old in zip(fresh, unit.before, strict=True)]
+        stmts += [Store(state, (j,), value)
+                  for state, value in zip(self.states, fresh, strict=True)]
         if self.results[0] is not None:
-            stmts.append(self._store(0, (t, d, b, j), hidden))
+            stmts.append(self._store(0, (at.t, at.d, at.b, j), y))
         return stmts
 
     def _store(self, result: int, indices: Sequence[Expr], value: Expr) -> Stmt:
         buffer = self.results[result]
         assert buffer is not None
         type: TensorType = self.op.results[result].type
-        return Store(buffer, (flat_index(type, indices),), value)
+        return Store(buffer, (flat_index(type, indices),), expr.cast(value, self.dtype))
 
     def _end(self, d: Expr, b: Expr) -> list[Stmt]:
-        wanted = [(n, s) for n, s in ((1, self.h), (2, self.c)) if self.results[n] is not None]
+        wanted = [(n, s) for n, s in enumerate(self.states, 1) if self.results[n] is not None]
         if not wanted:
             return []
         return self._over_hidden(lambda j: [
-            self._store(n, (d, b, j), Load(s, (j,), self.dtype)) for n, s in wanted])
+            self._store(n, (d, b, j), Load(s, (j,), self.wide)) for n, s in wanted])

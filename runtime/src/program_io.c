@@ -47,25 +47,27 @@ aot_status_t aot_program_find_output(const aot_program_t *program, const char *n
               out_index);
 }
 
-// "1x3xHx192", symbolic extents by their text, and by a question mark where there is none.
+// "[1, 3, H, 192]", symbolic extents by their text, and by a question mark where there is none.
 static void append_declared(aot_text_t *text, const aot_tensor_info_t *info) {
   if (info->rank == 0) aot_text_append(text, "a scalar");
   for (uint32_t axis = 0; axis < info->rank; ++axis) {
     const aot_dim_info_t *dim = &info->dims[axis];
-    const char *separator = axis > 0 ? "x" : "";
+    const char *separator = axis > 0 ? ", " : "[";
     if (dim->extent >= 0) {
       aot_text_append(text, "%s%lld", separator, (long long)dim->extent);
     } else {
       aot_text_append(text, "%s%s", separator, dim->text[0] != '\0' ? dim->text : "?");
     }
   }
+  if (info->rank > 0) aot_text_append(text, "]");
 }
 
 static void append_dims(aot_text_t *text, const int64_t *dims, uint32_t rank) {
   if (rank == 0) aot_text_append(text, "a scalar");
   for (uint32_t axis = 0; axis < rank; ++axis) {
-    aot_text_append(text, "%s%lld", axis > 0 ? "x" : "", (long long)dims[axis]);
+    aot_text_append(text, "%s%lld", axis > 0 ? ", " : "[", (long long)dims[axis]);
   }
+  if (rank > 0) aot_text_append(text, "]");
 }
 
 static aot_status_t reject_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,

@@ -12,7 +12,7 @@ from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import Placement, place, shared_bytes
-from aot.backends.vulkan.shader import ENTRY_POINT, PARAM_BUFFER_BYTES, Shader
+from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
 from aot.backends.vulkan.spirv import BuiltIn, MemorySemantics, Op, Scope
 from aot.backends.vulkan.values import Linear, Values
 from aot.errors import InternalError
@@ -49,7 +49,12 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
 
 
 def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
-    """Refuses a workgroup that the target cannot run."""
+    """Refuses a workgroup that the target cannot run, and a grid that is known to be too large."""
+    for axis, (count, most) in enumerate(zip(kernel.grid, limits.max_workgroup_count, strict=True)):
+        has_rows = axis == 0 and kernel.grid[2] == 1
+        if isinstance(count, int) and count > most and not has_rows:
+            raise InternalError(f"kernel {kernel.name}: {count} workgroups on axis {axis}, more "
+                                f"than the target's {most}")
     size = kernel.workgroup_size
     lanes = size[0] * size[1] * size[2]
     if lanes > limits.max_workgroup_invocations:
@@ -177,10 +182,10 @@ class _Emitter:
 
     def loop(self, loop: For) -> None:
         match loop.kind:
-            case LoopKind.WORKGROUP:
-                self.spread(loop, BuiltIn.WORKGROUP_ID)
-            case LoopKind.LANE:
-                self.spread(loop, BuiltIn.LOCAL_INVOCATION_ID)
+            case LoopKind.WORKGROUP if self.may_have_rows(loop):
+                self.spread_in_rows(loop)
+            case LoopKind.WORKGROUP | LoopKind.LANE:
+                self.spread(loop)
             case _ if loop in self.placement.unrolled:
                 assert isinstance(loop.extent, int)
                 for number in range(loop.extent):
@@ -189,19 +194,40 @@ class _Emitter:
             case _:
                 self.structured_loop(loop)
 
-    def spread(self, loop: For, builtin: BuiltIn) -> None:
+    def spread(self, loop: For) -> None:
         """A loop whose iterations are invocations: the variable is a builtin's component."""
         if loop.extent == 1:
             self.expressions.environment[loop.var] = Linear((), 0)
         else:
-            vector = self.asm.vector(self.asm.u32, 3)
-            whole = self.values.pure(Op.LOAD, vector, self.asm.builtin(builtin))
-            component = self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, whole,
-                                         literals=(loop.axis,))
-            _, most = bounds(loop.extent, {})
-            self.values.remember(component, (0, None if most is None else most - 1))
-            self.expressions.environment[loop.var] = self.values.atom(component)
+            self.bind(loop, self.component(loop.kind, loop.axis))
         self.statements(loop.body)
+
+    def component(self, kind: LoopKind, axis: int) -> int:
+        builtin = (BuiltIn.LOCAL_INVOCATION_ID if kind is LoopKind.LANE else BuiltIn.WORKGROUP_ID)
+        vector = self.asm.vector(self.asm.u32, 3)
+        whole = self.values.pure(Op.LOAD, vector, self.asm.builtin(builtin))
+        return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, whole, literals=(axis,))
+
+    def bind(self, loop: For, value: int) -> None:
+        """Makes `value`, which lies in the loop's range, its variable."""
+        _, most = bounds(loop.extent, {})
+        self.values.remember(value, (0, None if most is None else most - 1))
+        self.expressions.environment[loop.var] = self.values.atom(value)
+
+    def may_have_rows(self, loop: For) -> bool:
+        """Whether the loop's grid may have to be dispatched in rows along z."""
+        _, most = bounds(loop.extent, {})
+        is_long = most is None or most > GRID_ROW
+        return loop.axis == 0 and is_long and self.kernel.grid[2] == 1
+
+    def spread_in_rows(self, loop: For) -> None:
+        u32, pure = self.asm.u32, self.values.pure
+        row = pure(Op.I_MUL, u32, self.component(loop.kind, 2), self.values.u32(GRID_ROW))
+        whole = pure(Op.I_ADD, u32, self.component(loop.kind, 0), row)
+        extent = self.values.id_of(self.params.dim(loop.extent))
+        is_there = pure(Op.S_LESS_THAN, self.asm.boolean, whole, extent)
+        self.bind(loop, whole)
+        self.branch(is_there, loop.body, ())
 
     def structured_loop(self, loop: For) -> None:
         extent = self.params.dim(loop.extent)

@@ -9,7 +9,9 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
   `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
   multiple of four.
-- The grid is `Kernel.grid`; an axis may not exceed the device's maxComputeWorkGroupCount.
+- The grid is `Kernel.grid`. More than GRID_ROW workgroups along x are dispatched as GRID_ROW along
+  x and as many rows along z as it takes: the shader adds `z * GRID_ROW` to x and returns where
+  that is too much. Kernels that use z themselves must keep x within GRID_ROW.
 - Vulkan 1.1 lets a driver flush denormals and, without VK_KHR_shader_float_controls, treat NaN and
   infinity as if they did not occur. The shaders test for NaN with integers where they must, and
   keep multiplications and additions apart (NoContraction), but promise no more than that.
@@ -25,7 +27,15 @@ PARAM_BUFFER_BINDING = 4
 # The least maxUniformBufferRange of Vulkan: what is bound always has this size, so that parameter
 # blocks of many dispatches share one buffer and one descriptor.
 PARAM_BUFFER_BYTES = 16384
+# The least maxComputeWorkGroupCount of Vulkan, on every axis.
+GRID_ROW = 65535
 ENTRY_POINT = "main"
+
+
+def dispatch_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """What is given to vkCmdDispatch for a kernel's grid."""
+    x, y, z = grid
+    return grid if x <= GRID_ROW else (GRID_ROW, y, z * -(-x // GRID_ROW))
 
 
 @dataclass(frozen=True)

@@ -200,59 +200,6 @@ def dropout(node: Node) -> Value:
     return node.input(0)
 
 
-_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
-
-
-def _lstm_reasons(node: Node, directions: int) -> str | None:
-    """Why this variety is not supported."""
-    activations = node.strs_attr("activations", _ACTIVATIONS * directions)
-    if [a.lower() for a in activations] != [a.lower() for a in _ACTIVATIONS * directions]:
-        return f"activations {', '.join(activations)}"
-    node.ignore("activation_alpha", "activation_beta")  # these activations have none
-    if node.has("clip"):
-        return "clip"
-    if node.int_attr("input_forget", 0):
-        return "input_forget"
-    return None
-
-
-@onnx_op("LSTM", since=7)
-def lstm(node: Node) -> Sequence[Value]:
-    direction = node.str_attr("direction", "forward").lower()
-    reason = _lstm_reasons(node, 2 if direction == "bidirectional" else 1)
-    if reason is not None:
-        raise UnsupportedNodeError(f"{reason} is not supported")
-    x, w, r = (node.input(i) for i in range(3))
-    batch_first = bool(node.int_attr("layout", 0))
-    if x.type.rank != 3:
-        raise node.error(f"x has rank {x.type.rank}, expected 3")
-    steps = x.type.dims[1 if batch_first else 0]
-    if node.optional(4) is not None:
-        lengths = node.ints(4, "sequence_lens") if isinstance(steps, int) else None
-        if lengths is None or set(lengths) - {steps}:
-            raise UnsupportedNodeError("sequences of different lengths (operand 4, sequence_lens) "
-                                       "are not supported")
-    hidden = node.int_attr("hidden_size", _hidden_size(node, r))
-    states = [node.optional(5), node.optional(6)]
-    if batch_first:
-        x = node.emit("transpose", x, perm=(1, 0, 2))
-        states = [None if s is None else node.emit("transpose", s, perm=(1, 0, 2)) for s in states]
-    y, y_h, y_c = node.emit_all("lstm", x, w, r, node.optional(3), *states, node.optional(7),
-                                hidden_size=hidden, direction=direction)
-    if batch_first:
-        y = node.emit("transpose", y, perm=(2, 0, 1, 3))
-        y_h = node.emit("transpose", y_h, perm=(1, 0, 2))
-        y_c = node.emit("transpose", y_c, perm=(1, 0, 2))
-    return [y, y_h, y_c]
-
-
-def _hidden_size(node: Node, r: Value) -> int:
-    extent = r.type.dims[-1] if r.type.rank == 3 else 0
-    if isinstance(extent, DimExpr) or extent == 0:
-        raise node.error("attribute 'hidden_size' is missing, and r does not tell it")
-    return extent
-
-
 def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:
     size = node.int_attr("blocksize")
     if size < 1 or (multiple and any(dims.modulo(d, size) != 0 for d in spatial

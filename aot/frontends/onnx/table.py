@@ -177,6 +177,12 @@ class Node:
             return tuple(default)
         return tuple(int(i) for i in self.attribute(name).ints)
 
+    def floats_attr(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        self._used.add(name)
+        if default is not None and name not in self.attributes:
+            return tuple(default)
+        return tuple(float(v) for v in self.attribute(name).floats)
+
     def strs_attr(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         self._used.add(name)
         if name not in self.attributes:
