@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def compile_limited(path: str, megabytes: int, seconds: int, out: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(4 * seconds)  # for what waits instead of computing
     try:
         aot.compile(path)
         found = {"error": "", "message": ""}

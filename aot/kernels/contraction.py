@@ -42,7 +42,7 @@ def find_roles(output: Output) -> Roles | None:
         return None
     (reduce,) = reduces
     body = reduce.body
-    if not isinstance(body, Binary) or body.op != "mul" or not body.dtype.is_float:
+    if not isinstance(body, Binary) or body.op != "mul":
         return None
     left, right = body.a, body.b
     if not isinstance(right, Load) or right.guard is not None:
@@ -121,8 +121,11 @@ class _Tile:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
             return self._tile(values, first, column_tile)
 
-        rows = nest.grid(axes, body, work, first=1)
-        return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=0),)
+        # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
+        # fastest, and neighbours there share the rows
+        along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
+        rows = nest.grid(axes, body, work, first=along_rows)
+        return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=along_columns),)
 
     def _tile(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
         nest = self.nest
@@ -221,7 +224,7 @@ class _Tile:
                 def lanes(lane: Expr) -> list[Stmt]:
                     weight = self._right({**indices, **values}, column_tile, u, lane)
                     old = Load(acc, (r, u, lane), acc.dtype)
-                    return [Store(acc, (r, u, lane), Fma(scalar, weight, old, acc.dtype))]
+                    return [Store(acc, (r, u, lane), _plus_product(old, scalar, weight))]
                 return [nest.spread(self.width, lanes)]
 
             return stmts + nest.unrolled(self.chunks, chunk)
@@ -302,6 +305,13 @@ class _Tile:
             return stmts
         is_there = expr.binary("lt", expr.add(first, r), expr.index(rows.extent))
         return [If(is_there, tuple(stmts))]
+
+
+def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
+    """`total + a * b`; integers have no fused form."""
+    if total.dtype.is_float:
+        return Fma(a, b, total, total.dtype)
+    return expr.add(total, expr.mul(a, b))
 
 
 def _without_guard(e: Expr) -> Expr | None:

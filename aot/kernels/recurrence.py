@@ -351,7 +351,7 @@ class _Layer:
             return self._number(0) if source is None else Load(source, (place(gate),), self.wide)
 
         def activate(number: int, x: Expr) -> Expr:
-            if self.clip:
+            if self.clip and number not in self.cell.unclipped:
                 x = expr.binary("min", expr.binary("max", x, self._number(-self.clip)),
                                 self._number(self.clip))
             return self.activations[number].build(x)

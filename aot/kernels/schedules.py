@@ -123,9 +123,16 @@ def schedule_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     reduces = reduces_of(output.value)
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
-    if depends and _prefers_output_lanes(depends, inner):
+    is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
+    if depends and (is_short or _prefers_output_lanes(depends, inner)):
         return _lanes_over_results(nest, output, reduces)
     return _lanes_over_reduction(nest, output, reduces, is_row=bool(inner) and not depends)
+
+
+def _is_short(reduce: Reduce, lanes: int) -> bool:
+    """Whether a workgroup's lanes would mostly idle over the reduction."""
+    count = dims.product([n for _, n in reduce.axes])
+    return isinstance(count, int) and count <= 4 * lanes
 
 
 def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:

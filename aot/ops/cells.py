@@ -182,6 +182,7 @@ class Cell:
         gates: w and r have gates * hidden_size rows.
         states: what is carried from step to step: h, and c of an LSTM.
         activations: the usual ones, one each that `unit` asks for.
+        unclipped: activations whose operand is no sum of a gate, which `clip` leaves alone.
         is_split: `unit` asks for the two sums of a gate apart.
         late_gate: the gate whose recurrent sum is over `late_state` instead of h; -1 for none.
         late_state: what that is, from the other gates.
@@ -192,6 +193,7 @@ class Cell:
     states: int
     activations: tuple[str, ...]
     unit: Callable[[Unit], Sequence[Any]]
+    unclipped: frozenset[int] = frozenset()
     is_split: bool = False
     late_gate: int = -1
     late_state: Callable[[Unit], Any] | None = None
@@ -230,7 +232,8 @@ def _gru_unit(resets_after: bool) -> Callable[[Unit], Sequence[Any]]:
 
 
 def lstm_cell(forgets_by_input: bool) -> Cell:
-    return Cell(4, 2, ("sigmoid", "tanh", "tanh"), _lstm_unit(forgets_by_input))
+    return Cell(4, 2, ("sigmoid", "tanh", "tanh"), _lstm_unit(forgets_by_input),
+                unclipped=frozenset({2}))
 
 
 def gru_cell(resets_after: bool) -> Cell:

@@ -131,8 +131,9 @@ class _Direction:
         self.clip = call.float("clip")
 
     def _activate(self, number: int, x: Array) -> Array:
-        return self.activations[number].numpy(np.clip(x, -self.clip, self.clip)
-                                              if self.clip else x)
+        if self.clip and number not in self.cell.unclipped:
+            x = np.clip(x, -self.clip, self.clip)
+        return self.activations[number].numpy(x)
 
     def _peephole(self, gate: int) -> Array | None:
         if self.peepholes is None:
@@ -237,9 +238,10 @@ def _record(name: str, summary: str, cell: Cell, more: tuple[Attribute, ...],
                   Operand("r", FLOATS, same_as="x"), *optional),
         attributes=(Attribute("hidden_size", "int"),
                     Attribute("direction", "str", "forward", "forward, reverse or bidirectional"),
-                    Attribute("activations", "str", usual, "one each, as sigmoid; affine(2.0, 0.5)"),
+                    Attribute("activations", "str", usual,
+                              "one each, as: sigmoid; affine(2.0, 0.5)"),
                     Attribute("clip", "float", 0.0,
-                              "limit of what goes into activations; 0 for none"), *more),
+                              "limit of the gates' sums; 0 for none"), *more),
         constraints=(
             Constraint("direction is forward, reverse or bidirectional",
                        lambda call: call.attrs["direction"] in _DIRECTIONS),

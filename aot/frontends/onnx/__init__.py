@@ -1,11 +1,17 @@
 """The ONNX importer. Importing this package fills the table of ONNX ops."""
 
 from aot.frontends.onnx import (
+    ops_einsum,
     ops_elementwise,
+    ops_indexing,
+    ops_math,
     ops_nn,
+    ops_normalization,
     ops_quantized,
     ops_recurrent,
     ops_reduction,
+    ops_resize,
+    ops_spatial,
     ops_tensor,
 )
 from aot.frontends.onnx.importer import import_onnx
@@ -13,11 +19,17 @@ from aot.frontends.onnx.table import supported_ops
 
 __all__ = [
     "import_onnx",
+    "ops_einsum",
     "ops_elementwise",
+    "ops_indexing",
+    "ops_math",
     "ops_nn",
+    "ops_normalization",
     "ops_quantized",
     "ops_recurrent",
     "ops_reduction",
+    "ops_resize",
+    "ops_spatial",
     "ops_tensor",
     "supported_ops",
 ]

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import defs, inliner
+from onnx import defs
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
@@ -29,6 +29,7 @@ from aot.frontends.onnx.graphs import (
     read_by,
 )
 from aot.frontends.onnx.inputs import InputShapes, InputTypes
+from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.schema import check_node, find_schema
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
@@ -58,7 +59,7 @@ def import_onnx(model: ModelLike, *, input_shapes: InputShapes | None = None,
     if isinstance(model, (str, os.PathLike)):
         where, folder = os.fspath(model), Path(model).parent
     try:
-        proto = _inlined(_parsed(model))
+        proto = inline_functions(_parsed(model))
         return _Importer(proto, folder, input_shapes or {}, input_values or {}).run()
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
@@ -102,16 +103,6 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
                 if any(isinstance(text, bytes) for text in texts):
                     return False
     return True
-
-
-def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with calls of its own functions replaced by their bodies."""
-    if not proto.functions:
-        return proto
-    try:
-        return inliner.inline_local_functions(proto)
-    except Exception as error:  # the inliner raises plain C++ exceptions
-        raise CompileError(f"its functions can't be inlined: {error}") from None
 
 
 @dataclass

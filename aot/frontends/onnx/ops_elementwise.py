@@ -82,7 +82,10 @@ def power(node: Node) -> Value:
 def modulo(node: Node) -> Value:
     a, b = node.input(0), node.input(1)
     if a.type.dtype.is_float:
-        raise UnsupportedNodeError("Mod of floats is not supported")
+        if not node.int_attr("fmod", 0):
+            raise node.error("attribute 'fmod' is 0, which is for integers; expected 1")
+        whole = node.emit("trunc", node.emit("div", a, b))
+        return node.emit("sub", a, node.emit("mul", whole, b))
     rest = node.emit("sub", a, node.emit("mul", node.emit("div", a, b), b))
     if node.int_attr("fmod", 0) or not a.type.dtype.is_signed:
         return rest

@@ -1,4 +1,4 @@
-"""ONNX's layers: convolution, matrix products, pooling, normalisation of channels, LSTM."""
+"""ONNX's layers: convolution, matrix products, pooling."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from math import prod
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.core import Value
-from aot.ir.dims import Dim, DimExpr
+from aot.ir.dims import Dim
 
 
-def _per_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
+def per_spatial_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
     found = node.ints_attr(name, (1,) * spatial) or (1,) * spatial
     if len(found) != spatial:
         raise node.error(f"attribute {name!r} is {list(found)}, expected one number for each of "
@@ -19,7 +19,7 @@ def _per_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
     return found
 
 
-def _pads(node: Node, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int],
+def window_pads(node: Node, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int],
           dilations: Sequence[int]) -> tuple[Dim, ...]:
     """Pads of a window, begins then ends; SAME ones follow from the extents."""
     mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
@@ -63,9 +63,9 @@ def convolution(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
     if named and all(isinstance(k, int) for k in kernel) and named != kernel:
         raise node.error(f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
                          f"({', '.join(map(str, w.type.dims))})")
-    strides = _per_dim(node, "strides", spatial)
-    dilations = _per_dim(node, "dilations", spatial)
-    pads = _pads(node, x.type.dims[2:], kernel, strides, dilations)
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
     return node.emit("conv", x, w, bias, strides=strides, dilations=dilations,
                      pads=pads, group=node.int_attr("group", 1))
 
@@ -111,42 +111,6 @@ def gemm(node: Node) -> Value:
     return node.emit("add", result, c)
 
 
-def _channelwise(node: Node, x: Value, vector: Value) -> Value:
-    """A vector over channels in the shape that broadcasts to x [N, C, spatial...]."""
-    return node.reshape(vector, (*vector.type.dims, *[1] * (x.type.rank - 2)))
-
-
-@onnx_op("BatchNormalization", since=7)
-def batch_normalization(node: Node) -> Value:
-    node.ignore("momentum")
-    if node.int_attr("training_mode", 0) or node.int_attr("spatial", 1) != 1:
-        raise UnsupportedNodeError("training mode and spatial=0 are not supported")
-    for number, what in enumerate(("mean", "variance", "saved mean", "saved variance"), 1):
-        node.refuse_output(number, what)
-    x, scale, bias, mean, variance = (node.input(i) for i in range(5))
-    dtype = variance.type.dtype
-    spread = node.emit("sqrt", node.emit(
-        "add", variance, node.scalar(node.float_attr("epsilon", 1e-5), dtype)))
-    factor = node.emit("div", node.cast(scale, dtype), spread)
-    shift = node.emit("sub", node.cast(bias, dtype), node.emit("mul", mean, factor))
-    factor = _channelwise(node, x, node.cast(factor, x.type.dtype))
-    shift = _channelwise(node, x, node.cast(shift, x.type.dtype))
-    return node.emit("add", node.emit("mul", x, factor), shift)
-
-
-@onnx_op("InstanceNormalization", since=6)
-def instance_normalization(node: Node) -> Value:
-    x = node.input(0)
-    axes = tuple(range(2, x.type.rank))
-    centred = node.emit("sub", x, node.emit("reduce_mean", x, axes=axes, keepdims=True))
-    variance = node.emit("reduce_mean", node.emit("mul", centred, centred), axes=axes,
-                         keepdims=True)
-    epsilon = node.scalar(node.float_attr("epsilon", 1e-5), x.type.dtype)
-    normal = node.emit("div", centred, node.emit("sqrt", node.emit("add", variance, epsilon)))
-    scaled = node.emit("mul", normal, _channelwise(node, x, node.input(1)))
-    return node.emit("add", scaled, _channelwise(node, x, node.input(2)))
-
-
 def _pool(node: Node, op: str, **more: bool) -> Value:
     x = node.input(0)
     spatial = x.type.rank - 2
@@ -154,18 +118,20 @@ def _pool(node: Node, op: str, **more: bool) -> Value:
     if spatial not in (1, 2, 3) or len(kernel) != spatial:
         raise node.error(f"attribute 'kernel_shape' is {list(kernel)}, but x has rank "
                          f"{x.type.rank}")
-    strides = _per_dim(node, "strides", spatial)
-    dilations = _per_dim(node, "dilations", spatial)
-    pads = _pads(node, x.type.dims[2:], kernel, strides, dilations)
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
     return node.emit(op, x, kernel=kernel, strides=strides, dilations=dilations, pads=pads,
                      ceil_mode=bool(node.int_attr("ceil_mode", 0)), **more)
 
 
 @onnx_op("MaxPool")
-def max_pool(node: Node) -> Value:
-    node.ignore("storage_order")  # it is about the indices
-    node.refuse_output(1, "indices")
-    return _pool(node, "max_pool")
+def max_pool(node: Node) -> Sequence[Value]:
+    is_column_major = bool(node.int_attr("storage_order", 0))
+    y = _pool(node, "max_pool")
+    if not node.wants(1):
+        return [y]
+    return [y, _pool(node, "max_pool_indices", column_major=is_column_major)]
 
 
 @onnx_op("AveragePool")

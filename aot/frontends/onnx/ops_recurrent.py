@@ -13,7 +13,7 @@ _LENGTHS = 4
 _STATES = (5, 6)
 
 
-def _activations(node: Node, usual: Sequence[str], directions: int) -> list[list[Activation]]:
+def _activations(node: Node, usual: tuple[str, ...], directions: int) -> list[list[Activation]]:
     """The activations of each direction; alphas and betas go, in order, to those that have one."""
     names = [name.lower() for name in node.strs_attr("activations", usual * directions)]
     if len(names) != len(usual) * directions:
@@ -51,7 +51,7 @@ def _swapped(node: Node, value: Value | None) -> Value | None:
     return None if value is None else node.emit("transpose", value, perm=(1, 0, 2))
 
 
-def _recurrent(node: Node, op: str, usual: Sequence[str], operands: int,
+def _recurrent(node: Node, op: str, usual: tuple[str, ...], operands: int,
                attrs: dict[str, Attr]) -> Sequence[Value]:
     """Emits `op`, which takes the first `operands` operands of the node."""
     direction = node.str_attr("direction", "forward").lower()
@@ -74,7 +74,8 @@ def _recurrent(node: Node, op: str, usual: Sequence[str], operands: int,
     attrs = {**attrs, "hidden_size": node.int_attr("hidden_size", _hidden_size(node, r)),
              "clip": node.float_attr("clip", 0.0)}
 
-    def run(direction: str, inputs: Sequence[Value | None], chosen: list[Activation]) -> list[Value]:
+    def run(direction: str, inputs: Sequence[Value | None],
+            chosen: list[Activation]) -> list[Value]:
         return node.emit_all(op, *inputs, direction=direction,
                              activations=activations_text(chosen), **attrs)
 

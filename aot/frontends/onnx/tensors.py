@@ -24,6 +24,8 @@ DTYPES = {
     TensorProto.INT64: DType.I64, TensorProto.UINT8: DType.U8, TensorProto.UINT16: DType.U16,
     TensorProto.UINT32: DType.U32, TensorProto.UINT64: DType.U64, TensorProto.BOOL: DType.BOOL,
 }
+MAX_RANK = 32  # numpy's, as far as our code goes; ONNX models have no more than 8
+MAX_BYTES = 1 << 62  # no tensor is larger, whatever its dims; sizes fit 64 bits signed
 _TYPED_FIELDS = {
     DType.F32: "float_data", DType.F64: "double_data", DType.I64: "int64_data",
     DType.U64: "uint64_data", DType.U32: "uint64_data",
@@ -65,16 +67,19 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     """
     dtype = dtype_of(tensor.data_type)
     dims = [int(d) for d in tensor.dims]
+    if len(dims) > MAX_RANK:
+        raise CompileError(f"{what} has {len(dims)} dims, expected at most {MAX_RANK}")
     if min(dims, default=0) < 0:
         raise CompileError(f"{what} has dims {dims}: a dim is negative")
     count = math.prod(dims)
-    # numpy refuses more, and counts the dims beside an empty one too
-    if len(dims) > 32 or math.prod(max(d, 1) for d in dims) * dtype.bytes >= 1 << 62:
+    # numpy counts the dims beside an empty one too
+    if math.prod(max(d, 1) for d in dims) * dtype.bytes >= MAX_BYTES:
         raise CompileError(f"{what} has dims {dims}: that is more than fits into memory")
+    _check_contents_once(tensor, what)
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = _external_bytes(tensor, what, folder, count * dtype.bytes)
-    elif tensor.HasField("raw_data"):
+    elif tensor.HasField("raw_data") and (tensor.raw_data or not _typed_data(tensor, dtype)):
         raw = tensor.raw_data
     else:
         return _typed(tensor, what, dtype, count).reshape(dims)
@@ -86,8 +91,28 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))
 
 
+def _check_contents_once(tensor: Any, what: str) -> None:
+    """Readers differ in which of two contents they take, so that none is the model's meaning."""
+    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data",
+              "uint64_data")
+    found = [field for field in fields if len(getattr(tensor, field))]
+    if tensor.HasField("raw_data"):
+        found.insert(0, "raw_data")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        # exporters leave an empty raw_data behind
+        found = ["a file", *(f for f in found if f != "raw_data" or tensor.raw_data)]
+    elif found[:1] == ["raw_data"] and not tensor.raw_data:
+        found = found[1:] or found
+    if len(found) > 1:
+        raise CompileError(f"{what} has its contents twice: in {found[0]} and in {found[1]}")
+
+
+def _typed_data(tensor: Any, dtype: DType) -> Any:
+    return getattr(tensor, _TYPED_FIELDS.get(dtype, "int32_data"))
+
+
 def _typed(tensor: Any, what: str, dtype: DType, count: int) -> Array:
-    values = getattr(tensor, _TYPED_FIELDS.get(dtype, "int32_data"))
+    values = _typed_data(tensor, dtype)
     if len(values) != count:
         raise CompileError(f"{what} has {len(values)} elements, but its dims {list(tensor.dims)} "
                            f"make {count}")
@@ -103,6 +128,8 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
     if folder is None:
         raise CompileError(f"{what} has its data in {location!r}: give the model as a path, so "
                            "that the file can be found beside it")
+    if "\0" in location:
+        raise CompileError(f"{what} has its data in {location!r}, which is no name of a file")
     root = folder.resolve()
     path = (root / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(root):
@@ -116,6 +143,8 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
         raise CompileError(f"{what} has {length} bytes in {location!r}, but its dims "
                            f"{list(tensor.dims)} take {wanted}")
     try:
+        if path.exists() and not path.is_file():  # a pipe would block, a device never end
+            raise CompileError(f"{what} has its data in {location!r}, which is no file")
         size = path.stat().st_size
         if offset < 0 or offset + length > size:
             raise CompileError(f"{what} lies at bytes {offset} to {offset + length} of "

@@ -1,0 +1,87 @@
+"""A model's own functions: checked for circles and growth, then put in place of their calls.
+
+Owns the check; ONNX's inliner does the rest, and trusts its input: it recurses without end into a
+function that calls itself, and makes as many nodes as it is told to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+from onnx import inliner
+
+from aot.errors import CompileError
+from aot.frontends.onnx.graphs import subgraphs
+
+MAX_NODES = 1_000_000  # a hundred times the largest models' count
+
+_Key = tuple[str, str, str]
+
+
+def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with calls of its own functions replaced by their bodies.
+
+    Raises:
+        CompileError: functions have one name, call each other in a circle, or make more than
+            MAX_NODES nodes.
+    """
+    if not proto.functions:
+        return proto
+    functions: dict[_Key, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = _key(function.domain, function.name, function.overload)
+        if key in functions:
+            raise CompileError(f"the model has two functions {_shown(key)}")
+        functions[key] = function
+    sizes = _sizes({key: Counter(_calls(f.node)) for key, f in functions.items()})
+    if sum(sizes.get(key, 1) for key in _calls(proto.graph.node)) > MAX_NODES:
+        raise CompileError(f"the model's functions make more than {MAX_NODES} nodes")
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:  # the inliner raises plain C++ exceptions
+        raise CompileError(f"its functions can't be inlined: {error}") from None
+
+
+def _key(domain: str, name: str, overload: str) -> _Key:
+    return ("" if domain == "ai.onnx" else domain, name, overload)
+
+
+def _shown(key: _Key) -> str:
+    return ".".join(part for part in key if part)
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
+    """What each node calls, those of branches included."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield _key(node.domain, node.op_type, node.overload)
+        for graph in subgraphs(node):
+            stack.extend(graph.node)
+
+
+def _sizes(calls: Mapping[_Key, Counter[_Key]]) -> dict[_Key, int]:
+    """Nodes of each function once all calls in it are replaced. Has a stack of its own, for depth.
+
+    Raises:
+        CompileError: functions call each other in a circle.
+    """
+    sizes: dict[_Key, int] = {}
+    for start in calls:
+        path = {start: iter(calls[start])}  # in order of insertion; what each has left to visit
+        while path:
+            key = next(reversed(path))
+            following = next((k for k in path[key] if k in calls and k not in sizes), None)
+            if following is None:
+                sizes[key] = sum(n * sizes.get(k, 1) for k, n in calls[key].items())
+                del path[key]
+            elif following in path:
+                circle = list(path)[list(path).index(following):]
+                raise CompileError("the model's functions call each other in a circle: "
+                                   + ", ".join(map(_shown, circle[:5]))
+                                   + (", ..." if len(circle) > 5 else ""))
+            else:
+                path[following] = iter(calls[following])
+    return sizes

@@ -1,0 +1,240 @@
+"""ONNX's ops on windows and images beside Conv and the poolings: transposed ones, norms, grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aot.frontends.onnx.ops_nn import per_spatial_dim, window_pads
+from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
+from aot.ir.core import ConstantData, Value
+from aot.ir.dims import Dim
+from aot.ops.contraction import window_extent
+
+
+def _static(node: Node, extents: Sequence[Dim], what: str) -> tuple[int, ...]:
+    found = tuple(n for n in extents if isinstance(n, int))
+    if len(found) != len(extents):
+        raise UnsupportedNodeError(f"{what} that depends on the input's shape is not supported")
+    return found
+
+
+def _transposed_extents(node: Node, extents: Sequence[Dim], kernel: Sequence[int],
+                        strides: Sequence[int], dilations: Sequence[int]) -> tuple[
+                            list[Dim], list[Dim]]:
+    """Extents of a transposed convolution's image, and how much is cut off at its begins."""
+    spatial = len(extents)
+    extra = node.ints_attr("output_padding", (0,) * spatial) or (0,) * spatial
+    if len(extra) != spatial:
+        raise node.error(f"attribute 'output_padding' is {list(extra)}, expected {spatial} numbers")
+    spans = [dims.add(dims.multiply(dims.add(n, -1), s), (k - 1) * d + 1 + more)
+             for n, s, k, d, more in zip(extents, strides, kernel, dilations, extra, strict=True)]
+    mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
+    wanted: Sequence[Dim] = node.ints_attr("output_shape", ())[-spatial:]
+    pads = node.ints_attr("pads", (0,) * 2 * spatial) or (0,) * 2 * spatial
+    if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:
+        wanted = [dims.multiply(n, s) for n, s in zip(extents, strides, strict=True)]
+    elif mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise node.error(f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or "
+                         "SAME_LOWER")
+    if len(pads) != 2 * spatial or min(pads) < 0 or (wanted and len(wanted) != spatial):
+        raise node.error(f"attributes 'pads' {list(pads)} and 'output_shape' {list(wanted)} do not "
+                         f"fit {spatial} spatial dims")
+    if wanted:
+        totals = [dims.maximum(0, dims.add(span, dims.multiply(n, -1)))
+                  for span, n in zip(spans, wanted, strict=True)]
+        halves = [dims.floor_divide(total, 2) for total in totals]
+        if mode == "SAME_UPPER":
+            return list(wanted), halves
+        return list(wanted), [dims.add(total, dims.multiply(half, -1))
+                              for total, half in zip(totals, halves, strict=True)]
+    if mode == "VALID":
+        pads = (0,) * 2 * spatial
+    image = [dims.add(span, -pads[d] - pads[spatial + d]) for d, span in enumerate(spans)]
+    if any(isinstance(n, int) and n < 1 for n in image):
+        raise node.error(f"pads {list(pads)} leave nothing of the result, which has dims {image}")
+    return image, list(pads[:spatial])
+
+
+@onnx_op("ConvTranspose")
+def conv_transpose(node: Node) -> Value:
+    """One product over channels for all taps, then col2im: no zeros are ever multiplied."""
+    x, w, bias = node.input(0), node.input(1), node.optional(2)
+    spatial = x.type.rank - 2
+    if spatial not in (1, 2, 3) or w.type.rank != x.type.rank:
+        raise UnsupportedNodeError(f"a convolution of rank {x.type.rank} is not supported")
+    group = node.int_attr("group", 1)
+    kernel = _static(node, w.type.dims[2:], "a kernel")
+    named = node.ints_attr("kernel_shape", ())
+    if named and named != kernel:
+        raise node.error(f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
+                         f"({', '.join(map(str, w.type.dims))})")
+    channels, filters = _static(node, w.type.dims[:2], "a weight")
+    if group < 1 or channels % group:
+        raise node.error(f"attribute 'group' is {group}, which does not divide {channels} channels")
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    image, begins = _transposed_extents(node, x.type.dims[2:], kernel, strides, dilations)
+    taps = dims.product(kernel)
+    # [C, O/g, taps...] to [g * O/g * taps, C/g, 1...]
+    grouped = node.reshape(w, (group, channels // group, dims.multiply(filters, taps)))
+    moved = node.emit("transpose", grouped, perm=(0, 2, 1))
+    rows = dims.multiply(dims.multiply(group, filters), taps)
+    weight = node.reshape(moved, (rows, channels // group, *[1] * spatial))
+    ones = (1,) * spatial
+    columns = node.emit("conv", x, weight, None, strides=ones, dilations=ones,
+                        pads=(0,) * 2 * spatial, group=group)
+    split = node.reshape(columns, (x.type.dims[0], group * filters, *kernel, *x.type.dims[2:]))
+    y = node.emit("col2im", split, image=tuple(image), strides=strides, dilations=dilations,
+                  begins=tuple(begins))
+    if bias is None:
+        return y
+    return node.emit("add", y, node.reshape(bias, (*bias.type.dims, *[1] * spatial)))
+
+
+@onnx_op("Col2Im", since=18)
+def col2im(node: Node) -> Value:
+    x, image = node.input(0), node.dims(1, "image_shape")
+    kernel = node.ints(2, "block_shape")
+    spatial = len(kernel)
+    if x.type.rank != 3 or len(image) != spatial or spatial not in (1, 2, 3):
+        raise node.error(f"x has rank {x.type.rank}, image_shape {len(image)} and block_shape "
+                         f"{spatial} numbers; expected rank 3, and one to three numbers each")
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = node.ints_attr("pads", (0,) * 2 * spatial)
+    windows = [window_extent(image[d], kernel[d], strides[d], dilations[d], pads[d],
+                             pads[spatial + d]) for d in range(spatial)]
+    channels = dims.floor_divide(x.type.dims[1], dims.product(kernel))
+    split = node.reshape(x, (x.type.dims[0], channels, *kernel, *windows))
+    return node.emit("col2im", split, image=tuple(image), strides=strides, dilations=dilations,
+                     begins=tuple(pads[:spatial]))
+
+
+@onnx_op("MaxUnpool", since=9)
+def max_unpool(node: Node) -> Value:
+    x, places = node.input(0), node.input(1)
+    kernel = node.ints_attr("kernel_shape")
+    spatial = x.type.rank - 2
+    if len(kernel) != spatial:
+        raise node.error(f"attribute 'kernel_shape' is {list(kernel)}, but x has rank "
+                         f"{x.type.rank}")
+    strides = per_spatial_dim(node, "strides", spatial)
+    pads = node.ints_attr("pads", (0,) * 2 * spatial)
+    inner = [dims.add(dims.multiply(dims.add(n, -1), strides[d]),
+                      kernel[d] - pads[d] - pads[spatial + d])
+             for d, n in enumerate(x.type.dims[2:])]
+    planes, size = dims.product(x.type.dims[:2]), dims.product(inner)
+    count = dims.product(x.type.dims[2:])
+    # places count over the whole tensor; each plane is a line of its own
+    flat = node.reshape(places, (planes, count))
+    extent = node.reshape(node.emit("dim_values", dims=(size,)), ())
+    within = node.emit("sub", flat, node.emit("mul", node.emit("div", flat, extent), extent))
+    nothing = node.emit("fill", shape=(planes, size),
+                        value=ConstantData(np.zeros((), x.type.dtype.numpy)))
+    filled = node.emit("scatter_elements", nothing, within, node.reshape(x, (planes, count)),
+                       axis=1)
+    y = node.reshape(filled, (*x.type.dims[:2], *inner))
+    if node.optional(2) is None:
+        return y
+    wanted = node.dims(2, "output_shape")
+    ends = [dims.add(n, dims.multiply(have, -1)) for n, have in zip(
+        wanted, y.type.dims, strict=True)]
+    if any(isinstance(n, int) and n < 0 for n in ends):
+        raise node.error(f"output_shape {list(wanted)} is smaller than {list(y.type.dims)}")
+    return node.emit("pad", y, pads=(*[0] * x.type.rank, *ends), mode="constant", value=0.0)
+
+
+@onnx_op("LRN")
+def local_response_normalization(node: Node) -> Value:
+    x, size = node.input(0), node.int_attr("size")
+    if x.type.rank < 2 or size < 1:
+        raise node.error(f"x has rank {x.type.rank} and size is {size}, expected at least 2 and 1")
+    n, channels, *rest = x.type.dims
+    pixels = dims.product(rest)
+    squares = node.reshape(node.emit("mul", x, x), (n, 1, channels, pixels))
+    before = (size - 1) // 2
+    # a mean of `size` elements, zeros outside included
+    mean = node.emit("average_pool", squares, kernel=(size, 1), strides=(1, 1), dilations=(1, 1),
+                     pads=(before, 0, size - 1 - before, 0), count_include_pad=True)
+    dtype = x.type.dtype
+    scaled = node.emit("mul", node.reshape(mean, x.type.dims),
+                       node.scalar(node.float_attr("alpha", 1e-4), dtype))
+    base = node.emit("add", scaled, node.scalar(node.float_attr("bias", 1.0), dtype))
+    power = node.emit("pow", base, node.scalar(node.float_attr("beta", 0.75), dtype))
+    return node.emit("div", x, power)
+
+
+def _powers(node: Node, x: Value, p: float) -> Value:
+    """|x| to the p."""
+    if p == 2:
+        return node.emit("mul", x, x)
+    size = node.emit("abs", x)
+    return size if p == 1 else node.emit("pow", size, node.scalar(p, x.type.dtype))
+
+
+def _root(node: Node, x: Value, p: float) -> Value:
+    if p == 2:
+        return node.emit("sqrt", x)
+    return x if p == 1 else node.emit("pow", x, node.scalar(1 / p, x.type.dtype))
+
+
+@onnx_op("LpNormalization")
+def lp_normalization(node: Node) -> Value:
+    x, p = node.input(0), node.int_attr("p", 2)
+    axis = node.axis_attr(x.type.rank, -1)
+    total = node.emit("reduce_sum", _powers(node, x, p), axes=(axis,), keepdims=True)
+    norm = _root(node, total, p)
+    is_zero = node.emit("equal", norm, node.scalar(0, x.type.dtype))
+    return node.emit("div", x, node.emit("where", is_zero, node.scalar(1, x.type.dtype), norm))
+
+
+@onnx_op("GlobalLpPool", since=2)
+def global_lp_pool(node: Node) -> Value:
+    x, p = node.input(0), node.int_attr("p", 2)
+    total = node.emit("reduce_sum", _powers(node, x, p), axes=tuple(range(2, x.type.rank)),
+                      keepdims=True)
+    return _root(node, total, p)
+
+
+@onnx_op("LpPool", since=2)
+def lp_pool(node: Node) -> Value:
+    """A mean that counts the padding, times the number of taps."""
+    x, p = node.input(0), node.int_attr("p", 2)
+    spatial = x.type.rank - 2
+    kernel = node.ints_attr("kernel_shape")
+    if spatial not in (1, 2, 3) or len(kernel) != spatial:
+        raise node.error(f"attribute 'kernel_shape' is {list(kernel)}, but x has rank "
+                         f"{x.type.rank}")
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = list(window_pads(node, x.type.dims[2:], kernel, strides, dilations))
+    if node.int_attr("ceil_mode", 0):
+        for d in range(spatial):
+            # a last window that runs over the end has room in more padding
+            extent, span = x.type.dims[2 + d], (kernel[d] - 1) * dilations[d] + 1
+            count = window_extent(extent, kernel[d], strides[d], dilations[d], pads[d],
+                                  pads[spatial + d], ceil_mode=True)
+            covered = dims.add(dims.multiply(dims.add(count, -1), strides[d]), span)
+            room = dims.add(covered, dims.multiply(dims.add(extent, pads[d]), -1))
+            pads[spatial + d] = dims.maximum(pads[spatial + d], room)
+    mean = node.emit("average_pool", _powers(node, x, p), kernel=kernel, strides=strides,
+                     dilations=dilations, pads=tuple(pads), count_include_pad=True)
+    taps = node.scalar(float(np.prod(kernel)), x.type.dtype)
+    return _root(node, node.emit("mul", mean, taps), p)
+
+
+_GRID_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic",
+               "nearest": "nearest"}
+
+
+@onnx_op("GridSample", since=16)
+def grid_sample(node: Node) -> Value:
+    mode = node.str_attr("mode", "linear")
+    if mode not in _GRID_MODES:
+        raise node.error(f"attribute 'mode' is {mode!r}, expected nearest, linear or cubic")
+    return node.emit("grid_sample", node.input(0), node.input(1), mode=_GRID_MODES[mode],
+                     padding=node.str_attr("padding_mode", "zeros"),
+                     align_corners=bool(node.int_attr("align_corners", 0)))
