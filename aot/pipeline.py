@@ -206,6 +206,7 @@ def _section(module: Module, programs: Sequence[EmittedProgram],
     met = sum(1 for f in module.entry_points for op in f.block if op.name == "dispatch")
     kept = len(executables)
     spirv = {e.spirv for e in executables if e.spirv is not None}
+    scratch = max((e.scratch_bytes for e in executables), default=0)
     return {
         "dispatches": sum(p.dispatches for p in programs),
         "executables": {
@@ -214,7 +215,7 @@ def _section(module: Module, programs: Sequence[EmittedProgram],
             "emitted": {"met": kept, "kept": emitted},
         },
         "code_bytes": len(code) + sum(map(len, spirv)),
-        "arena_bytes": sum(p.arena_bytes for p in programs),
+        "arena_bytes": sum(p.arena_bytes for p in programs) + scratch,
         "arena_lower_bound_bytes": sum(p.lower_bound_bytes for p in programs),
         "alias": {"builds": 0, "updates": 0},
         "seconds": {k: round(v, 6) for k, v in clock.seconds.items()},
