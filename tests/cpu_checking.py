@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cpu_cases import Case
+from cpu_case import Case
 from numpy.typing import NDArray
 
 from aot.backends.cpu.traits import Traits

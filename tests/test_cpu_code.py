@@ -10,15 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cpu_cases import (
-    Case,
-    access_cases,
-    chain,
-    matmul_tile,
-    operator_cases,
-    tail,
-    tile,
-)
+from cpu_case import Case
+from cpu_cases import access_cases, chain, matmul_tile, tail, tile
+from cpu_operators import operator_cases
 from cpu_running import target_of
 from kernel_terms import F32, add, call, f32, ix, lane, load, op, serial, store, vector
 

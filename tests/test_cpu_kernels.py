@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cpu_cases import Case, access_cases, operator_cases
+from cpu_case import Case
+from cpu_cases import access_cases
 from cpu_checking import check, expected_of, inputs_for
+from cpu_operators import operator_cases
 from cpu_running import native_targets, run, target_of
 
 TARGETS = native_targets()
@@ -30,6 +32,7 @@ def test_access(case: Case, target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "case"),
     [pytest.param(name, case, id=f"{name}-{case.name}")
-     for name in TARGETS for case in operator_cases(target_of(name))])
+     # Narrower pieces of the same instructions: its accesses are tested, its operators are v3's.
+     for name in TARGETS if name != "x86-64-v3-128" for case in operator_cases(target_of(name))])
 def test_operators(target: str, case: Case) -> None:
     check_native(case, target)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_cases import Case, access_cases, operator_cases
+from cpu_case import Case
+from cpu_cases import access_cases
 from cpu_checking import check, expected_of, inputs_for
+from cpu_operators import operator_cases
 from cpu_running import Job, make_job, store_results, target_of
 from hard_kernels import HARD_KERNELS, class_buffers, results_of
 from qemu import require_runner, run_on

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cpu_cases import Case
+from cpu_case import Case
 from cpu_checking import check, expected_of
 from cpu_running import native_targets, run, target_of
 from hypothesis import HealthCheck, given, settings

@@ -366,32 +366,33 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     make = helper.make_node
     then = helper.make_graph([make("Identity", ["x"], ["t"])], "then", [],
                              [tensor_info("t", [2])])
-    nodes = [make("NonZero", ["x"], ["a"], name="first"),
+    nodes = [make("RandomNormalLike", ["x"], ["a"], name="first"),
              make("Relu", ["x"], ["b"], name="fine"),
-             make("TopK", ["b", "k"], ["c", "d"], name="behind nothing"),
+             make("StringNormalizer", ["b"], ["c"], name="behind nothing"),
              make("Cast", ["a"], ["e"], name="fine, but behind", to=TensorProto.FLOAT),
-             make("Unique", ["e"], ["f"], name="behind"),
+             make("TfIdfVectorizer", ["e"], ["f"], name="behind"),
              make("If", ["cond"], ["g"], then_branch=then, else_branch=then),
              make("Custom", ["b"], ["h"], domain="com.me", name="custom"),
-             make("LSTM", ["s", "w", "r"], ["i"], name="variety", hidden_size=4, clip=1.0)]
-    infos = [tensor_info("x", [2]), tensor_info("k", [1], TensorProto.INT64),
+             make("LSTM", ["s", "w", "r"], ["i"], name="variety", hidden_size=4,
+                  activations=["Swish", "Tanh", "Tanh"])]
+    infos = [tensor_info("x", [2]),
              tensor_info("cond", [], TensorProto.BOOL), tensor_info("s", [3, 2, 5]),
              tensor_info("w", [1, 16, 5]), tensor_info("r", [1, 16, 4]),
              tensor_info("z", [2], TensorProto.COMPLEX64)]
     nodes.append(make("Identity", ["z"], ["j"]))
-    model = graph_model(nodes, infos, list("cdfghij"))
+    model = graph_model(nodes, infos, list("cfghij"))
     with pytest.raises(UnsupportedError) as caught:
         import_onnx(model)
     assert str(caught.value) == """\
 model: not supported in this model (7):
   input 'z': element type complex64 is not supported
-  NonZero (node 'first'): there is no importer for this op
-  TopK (node 'behind nothing'): there is no importer for this op
-  Unique (node 'behind'): there is no importer for this op
+  RandomNormalLike (node 'first'): there is no importer for this op
+  StringNormalizer (node 'behind nothing'): there is no importer for this op
+  TfIdfVectorizer (node 'behind'): there is no importer for this op
   If (node 'If:g'): its condition is known only when the model runs; give the inputs that it \
 depends on a value (input_values, --input-value), or a shape
   com.me.Custom (node 'custom'): domain 'com.me' is not known
-  LSTM (node 'variety'): clip is not supported"""
+  LSTM (node 'variety'): activation swish is not supported"""
 
 
 def test_op_that_is_known_at_later_opsets_only() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_normalization_cases
 import onnx_quantized_cases
 import onnx_recurrent_cases
 import pytest
@@ -230,7 +231,8 @@ TENSORS = [
 
 
 CASES = [*UNARY, *BINARY, *CASTS, *CONTRACTIONS, *POOLS, *REDUCTIONS, *TENSORS,
-         *onnx_quantized_cases.CASES, *onnx_recurrent_cases.CASES]
+         *onnx_normalization_cases.CASES, *onnx_quantized_cases.CASES,
+         *onnx_recurrent_cases.CASES]
 by_name: Callable[[Case], str] = str
 
 

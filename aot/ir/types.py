@@ -5,6 +5,7 @@ A layout never changes what an op means; it only says where element (i, j, ...) 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -135,6 +136,9 @@ class Layout:
         return Layout(**fields)
 
 
+MAX_BYTES = 1 << 47  # the address space of 64-bit systems; offsets then never overflow
+
+
 @dataclass(frozen=True)
 class TensorType:
     """dtype, logical dims (outermost first), and a layout; no layout is dense row-major."""
@@ -197,9 +201,14 @@ class TensorType:
 
     @property
     def problem(self) -> str | None:
-        """What no type may be: a negative extent, or a layout that does not fit the dims."""
-        if any(isinstance(d, int) and d < 0 for d in self.dims):
+        """What no type may be: a negative extent, known extents that make more than MAX_BYTES, or a
+        layout that does not fit the dims."""
+        known = [d for d in self.dims if isinstance(d, int)]
+        if min(known, default=0) < 0:
             return "an extent is negative"
+        # those beside an extent of 0 count too: strides are computed from them
+        if math.prod(d for d in known if d) * self.dtype.bytes > MAX_BYTES:
+            return "that is more than fits into memory"
         layout = self.layout
         if layout is None:
             return None

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
@@ -189,10 +188,12 @@ GATHER_ND = register(OpRecord(
     kind=Kind.MOVEMENT,
     absorb=Absorb.FOLD,
     samples=(
-        Sample((TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2}, low=-3, high=3),
-        Sample((TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))), {"batch_dims": 1, "depth": 1},
+        Sample((TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2},
                low=-3, high=3),
-        Sample((TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {"depth": 2}, low=-3, high=3)),
+        Sample((TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))),
+               {"batch_dims": 1, "depth": 1}, low=-3, high=3),
+        Sample((TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {"depth": 2},
+               low=-3, high=3)),
 ))
 
 

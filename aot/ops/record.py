@@ -325,6 +325,9 @@ class OpRecord:
         if cell is not None:
             cell[0] += 1
         made.result_types = tuple(self.infer(made))
+        for number, type in enumerate(made.result_types):
+            if type.problem:
+                raise made.error(f"result {number} would be {type}: {type.problem}")
         return made
 
     def check(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr],

@@ -422,12 +422,13 @@ GRID_SAMPLE = register(OpRecord(
     reference=_grid_reference,
     compute=_grid_compute,
     kind=Kind.REDUCTION,
-    samples=tuple(_grid_sample((2, 3, 5, 7), (4, 6), mode, padding, align)
-                  for mode, padding, align in (
-                      ("linear", "zeros", False), ("linear", "border", True),
-                      ("linear", "reflection", False), ("nearest", "zeros", True),
-                      ("nearest", "reflection", False), ("cubic", "zeros", False),
-                      ("cubic", "border", True), ("cubic", "reflection", True)))
-    + (_grid_sample((1, 2, 4, 3, 5), (2, 3, 4), "linear", "zeros", False),
-       _grid_sample((2, 2, 6), (5,), "linear", "border", False)),
+    samples=(
+        *(_grid_sample((2, 3, 5, 7), (4, 6), mode, padding, align)
+          for mode, padding, align in (
+              ("linear", "zeros", False), ("linear", "border", True),
+              ("linear", "reflection", False), ("nearest", "zeros", True),
+              ("nearest", "reflection", False), ("cubic", "zeros", False),
+              ("cubic", "border", True), ("cubic", "reflection", True))),
+        _grid_sample((1, 2, 4, 3, 5), (2, 3, 4), "linear", "zeros", False),
+        _grid_sample((2, 2, 6), (5,), "linear", "border", False)),
 ))

@@ -60,6 +60,9 @@ class InputTypes:
             if name in declared:
                 self.values[name] = self._value(name, value, declared[name])
         self.types = {name: self._substituted(type) for name, type in declared.items()}
+        for name, type in self.types.items():
+            if type.problem:
+                raise CompileError(f"input {name!r} is {type}: {type.problem}")
 
     def _declared(self, info: Any, given: Sequence[ShapeItem] | None) -> TensorType:
         name = info.name

@@ -1,4 +1,4 @@
-"""ONNX's normalisations over channels, groups and spatial dims, and by a norm.
+"""ONNX's normalisations over channels, groups and spatial dims.
 
 LayerNormalization is in ops_reduction.py; the others that ONNX defines by smaller ops come by
 their definition.
@@ -88,18 +88,3 @@ def group_normalization(node: Node) -> Value:
     normal = node.reshape(_standardised(node, _groups(node, x), (2,)), x.type.dims)
     scaled = node.emit("mul", normal, _channelwise(node, x, node.input(1)))
     return node.emit("add", scaled, _channelwise(node, x, node.input(2)))
-
-
-@onnx_op("LpNormalization")
-def lp_normalization(node: Node) -> Value:
-    """x / |x|_p along an axis; 0 where the norm is 0."""
-    x, p = node.input(0), node.int_attr("p", 2)
-    axes = (node.axis_attr(x.type.rank, -1),)
-    if p not in (1, 2):
-        raise node.error(f"attribute 'p' is {p}, expected 1 or 2")
-    term = node.emit("abs", x) if p == 1 else node.emit("mul", x, x)
-    norm = node.emit("reduce_sum", term, axes=axes, keepdims=True)
-    if p == 2:
-        norm = node.emit("sqrt", norm)
-    is_zero = node.emit("equal", norm, node.scalar(0, x.type.dtype))
-    return node.emit("div", x, node.emit("where", is_zero, node.scalar(1, x.type.dtype), norm))

@@ -353,6 +353,9 @@ def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
         starts = [-p if isinstance(p, int) and p < 0 else 0 for p in pads[:rank]]
         stops = [dims.add(extent, p) if isinstance(p, int) and p < 0 else extent
                  for extent, p in zip(x.type.dims, pads[rank:], strict=True)]
+        for d, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            if isinstance(stop, int) and start > stop:
+                raise node.error(f"pads take more from dim {d} than it has: {x.type.dims[d]}")
         x = node.emit("slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
     positive = tuple(0 if isinstance(p, int) and p < 0 else p for p in pads)
     if all(p == 0 for p in positive):
