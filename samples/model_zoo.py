@@ -70,6 +70,7 @@ class Model:
     other_shapes: input shapes that the same file must run at too, by input name.
     weights: set for skeletons, which get random weights.
     bound_inputs: inputs that are settings of the model, compiled in with their feed's value.
+    bound_shapes: dims that the model's control flow depends on, bound when it is compiled.
     """
 
     package: str
@@ -79,6 +80,7 @@ class Model:
     other_shapes: Mapping[str, Shape] = field(default_factory=dict)
     weights: Weights | None = None
     bound_inputs: tuple[str, ...] = ()
+    bound_shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
 _ROCR = "rapidocr_onnxruntime/models/"
@@ -136,7 +138,7 @@ MODELS = {
          "state": Feed((2, 1, 128), "float32", "uniform", -1, 1),
          "sr": Feed((), "int64", "constant", 16000)},
         {"input": (2, 576), "state": (2, 2, 128)},
-        bound_inputs=("sr",)),
+        bound_inputs=("sr",), bound_shapes={"input": (None, 576)}),
     "oww_mel": Model(
         "openwakeword==0.4.0",
         _OWW + "melspectrogram.onnx",

@@ -28,6 +28,15 @@ def bless(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--bless"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sweeps take hours: they run where `-m` or a test's own id asks for them."""
+    asked = "sweep" in (config.option.markexpr or "") or any("::" in a for a in config.args)
+    sweeps = [] if asked else [item for item in items if item.get_closest_marker("sweep")]
+    if sweeps:
+        config.hook.pytest_deselected(items=sweeps)
+        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
+
+
 def _fail_if_skipped(report: Any) -> None:
     """A skipped test proves nothing: CI has everything that tests ask for."""
     if IS_CI and report.skipped and not hasattr(report, "wasxfail"):

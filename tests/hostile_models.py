@@ -6,6 +6,7 @@ model's path; its entry in `KINDS` has the pattern that the one error's whole te
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -259,7 +260,8 @@ def input_of_absurd_dims(folder: Path) -> Path:
 
 @kind(r"\S+ \(node 'c'\): result 0 would be .*: that is more than fits into memory")
 def constant_of_absurd_shape(folder: Path) -> Path:
-    return simple(folder, make("ConstantOfShape", ["s"], ["c"], name="c"), make("Add", ["x", "c"], ["y"]),
+    return simple(folder, make("ConstantOfShape", ["s"], ["c"], name="c"),
+                  make("Add", ["x", "c"], ["y"]),
                   initializers=[ints("s", 1 << 40, 1 << 40, 2, 3)])
 
 
@@ -272,7 +274,7 @@ def expand_to_absurd_shape(folder: Path) -> Path:
 @kind(r"\S+ \(node '.*'\): result 0 would be .*: that is more than fits into memory")
 def concat_of_itself_sixty_times(folder: Path) -> Path:
     names = ["w", *(f"t{n}" for n in range(60))]
-    nodes = [make("Concat", [a, a], [b], axis=0) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [make("Concat", [a, a], [b], axis=0) for a, b in itertools.pairwise(names)]
     return simple(folder, *nodes, make("ReduceMax", [names[-1]], ["m"], keepdims=0),
                   make("Add", ["x", "m"], ["y"]),
                   initializers=[numpy_helper.from_array(np.ones(1, np.float32), "w")])

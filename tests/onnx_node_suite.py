@@ -1,31 +1,21 @@
 """ONNX's own node tests as ours: which cases, how they are fed, and what became of each.
 
-    python tests/onnx_node_suite.py              runs all cases on every engine, prints the counts
-    python tests/onnx_node_suite.py NAME...      these only, with whole error messages
-    python tests/onnx_node_suite.py --write      and rewrites the pins and docs/onnx-node-suite.md
-
 Owns the selection and the engines; no engine knows a case by its name. Engines are our graph
 interpreter ("interpreter"), compile + C runtime ("cpu") and SPIR-V on a software driver ("vulkan").
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import aot
 from aot.errors import AotError, InternalError, UnsupportedError
@@ -40,11 +30,23 @@ Outcome = str  # "" for a pass, else why not
 ENGINES = ("interpreter", "cpu", "vulkan")
 BATCH = 64  # cases a module: executables that are equal are compiled once
 
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+           "RandomUniformLike")
 # Element types of the cases that the project promises; the others are run and pinned as well.
 CORE_TYPES = frozenset({TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64})
 WIDE_TYPES = CORE_TYPES | {
     TensorProto.INT8, TensorProto.INT16, TensorProto.UINT8, TensorProto.UINT16,
     TensorProto.UINT32, TensorProto.UINT64}
+
+def _values(model: Any) -> list[Any]:
+    return [*model.graph.input, *model.graph.output]
+
+
+def _is_training(model: Any) -> bool:
+    """BatchNormalization says it by an attribute, Dropout by an input; the names tell both."""
+    return "training" in model.graph.name or any(
+        a.name == "training_mode" and a.i for a in model.graph.node[0].attribute)
+
 
 # (what a case is excluded for, whether the case is such a one), tried in order
 EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
@@ -59,13 +61,11 @@ EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
     ("an extent that is no number",
      lambda model: any(d.WhichOneof("value") != "dim_value" for i in _values(model)
                        for d in i.type.tensor_type.shape.dim)),
-    ("training mode", lambda model: _is_training(model)),
+    ("training mode", _is_training),
     ("a subgraph: If, Loop, Scan",
      lambda model: any(a.HasField("g") for a in model.graph.node[0].attribute)),
     ("a random result", lambda model: model.graph.node[0].op_type in _RANDOM),
 )
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-           "RandomUniformLike")
 _UNKNOWN = re.compile(r"operand (\d+) [^;]*known at compile time")
 
 
@@ -92,16 +92,6 @@ class Case:
         return str(self.model.graph.node[0].op_type)
 
 
-def _values(model: Any) -> list[Any]:
-    return [*model.graph.input, *model.graph.output]
-
-
-def _is_training(model: Any) -> bool:
-    """BatchNormalization says it by an attribute, Dropout by an input; the names tell both."""
-    return "training" in model.graph.name or any(
-        a.name == "training_mode" and a.i for a in model.graph.node[0].attribute)
-
-
 @cache
 def cases() -> tuple[dict[str, Case], dict[str, int]]:
     """The selected cases by name, and how many were excluded for what."""
@@ -121,11 +111,17 @@ def cases() -> tuple[dict[str, Case], dict[str, int]]:
         types = {i.type.tensor_type.elem_type for i in _values(test.model)}
         chosen[test.name] = Case(
             test.name, test.model, types <= CORE_TYPES,
-            [dict(zip(names, map(np.asarray, inputs), strict=True))
+            [dict(zip(names, map(_array, inputs), strict=True))
              for inputs, _ in test.data_sets],
-            [[np.asarray(a) for a in outputs] for _, outputs in test.data_sets],
+            [[_array(a) for a in outputs] for _, outputs in test.data_sets],
             test.rtol, test.atol)
     return chosen, excluded
+
+
+def _array(found: Any) -> Array:
+    """Contents of a data set; some cases keep them as protobuf."""
+    is_proto = isinstance(found, TensorProto)
+    return np.asarray(numpy_helper.to_array(found) if is_proto else found)
 
 
 def imported(case: Case) -> Function:
@@ -293,27 +289,3 @@ def survey(engines: Sequence[str] = ENGINES,
         if engine != "interpreter":
             outcomes[engine] = {**outcomes["interpreter"], **RUN[engine](passed)}
     return outcomes
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Runs ONNX's node tests.")
-    parser.add_argument("names", nargs="*", help="cases; all if none is given")
-    parser.add_argument("--write", action="store_true", help="rewrite the pins and the report")
-    parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated")
-    options = parser.parse_args()
-    outcomes = survey(options.engines.split(","), options.names)
-    import onnx_node_report as report
-
-    for name in options.names:
-        for engine, found in outcomes.items():
-            print(f"{name} {engine}: {found[name] or 'passes'}")
-    if not options.names:
-        print(report.counts_table(outcomes))
-    if options.write:
-        report.write(outcomes)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.modules["onnx_node_suite"] = sys.modules["__main__"]
-    sys.exit(main())

@@ -158,6 +158,17 @@ def test_the_other_branch_is_not_looked_at() -> None:
         "StringNormalizer (node 'StringNormalizer r'): there is no importer for this op",)
 
 
+def test_what_only_the_other_branch_reads_may_be_unsupported() -> None:
+    before = [*is_four(), node("RandomNormalLike", ["x"], ["odd"]), node("Neg", ["odd"], ["n"])]
+    model = choice(branch([node("Add", ["n", "x"], ["r"])], ["r"]),
+                   branch([node("Neg", ["x"], ["r"])], ["r"]), before)
+    import_onnx(model, input_values={"s": np.array(5, np.int64)})
+    with pytest.raises(UnsupportedError) as caught:
+        import_onnx(model, input_values={"s": np.array(4, np.int64)})
+    assert caught.value.items == (
+        "RandomNormalLike (node 'RandomNormalLike odd'): there is no importer for this op",)
+
+
 def test_an_unknown_condition_is_refused() -> None:
     model = choice(branch([node("Relu", ["x"], ["r"])], ["r"]),
                    branch([node("Neg", ["x"], ["r"])], ["r"]), is_four())

@@ -20,7 +20,7 @@ import aot.ops
 from aot.ir.builder import Builder
 from aot.ir.core import Module
 from aot.ir.interpreter import run
-from aot.ops.record import REGISTRY, Kind
+from aot.ops.record import REGISTRY
 
 Array = np.ndarray[Any, Any]
 

@@ -89,7 +89,7 @@ MESSAGES = [
      "constraint 4: pads are smaller than the kernel's span"),
     ("reduce_sum", ["f32[2, 3]"], {"axes": (1, 0)}, "constraint 1: axes are sorted, distinct dims "
      "of x"),
-    ("reduce_max", ["f32[0, 3]"], {"axes": (0,)}, "constraint 2: reduced dims are not empty"),
+    ("reduce_mean", ["f32[0, 3]"], {"axes": (0,)}, "constraint 2: reduced dims are not empty"),
     ("softmax", ["f32[2, 3]"], {"axis": -1}, "constraint 1: axis is a dim of x, not negative"),
     ("layer_norm", ["f32[2, 3]", "f32[2]"], {"axis": 1},
      "constraint 2: scale has the dims of x from axis on"),
@@ -117,6 +117,40 @@ MESSAGES = [
     ("pack", ["f32[4, 4]"], {"layout": Layout(order=(0, 0))},
      "constraint 1: layout splits each dim of x at most once, by a positive factor, orders all "
      "physical dims, and has no strides"),
+    ("gather_elements", ["f32[3, 2]", "i64[4, 1]"], {"axis": 1},
+     "constraint 2: indices has data's rank, and no more elements along any dim but axis"),
+    ("gather_elements", ["f32[3, 0]", "i64[3, 1]"], {"axis": 1},
+     "constraint 3: data has elements along axis"),
+    ("gather_nd", ["f32[3, 2]", "i64[4, 3]"], {"depth": 3},
+     "constraint 1: the last dim of indices is depth, and data has depth dims after batch_dims"),
+    ("gather_nd", ["f32[3, 2]", "i64[4, 1]"], {"depth": 1, "batch_dims": 1},
+     "constraint 2: data and indices agree in the first batch_dims dims"),
+    ("trilu", ["f32[3]"], {}, "constraint 1: x has at least two dims"),
+    ("arg_max", ["f32[3]"], {"axis": 0, "dtype": DType.F32},
+     "constraint 2: dtype is i64 or i32"),
+    ("arg_min", ["f32[3, 0]"], {"axis": 1}, "constraint 3: x has elements along axis"),
+    ("col2im", ["f32[1, 2, 3, 4]"],
+     {"image": (6, 6), "strides": (1,), "dilations": (1,), "begins": (0,)},
+     "constraint 2: image, strides, dilations and begins have one item a spatial dim; strides and "
+     "dilations are positive, begins not negative"),
+    ("resample", ["f32[3, 4]", "i64[2, 5]", "f32[2, 6]"], {"axis": 1},
+     "constraint 2: positions and weights are [taps, result's extent]"),
+    ("grid_sample", ["f32[1, 2, 4, 4]", "f32[1, 3, 3, 3]"], {},
+     "constraint 1: x is [N, C, 1 to 3 spatial dims] and grid [N, out..., one number a spatial "
+     "dim]"),
+    ("grid_sample", ["f32[1, 2, 4, 4]", "f32[1, 3, 3, 2]"], {"mode": "area"},
+     "constraint 2: mode is nearest, linear or cubic"),
+    ("scan", ["f32[3]"], {"axis": 0, "combine": "max"}, "constraint 2: combine is sum or prod"),
+    ("scatter_elements", ["bool[3]", "i64[2]", "bool[2]"], {"axis": 0, "reduction": "add"},
+     "constraint 2: reduction is none, or add, mul, max or min of numbers"),
+    ("scatter_elements", ["f32[3]", "i64[2]", "f32[1]"], {"axis": 0},
+     "constraint 4: updates has the dims of indices"),
+    ("scatter_nd", ["f32[3, 4]", "i64[2, 1]", "f32[2]"], {"depth": 1},
+     "constraint 3: updates has the dims of indices but the last, then data's after depth"),
+    ("top_k", ["f32[3]"], {"axis": 0, "k": 4},
+     "constraint 3: k is not negative and at most x's extent along axis"),
+    ("bitcast", ["f32[3]"], {"to": DType.I64},
+     "constraint 1: to is a number type as wide as x's"),
     ("lstm", ["f32[3, 2, 5]", "f32[1, 16, 4]", "f32[1, 16, 4]"], {"hidden_size": 4},
      "constraint 4: w is [directions, 4 * hidden_size, features]"),
 ]
@@ -142,6 +176,16 @@ def test_every_constraint_reads_as_a_sentence(name: str) -> None:
         assert constraint.text == constraint.text.strip()
         assert constraint.text[0].islower()
         assert not constraint.text.endswith(".")
+
+
+def test_extrema_of_nothing_are_what_any_element_beats() -> None:
+    for name, dtype, wanted in (("reduce_max", "f32", -np.inf), ("reduce_min", "f32", np.inf),
+                                ("reduce_max", "i32", -(2**31)), ("reduce_min", "u8", 255)):
+        made = call(name, f"{dtype}[2, 0]", axes=(1,), keepdims=False)
+        assert made.record.reference is not None
+        empty = np.zeros((2, 0), made.operand(0).dtype.numpy)
+        (result,) = made.record.reference(made, [empty])
+        assert result.tolist() == [wanted, wanted]
 
 
 def test_references_with_nothing_to_reduce() -> None:

@@ -12,12 +12,16 @@ from golden import Case, cases
 from aot.frontends.text import import_text
 from aot.ir.core import Op, Rewriter, Value
 from aot.ir.text import print_module
-from aot.passes import Pass, PassContext, canonicalize, run_passes
-from aot.passes.canonicalize import RULES, Rule
+from aot.passes import Pass, PassContext, algebra, canonicalize, run_passes
 from aot.passes.dce import DCE
+from aot.passes.rewriting import Rule, RuleSet
 
 
-def test_every_rule_applies_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+RULE_SETS = {"canonicalize": canonicalize.RULES, "algebra": algebra.RULES}
+
+
+@pytest.mark.parametrize("name", RULE_SETS)
+def test_every_rule_applies_somewhere(name: str) -> None:
     applied: set[str] = set()
 
     def watched(rule: Rule) -> Rule:
@@ -29,18 +33,19 @@ def test_every_rule_applies_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return dataclasses.replace(rule, rewrite=rewrite)
 
-    table: dict[str, list[Rule]] = {}
-    for rule in RULES:
-        table.setdefault(rule.record.name, []).append(watched(rule))
-    monkeypatch.setattr(canonicalize, "_BY_NAME", table)
-    for path in cases("passes/canonicalize"):
-        for function in import_text(Case.read(path).before).functions.values():
-            canonicalize.canonicalize(function)
-    assert [rule.equation for rule in RULES if rule.equation not in applied] == []
+    rules = RuleSet(name, [watched(rule) for rule in RULE_SETS[name]])
+    for path in cases(f"passes/{name}"):
+        module = import_text(Case.read(path).before)
+        if name == "algebra":
+            run_passes(module, [canonicalize.CANONICALIZE], PassContext())
+        for function in module.functions.values():
+            rules.apply(function)
+    assert [rule.equation for rule in RULE_SETS[name] if rule.equation not in applied] == []
 
 
-def test_equations_are_distinct() -> None:
-    equations = [rule.equation for rule in RULES]
+@pytest.mark.parametrize("name", RULE_SETS)
+def test_equations_are_distinct(name: str) -> None:
+    equations = [rule.equation for rule in RULE_SETS[name]]
     assert len(set(equations)) == len(equations)
 
 

@@ -17,6 +17,7 @@ from aot.ir.clone import clone_function
 from aot.ir.core import Function, FunctionRef, Module, Op
 from aot.ir.dims import evaluate
 from aot.ir.interpreter import bind_symbols, run
+from aot.ir.types import to_physical
 from aot.ops.record import Call
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
@@ -56,12 +57,13 @@ def _dispatch(driver: str, module: Module, op: Op, operands: list[Any],
             buffers[name][...] = array.reshape(buffers[name].shape)
 
     executable = module.functions[reference.name]
-    if any(0 in (evaluate(d, dict(zip(executable.dim_names, dims, strict=True))) for d in v.type.dims)
-           for v in (*executable.inputs, *executable.results)):
-        # a buffer can't be empty: the runtime binds a word that is never read
-        return run(executable, operands, symbols=dict(zip(executable.dim_names, dims, strict=True)),
-                   module=module)
-    return run_executable(executable, vulkan_running.vulkan_target(), operands, dims, engine)
+    inner = dict(zip(executable.dim_names, dims, strict=True))
+    if any(evaluate(d, inner) == 0 for v in (*executable.inputs, *executable.results)
+           for d in v.type.dims):
+        # this harness has no empty buffers; the runtime binds a word that is never read
+        return run(executable, operands, symbols=inner, module=module)
+    inputs = [to_physical(a, v.type) for a, v in zip(operands, executable.inputs, strict=True)]
+    return run_executable(executable, vulkan_running.vulkan_target(), inputs, dims, engine)
 
 
 def _outside(op: Op, operands: list[Any], symbols: Mapping[str, int]) -> list[Array]:
@@ -70,7 +72,8 @@ def _outside(op: Op, operands: list[Any], symbols: Mapping[str, int]) -> list[Ar
     assert op.record.reference is not None
 
     def concrete(type: Any) -> Any:
-        return None if type is None else type.with_dims(tuple(evaluate(d, symbols) for d in type.dims))
+        dims = () if type is None else tuple(evaluate(d, symbols) for d in type.dims)
+        return None if type is None else type.with_dims(dims)
 
     call = Call(op.record, tuple(concrete(t) for t in op.operand_types),
                 map_dims(op.attrs, lambda d: evaluate(d, symbols)), op.origin,

@@ -108,7 +108,7 @@ def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
     """Running sums or products: one accumulator a lane."""
     op = lines.op
     x = lines.operand(0)
-    axis, reduce = op.attrs["axis"], str(op.attrs["op"])
+    axis, reduce = op.attrs["axis"], str(op.attrs["combine"])
     assert isinstance(axis, int)
     extent = x.type.dims[axis]
     wide = accumulator(x.type.dtype)

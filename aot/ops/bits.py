@@ -12,9 +12,12 @@ from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import broadcast_dims, elementwise_compute
 from aot.ops.record import (
     INTEGERS,
+    NUMBERS,
     Absorb,
     Array,
+    Attribute,
     Call,
+    Constraint,
     Kind,
     Operand,
     OpRecord,
@@ -28,6 +31,34 @@ I32, U8 = DType.I32, DType.U8
 def _type(call: Call) -> Sequence[TensorType]:
     shapes = [call.operand(i).dims for i in range(len(call.operands))]
     return [TensorType(call.operand(0).dtype, broadcast_dims(call, shapes))]
+
+
+def _bitcast_type(call: Call) -> Sequence[TensorType]:
+    to = call.attrs["to"]
+    assert isinstance(to, DType)
+    return [TensorType(to, call.operand(0).dims)]
+
+
+def _bitcast_fits(call: Call) -> bool:
+    to = call.attrs["to"]
+    return isinstance(to, DType) and to in NUMBERS and to.bytes == call.operand(0).dtype.bytes
+
+
+BITCAST = register(OpRecord(
+    name="bitcast",
+    summary="The same bits as another element type of the same size.",
+    operands=(Operand("x", NUMBERS),),
+    attributes=(Attribute("to", "dtype"),),
+    constraints=(Constraint("to is a number type as wide as x's", _bitcast_fits),),
+    infer=_bitcast_type,
+    reference=lambda call, inputs: [np.ascontiguousarray(inputs[0]).view(
+        call.result_types[0].dtype.numpy).reshape(inputs[0].shape)],
+    compute=lambda call: elementwise_compute(
+        call, lambda x: e.Bitcast(x, call.result_types[0].dtype)),
+    kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_cheap=True,
+    samples=(Sample((TensorType(DType.F32, (3, 5)),), {"to": I32}),
+             Sample((TensorType(I32, (7,)),), {"to": DType.U32})),
+))
 
 
 def _bitwise(name: str, summary: str, numpy: Callable[..., Any],
@@ -46,10 +77,12 @@ def _bitwise(name: str, summary: str, numpy: Callable[..., Any],
 
 
 def _shift(op: str, a: e.Expr, b: e.Expr) -> e.Expr:
-    """Shifted by the amount, 0 where it is not less than the width."""
+    """Shifted by the amount; one outside [0, width) leaves 0, or the sign of a signed `a`."""
     width = a.dtype.bytes * 8
     amount = e.binary("and", b, e.const(width - 1, b.dtype))
     is_small = e.binary("eq", amount, b)
+    if op == "shr" and a.dtype.is_signed:
+        return e.binary(op, a, e.select(is_small, amount, e.const(width - 1, b.dtype)))
     return e.select(is_small, e.binary(op, a, amount), e.const(0, a.dtype))
 
 
@@ -57,7 +90,8 @@ def _shift_array(function: Callable[..., Any]) -> Callable[[Array, Array], Any]:
     def shifted(a: Array, b: Array) -> Any:
         width = a.dtype.itemsize * 8
         amount = b & np.asarray(width - 1, b.dtype)
-        return np.where(amount == b, function(a, amount), 0)
+        beyond = (a < 0) * -1 if function is np.right_shift and a.dtype.kind == "i" else 0
+        return np.where(amount == b, function(a, amount), beyond)
 
     return shifted
 
@@ -70,9 +104,9 @@ BIT_XOR = _bitwise("bit_xor", "Bitwise exclusive or.", np.bitwise_xor,
                    lambda a, b: e.binary("xor", a, b), commutes=True)
 BIT_NOT = _bitwise("bit_not", "Every bit inverted.", np.invert,
                    lambda a: e.unary("bitnot", a), count=1)
-SHIFT_LEFT = _bitwise("shift_left", "a times 2 to the b; 0 where b is not less than the width.",
+SHIFT_LEFT = _bitwise("shift_left", "a times 2 to the b; 0 where b is not in [0, width).",
                       _shift_array(np.left_shift), lambda a, b: _shift("shl", a, b),
                       low=0, high=9)
-SHIFT_RIGHT = _bitwise("shift_right", "a shifted down by b bits; 0 where b is not less than the "
-                       "width.", _shift_array(np.right_shift), lambda a, b: _shift("shr", a, b),
-                       low=0, high=9)
+SHIFT_RIGHT = _bitwise("shift_right", "a shifted down by b bits, filled with its sign; where b is "
+                       "not in [0, width) only that is left.", _shift_array(np.right_shift),
+                       lambda a, b: _shift("shr", a, b), low=-9, high=40)

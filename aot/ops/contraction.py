@@ -313,5 +313,6 @@ MATMUL = register(OpRecord(
         _matmul_sample((2, 1, 4, 5), (3, 5, 2)),
         _matmul_sample((2, 4, 5), (5, 17), constant=True),
         _matmul_sample((3, 5), (5, 2), DType.I32),
+        _matmul_sample((5, 33), (33, 19), DType.I32, constant=True),
     ),
 ))

@@ -45,7 +45,7 @@ _SCANS = {"sum": np.add, "prod": np.multiply}
 
 def _scan_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x: Array = inputs[0]
-    axis, function = call.int("axis"), _SCANS[str(call.attrs["op"])]
+    axis, function = call.int("axis"), _SCANS[str(call.attrs["combine"])]
     first = np.moveaxis(x.astype(sum_dtype(x.dtype)), axis, 0)
     first = first[::-1] if call.attrs["reverse"] else first
     with np.errstate(all="ignore"):
@@ -66,17 +66,18 @@ SCAN = register(OpRecord(
     summary="Running sums or products along axis.",
     operands=(Operand("x", NUMBERS),),
     attributes=(Attribute("axis", "int", doc="not negative"),
-                Attribute("op", "str", "sum", "sum or prod"),
+                Attribute("combine", "str", "sum", "sum or prod"),
                 Attribute("exclusive", "bool", False, "an element itself is left out"),
                 Attribute("reverse", "bool", False, "from the end to the front")),
-    constraints=(AXIS, Constraint("op is sum or prod", lambda call: call.attrs["op"] in _SCANS)),
+    constraints=(AXIS, Constraint("combine is sum or prod",
+                                  lambda call: call.attrs["combine"] in _SCANS)),
     infer=_same_type,
     reference=_scan_reference,
     kind=Kind.SCAN,
     samples=(_scan_sample((3, 7), 1), _scan_sample((5, 37), 0, exclusive=True),
-             _scan_sample((2, 6, 3), 1, reverse=True, op="prod"),
+             _scan_sample((2, 6, 3), 1, reverse=True, combine="prod"),
              _scan_sample((9,), 0, exclusive=True, reverse=True),
-             _scan_sample((4, 5), 1, I32, op="prod"), _scan_sample((2, 1, 19), 2, I32)),
+             _scan_sample((4, 5), 1, I32, combine="prod"), _scan_sample((2, 1, 19), 2, I32)),
 ))
 
 

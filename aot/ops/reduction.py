@@ -80,10 +80,19 @@ def _reduce_compute(call: Call, op: str, is_mean: bool) -> Sequence[Compute]:
     return [Compute(indices, e.cast(value, call.operand(0).dtype))]
 
 
+def _identity(function: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """What the reduction of nothing is: of an extremum what any element beats."""
+    if function is np.maximum:
+        return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    if function is np.minimum:
+        return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+    return function.identity
+
+
 def _in_order(function: np.ufunc, wide: Array) -> Array:
     """Reduction along axis 0, strictly one element after the other."""
     if wide.shape[0] == 0:
-        return np.full(wide.shape[1:], function.identity, wide.dtype)
+        return np.full(wide.shape[1:], _identity(function, wide.dtype), wide.dtype)
     return np.asarray(function.accumulate(wide, axis=0)[-1])
 
 
@@ -112,8 +121,7 @@ def _reduce(name: str, summary: str, op: str, function: np.ufunc,
             of_dims: Callable[[Dim, Dim], Dim] | None = None, *,
             dtypes: frozenset[DType] = NUMBERS, is_mean: bool = False) -> OpRecord:
     def is_not_empty(call: Call) -> bool:
-        return not (is_mean or op in ("max", "min")) or all(
-            call.operand(0).dims[a] != 0 for a in call.ints("axes"))
+        return not is_mean or all(call.operand(0).dims[a] != 0 for a in call.ints("axes"))
 
     samples = [Sample((TensorType(F32, shape),), {"axes": axes, "keepdims": keepdims})
                for shape, axes, keepdims in (((2, 3, 5), (1,), True), ((4, 7), (1,), False),

@@ -106,10 +106,12 @@ def _col2im_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         begins, image, windows, strides, taps, dilations, strict=True)]
     total = np.zeros((*x.shape[:2], *spans), sum_dtype(x.dtype))
     for tap in cartesian(*map(range, taps)):
-        where = tuple(slice(t * dil, t * dil + (w - 1) * s + 1, s) for t, dil, w, s in zip(
-            tap, dilations, windows, strides, strict=True))
+        where: tuple[Any, ...] = tuple(
+            slice(t * dil, t * dil + (w - 1) * s + 1, s)
+            for t, dil, w, s in zip(tap, dilations, windows, strides, strict=True))
+        chosen: tuple[Any, ...] = (slice(None), slice(None), *tap)
         if 0 not in windows:
-            total[(slice(None), slice(None), *where)] += x[(slice(None), slice(None), *tap)]
+            total[(slice(None), slice(None), *where)] += x[chosen]
     cut = tuple(slice(b, b + n) for b, n in zip(begins, image, strict=True))
     return [np.ascontiguousarray(total[(slice(None), slice(None), *cut)]).astype(x.dtype)]
 
@@ -162,20 +164,20 @@ def _tables_fit(call: Call) -> bool:
 
 def _resample_type(call: Call) -> Sequence[TensorType]:
     x, axis = call.operand(0), call.int("axis")
-    return [TensorType(x.dtype, (*x.dims[:axis], call.operand(1).dims[0], *x.dims[axis + 1 :]))]
+    return [TensorType(x.dtype, (*x.dims[:axis], call.operand(1).dims[1], *x.dims[axis + 1 :]))]
 
 
 def _resample_compute(call: Call) -> Sequence[Compute]:
     x, chosen, axis = call.operand(0), call.operand(1), call.int("axis")
     indices = result_indices(x.rank)
     wide, t = accumulator(x.dtype), e.Var("t")
-    position = clamped_position(e.Load(1, (indices[axis], t), chosen.dtype), x.dims[axis])
-    weight = e.cast(e.Load(2, (indices[axis], t), x.dtype), wide)
+    position = clamped_position(e.Load(1, (t, indices[axis]), chosen.dtype), x.dims[axis])
+    weight = e.cast(e.Load(2, (t, indices[axis]), x.dtype), wide)
     extent = x.dims[axis]
     guard = None if isinstance(extent, int) else e.binary("lt", e.index(0), e.index(extent))
     load = e.Load(0, (*indices[:axis], position, *indices[axis + 1 :]), x.dtype, guard,
                   None if guard is None else zero(x.dtype))
-    total = e.Reduce("sum", ((t, chosen.dims[1]),), e.mul(e.cast(load, wide), weight), wide)
+    total = e.Reduce("sum", ((t, chosen.dims[0]),), e.mul(e.cast(load, wide), weight), wide)
     return [Compute(indices, e.cast(total, x.dtype))]
 
 
@@ -184,22 +186,22 @@ def _resample_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     axis = call.int("axis")
     first = np.moveaxis(x.astype(np.float64), axis, 0)
     at = clamp_array(chosen, first.shape[0])
-    total = np.zeros((chosen.shape[0], *first.shape[1:]))
-    for t in range(chosen.shape[1]):
-        weight = weights[:, t].astype(np.float64).reshape(-1, *[1] * (x.ndim - 1))
-        total += first[at[:, t]] * weight
+    total = np.zeros((chosen.shape[1], *first.shape[1:]))
+    for t in range(chosen.shape[0]):
+        weight = weights[t].astype(np.float64).reshape(-1, *[1] * (x.ndim - 1))
+        total += first[at[t]] * weight
     return [np.moveaxis(total, 0, axis).astype(x.dtype)]
 
 
 def _resample_sample(x: tuple[int, ...], axis: int, count: int, taps: int) -> Sample:
-    return Sample((TensorType(F32, x), TensorType(I64, (count, taps)),
-                   TensorType(F32, (count, taps))), {"axis": axis}, constant_operands=(1, 2))
+    return Sample((TensorType(F32, x), TensorType(I64, (taps, count)),
+                   TensorType(F32, (taps, count))), {"axis": axis}, constant_operands=(1, 2))
 
 
 RESAMPLE = register(OpRecord(
     name="resample",
-    summary="Weighted sums of elements along axis: element i is the sum over t of weights[i, t] "
-            "times x's element positions[i, t].",
+    summary="Weighted sums of elements along axis: element i is the sum over t of weights[t, i] "
+            "times x's element positions[t, i].",
     operands=(Operand("x", FLOATS), Operand("positions", INTEGERS, clamps=True),
               Operand("weights", FLOATS, same_as="x")),
     attributes=(Attribute("axis", "int", doc="not negative"),),
@@ -207,7 +209,7 @@ RESAMPLE = register(OpRecord(
         Constraint("axis is a dim of x, not negative, and not empty",
                    lambda call: 0 <= call.int("axis") < call.operand(0).rank
                    and call.operand(0).dims[call.int("axis")] != 0),
-        Constraint("positions and weights are [result's extent, taps]", _tables_fit)),
+        Constraint("positions and weights are [taps, result's extent]", _tables_fit)),
     infer=_resample_type,
     reference=_resample_reference,
     compute=_resample_compute,
@@ -241,7 +243,7 @@ class _Coordinates:
     def __init__(self, call: Call, extent: Dim, dtype: DType) -> None:
         self.extent, self.dtype = extent, dtype
         self.align = bool(call.attrs["align_corners"])
-        self.padding = str(call.attrs["padding"])
+        self.padding, self.mode = str(call.attrs["padding"]), str(call.attrs["mode"])
         self.size = e.cast(e.cast(e.index(extent), DType.I32), dtype)
         self.last = e.sub(self.size, self.number(1.0))
         self.low = self.number(0.0 if self.align else -0.5)
@@ -269,10 +271,10 @@ class _Coordinates:
         return e.select(is_inside, v, mirrored)
 
     def bordered(self, v: e.Expr) -> e.Expr:
-        """A coordinate that the padding mode has dealt with."""
+        """A coordinate that the padding mode has dealt with; cubic taps are clamped one by one."""
         if self.padding == "reflection":
             return self.reflected(v)
-        if self.padding == "border":
+        if self.padding == "border" and self.mode != "cubic":
             return e.binary("min", e.binary("max", v, self.number(0.0)), self.last)
         return v
 
@@ -358,7 +360,7 @@ def _grid_axis(call: Call, g: Array, extent: int) -> list[tuple[Array, Array, Ar
     low, span = (0.0, extent - 1.0) if align else (-0.5, float(extent))
     v = np.rint(v) if mode == "nearest" else v
     v = v.astype(np.float64)
-    if padding == "border":
+    if padding == "border" and mode != "cubic":
         v = np.clip(v, 0, extent - 1)
     elif padding == "reflection":
         v = _reflect(v, low, span)

@@ -1,6 +1,7 @@
 """legalise-dtypes: the program computes in element types that the target computes in.
 
-Every target loads, stores and casts all dtypes; what it does arithmetic in is its `dtypes`.
+Every target loads, stores and casts all dtypes, but f64 only where it computes in it; what it does
+arithmetic in is its `dtypes`.
 
 Requires: no regions and no executables yet.
 Ensures: no op but casts, movements, views, constants and shapes has an operand or a result of a
@@ -50,6 +51,24 @@ def run(module: Module, context: PassContext) -> None:
         if widen:
             _widen(function, widen)
         _refuse_wide_functions(function)
+        if not target.computes(DType.F64):
+            _refuse_wide_interface(function, target.name)
+
+
+def _refuse_wide_interface(function: Function, target: str) -> None:
+    """A target that does not compute in f64 has no way to load, store or cast it either.
+
+    Raises:
+        UnsupportedError: lists the inputs and results that are f64.
+    """
+    named = [*((f"input {v.name!r}", v) for v in function.inputs if v.uses),
+             *((f"output {name!r}", v) for name, v in zip(function.result_names, function.results,
+                                                          strict=True))]
+    problems = [f"{what} is {value.type}" for what, value in named
+                if value.type.dtype is DType.F64]
+    if problems:
+        raise UnsupportedError(f"target {target} has no f64; export the model in float32:",
+                               problems)
 
 
 def _refuse_wide_functions(function: Function) -> None:

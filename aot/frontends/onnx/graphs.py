@@ -87,8 +87,13 @@ def read_by(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> set[str]
 
 def captured(node: onnx.NodeProto) -> set[str]:
     """Names that the node's subgraphs may read from outside."""
+    return captured_by(*subgraphs(node))
+
+
+def captured_by(*subgraph: onnx.GraphProto) -> set[str]:
+    """Names that graphs, and graphs in them, may read from outside."""
     found: set[str] = set()
-    graphs = subgraphs(node)
+    graphs = list(subgraph)
     while graphs:
         graph = graphs.pop()
         found.update(output.name for output in graph.output)

@@ -8,7 +8,7 @@ is the branch that it takes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -21,6 +21,8 @@ from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx.functions import Body, body_of, has_body
 from aot.frontends.onnx.graphs import (
+    captured,
+    captured_by,
     domain_of,
     in_order,
     label_of,
@@ -110,16 +112,19 @@ class _Scope:
     """What a list of nodes sees, and where it reports what it can't have.
 
     Attributes:
+        unsupported: (name that can't be had, why).
         known: values by name; None for a name whose value is not supported.
         read: names that something reads.
+        captured: names that the taken branch of an If reads, by the If's first output.
         outer: the scope around a branch, whose names are seen too.
         origin: the node whose definition the list is; "" where nodes speak for themselves.
     """
 
     opsets: Mapping[str, int]
-    unsupported: list[str]
+    unsupported: list[tuple[str, str]] = field(default_factory=list)
     known: dict[str, Value | None] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
+    captured: dict[str, set[str]] = field(default_factory=dict)
     outer: _Scope | None = None
     origin: str = ""
 
@@ -129,6 +134,17 @@ class _Scope:
 
     def has(self, name: str) -> bool:
         return self._scope_of(name) is not None
+
+    def lacks(self, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[str]:
+        """Why the outputs can't be had. What only branches that are not taken read is no reason."""
+        wanted = set(outputs)
+        for node in reversed(nodes):
+            names = [name for name in node.output if name]
+            if wanted.isdisjoint(names):
+                continue
+            inner = self.captured.get(names[0])
+            wanted.update(names, node.input, captured(node) if inner is None else inner)
+        return [why for name, why in self.unsupported if name in wanted]
 
     def _scope_of(self, name: str) -> _Scope | None:
         scope: _Scope | None = self
@@ -162,11 +178,9 @@ class _Importer:
         self.graph = proto.graph
         self.folder = folder
         self.opsets = _opsets(proto)
-        self.unsupported: list[str] = []
         initializers = {t.name for t in self.graph.initializer}
         self.infos = [i for i in self.graph.input if i.name not in initializers]
         self.input_types = InputTypes(self.infos, shapes, values)
-        self.unsupported.extend(self.input_types.unsupported)
 
     def run(self) -> Module:
         if not self.graph.output:
@@ -177,7 +191,7 @@ class _Importer:
                             [o.name for o in self.graph.output])
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
-        scope = _Scope(self.opsets, self.unsupported)
+        scope = _Scope(self.opsets)
         nodes = self._nodes_of(self.graph, [info.name for info in self.infos], scope)
         scope.known.update(dict.fromkeys((info.name for info in self.infos), None))
         scope.known.update(zip(types, function.inputs, strict=True))
@@ -186,8 +200,10 @@ class _Importer:
         self._add_initializers(self.graph, scope)
         for node in nodes:
             self._add_node(node, scope)
-        if self.unsupported:
-            raise UnsupportedError("not supported:", self.unsupported)
+        unsupported = [*self.input_types.unsupported,
+                       *scope.lacks(nodes, [o.name for o in self.graph.output])]
+        if unsupported:
+            raise UnsupportedError("not supported:", unsupported)
         results = [scope.known[o.name] for o in self.graph.output]
         self.rewriter.create(lookup("return"), results)
         return Module([function])
@@ -196,7 +212,8 @@ class _Importer:
                   scope: _Scope) -> list[onnx.NodeProto]:
         """The nodes that are needed, in order; notes in the scope which names they read."""
         for sparse in graph.sparse_initializer:
-            scope.unsupported.append(f"sparse initializer {sparse.values.name!r}")
+            name = sparse.values.name
+            scope.unsupported.append((name, f"sparse initializer {name!r}"))
         outputs = [o.name for o in graph.output]
         producers = producers_of(graph, inputs, graph.node, scope.has)
         nodes = needed(in_order(graph.node, producers), outputs)
@@ -216,7 +233,7 @@ class _Importer:
             try:
                 array = tensor_array(tensor, f"initializer {name!r}", self.folder)
             except UnsupportedTypeError as error:
-                scope.unsupported.append(f"initializer {name!r}: {error}")
+                scope.unsupported.append((name, f"initializer {name!r}: {error}"))
                 continue
             scope.known[name] = self._constant(array, name)
 
@@ -228,7 +245,8 @@ class _Importer:
             return
         scope.known.update(dict.fromkeys(proto.output, None))
         if reason:
-            scope.unsupported.append(f"{shown} (node {label!r}): {reason}")
+            first = next(name for name in proto.output if name)  # unneeded nodes are left out
+            scope.unsupported.append((first, f"{shown} (node {label!r}): {reason}"))
 
     def _imported(self, proto: onnx.NodeProto, label: str, domain: str,
                   scope: _Scope) -> str | None:
@@ -294,21 +312,26 @@ class _Importer:
         body = body_of(proto, schema, scope.opsets, node.inputs)
         if body is None:
             raise UnsupportedNodeError(reason)
-        return self._body(node, body, "" if entry is None else f"{reason}; ")
+        results, lacks = self._body(node, body)
+        if lacks:
+            # what the entry lacks says more than what the definition does
+            raise UnsupportedNodeError(f"its definition uses {lacks[0]}" if entry is None
+                                       else reason)
+        return results
 
-    def _body(self, node: Node, body: Body, reason: str) -> Sequence[Value | None]:
-        """Imports what the node means in smaller ops, with names of its own."""
+    def _body(self, node: Node, body: Body) -> tuple[Sequence[Value | None], list[str]]:
+        """Imports what the node means in smaller ops, with names of its own; also gives what in
+        it is not supported."""
         outputs = [name for number, name in enumerate(body.outputs) if node.wants(number)]
         padded = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
-        scope = _Scope(body.opsets, [], origin=node.label)
+        scope = _Scope(body.opsets, origin=node.label)
         scope.known.update(zip(body.inputs, padded, strict=True))
         nodes = needed(body.nodes, outputs)
         scope.read = read_by(nodes, outputs)
         for inner in nodes:
             self._add_node(inner, scope)
-        if scope.unsupported:
-            raise UnsupportedNodeError(f"{reason}its definition uses {scope.unsupported[0]}")
-        return [scope.known[name] if name in outputs else None for name in body.outputs]
+        results = [scope.known[name] if name in outputs else None for name in body.outputs]
+        return results, scope.lacks(nodes, outputs)
 
     def _taken_branch(self, node: Node, outer: _Scope) -> Sequence[Value | None]:
         """Imports the branch of an If whose condition is known; the other one is not looked at."""
@@ -325,12 +348,16 @@ class _Importer:
                              f"{len(graph.output)}")
         if graph.input:
             raise node.error("its branch has inputs, which a branch never has")
-        scope = _Scope(outer.opsets, outer.unsupported, outer=outer, origin=outer.origin)
+        scope = _Scope(outer.opsets, outer=outer, origin=outer.origin)
         nodes = self._nodes_of(graph, (), scope)
         self._add_initializers(graph, scope)
         for inner in nodes:
             self._add_node(inner, scope)
-        found = [scope.find(output.name) for output in graph.output]
+        outputs = [output.name for output in graph.output]
+        found = [scope.find(name) for name in outputs]
+        first = next(name for name in node.outputs if name)
+        outer.captured[first] = captured_by(graph)
+        outer.unsupported.extend((first, why) for why in scope.lacks(nodes, outputs))
         if None in found:
             raise UnsupportedNodeError("")  # whose fault it is has been said
         return found

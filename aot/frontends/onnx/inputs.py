@@ -67,9 +67,9 @@ class InputTypes:
     def _declared(self, info: Any, given: Sequence[ShapeItem] | None) -> TensorType:
         name = info.name
         if info.type.WhichOneof("value") != "tensor_type":
-            raise UnsupportedTypeError(
-                f"is a {(info.type.WhichOneof('value') or 'value without type').replace('_', ' ')}"
-                ", not a tensor")
+            kind = (info.type.WhichOneof("value") or "value without type").replace("_", " ")
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise UnsupportedTypeError(f"is {article} {kind}, not a tensor")
         tensor = info.type.tensor_type
         dtype = dtype_of(tensor.elem_type)
         if not tensor.HasField("shape"):

@@ -73,19 +73,64 @@ def mean(node: Node) -> Value:
 def power(node: Node) -> Value:
     base, exponent = node.input(0), node.input(1)
     dtype = base.type.dtype
-    # integers go through f64, which holds every power that does not overflow 53 bits
-    wide = dtype if dtype.is_float else DType.F64
-    return node.cast(node.emit("pow", node.cast(base, wide), node.cast(exponent, wide)), dtype)
+    if dtype.is_float:
+        return node.emit("pow", base, node.cast(exponent, dtype))
+    if not exponent.type.dtype.is_float:
+        return _integer_power(node, base, exponent)
+    # a whole exponent gives a whole power, which a rounded one may be just below
+    whole = node.emit("floor", exponent)
+    exact = _integer_power(node, base, node.cast(whole, DType.I32))
+    wide = exponent.type.dtype
+    other = node.cast(node.emit("pow", node.cast(base, wide), exponent), dtype)
+    zero = node.scalar(0, wide)
+    is_whole = node.emit("and", node.emit("equal", whole, exponent),
+                         node.emit("less_equal", zero, exponent))
+    return node.emit("where", is_whole, exact, other)
+
+
+def _integer_power(node: Node, base: Value, exponent: Value) -> Value:
+    """By squaring: every power that does not overflow has an exponent below 64, or base -1 to 1,
+    of which the exponent's last bit tells enough. A negative exponent is taken for a positive one
+    of 1 and -1, and gives 0 of others."""
+    dtype = base.type.dtype
+    one, zero = node.scalar(1, dtype), node.scalar(0, dtype)
+    counter = node.cast(exponent, DType.I32)
+    none = node.scalar(0, DType.I32)
+    size = node.emit("maximum", counter, node.emit("neg", counter))
+    result = one
+    factor = base
+    for bit in range(6):
+        mask = node.scalar(1 << bit, DType.I32)
+        is_set = node.emit("equal", node.emit("bit_and", size, mask), mask)
+        result = node.emit("mul", result, node.emit("where", is_set, factor, one))
+        factor = node.emit("mul", factor, factor)
+    if not dtype.is_signed:
+        return result
+    is_unit = node.emit("less_equal", node.emit("mul", base, base), one)
+    vanishes = node.emit("and", node.emit("less", counter, none), node.emit("not", is_unit))
+    return node.emit("where", vanishes, zero, result)
+
+
+def _float_modulo(node: Node, a: Value, b: Value) -> Value:
+    """C's fmod, or the rest of the divisor's sign; of an infinite divisor a is the rest."""
+    zero = node.scalar(0, a.type.dtype)
+    whole = node.emit("trunc", node.emit("div", a, b))
+    # 0 times infinity would be NaN
+    back = node.emit("where", node.emit("equal", whole, zero), zero, node.emit("mul", whole, b))
+    rest = node.emit("sub", a, back)
+    if node.int_attr("fmod", 0):
+        return rest
+    differs = node.emit("xor", node.emit("less", rest, zero), node.emit("less", b, zero))
+    is_zero = node.emit("equal", rest, zero)
+    keeps = node.emit("or", is_zero, node.emit("not", differs))
+    return node.emit("where", keeps, rest, node.emit("add", rest, b))
 
 
 @onnx_op("Mod")
 def modulo(node: Node) -> Value:
     a, b = node.input(0), node.input(1)
     if a.type.dtype.is_float:
-        if not node.int_attr("fmod", 0):
-            raise node.error("attribute 'fmod' is 0, which is for integers; expected 1")
-        whole = node.emit("trunc", node.emit("div", a, b))
-        return node.emit("sub", a, node.emit("mul", whole, b))
+        return _float_modulo(node, a, b)
     rest = node.emit("sub", a, node.emit("mul", node.emit("div", a, b), b))
     if node.int_attr("fmod", 0) or not a.type.dtype.is_signed:
         return rest

@@ -10,6 +10,7 @@ from aot.ir import dims
 from aot.ir.core import Value
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import DType
+from aot.ops.record import Array
 
 I64 = DType.I64
 
@@ -52,10 +53,11 @@ def scatter_nd(node: Node) -> Value:
                      depth=_last_extent(node, 1), reduction=node.str_attr("reduction", "none"))
 
 
-def _scan(node: Node, op: str) -> Value:
+def _scan(node: Node, combine: str) -> Value:
     x = node.input(0)
     axis = node.axis(int(node.number(1, "axis")), x.type.rank)
-    return node.emit("scan", x, axis=axis, op=op, exclusive=bool(node.int_attr("exclusive", 0)),
+    return node.emit("scan", x, axis=axis, combine=combine,
+                     exclusive=bool(node.int_attr("exclusive", 0)),
                      reverse=bool(node.int_attr("reverse", 0)))
 
 
@@ -198,23 +200,25 @@ def reverse_sequence(node: Node) -> Value:
     return node.emit("transpose", moved, perm=back)
 
 
-_DYNAMIC = "the result's shape depends on an operand's elements, which are not known"
+def _deciding(node: Node, index: int, what: str) -> Array:
+    """An operand whose elements decide the result's shape."""
+    known = node.values.known(node.input(index))
+    if known is None or known.dtype == object:
+        raise UnsupportedNodeError(f"operand {index} ({what}), whose elements decide the result's "
+                                   "shape, is not known at compile time")
+    return known
 
 
 @onnx_op("NonZero", since=9)
 def non_zero(node: Node) -> Value:
-    known = node.values.known(node.input(0))
-    if known is None or known.dtype == object:
-        raise UnsupportedNodeError(_DYNAMIC)
+    known = _deciding(node, 0, "x")
     return node.constant(np.array(np.nonzero(np.atleast_1d(known)), np.int64))
 
 
 @onnx_op("Compress", since=9)
 def compress(node: Node) -> Value:
     x = node.input(0)
-    known = node.values.known(node.input(1))
-    if known is None or known.dtype == object:
-        raise UnsupportedNodeError(_DYNAMIC)
+    known = _deciding(node, 1, "condition")
     axis = 0
     if node.has("axis"):
         axis = node.axis_attr(x.type.rank)
@@ -227,7 +231,28 @@ def compress(node: Node) -> Value:
     return node.emit("gather", x, node.constant(chosen.astype(np.int64)), axis=axis)
 
 
-@onnx_op("Unique", since=11)
-@onnx_op("NonMaxSuppression", since=10)
-def value_dependent_shape(node: Node) -> Value:
-    raise UnsupportedNodeError(_DYNAMIC)
+@onnx_op("TensorScatter", since=24)
+def tensor_scatter(node: Node) -> Value:
+    """Rows of a cache replaced, from write_indices on, along axis; the first dim is the batch."""
+    cache, update, starts = node.input(0), node.input(1), node.optional(2)
+    rank = cache.type.rank
+    axis = node.axis_attr(rank, -2)
+    if axis == 0 or update.type.rank != rank:
+        raise node.error(f"axis is {axis} and operands have rank {rank} and {update.type.rank}")
+    counter = _counter(node, update.type.dims[axis], axis + 1, axis)
+    if starts is not None:
+        batch = node.reshape(starts, (cache.type.dims[0], *[1] * axis))
+        counter = node.emit("add", batch, counter)
+    mode = node.str_attr("mode", "linear")
+    if mode == "circular":
+        extent = node.reshape(node.emit("dim_values", dims=(cache.type.dims[axis],)), ())
+        turns = node.emit("mul", node.emit("div", counter, extent), extent)
+        counter = node.emit("sub", counter, turns)
+    elif mode != "linear":
+        raise node.error(f"attribute 'mode' is {mode!r}, expected linear or circular")
+    lead = update.type.dims[: axis + 1]
+    parts = [*(_counter(node, lead[d], axis + 1, d) for d in range(axis)), counter]
+    rows = [node.reshape(part if part.type.dims == lead else node.emit(
+        "broadcast_to", part, shape=lead), (*lead, 1)) for part in parts]
+    return node.emit("scatter_nd", cache, node.emit("concat", *rows, axis=axis + 1), update,
+                     depth=axis + 1)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.core import Value
 from aot.ir.types import DType
 
@@ -32,6 +33,18 @@ def bit_shift(node: Node) -> Value:
         raise node.error(f"attribute 'direction' is {direction!r}, expected LEFT or RIGHT")
     return node.emit("shift_left" if direction == "LEFT" else "shift_right", node.input(0),
                      node.input(1))
+
+
+@onnx_op("BitCast", since=26)
+def bit_cast(node: Node) -> Value:
+    x = node.input(0)
+    try:
+        to = dtype_of(node.int_attr("to"))
+    except UnsupportedTypeError as error:
+        raise UnsupportedNodeError(str(error)) from None
+    if DType.BOOL in (x.type.dtype, to):  # a byte that is 0 or 1
+        return node.cast(x, to)
+    return x if x.type.dtype is to else node.emit("bitcast", x, to=to)
 
 
 class _Terms:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
-from aot.ir.core import Value
+from aot.ir.core import ConstantData, Value
 from aot.ir.dims import Dim
 
 
@@ -156,14 +158,14 @@ def global_max_pool(node: Node) -> Value:
 
 
 @onnx_op("Dropout")
-def dropout(node: Node) -> Value:
+def dropout(node: Node) -> Sequence[Value]:
     node.ignore("ratio", "seed", "consumed_inputs")
     if node.has("is_test") and not node.int_attr("is_test"):
         raise UnsupportedNodeError("training mode is not supported")
     if node.optional(2) is not None and node.number(2, "training_mode"):
         raise UnsupportedNodeError("training mode is not supported")
-    node.refuse_output(1, "mask")
-    return node.input(0)
+    x = node.input(0)
+    return [x, node.emit("fill", shape=x.type.dims, value=ConstantData(np.array(True)))]
 
 
 def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:

@@ -35,6 +35,9 @@ def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
     """One element a block of `size` along `axis`, repeated for each element of x."""
     before, after = value.type.dims[:axis], value.type.dims[axis + 1 :]
     count, extent = value.type.dims[axis], x.type.dims[axis]
+    if isinstance(extent, int) and isinstance(count, int) and -(-extent // size) != count:
+        raise node.error(f"axis {axis} of x has extent {extent}, which is not {count} blocks of "
+                         f"{size}")
     split = node.reshape(value, (*before, count, 1, *after))
     spread = node.emit("broadcast_to", split, shape=(*before, count, size, *after))
     covered = dims.multiply(count, size)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aot.frontends.onnx.table import Node, onnx_op
 from aot.ir import dims
 from aot.ir.core import Value
+from aot.ir.types import DType
 
 _PLAIN = {"ReduceMax": "reduce_max", "ReduceMean": "reduce_mean", "ReduceMin": "reduce_min",
           "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
@@ -30,8 +31,13 @@ def _axes(node: Node, is_operand: bool) -> tuple[int, ...]:
 def _reduce(op: str, is_operand: bool) -> Callable[[Node], Value]:
     def build(node: Node) -> Value:
         node.ignore("noop_with_empty_axes")
-        return node.emit(op, node.input(0), axes=_axes(node, is_operand),
-                         keepdims=bool(node.int_attr("keepdims", 1)))
+        x = node.input(0)
+        # of truths the largest is any of them, the smallest all of them
+        numbers = node.cast(x, DType.I32) if x.type.dtype is DType.BOOL else x
+        reduced = node.emit(op, numbers, axes=_axes(node, is_operand),
+                            keepdims=bool(node.int_attr("keepdims", 1)))
+        return node.emit("less", node.scalar(0, DType.I32), reduced) if (
+            x.type.dtype is DType.BOOL) else reduced
 
     return build
 

@@ -56,47 +56,50 @@ class _Axis:
         return isinstance(self.extent, int) and isinstance(self.size, int)
 
 
-def _coordinates(options: _Options, axis: _Axis) -> Array:
-    """Where each result element lies in the operand, in float64."""
+def _coordinates(options: _Options, axis: _Axis, dtype: type = np.float64) -> Array:
+    """Where each result element lies in the operand, in arithmetic of `dtype`."""
     assert isinstance(axis.extent, int) and isinstance(axis.size, int) and axis.scale is not None
-    y = np.arange(axis.size, dtype=np.float64)
-    width, scale, last = axis.scale * axis.extent, axis.scale, axis.extent - 1
+    y: Array = np.arange(axis.size, dtype=dtype)
+    scale, last = dtype(axis.scale), dtype(axis.extent - 1)
+    width = scale * dtype(axis.extent)
     match options.coordinates:
         case "align_corners":
-            return np.zeros_like(y) if width == 1 else y * last / (width - 1)
+            return np.asarray(np.zeros_like(y) if width == 1 else y * last / (width - 1))
         case "asymmetric":
-            return y / scale
+            return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            start, end = axis.roi
+            start, end = map(dtype, axis.roi)
             if width == 1:
-                return np.full_like(y, (end - start) * last / 2) + start * last
-            return y * (end - start) * last / (width - 1) + start * last
+                return np.asarray(np.full_like(y, (end - start) * last / 2) + start * last)
+            return np.asarray(y * (end - start) * last / (width - 1) + start * last)
         case "pytorch_half_pixel" if width == 1:
             return np.full_like(y, -0.5)
         case "half_pixel_symmetric":
-            offset = axis.extent / 2 * (1 - axis.size / width)
-            return offset + (y + 0.5) / scale - 0.5
-    return (y + 0.5) / scale - 0.5
+            offset = dtype(axis.extent / 2) * (1 - dtype(axis.size) / width)
+            return np.asarray(offset + (y + dtype(0.5)) / scale - dtype(0.5))
+    return np.asarray((y + dtype(0.5)) / scale - dtype(0.5))
 
 
-def _nearest(options: _Options, x: Array) -> Array:
+def _nearest(options: _Options, axis: _Axis) -> Array:
+    """The element that each result element is; in f32, where 1.5 / 0.6 is 2.5, as it is meant."""
+    x = _coordinates(options, axis, np.float32)
     match options.rounding:
         case "floor":
             found = np.floor(x)
         case "ceil":
             found = np.ceil(x)
         case "round_prefer_ceil":
-            found = np.floor(x + 0.5)
+            found = np.floor(x + np.float32(0.5))
         case _:
-            found = np.ceil(x - 0.5)
-    return found.astype(np.int64)
+            found = np.ceil(x - np.float32(0.5))
+    return np.asarray(found, np.int64)
 
 
 def _kernel(options: _Options, distance: Array) -> Array:
     """The weight of a tap at a distance, for a linear or cubic interpolation."""
     d, a = np.abs(distance), options.cubic_a
     if options.mode == "linear":
-        return np.maximum(1 - d, 0)
+        return np.asarray(np.maximum(1 - d, 0))
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
@@ -118,7 +121,7 @@ def _taps(options: _Options, axis: _Axis) -> tuple[Array, Array]:
     if options.exclude_outside:
         weights = np.where((positions < 0) | (positions >= axis.extent), 0, weights)
         total = weights.sum(axis=1, keepdims=True)
-        weights = weights / np.where(total == 0, 1, total)
+        weights = np.asarray(weights / np.where(total == 0, 1, total))
     is_used = np.any(weights != 0, axis=0)
     is_used[0] |= not is_used.any()
     positions, weights = positions[:, is_used], weights[:, is_used]
@@ -134,7 +137,7 @@ def _repetition(options: _Options, axis: _Axis) -> int | None:
     if factor != axis.scale or factor < 1 or axis.size != dims.multiply(axis.extent, factor):
         return None
     known = axis if isinstance(axis.extent, int) else replace(axis, extent=7, size=7 * factor)
-    found = _nearest(options, _coordinates(options, known))
+    found = _nearest(options, known)
     assert isinstance(known.extent, int)
     wanted = np.arange(known.extent * factor) // factor
     is_same = np.array_equal(np.clip(found, 0, known.extent - 1), wanted)
@@ -200,10 +203,10 @@ class _Program:
         return self.positions(self.op("ceil", self.op("sub", x, 0.5)))
 
     def taps(self) -> tuple[Value, Value]:
-        x = self.node.reshape(self.coordinates(), (self.axis.size, 1))
+        x = self.node.reshape(self.coordinates(), (1, self.axis.size))
         offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
         at = self.op("add", self.op("floor", x),
-                     self.node.constant(np.array([offsets], np.float32)))
+                     self.node.constant(np.array(offsets, np.float32).reshape(-1, 1)))
         d = self.op("abs", self.op("sub", at, x))
         return self.positions(at), self.weights(d)
 
@@ -227,7 +230,7 @@ def _along(node: Node, x: Value, options: _Options, axis: _Axis) -> Value:
     """`x` resized along one dim."""
     if options.mode == "nearest":
         if axis.is_known:
-            found = _nearest(options, _coordinates(options, axis))
+            found = _nearest(options, axis)
             assert isinstance(axis.extent, int)
             chosen = node.constant(np.clip(found, 0, axis.extent - 1))
         else:
@@ -235,7 +238,8 @@ def _along(node: Node, x: Value, options: _Options, axis: _Axis) -> Value:
         return node.emit("gather", x, chosen, axis=axis.number)
     if axis.is_known:
         positions, weights = _taps(options, axis)
-        tables = (node.constant(positions), node.constant(weights.astype(x.type.dtype.numpy)))
+        tables = (node.constant(positions.T),
+                  node.constant(weights.T.astype(x.type.dtype.numpy)))
     else:
         at, part = _Program(node, options, axis).taps()
         tables = (at, node.cast(part, x.type.dtype))
@@ -325,8 +329,8 @@ def _by_sizes(node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: 
         raise UnsupportedNodeError(f"keep_aspect_ratio_policy {policy} with extents that depend on "
                                    "the input's shape is not supported")
     scale = min(known) if policy == "not_larger" else max(known)
-    return [replace(axis, scale=scale, size=int(scale * int(axis.extent) + 0.5))  # type: ignore[arg-type]
-            for axis in axes]
+    return [replace(axis, scale=scale, size=int(scale * axis.extent + 0.5))
+            for axis in axes if isinstance(axis.extent, int)]
 
 
 def _numbers(node: Node, index: int, what: str) -> list[float]:

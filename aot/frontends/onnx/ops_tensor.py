@@ -69,15 +69,12 @@ def size(node: Node) -> Value:
 def range_(node: Node) -> Value:
     dtype = node.input(0).type.dtype
     if dtype.is_float:
-        start, limit, step = (float(node.number(i, what))
-                              for i, what in enumerate(("start", "limit", "delta")))
-        if step == 0 or not all(map(math.isfinite, (start, limit, step))):
-            raise node.error(f"there is no range from {start} to {limit} in steps of {step}")
-        count: Dim = max(0, math.ceil((limit - start) / step))
-        counter = node.cast(node.emit("range", size=count), dtype)
-        scaled = node.emit("mul", counter, node.scalar(step, dtype))
-        return node.emit("add", scaled, node.scalar(start, dtype))
-    first, last, by = node.dim(0, "start"), node.dim(1, "limit"), node.dim(2, "delta")
+        whole = [_whole_number(node, i) for i in range(3)]
+        if None in whole:
+            return _float_range(node)
+        first, last, by = (d for d in whole if d is not None)
+    else:
+        first, last, by = node.dim(0, "start"), node.dim(1, "limit"), node.dim(2, "delta")
     if isinstance(by, DimExpr):
         raise UnsupportedNodeError("operand 2 (delta) depends on the input's shape")
     if by == 0:
@@ -88,6 +85,37 @@ def range_(node: Node) -> Value:
     rounded = dims.floor_divide(dims.add(dims.maximum(0, span), abs(by) - 1), abs(by))
     wide = dtype if dtype in (DType.I32, DType.I64) else DType.I64
     return node.cast(node.emit("range", size=rounded, start=first, step=by, dtype=wide), dtype)
+
+
+def _whole_number(node: Node, index: int) -> Dim | None:
+    """A float operand as a dim, where it is a whole number or made from one; floats of 24 bits
+    hold those that extents are."""
+    value = node.input(index)
+    known = node.values.known(value)
+    if known is not None and known.dtype != object and known.size == 1:
+        number = float(known.reshape(()).item())
+        return int(number) if number.is_integer() else None
+    op = value.op
+    source = op.operands[0] if op is not None and op.name == "cast" else None
+    if source is None:
+        return None
+    elements = node.values.of(source)
+    if elements is None or elements.size != 1 or source.type.dtype is DType.BOOL:
+        return None
+    found: Dim = elements.reshape(()).item()
+    return found
+
+
+def _float_range(node: Node) -> Value:
+    dtype = node.input(0).type.dtype
+    start, limit, step = (float(node.number(i, what))
+                          for i, what in enumerate(("start", "limit", "delta")))
+    if step == 0 or not all(map(math.isfinite, (start, limit, step))):
+        raise node.error(f"there is no range from {start} to {limit} in steps of {step}")
+    count: Dim = max(0, math.ceil((limit - start) / step))
+    counter = node.cast(node.emit("range", size=count), dtype)
+    scaled = node.emit("mul", counter, node.scalar(step, dtype))
+    return node.emit("add", scaled, node.scalar(start, dtype))
 
 
 # reshapes
