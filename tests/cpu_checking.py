@@ -23,8 +23,10 @@ Array = NDArray[Any]
 
 def inputs_for(case: Case, target: Target) -> dict[str, Array]:
     """The case's arguments; without denormals where vectors flush them, as Armv7 NEON does."""
-    return {name: _flushed(array) if flushes(target) else array.copy()
-            for name, array in case.buffers.items()}
+    return {
+        name: _flushed(array) if flushes(target) else array.copy()
+        for name, array in case.buffers.items()
+    }
 
 
 def flushes(target: Target) -> bool:
@@ -34,8 +36,11 @@ def flushes(target: Target) -> bool:
 def _flushed(array: Array) -> Array:
     if array.dtype != np.float32:
         return array.copy()
-    return np.where(np.abs(array) < np.finfo(np.float32).smallest_normal,
-                    np.copysign(np.float32(0), array), array)
+    return np.where(
+        np.abs(array) < np.finfo(np.float32).smallest_normal,
+        np.copysign(np.float32(0), array),
+        array,
+    )
 
 
 def expected_of(case: Case, kernel: Kernel, target: Target) -> dict[str, Array]:
@@ -55,12 +60,19 @@ def check(case: Case, expected: dict[str, Array], got: dict[str, Array], target:
         places = np.flatnonzero(wrong.reshape(-1))
         lines = []
         for place in places[:5]:
-            inputs = {n: a.reshape(-1)[place] for n, a in case.buffers.items()
-                      if a.shape == right.shape and n not in expected}
-            lines.append(f"  [{place}] expected {right.reshape(-1)[place]!r}, got "
-                         f"{got[name].reshape(-1)[place]!r} from {inputs}")
-        raise AssertionError(f"{case.name} on {target.name}: {name} differs in {len(places)} of "
-                             f"{right.size}\n" + "\n".join(lines))
+            inputs = {
+                n: a.reshape(-1)[place]
+                for n, a in case.buffers.items()
+                if a.shape == right.shape and n not in expected
+            }
+            lines.append(
+                f"  [{place}] expected {right.reshape(-1)[place]!r}, got "
+                f"{got[name].reshape(-1)[place]!r} from {inputs}"
+            )
+        raise AssertionError(
+            f"{case.name} on {target.name}: {name} differs in {len(places)} of "
+            f"{right.size}\n" + "\n".join(lines)
+        )
 
 
 def _equal(right: Array, got: Array, case: Case, target: Target) -> Array:
@@ -73,6 +85,13 @@ def _equal(right: Array, got: Array, case: Case, target: Target) -> Array:
         if case.is_exact:
             bits = np.dtype(f"u{right.dtype.itemsize}")
             return np.asarray(both_nan | (right.view(bits) == got.view(bits)))
-        return np.asarray(both_nan | (right == got) | np.isclose(
-            right.astype(np.float64), got.astype(np.float64), rtol=4e-6 if (
-                right.dtype != np.float16) else 2e-3, atol=1e-6 * (right.dtype == np.float32)))
+        return np.asarray(
+            both_nan
+            | (right == got)
+            | np.isclose(
+                right.astype(np.float64),
+                got.astype(np.float64),
+                rtol=4e-6 if (right.dtype != np.float16) else 2e-3,
+                atol=1e-6 * (right.dtype == np.float32),
+            )
+        )

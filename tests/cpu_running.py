@@ -42,11 +42,16 @@ def native_targets() -> list[str]:
     """Targets whose code runs on this machine."""
     import llvmlite.binding as llvm
 
-    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(),
-                                                        platform.machine().lower())
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
     found = llvm.get_host_cpu_features()
-    return [name for name in targets.names() if target_of(name).arch == arch
-            and all(found.get(f, False) for f in target_of(name).features)]
+    return [
+        name
+        for name in targets.names()
+        if target_of(name).arch == arch
+        and all(found.get(f, False) for f in target_of(name).features)
+    ]
 
 
 @dataclass
@@ -61,8 +66,9 @@ class Job:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        dims = {p.name: int(self.params[p.name])
-                for p in self.kernel.params if p.dtype is DType.INDEX}
+        dims = {
+            p.name: int(self.params[p.name]) for p in self.kernel.params if p.dtype is DType.INDEX
+        }
         x, y, z = (evaluate(d, dims) for d in self.kernel.grid)
         return x, y, z
 
@@ -86,12 +92,17 @@ class Job:
         return scratch_bytes(self.kernel, self.target)
 
 
-def make_job(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int],
-             target: Target) -> Job:
+def make_job(
+    kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int], target: Target
+) -> Job:
     """Lays out `buffers`, given by class or by kernel buffer, as the interpreter takes them."""
     if not any(b.name in buffers for b in kernel.buffers):
-        classes = {c: bytearray(np.ascontiguousarray(buffers[c]).tobytes()) if c in buffers
-                   else bytearray() for c in CLASSES}
+        classes = {
+            c: bytearray(np.ascontiguousarray(buffers[c]).tobytes())
+            if c in buffers
+            else bytearray()
+            for c in CLASSES
+        }
         return Job(kernel, target, classes, dict(params))
     classes = {c: bytearray() for c in CLASSES}
     values: dict[str, float | int] = dict(params)
@@ -107,8 +118,9 @@ def make_job(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, 
         image += data
     for name, image in classes.items():
         # Memory ends where a page ends: its start is aligned where its size is.
-        widest = max((b.dtype.bytes for b in kernel.buffers if b.binding.name.lower() == name),
-                     default=1)
+        widest = max(
+            (b.dtype.bytes for b in kernel.buffers if b.binding.name.lower() == name), default=1
+        )
         image += POISON * (-len(image) % widest)
     return Job(kernel, target, classes, values, places)
 
@@ -118,8 +130,9 @@ def store_results(job: Job, buffers: Mapping[str, Array]) -> None:
     if not job.places:
         for name in ("arena", "outputs"):
             if name in buffers:
-                buffers[name].reshape(-1).view(np.uint8)[:] = np.frombuffer(job.classes[name],
-                                                                            np.uint8)
+                buffers[name].reshape(-1).view(np.uint8)[:] = np.frombuffer(
+                    job.classes[name], np.uint8
+                )
         return
     for name, image in job.classes.items():
         poison = bytearray(image)
@@ -134,8 +147,9 @@ def store_results(job: Job, buffers: Mapping[str, Array]) -> None:
             buffers[buffer.name].reshape(-1).view(np.uint8)[:] = data
 
 
-def run(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int],
-        target: Target) -> None:
+def run(
+    kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int], target: Target
+) -> None:
     """Runs `kernel` here, changing `buffers` in place."""
     job = make_job(kernel, buffers, params, target)
     run_native(link_image([compile_kernel(kernel, target)], target), [job])

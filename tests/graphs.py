@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -64,25 +65,27 @@ def assert_same_results(before: Module, after: Module, inputs: dict[str, Array] 
 
 _UNARY = ("neg", "abs", "relu", "floor", "round", "sigmoid")
 _BINARY = ("add", "sub", "mul", "minimum", "maximum")
+# what a model may hold, and what passes form from it besides
+MODEL_KINDS = ("unary", "binary", "constant", "cast", "transpose", "reshape", "shape", "slice")
+KINDS = (*MODEL_KINDS, "region")
 _SHAPES = ("[N, 4]", "[4]", "[1, 4]", "[]", "[N, 1]")
 
 
 @st.composite
-def modules(draw: st.DrawFn, max_ops: int = 12) -> Module:
+def modules(draw: st.DrawFn, max_ops: int = 12, kinds: Sequence[str] = KINDS) -> Module:
     """A random valid module: elementwise ops, movements and constants over f32, i32 and bool."""
     b = Builder()
     pool: list[Value] = [b.input("x", "f32[N, 4]"), b.input("odd name", "i32[N, 4]")]
     for _ in range(draw(st.integers(0, max_ops))):
-        pool.append(_random_op(draw, b, pool))
+        pool.append(_random_op(draw, b, pool, kinds))
     outputs = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
     for number, value in enumerate(outputs):
         b.output(f"out:{number}", value)
     return b.module()
 
 
-def _random_op(draw: st.DrawFn, b: Builder, pool: list[Value]) -> Value:
-    kind = draw(st.sampled_from(("unary", "binary", "constant", "cast", "transpose", "reshape",
-                                 "shape", "slice", "region")))
+def _random_op(draw: st.DrawFn, b: Builder, pool: list[Value], kinds: Sequence[str]) -> Value:
+    kind = draw(st.sampled_from(kinds))
     origin = draw(st.sampled_from(("", "", "node/1", 'quote " \\ é')))
     hint = draw(st.sampled_from(("", "", "t", "a.b")))
     value = draw(st.sampled_from(pool))

@@ -64,8 +64,9 @@ class HardKernel:
         return worst
 
 
-def class_buffers(case: HardKernel, *, gap: int = 64) -> tuple[
-        dict[str, Array], dict[str, int | float], dict[str, tuple[str, int, int]]]:
+def class_buffers(
+    case: HardKernel, *, gap: int = 64
+) -> tuple[dict[str, Array], dict[str, int | float], dict[str, tuple[str, int, int]]]:
     """The four class buffers (uint8), the whole parameter block, and where each buffer lies.
 
     Buffers stand `gap` or more poisoned bytes apart, at multiples of their elements' size that are
@@ -87,14 +88,16 @@ def class_buffers(case: HardKernel, *, gap: int = 64) -> tuple[
     return arrays, params, places
 
 
-def results_of(case: HardKernel, arrays: dict[str, Array],
-               places: dict[str, tuple[str, int, int]]) -> dict[str, Array]:
+def results_of(
+    case: HardKernel, arrays: dict[str, Array], places: dict[str, tuple[str, int, int]]
+) -> dict[str, Array]:
     """What the written buffers hold after a run on `class_buffers`' arrays."""
     results: dict[str, Array] = {}
     for name, expected in case.expected.items():
         binding, start, size = places[name]
-        results[name] = arrays[binding][start : start + size].view(expected.dtype).reshape(
-            expected.shape)
+        results[name] = (
+            arrays[binding][start : start + size].view(expected.dtype).reshape(expected.shape)
+        )
     return results
 
 

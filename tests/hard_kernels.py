@@ -67,10 +67,12 @@ def lstm_step(style: str, lanes: int = 8) -> Kernel:
     units = panels * lanes
     x = b.buffer("x", F32, INPUTS, (batch, inputs), (inputs, 1))
     hidden = b.buffer("hidden", F32, INPUTS, (batch, units), (units, 1))
-    w = b.buffer("w", F32, CONSTANTS, (panels, inputs, 4, lanes),
-                 (inputs * 4 * lanes, 4 * lanes, lanes, 1))
-    r = b.buffer("r", F32, CONSTANTS, (panels, units, 4, lanes),
-                 (units * 4 * lanes, 4 * lanes, lanes, 1))
+    w = b.buffer(
+        "w", F32, CONSTANTS, (panels, inputs, 4, lanes), (inputs * 4 * lanes, 4 * lanes, lanes, 1)
+    )
+    r = b.buffer(
+        "r", F32, CONSTANTS, (panels, units, 4, lanes), (units * 4 * lanes, 4 * lanes, lanes, 1)
+    )
     bias = b.buffer("bias", F32, CONSTANTS, (panels, 4, lanes), (4 * lanes, lanes, 1))
     cell = b.buffer("cell", F32, ARENA, (batch, units), (units, 1), is_written=True)
     out = b.buffer("out", F32, OUTPUTS, (batch, units), (units, 1), is_written=True)
@@ -94,8 +96,23 @@ def lstm_step(style: str, lanes: int = 8) -> Kernel:
 
     def contraction(source: Any, weights: Any, extent: Any) -> Stmt:
         k = b.var("k")
-        accumulate = each_gate(lambda g: [each_unit(lambda u: [store(gates, *at(g, u), value=fma(
-            load(source, n, k), load(weights, p, k, g, u), load(gates, *at(g, u))))])])
+        accumulate = each_gate(
+            lambda g: [
+                each_unit(
+                    lambda u: [
+                        store(
+                            gates,
+                            *at(g, u),
+                            value=fma(
+                                load(source, n, k),
+                                load(weights, p, k, g, u),
+                                load(gates, *at(g, u)),
+                            ),
+                        )
+                    ]
+                )
+            ]
+        )
         return serial(k, extent, [accumulate])
 
     def finish(u: Expr) -> list[Stmt]:
@@ -103,13 +120,16 @@ def lstm_step(style: str, lanes: int = 8) -> Kernel:
         i, o, f = (call("sigmoid", load(gates, *at(ix(g), u))) for g in range(3))
         candidate = call("tanh", load(gates, *at(ix(3), u)))
         state = b.var("state", F32)
-        return [let(state, fma(f, load(cell, n, unit), mul(i, candidate))),
-                store(cell, n, unit, value=state),
-                store(out, n, unit, value=mul(o, call("tanh", state)))]
+        return [
+            let(state, fma(f, load(cell, n, unit), mul(i, candidate))),
+            store(cell, n, unit, value=state),
+            store(out, n, unit, value=mul(o, call("tanh", state))),
+        ]
 
     body = [
-        each_gate(lambda g: [each_unit(lambda u: [
-            store(gates, *at(g, u), value=load(bias, p, g, u))])]),
+        each_gate(
+            lambda g: [each_unit(lambda u: [store(gates, *at(g, u), value=load(bias, p, g, u))])]
+        ),
         contraction(x, w, inputs),
         contraction(hidden, r, units),
         each_unit(finish),
@@ -127,22 +147,33 @@ def _lstm_case(style: str, batch: int, inputs: int, panels: int, lanes: int = 8)
     x, hidden, cell = draw(batch, inputs), draw(batch, units), draw(batch, units)
     w, r = draw(4, units, inputs) * np.float32(0.4), draw(4, units, units) * np.float32(0.3)
     bias = draw(4, units)
-    gates = (np.einsum("bi,gui->gbu", x.astype(np.float64), w)
-             + np.einsum("bi,gui->gbu", hidden.astype(np.float64), r) + bias[:, None])
+    gates = (
+        np.einsum("bi,gui->gbu", x.astype(np.float64), w)
+        + np.einsum("bi,gui->gbu", hidden.astype(np.float64), r)
+        + bias[:, None]
+    )
     i, o, f = (1 / (1 + np.exp(-gates[g])) for g in range(3))
     state = f * cell + i * np.tanh(gates[3])
 
     def packed(a: Array) -> Array:
-        return np.ascontiguousarray(
-            a.reshape(4, panels, lanes, a.shape[2]).transpose(1, 3, 0, 2))
+        return np.ascontiguousarray(a.reshape(4, panels, lanes, a.shape[2]).transpose(1, 3, 0, 2))
 
     return HardKernel(
-        f"lstm_step-{style}", style, lambda: lstm_step(style, lanes),
-        {"x": x, "hidden": hidden, "w": packed(w), "r": packed(r),
-         "bias": np.ascontiguousarray(bias.reshape(4, panels, lanes).transpose(1, 0, 2)),
-         "cell": cell, "out": np.full(cell.shape, np.nan, np.float32)},
+        f"lstm_step-{style}",
+        style,
+        lambda: lstm_step(style, lanes),
+        {
+            "x": x,
+            "hidden": hidden,
+            "w": packed(w),
+            "r": packed(r),
+            "bias": np.ascontiguousarray(bias.reshape(4, panels, lanes).transpose(1, 0, 2)),
+            "cell": cell,
+            "out": np.full(cell.shape, np.nan, np.float32),
+        },
         {"N": batch, "I": inputs, "P": panels},
-        {"cell": state.astype(np.float32), "out": (o * np.tanh(state)).astype(np.float32)})
+        {"cell": state.astype(np.float32), "out": (o * np.tanh(state)).astype(np.float32)},
+    )
 
 
 # Gather: out[k] = data[clamp(index[k] < 0 ? index[k] + N : index[k])]
@@ -167,16 +198,20 @@ def gather(style: str, lanes: int = 8, index_dtype: DType = I32) -> Kernel:
         at, chunk, x, r = b.var("k"), b.var("chunk"), b.var("x"), b.var("r")
         d = add(mul(chunk, lanes), x)
         inside = op("lt", d, ix(depth))
-        copy = vector(x, lanes, [store(out, at, d, value=load(data, r, d, guard=inside),
-                                       guard=inside)])
+        copy = vector(
+            x, lanes, [store(out, at, d, value=load(data, r, d, guard=inside), guard=inside)]
+        )
         body: list[Stmt] = [let(r, row(at)), parallel(chunk, ceil_divide(depth, lanes), [copy])]
         return b.build(grid([(at, count, 0)], body))
     g, x = b.var("g"), b.var("x")
     flat = add(mul(g, lanes), x)
     inside = op("lt", flat, ix(count * depth))
     k, d = op("floordiv", flat, ix(depth)), op("floormod", flat, ix(depth))
-    copy = lane(x, lanes, [store(out, k, d, value=load(data, row(k, inside), d, guard=inside),
-                                 guard=inside)])
+    copy = lane(
+        x,
+        lanes,
+        [store(out, k, d, value=load(data, row(k, inside), d, guard=inside), guard=inside)],
+    )
     return b.build(grid([(g, ceil_divide(count * depth, lanes), 0)], [copy]))
 
 
@@ -187,9 +222,14 @@ def _gather_case(style: str, rows: int, depth: int, index_dtype: DType, suffix: 
     wrapped = np.where(numbers < 0, numbers + rows, numbers)
     expected = data[np.clip(wrapped, 0, rows - 1)]
     return HardKernel(
-        f"gather{suffix}-{style}", style, lambda: gather(style, index_dtype=index_dtype),
+        f"gather{suffix}-{style}",
+        style,
+        lambda: gather(style, index_dtype=index_dtype),
         {"data": data, "numbers": numbers, "out": np.full(expected.shape, np.nan, np.float32)},
-        {"N": rows, "D": depth, "K": len(numbers)}, {"out": expected}, tolerance=0.0)
+        {"N": rows, "D": depth, "K": len(numbers)},
+        {"out": expected},
+        tolerance=0.0,
+    )
 
 
 # Row softmax
@@ -211,12 +251,16 @@ def softmax_cpu(lanes: int = 8) -> Kernel:
         v = b.var("v")
         return vector(v, lanes, [store(target, v, value=f32(value))])
 
-    def each_column(kind: Callable[[Var, Dim, list[Stmt]], Stmt],
-                    body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> Stmt:
+    def each_column(
+        kind: Callable[[Var, Dim, list[Stmt]], Stmt], body: Callable[[Expr, Expr, Expr], list[Stmt]]
+    ) -> Stmt:
         c, v = b.var("c"), b.var("v")
         column = add(mul(c, lanes), v)
-        return kind(c, ceil_divide(width, lanes),
-                    [vector(v, lanes, body(v, column, op("lt", column, ix(width))))])
+        return kind(
+            c,
+            ceil_divide(width, lanes),
+            [vector(v, lanes, body(v, column, op("lt", column, ix(width))))],
+        )
 
     row_most, row_total = b.var("row_most", F32), b.var("row_total", F32)
 
@@ -227,14 +271,34 @@ def softmax_cpu(lanes: int = 8) -> Kernel:
     body = [
         fill(most, -INFINITY),
         fill(total, 0),
-        each_column(serial, lambda v, column, inside: [store(most, v, value=op(
-            "max", load(most, v), load(x, r, column, guard=inside, other=-INFINITY)))]),
+        each_column(
+            serial,
+            lambda v, column, inside: [
+                store(
+                    most,
+                    v,
+                    value=op(
+                        "max", load(most, v), load(x, r, column, guard=inside, other=-INFINITY)
+                    ),
+                )
+            ],
+        ),
         let(row_most, total_of(most, lanes, "max")),
-        each_column(serial, lambda v, column, inside: [store(total, v, value=add(
-            load(total, v), weight(column, inside)))]),
+        each_column(
+            serial,
+            lambda v, column, inside: [
+                store(total, v, value=add(load(total, v), weight(column, inside)))
+            ],
+        ),
         let(row_total, total_of(total, lanes, "add")),
-        each_column(parallel, lambda v, column, inside: [store(
-            out, r, column, value=op("div", weight(column, inside), row_total), guard=inside)]),
+        each_column(
+            parallel,
+            lambda v, column, inside: [
+                store(
+                    out, r, column, value=op("div", weight(column, inside), row_total), guard=inside
+                )
+            ],
+        ),
     ]
     return b.build(grid([(r, rows, 0)], body))
 
@@ -256,17 +320,43 @@ def softmax_gpu(lanes: int = 8) -> Kernel:
         v, c = b.var("v"), b.var("c")
         column = add(mul(c, lanes), v)
         inside = op("lt", column, ix(width))
-        own = lane(v, lanes, [
-            store(partial, value=f32(start)),
-            serial(c, ceil_divide(width, lanes), [store(partial, value=op(
-                operation, load(partial), term(column, inside)))]),
-            store(shared, v, value=load(partial))])
+        own = lane(
+            v,
+            lanes,
+            [
+                store(partial, value=f32(start)),
+                serial(
+                    c,
+                    ceil_divide(width, lanes),
+                    [store(partial, value=op(operation, load(partial), term(column, inside)))],
+                ),
+                store(shared, v, value=load(partial)),
+            ],
+        )
         stmts: list[Stmt] = [own, Barrier()]
         step = lanes // 2
         while step:
             w = b.var("w")
-            stmts.append(lane(w, lanes, [when(op("lt", w, step), [store(shared, w, value=op(
-                operation, load(shared, w), load(shared, add(w, step))))])]))
+            stmts.append(
+                lane(
+                    w,
+                    lanes,
+                    [
+                        when(
+                            op("lt", w, step),
+                            [
+                                store(
+                                    shared,
+                                    w,
+                                    value=op(
+                                        operation, load(shared, w), load(shared, add(w, step))
+                                    ),
+                                )
+                            ],
+                        )
+                    ],
+                )
+            )
             stmts.append(Barrier())
             step //= 2
         return stmts
@@ -288,8 +378,25 @@ def softmax_gpu(lanes: int = 8) -> Kernel:
         Barrier(),
         *reduce("add", 0, weight),
         let(row_total, load(shared, ix(0))),
-        lane(v, lanes, [serial(c, ceil_divide(width, lanes), [store(
-            out, r, column, value=op("div", weight(column, inside), row_total), guard=inside)])]),
+        lane(
+            v,
+            lanes,
+            [
+                serial(
+                    c,
+                    ceil_divide(width, lanes),
+                    [
+                        store(
+                            out,
+                            r,
+                            column,
+                            value=op("div", weight(column, inside), row_total),
+                            guard=inside,
+                        )
+                    ],
+                )
+            ],
+        ),
     ]
     return b.build(grid([(r, rows, 0)], body))
 
@@ -302,9 +409,13 @@ def _softmax_case(style: str, rows: int, width: int) -> HardKernel:
     weights = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
     expected = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
     return HardKernel(
-        f"softmax-{style}", style, softmax_cpu if style == "cpu" else softmax_gpu,
-        {"x": x, "out": np.full(x.shape, np.nan, np.float32)}, {"R": rows, "N": width},
-        {"out": expected})
+        f"softmax-{style}",
+        style,
+        softmax_cpu if style == "cpu" else softmax_gpu,
+        {"x": x, "out": np.full(x.shape, np.nan, np.float32)},
+        {"R": rows, "N": width},
+        {"out": expected},
+    )
 
 
 HARD_KERNELS: list[HardKernel] = [

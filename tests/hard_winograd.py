@@ -42,8 +42,14 @@ from aot.kernels.ir import Kernel, KernelBuilder, Stmt
 
 _BT = {
     2: [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-    4: [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-        [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]],
+    4: [
+        [4, 0, -5, 0, 1, 0],
+        [0, -4, -4, 1, 1, 0],
+        [0, 4, -4, -1, 1, 0],
+        [0, -2, -1, 2, 1, 0],
+        [0, 2, -1, -2, 1, 0],
+        [0, 4, 0, -5, 0, 1],
+    ],
 }
 _AT = {
     2: [[1, 1, 1, 0], [0, 1, -1, -1]],
@@ -67,8 +73,9 @@ def _combine(row: list[int], terms: list[Expr]) -> Expr:
     return result
 
 
-def _transformed(b: KernelBuilder, matrix: list[list[int]],
-                 tile: list[list[Expr]]) -> tuple[list[Stmt], list[list[Expr]]]:
+def _transformed(
+    b: KernelBuilder, matrix: list[list[int]], tile: list[list[Expr]]
+) -> tuple[list[Stmt], list[list[Expr]]]:
     """`matrix @ tile @ matrix.T`, the half-way values named by Lets."""
     lets: list[Stmt] = []
     half: list[list[Expr]] = []
@@ -82,8 +89,9 @@ def _transformed(b: KernelBuilder, matrix: list[list[int]],
     return lets, [[_combine(row, line) for row in matrix] for line in half]
 
 
-def _channel_loop(b: KernelBuilder, style: str, channels: Any, lanes: int,
-                  body: Callable[[Expr], list[Stmt]]) -> Stmt:
+def _channel_loop(
+    b: KernelBuilder, style: str, channels: Any, lanes: int, body: Callable[[Expr], list[Stmt]]
+) -> Stmt:
     """Chunks of `lanes` channels, which must divide them."""
     chunk, x = b.var("chunk"), b.var("x")
     inner = (vector if style == "cpu" else lane)(x, lanes, body(add(mul(chunk, lanes), x)))
@@ -97,8 +105,14 @@ def winograd_input(style: str, m: int, lanes: int = 8) -> Kernel:
     side, channels = m + 2, chunks * lanes
     rows, columns = ceil_divide(height, m), ceil_divide(width, m)
     x = b.buffer("x", F32, INPUTS, (height, width, channels), (width * channels, channels, 1))
-    out = b.buffer("out", F32, ARENA, (side * side, rows, columns, channels),
-                   (rows * columns * channels, columns * channels, channels, 1), is_written=True)
+    out = b.buffer(
+        "out",
+        F32,
+        ARENA,
+        (side * side, rows, columns, channels),
+        (rows * columns * channels, columns * channels, channels, 1),
+        is_written=True,
+    )
     for name in "HWG":
         b.dim_param(name)
     i, j = b.var("i"), b.var("j")
@@ -110,19 +124,29 @@ def winograd_input(style: str, m: int, lanes: int = 8) -> Kernel:
             line: list[Expr] = []
             for dx in range(side):
                 y, z = add(mul(i, m), dy - 1), add(mul(j, m), dx - 1)
-                inside = ex.all_of([op("ge", y, 0), op("lt", y, ix(height)),
-                                    op("ge", z, 0), op("lt", z, ix(width))])
+                inside = ex.all_of(
+                    [
+                        op("ge", y, 0),
+                        op("lt", y, ix(height)),
+                        op("ge", z, 0),
+                        op("lt", z, ix(width)),
+                    ]
+                )
                 name = b.var("d", F32)
                 lets.append(let(name, load(x, y, z, c, guard=inside)))
                 line.append(name)
             tile.append(line)
         more, result = _transformed(b, _BT[m], tile)
-        stores = [store(out, ix(side * p + q), i, j, c, value=result[p][q])
-                  for p in range(side) for q in range(side)]
+        stores = [
+            store(out, ix(side * p + q), i, j, c, value=result[p][q])
+            for p in range(side)
+            for q in range(side)
+        ]
         return [*lets, *more, *stores]
 
-    return b.build(grid([(i, rows, 1), (j, columns, 0)],
-                        [_channel_loop(b, style, channels, lanes, body)]))
+    return b.build(
+        grid([(i, rows, 1), (j, columns, 0)], [_channel_loop(b, style, channels, lanes, body)])
+    )
 
 
 def winograd_output(style: str, m: int, lanes: int = 8) -> Kernel:
@@ -131,10 +155,21 @@ def winograd_output(style: str, m: int, lanes: int = 8) -> Kernel:
     height, width, chunks = symbol("H"), symbol("W"), symbol("G")
     side, channels = m + 2, chunks * lanes
     rows, columns = ceil_divide(height, m), ceil_divide(width, m)
-    x = b.buffer("x", F32, ARENA, (side * side, rows, columns, channels),
-                 (rows * columns * channels, columns * channels, channels, 1))
-    out = b.buffer("out", F32, OUTPUTS, (height, width, channels), (width * channels, channels, 1),
-                   is_written=True)
+    x = b.buffer(
+        "x",
+        F32,
+        ARENA,
+        (side * side, rows, columns, channels),
+        (rows * columns * channels, columns * channels, channels, 1),
+    )
+    out = b.buffer(
+        "out",
+        F32,
+        OUTPUTS,
+        (height, width, channels),
+        (width * channels, channels, 1),
+        is_written=True,
+    )
     for name in "HWG":
         b.dim_param(name)
     i, j = b.var("i"), b.var("j")
@@ -147,17 +182,18 @@ def winograd_output(style: str, m: int, lanes: int = 8) -> Kernel:
             kept: list[Stmt] = []
             for dx in range(m):
                 y, z = add(mul(i, m), dy), add(mul(j, m), dx)
-                kept.append(store(out, y, z, c, value=result[dy][dx],
-                                  guard=op("lt", z, ix(width))))
+                kept.append(store(out, y, z, c, value=result[dy][dx], guard=op("lt", z, ix(width))))
             stores.append(when(op("lt", add(mul(i, m), dy), ix(height)), kept))
         return [*lets, *stores]
 
-    return b.build(grid([(i, rows, 1), (j, columns, 0)],
-                        [_channel_loop(b, style, channels, lanes, body)]))
+    return b.build(
+        grid([(i, rows, 1), (j, columns, 0)], [_channel_loop(b, style, channels, lanes, body)])
+    )
 
 
-def winograd_cases(style: str, m: int, height: int, width: int, chunks: int,
-                    lanes: int = 8) -> list[HardKernel]:
+def winograd_cases(
+    style: str, m: int, height: int, width: int, chunks: int, lanes: int = 8
+) -> list[HardKernel]:
     rng = np.random.RandomState(3)
     side, channels = m + 2, chunks * lanes
     rows, columns = -(-height // m), -(-width // m)
@@ -165,22 +201,34 @@ def winograd_cases(style: str, m: int, height: int, width: int, chunks: int,
     x = rng.standard_normal((height, width, channels)).astype(np.float32)
     padded = np.zeros((rows * m + 2, columns * m + 2, channels))
     padded[1 : height + 1, 1 : width + 1] = x
-    tiles = np.stack([np.stack([padded[i * m : i * m + side, j * m : j * m + side]
-                                for j in range(columns)]) for i in range(rows)])
+    tiles = np.stack(
+        [
+            np.stack([padded[i * m : i * m + side, j * m : j * m + side] for j in range(columns)])
+            for i in range(rows)
+        ]
+    )
     transformed = np.einsum("py,ijyzc,qz->pqijc", bt, tiles, bt).reshape(
-        side * side, rows, columns, channels)
+        side * side, rows, columns, channels
+    )
     y = rng.standard_normal(transformed.shape).astype(np.float32)
     back = np.einsum("ay,yzijc,bz->iajbc", at, y.reshape(side, side, *y.shape[1:]), at)
     result = back.reshape(rows * m, columns * m, channels)[:height, :width]
     params = {"H": height, "W": width, "G": chunks}
 
-    def case(way: str, make: Callable[[str, int, int], Kernel], source: Array,
-             expected: Array) -> HardKernel:
+    def case(
+        way: str, make: Callable[[str, int, int], Kernel], source: Array, expected: Array
+    ) -> HardKernel:
         expected = np.ascontiguousarray(expected, np.float32)
-        return HardKernel(f"winograd_{way}_{m}x{m}-{style}", style,
-                          lambda: make(style, m, lanes),
-                          {"x": source, "out": np.full(expected.shape, np.nan, np.float32)},
-                          dict(params), {"out": expected})
+        return HardKernel(
+            f"winograd_{way}_{m}x{m}-{style}",
+            style,
+            lambda: make(style, m, lanes),
+            {"x": source, "out": np.full(expected.shape, np.nan, np.float32)},
+            dict(params),
+            {"out": expected},
+        )
 
-    return [case("input", winograd_input, x, transformed),
-            case("output", winograd_output, y, result)]
+    return [
+        case("input", winograd_input, x, transformed),
+        case("output", winograd_output, y, result),
+    ]

@@ -26,15 +26,18 @@ static void fail(const char *what) {
 }
 
 static uint8_t *map_pages(size_t bytes) {
-  void *base =
-      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) fail("mmap");
   return base;
 }
 
-static size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+static size_t round_up(size_t value, size_t step) {
+  return (value + step - 1) / step * step;
+}
 
-static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t page_bytes(void) {
+  return (size_t)sysconf(_SC_PAGESIZE);
+}
 
 // Memory whose end is the end of its last page.
 static uint8_t *map_guarded(size_t bytes) {
@@ -95,10 +98,12 @@ static void run_job(FILE *jobs, FILE *out, const uint8_t *image) {
   memcpy(&kernel, &code, sizeof kernel);
   for (uint32_t z = 0; z < grid[2]; ++z)
     for (uint32_t y = 0; y < grid[1]; ++y)
-      for (uint32_t x = 0; x < grid[0]; ++x) kernel(&dispatch, x, y, z);
+      for (uint32_t x = 0; x < grid[0]; ++x)
+        kernel(&dispatch, x, y, z);
   write_exactly(out, data[ARENA], (size_t)bytes[ARENA]);
   write_exactly(out, data[OUTPUTS], (size_t)bytes[OUTPUTS]);
-  for (int i = 0; i < BUFFER_COUNT; ++i) unmap_guarded(data[i], (size_t)bytes[i]);
+  for (int i = 0; i < BUFFER_COUNT; ++i)
+    unmap_guarded(data[i], (size_t)bytes[i]);
 }
 
 int main(int argc, char **argv) {

@@ -37,28 +37,32 @@ def inner_loop(assembly: str, instruction: str) -> list[str]:
         for start in (labels[w] for w in re.findall(r"\.LBB\d+_\d+", line) if w in labels):
             body = [x for x in lines[start : i + 1] if not x.startswith(".")]
             if start < i and sum(instruction in x for x in body) > sum(
-                    instruction in x for x in best):
+                instruction in x for x in best
+            ):
                 best = body
     return best
 
 
 # Tiles that leave registers for a row of B and a broadcast of A.
-@pytest.mark.parametrize(("target", "height", "width", "instruction", "per_step"), [
-    ("x86-64-v4", 12, 32, "vfmadd231ps", 24),
-    ("x86-64-v4", 14, 32, "vfmadd231ps", 28),
-    ("x86-64-v3", 6, 16, "vfmadd231ps", 12),
-    ("x86-64-v3-128", 2, 16, "vfmadd231ps", 8),
-    ("x86-64-v2", 2, 16, "mulps", 8),
-    ("aarch64-generic", 6, 16, "fmla", 24),
-    ("armv7-neon", 2, 16, "vmla.f32", 8),
-    ("riscv64", 1, 16, "fmadd.s", 16),
-    ("riscv64-v", 6, 16, "vfmacc.vf", 24),
-    ("thumbv7em", 1, 16, "vfma.f32", 16),
-])
-def test_tile_stays_in_registers(target: str, height: int, width: int, instruction: str,
-                                 per_step: int) -> None:
-    loop = inner_loop(emit_assembly(matmul_tile(height, width, 16), target_of(target)),
-                      instruction)
+@pytest.mark.parametrize(
+    ("target", "height", "width", "instruction", "per_step"),
+    [
+        ("x86-64-v4", 12, 32, "vfmadd231ps", 24),
+        ("x86-64-v4", 14, 32, "vfmadd231ps", 28),
+        ("x86-64-v3", 6, 16, "vfmadd231ps", 12),
+        ("x86-64-v3-128", 2, 16, "vfmadd231ps", 8),
+        ("x86-64-v2", 2, 16, "mulps", 8),
+        ("aarch64-generic", 6, 16, "fmla", 24),
+        ("armv7-neon", 2, 16, "vmla.f32", 8),
+        ("riscv64", 1, 16, "fmadd.s", 16),
+        ("riscv64-v", 6, 16, "vfmacc.vf", 24),
+        ("thumbv7em", 1, 16, "vfma.f32", 16),
+    ],
+)
+def test_tile_stays_in_registers(
+    target: str, height: int, width: int, instruction: str, per_step: int
+) -> None:
+    loop = inner_loop(emit_assembly(matmul_tile(height, width, 16), target_of(target)), instruction)
     assert sum(instruction in line for line in loop) == per_step
     assert not [line for line in loop if re.search(r"%[re]sp|\bsp\b", line)]
     # The products, loads of both sides, and little else.
@@ -132,8 +136,12 @@ def test_same_bytes_in_any_process() -> None:
     found = set()
     for seed in ("0", "1234"):
         result = subprocess.run(
-            [sys.executable, "-c", _DIGESTS, str(here), str(here.parent)], capture_output=True,
-            text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+            [sys.executable, "-c", _DIGESTS, str(here), str(here.parent)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
         found.add(result.stdout)
     assert len(found) == 1
 
@@ -143,19 +151,24 @@ def test_dump_is_text_of_one_function() -> None:
     assert text.count("define ") == 1
     assert 'target triple = "x86_64-unknown-linux-gnu"' in text
     assert "fcmp ogt <8 x float>" in text
-    assert "alloca" not in emit_llvm(matmul_tile(2, 16, 16), target_of("x86-64-v3"),
-                                     is_optimised=True)
+    assert "alloca" not in emit_llvm(
+        matmul_tile(2, 16, 16), target_of("x86-64-v3"), is_optimised=True
+    )
 
 
 # What is refused ----------------------------------------------------------------------------------
+
 
 def test_stack_is_bounded() -> None:
     b = KernelBuilder("big")
     small = b.scratch("small", F32, (10,))
     huge = b.scratch("huge", F32, (100, 100))
     kernel = b.build((store(small, 0, value=f32(0)), store(huge, 0, 0, value=f32(0))))
-    with pytest.raises(InternalError, match=r"kernel big: scratch huge takes the stack to 40040 "
-                                            r"bytes, target x86-64-v3 allows 16384"):
+    with pytest.raises(
+        InternalError,
+        match=r"kernel big: scratch huge takes the stack to 40040 "
+        r"bytes, target x86-64-v3 allows 16384",
+    ):
         compile_kernel(kernel, target_of("x86-64-v3"))
 
 
@@ -165,8 +178,10 @@ def test_lanes_must_agree_on_one_element() -> None:
     y = b.buffer("y", F32, BufferClass.OUTPUTS, (1,), (1,), is_written=True)
     v = b.var("v")
     kernel = b.build((vector(v, 16, [store(y, 0, value=load(x, v))]),))
-    with pytest.raises(InternalError, match="kernel clash: the lanes of a vector loop store "
-                                            "different values to one element of y"):
+    with pytest.raises(
+        InternalError,
+        match="kernel clash: the lanes of a vector loop store different values to one element of y",
+    ):
         compile_kernel(kernel, target_of("x86-64-v3"))
 
 
@@ -176,14 +191,15 @@ def test_other_rules() -> None:
     x = b.buffer("x", F32, BufferClass.ARENA, (4, 4), (4, 1), is_written=True)
     i = b.var("i")
     for stmt, message in (
-            (store(x, 0, value=f32(0)), "x has 2 dims, accessed with 1 indices"),
-            (store(x, 0, 0, value=ix(0)), "store of index to x of f32"),
-            (store(x, 0, 0, value=Load(x, (ix(0), ix(0)), DType.I32)), "load of x as i32"),
-            (store(x, 0, i, value=f32(0)), "variable i is used outside its scope"),
-            (store(x, 0, ix(symbol("n")), value=f32(0)), "dim symbol n is not a parameter"),
-            (store(x, 0, 0, value=Binary("and", f32(0), f32(0), F32)), "and of f32"),
-            (store(x, 0, 0, value=call("bitnot", f32(0))), "bitnot of f32"),
-            (vector(i, symbol("x_offset"), []), "vector loop over i has extent x_offset")):
+        (store(x, 0, value=f32(0)), "x has 2 dims, accessed with 1 indices"),
+        (store(x, 0, 0, value=ix(0)), "store of index to x of f32"),
+        (store(x, 0, 0, value=Load(x, (ix(0), ix(0)), DType.I32)), "load of x as i32"),
+        (store(x, 0, i, value=f32(0)), "variable i is used outside its scope"),
+        (store(x, 0, ix(symbol("n")), value=f32(0)), "dim symbol n is not a parameter"),
+        (store(x, 0, 0, value=Binary("and", f32(0), f32(0), F32)), "and of f32"),
+        (store(x, 0, 0, value=call("bitnot", f32(0))), "bitnot of f32"),
+        (vector(i, symbol("x_offset"), []), "vector loop over i has extent x_offset"),
+    ):
         with pytest.raises(InternalError, match=message):
             compile_kernel(b.build((stmt,)), target)
 
@@ -206,6 +222,7 @@ def test_casts_that_would_call_a_library_are_refused() -> None:
 
 # Scratch ------------------------------------------------------------------------------------------
 
+
 def test_scratch_bytes() -> None:
     b = KernelBuilder("scratched")
     first = b.scratch("first", F32, (5,), Space.WORKGROUP)
@@ -216,11 +233,23 @@ def test_scratch_bytes() -> None:
     lx, ly, k = b.var("lx"), b.var("ly"), b.var("k")
     body = (
         store(uniform, 0, value=f32(1)),
-        lane(lx, 8, [store(kept, 0, value=f32(0)), store(local, 0, value=f32(0)),
-                     store(first, 0, value=load(local, 0), guard=op("eq", lx, 0)),
-                     store(second, 0, value=Binary("add", load(second, 0), load(second, 0),
-                                                   DType.U8), guard=op("eq", lx, 0))]),
-        serial(k, 2, [lane(ly, 8, [store(kept, 0, value=add(load(kept, 0), load(uniform, 0)))])]))
+        lane(
+            lx,
+            8,
+            [
+                store(kept, 0, value=f32(0)),
+                store(local, 0, value=f32(0)),
+                store(first, 0, value=load(local, 0), guard=op("eq", lx, 0)),
+                store(
+                    second,
+                    0,
+                    value=Binary("add", load(second, 0), load(second, 0), DType.U8),
+                    guard=op("eq", lx, 0),
+                ),
+            ],
+        ),
+        serial(k, 2, [lane(ly, 8, [store(kept, 0, value=add(load(kept, 0), load(uniform, 0)))])]),
+    )
     kernel = b.build(body)
     # first 20 -> 64, second 65 -> 128, kept 16 bytes for each of 8 lanes; local and uniform are
     # not carried from one LANE loop to another.

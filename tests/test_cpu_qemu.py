@@ -17,8 +17,14 @@ from aot.link.code_image import link_image
 
 pytestmark = pytest.mark.qemu
 
-TARGETS = ("aarch64-generic", "aarch64-linux-dotprod", "armv7-neon", "thumbv7em", "riscv64",
-           "riscv64-v")
+TARGETS = (
+    "aarch64-generic",
+    "aarch64-linux-dotprod",
+    "armv7-neon",
+    "thumbv7em",
+    "riscv64",
+    "riscv64-v",
+)
 
 
 # QEMU 7.2 aborts on vector conversions with a rounding mode of their own (decode_save_opc).
@@ -26,8 +32,13 @@ _ABORTS_ON_RVV = ("narrow-", "unary-f", "cast-f")
 
 
 def skip_aborting(cases: list[Case], target_name: str) -> list[Case]:
-    return [c for c in cases if target_name != "riscv64-v"
-            or not c.name.startswith(_ABORTS_ON_RVV) or c.name.endswith("-scalar")]
+    return [
+        c
+        for c in cases
+        if target_name != "riscv64-v"
+        or not c.name.startswith(_ABORTS_ON_RVV)
+        or c.name.endswith("-scalar")
+    ]
 
 
 def check_cases(cases: list[Case], target_name: str) -> None:
@@ -70,15 +81,17 @@ def test_operators(target: str, style: str) -> None:
 def test_hard_kernels(target: str) -> None:
     record = target_of(target)
     require_runner(record.arch)
-    cases = [c for c in HARD_KERNELS if not any(b.dtype.bytes > record.word_bytes
-                                                for b in c.kernel.buffers)]
+    cases = [
+        c
+        for c in HARD_KERNELS
+        if not any(b.dtype.bytes > record.word_bytes for b in c.kernel.buffers)
+    ]
     jobs, places = [], []
     for case in cases:
         arrays, params, where = class_buffers(case)
         jobs.append(make_job(case.kernel, arrays, params, record))
         places.append(where)
-    run_on(record.arch, link_image([compile_kernel(c.kernel, record) for c in cases], record),
-           jobs)
+    run_on(record.arch, link_image([compile_kernel(c.kernel, record) for c in cases], record), jobs)
     for case, job, where in zip(cases, jobs, places, strict=True):
         arrays = {n: np.frombuffer(bytes(d), np.uint8) for n, d in job.classes.items()}
         assert case.largest_error(results_of(case, arrays, where)) <= case.tolerance, case.name

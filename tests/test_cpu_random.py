@@ -21,15 +21,27 @@ F32, I32, U8, BOOL, INDEX = DType.F32, DType.I32, DType.U8, DType.BOOL, DType.IN
 COUNT = 40
 DTYPES = (F32, I32, U8, BOOL, INDEX)
 # Zeros' signs may differ after min and max, so nothing here tells them apart.
-BINARY = {F32: ["add", "sub", "mul", "min", "max"],
-          I32: ["add", "sub", "mul", "min", "max", "div", "floordiv", "floormod", "and", "xor"],
-          U8: ["add", "sub", "mul", "min", "max", "div", "floormod", "or"],
-          BOOL: ["and", "or", "xor"],
-          INDEX: ["add", "sub", "mul", "min", "max", "div", "floordiv", "floormod"]}
-UNARY = {F32: ["neg", "abs", "floor", "round", "trunc"], I32: ["neg", "abs", "bitnot"],
-         U8: ["bitnot"], BOOL: ["not"], INDEX: ["neg"]}
-CONSTANTS = {F32: [0.0, 1.5, -2.0, 1e30], I32: [0, 1, -3, 8, 2**31 - 1], U8: [0, 1, 7, 255],
-             BOOL: [False, True], INDEX: [0, 1, -5, 4, 13]}
+BINARY = {
+    F32: ["add", "sub", "mul", "min", "max"],
+    I32: ["add", "sub", "mul", "min", "max", "div", "floordiv", "floormod", "and", "xor"],
+    U8: ["add", "sub", "mul", "min", "max", "div", "floormod", "or"],
+    BOOL: ["and", "or", "xor"],
+    INDEX: ["add", "sub", "mul", "min", "max", "div", "floordiv", "floormod"],
+}
+UNARY = {
+    F32: ["neg", "abs", "floor", "round", "trunc"],
+    I32: ["neg", "abs", "bitnot"],
+    U8: ["bitnot"],
+    BOOL: ["not"],
+    INDEX: ["neg"],
+}
+CONSTANTS = {
+    F32: [0.0, 1.5, -2.0, 1e30],
+    I32: [0, 1, -3, 8, 2**31 - 1],
+    U8: [0, 1, 7, 255],
+    BOOL: [False, True],
+    INDEX: [0, 1, -5, 4, 13],
+}
 
 
 class Writer:
@@ -38,8 +50,11 @@ class Writer:
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
         self.b = KernelBuilder("drawn")
-        self.sources = {d: self.b.buffer(f"in_{d}", d, BufferClass.INPUTS, (COUNT,), (1,))
-                        for d in DTYPES if d is not INDEX}
+        self.sources = {
+            d: self.b.buffer(f"in_{d}", d, BufferClass.INPUTS, (COUNT,), (1,))
+            for d in DTYPES
+            if d is not INDEX
+        }
         self.results: list[Buffer] = []
         self.lets: list[Var] = []
         self.position: Expr
@@ -90,8 +105,9 @@ class Writer:
         if self.draw(st.booleans()):
             return load(self.sources[dtype], self.position)
         guard = op(self.one_of(["lt", "ge"]), self.position, self.draw(st.integers(0, COUNT)))
-        return load(self.sources[dtype], self.position, guard=guard,
-                    other=self.one_of(CONSTANTS[dtype]))
+        return load(
+            self.sources[dtype], self.position, guard=guard, other=self.one_of(CONSTANTS[dtype])
+        )
 
     def body(self, depth: int) -> list[Stmt]:
         known = len(self.lets)
@@ -105,8 +121,13 @@ class Writer:
                 self.lets.append(var)
             elif kind == "if" and depth:
                 condition = self.expression(BOOL, 2)
-                stmts.append(when(condition, self.body(depth - 1),
-                                  self.body(depth - 1) if self.draw(st.booleans()) else ()))
+                stmts.append(
+                    when(
+                        condition,
+                        self.body(depth - 1),
+                        self.body(depth - 1) if self.draw(st.booleans()) else (),
+                    )
+                )
             else:
                 stmts.append(self.store())
         del self.lets[known:]
@@ -131,9 +152,12 @@ def arrays_for(kernel: Kernel) -> dict[str, Any]:
     rng = np.random.default_rng(11)
     values = (rng.standard_normal(COUNT) * 50).astype(np.float32)
     values[:6] = [np.nan, np.inf, -np.inf, 0.0, 3e38, 0.49999997]
-    data = {"in_f32": values, "in_i32": rng.integers(-60, 60, COUNT).astype(np.int32),
-            "in_u8": rng.integers(0, 256, COUNT).astype(np.uint8),
-            "in_bool": rng.integers(0, 2, COUNT).astype(bool)}
+    data = {
+        "in_f32": values,
+        "in_i32": rng.integers(-60, 60, COUNT).astype(np.int32),
+        "in_u8": rng.integers(0, 256, COUNT).astype(np.uint8),
+        "in_bool": rng.integers(0, 2, COUNT).astype(bool),
+    }
     data["in_i32"][:4] = [0, -(2**31), 2**31 - 1, -1]
     for buffer in kernel.buffers:
         if buffer.is_written:
@@ -141,9 +165,16 @@ def arrays_for(kernel: Kernel) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=80, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
-                                 HealthCheck.large_base_example])
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
+)
 @given(st.data())
 def test_random_kernels(data: st.DataObject) -> None:
     kernel = Writer(data).kernel()

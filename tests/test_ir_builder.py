@@ -37,7 +37,8 @@ def test_operands_of_every_kind() -> None:
         "  %3 = add(%1, %2) : i32[2]\n"
         "  %4 = constant {value = i32[] <7>} : i32[]\n"
         "  %5 = minimum(%3, %4) : i32[2]\n"
-        "  return(%5)\n}\n")
+        "  return(%5)\n}\n"
+    )
 
 
 def test_attributes_as_people_write_them() -> None:
@@ -50,7 +51,11 @@ def test_attributes_as_people_write_them() -> None:
     module = b.module()
     verify(module)
     assert [str(v.type) for v in module.main.results] == [
-        "i32[N, 6]", "f32[N, 2, 3]", "f32[6, N]", "f32[2, N + 1]"]
+        "i32[N, 6]",
+        "f32[N, 2, 3]",
+        "f32[6, N]",
+        "f32[2, N + 1]",
+    ]
 
 
 def test_constants() -> None:
@@ -74,14 +79,20 @@ def test_several_results_and_blocks() -> None:
     def body(a: Value, c: Value) -> list[Value]:
         return [b.op("add", a, c), b.op("sub", a, c)]
 
-    total, difference = b.op("region", x, x, blocks=[b.block(["f32[3]"] * 2, body, ["a", "c"])],
-                             hint=["total", "difference"])
+    total, difference = b.op(
+        "region",
+        x,
+        x,
+        blocks=[b.block(["f32[3]"] * 2, body, ["a", "c"])],
+        hint=["total", "difference"],
+    )
     b.output("t", total)
     b.output("d", difference)
     module = b.module()
     verify(module)
     assert "%total, %difference = region(%x, %x) : f32[3], f32[3] ^(%a: f32[3], %c: f32[3]) {" in (
-        print_module(module))
+        print_module(module)
+    )
 
 
 def test_types() -> None:
@@ -90,21 +101,35 @@ def test_types() -> None:
     assert parse_type("i64[N]").dims == (symbol("N"),)
 
 
-@pytest.mark.parametrize(("build", "message"), [
-    (lambda b, x: b.input("x", "f32[]"), "there are two inputs named 'x'"),
-    (lambda b, x: [b.output("y", x), b.output("y", x)], "there are two outputs named 'y'"),
-    (lambda b, x: b.input("z", "f32[N"),
-     "line 1, column 6: expected ',', found the end of the text"),
-    (lambda b, x: b.input("z", "f32[N] f"),
-     "line 1, column 8: expected the end of the type, found 'f'"),
-    (lambda b, x: b.op("relux", x), "there is no op 'relux'; docs/ops.md lists them"),
-    (lambda b, x: b.op("relu", x, origin="n", slope=1.0),
-     "relu (node 'n'): unknown attribute 'slope', expected one of []"),
-    (lambda b, x: b.op("add", x, np.zeros(2, np.float32)),
-     "add: operands do not broadcast: shapes (3) and (2), dim -1 is 3 and 2"),
-    (lambda b, x: b.op("add", x, 2.0, np.float32(1)), "add: has 3 operands, expected at most 2"),
-    (lambda b, x: [b.module(), b.op("relu", x)], "function 'main' is finished"),
-])
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b, x: b.input("x", "f32[]"), "there are two inputs named 'x'"),
+        (lambda b, x: [b.output("y", x), b.output("y", x)], "there are two outputs named 'y'"),
+        (
+            lambda b, x: b.input("z", "f32[N"),
+            "line 1, column 6: expected ',', found the end of the text",
+        ),
+        (
+            lambda b, x: b.input("z", "f32[N] f"),
+            "line 1, column 8: expected the end of the type, found 'f'",
+        ),
+        (lambda b, x: b.op("relux", x), "there is no op 'relux'; docs/ops.md lists them"),
+        (
+            lambda b, x: b.op("relu", x, origin="n", slope=1.0),
+            "relu (node 'n'): unknown attribute 'slope', expected one of []",
+        ),
+        (
+            lambda b, x: b.op("add", x, np.zeros(2, np.float32)),
+            "add: operands do not broadcast: shapes (3) and (2), dim -1 is 3 and 2",
+        ),
+        (
+            lambda b, x: b.op("add", x, 2.0, np.float32(1)),
+            "add: has 3 operands, expected at most 2",
+        ),
+        (lambda b, x: [b.module(), b.op("relu", x)], "function 'main' is finished"),
+    ],
+)
 def test_refuses(build: Callable[[Builder, Value], Any], message: str) -> None:
     b = Builder()
     with pytest.raises(CompileError) as caught:

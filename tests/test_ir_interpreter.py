@@ -24,9 +24,11 @@ def function(text: str) -> Function:
     return parse_module(text).functions["f"]
 
 
-ADD = function('func @f(%x: f32[N, 3], %y: f32[M, 3]) -> ("sum", "shape") '
-               'assume [ N == M "rows differ" ] { %s = add(%x, %y) : f32[N, 3] '
-               "%d = shape_of(%s) : i64[2] return(%s, %d) }")
+ADD = function(
+    'func @f(%x: f32[N, 3], %y: f32[M, 3]) -> ("sum", "shape") '
+    'assume [ N == M "rows differ" ] { %s = add(%x, %y) : f32[N, 3] '
+    "%d = shape_of(%s) : i64[2] return(%s, %d) }"
+)
 
 
 def test_by_position_and_by_name() -> None:
@@ -38,8 +40,10 @@ def test_by_position_and_by_name() -> None:
 
 
 def test_symbols_in_types_and_attributes() -> None:
-    f = function('func @f(%x: f32[2*N + 1]) -> ("y") { %y = fill {shape = [N, max(N, 3)], '
-                 "value = f32[] <1.5>} : f32[N, max(N, 3)] return(%y) }")
+    f = function(
+        'func @f(%x: f32[2*N + 1]) -> ("y") { %y = fill {shape = [N, max(N, 3)], '
+        "value = f32[] <1.5>} : f32[N, max(N, 3)] return(%y) }"
+    )
     assert run(f, [np.zeros(9, F)])[0].shape == (4, 4)
     assert run(f, [np.zeros(3, F)])[0].shape == (1, 3)
 
@@ -63,18 +67,27 @@ def test_symbols_can_be_given() -> None:
     assert str(caught.value) == "input 'x' has shape (3), expected (N//2): dim 0 is 3, not 4 (N//2)"
 
 
-@pytest.mark.parametrize(("inputs", "message"), [
-    ([np.ones((2, 3), F)], "function 'f' has 2 inputs, 1 are given"),
-    ({"x": 0, "z": 0}, "there is no input 'z', expected 'x', 'y'"),
-    ({"x": 0}, "input 'y' is missing, expected 'x', 'y'"),
-    ([np.ones((2, 3), F), np.ones((2, 3))], "input 'y' is f64, expected f32"),
-    ([np.ones((2, 3), F), np.ones(3, F)],
-     "input 'y' has shape (3), expected (M, 3): it has 1 dims, not 2"),
-    ([np.ones((2, 3), F), np.ones((2, 4), F)],
-     "input 'y' has shape (2, 4), expected (M, 3): dim 1 is 4, not 3"),
-    ([np.ones((2, 3), F), np.ones((4, 3), F)],
-     "rows differ: N is 2, M is 4, they must be equal"),
-])
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([np.ones((2, 3), F)], "function 'f' has 2 inputs, 1 are given"),
+        ({"x": 0, "z": 0}, "there is no input 'z', expected 'x', 'y'"),
+        ({"x": 0}, "input 'y' is missing, expected 'x', 'y'"),
+        ([np.ones((2, 3), F), np.ones((2, 3))], "input 'y' is f64, expected f32"),
+        (
+            [np.ones((2, 3), F), np.ones(3, F)],
+            "input 'y' has shape (3), expected (M, 3): it has 1 dims, not 2",
+        ),
+        (
+            [np.ones((2, 3), F), np.ones((2, 4), F)],
+            "input 'y' has shape (2, 4), expected (M, 3): dim 1 is 4, not 3",
+        ),
+        (
+            [np.ones((2, 3), F), np.ones((4, 3), F)],
+            "rows differ: N is 2, M is 4, they must be equal",
+        ),
+    ],
+)
 def test_wrong_inputs(inputs: Any, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         run(ADD, inputs)
@@ -84,19 +97,23 @@ def test_wrong_inputs(inputs: Any, message: str) -> None:
 def test_no_whole_number_fits() -> None:
     f = function('func @f(%x: f32[2*N + 1]) -> ("x") { return(%x) }')
     for extent in (4, 0):
-        with pytest.raises(CompileError, match=rf"^input 'x' has shape \({extent}\), expected "
-                                               rf"\(2\*N \+ 1\): no N makes dim 0 \(2\*N \+ 1\) "
-                                               rf"{extent}$"):
+        with pytest.raises(
+            CompileError,
+            match=rf"^input 'x' has shape \({extent}\), expected "
+            rf"\(2\*N \+ 1\): no N makes dim 0 \(2\*N \+ 1\) "
+            rf"{extent}$",
+        ):
             run(f, [np.zeros(extent, F)])
 
 
 def test_regions_and_dispatches() -> None:
     module = parse_module(
-        'executable @twice[A, B](%x: f32[A, B]) { %y = add(%x, %x) : f32[A, B] return(%y) }\n'
+        "executable @twice[A, B](%x: f32[A, B]) { %y = add(%x, %x) : f32[A, B] return(%y) }\n"
         'func @main(%x: f32[N, 3]) -> ("y") {\n'
         "  %1 = region(%x) : f32[N, 3] ^(%a: f32[N, 3]) { %b = neg(%a) : f32[N, 3] yield(%b) }\n"
         "  %2 = dispatch(%1) {executable = @twice, dims = [N, 3]} : f32[N, 3]\n"
-        "  return(%2)\n}")
+        "  return(%2)\n}"
+    )
     (y,) = run(module.main, [np.ones((2, 3), F)], module=module)
     np.testing.assert_array_equal(y, np.full((2, 3), -2, F))
     with pytest.raises(InternalError, match="^no module is given to find the function in\n  %1 = "):
@@ -104,12 +121,15 @@ def test_regions_and_dispatches() -> None:
 
 
 def test_layouts_do_not_change_what_is_computed() -> None:
-    f = function('func @f(%x: f32[3, 2]) -> ("y") {\n'
-                 "  %1 = constant {value = f32[3, 2]{splits=0/4 order=0:1:2} "
-                 "<1.0, 3.0, 5.0, 0.0, 2.0, 4.0, 6.0, 0.0>} : f32[3, 2]{splits=0/4 order=0:1:2}\n"
-                 "  %2 = add(%x, %1) : f32[3, 2]\n  return(%2)\n}")
-    np.testing.assert_array_equal(run(f, [np.zeros((3, 2), F)])[0],
-                                  np.array([[1, 2], [3, 4], [5, 6]], F))
+    f = function(
+        'func @f(%x: f32[3, 2]) -> ("y") {\n'
+        "  %1 = constant {value = f32[3, 2]{splits=0/4 order=0:1:2} "
+        "<1.0, 3.0, 5.0, 0.0, 2.0, 4.0, 6.0, 0.0>} : f32[3, 2]{splits=0/4 order=0:1:2}\n"
+        "  %2 = add(%x, %1) : f32[3, 2]\n  return(%2)\n}"
+    )
+    np.testing.assert_array_equal(
+        run(f, [np.zeros((3, 2), F)])[0], np.array([[1, 2], [3, 4], [5, 6]], F)
+    )
 
 
 def broken(reference: Any) -> Module:
@@ -124,13 +144,20 @@ def broken(reference: Any) -> Module:
 
 def test_references_are_checked() -> None:
     for reference, message in (
-            (lambda call, inputs: [inputs[0][:2]],
-             "result 0 of neg is float32 of shape (2,), its type says f32[3]"),
-            (lambda call, inputs: [inputs[0].astype(int)],
-             "result 0 of neg is int64 of shape (3,), its type says f32[3]"),
-            (lambda call, inputs: 1 // 0,
-             "the reference of neg failed: integer division or modulo by zero"),
-            (None, "op neg has no reference semantics")):
+        (
+            lambda call, inputs: [inputs[0][:2]],
+            "result 0 of neg is float32 of shape (2,), its type says f32[3]",
+        ),
+        (
+            lambda call, inputs: [inputs[0].astype(int)],
+            "result 0 of neg is int64 of shape (3,), its type says f32[3]",
+        ),
+        (
+            lambda call, inputs: 1 // 0,
+            "the reference of neg failed: integer division or modulo by zero",
+        ),
+        (None, "op neg has no reference semantics"),
+    ):
         with pytest.raises(InternalError) as caught:
             run(broken(reference).main, [np.zeros(3, F)])
         assert str(caught.value) == f"{message}\n  %0 = neg(%x) : f32[3]"

@@ -76,8 +76,9 @@ def unknown_symbol(m: Module) -> None:
 
 
 def bad_layout(m: Module) -> None:
-    Rewriter(m.main).set_type(ops(m)[0].result, TensorType(DType.F32, (symbol("N"), 3),
-                                                           Layout(order=(0, 0))))
+    Rewriter(m.main).set_type(
+        ops(m)[0].result, TensorType(DType.F32, (symbol("N"), 3), Layout(order=(0, 0)))
+    )
 
 
 def missing_attribute(m: Module) -> None:
@@ -123,38 +124,71 @@ def name_clash(m: Module) -> None:
     function.block.args.append(Value(TensorType(DType.F32, ()), function.block, 1, "x"))
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    (unlink_order, "operand 0 is not defined before the op, in its block or one around it\n"
-                   "  %0 = relu(%1) : f32[N, 3]"),
-    (forget_use, "operand 0 does not list the op among its uses\n  %1 = relu(%0) : f32[N, 3]"),
-    (extra_use, "value 'x' lists a use that is not there"),
-    (no_terminator, "a block does not end with a terminator\n  %2 = region(%1) : f32[N, 3] "
-                    "^(%3: f32[N, 3]) {\n    %4 = neg(%3) : f32[N, 3]\n    yield(%4)\n  }"),
-    (wrong_terminator, "a block of a function ends with yield, expected return\n  yield(%2)"),
-    (early_terminator, "a terminator stands inside its block\n  return(%x)"),
-    (wrong_type, "result 0 has type f32[N, 4], the shape rule gives f32[N, 3]\n"
-                 "  %1 = relu(%0) : f32[N, 4]"),
-    (wrong_dtype, 'result 0 has type i32[N, 3], the shape rule gives f32[N, 3]\n'
-                  '  %0 = neg(%x) : i32[N, 3] @"first"'),
-    (unknown_symbol, "result 0 has type f32[N, 3], the shape rule gives f32[M, 3]\n"
-                     '  %0 = neg(%x) : f32[N, 3] @"first"'),
-    (bad_layout, "type f32[N, 3]{order=0:0} is wrong: order is not a permutation of 2 physical "
-                 'dims\n  %0 = neg(%x) : f32[N, 3]{order=0:0} @"first"'),
-    (missing_attribute, "cast: attribute 'to' is missing\n  %5 = cast(%x) : i32[N, 3]"),
-    (capture, "operand 0 is not defined before the op, in its block or one around it\n"
-              "  %4 = neg(%0) : f32[N, 3]"),
-    (region_result_type, "yielded value 0 has type f32[N, 3], the op has f32[3, 3]\n"
-                         "  %2 = region(%1) : f32[3, 3] ^(%3: f32[N, 3]) {\n"
-                         "    %4 = neg(%3) : f32[N, 3]\n    yield(%4)\n  }"),
-    (region_argument, "expected 1 of block argument, found 2\n"
-                      "  %2 = region(%1) : f32[N, 3] ^(%3: f32[N, 3], %4: f32[]) {\n"
-                      "    %5 = neg(%3) : f32[N, 3]\n    yield(%5)\n  }"),
-    (unassumed, "the op relies on N == M, which the function does not assume\n"
-                "  %5 = add(%x, %z) : f32[N, 3]"),
-    (lost_place, 'result 0 does not know its place\n  %0 = neg(%x) : f32[N, 3] @"first"'),
-    (names_twice, "has 1 results and 2 names for them\n  return(%2)"),
-    (name_clash, "two inputs are named 'x'"),
-])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            unlink_order,
+            "operand 0 is not defined before the op, in its block or one around it\n"
+            "  %0 = relu(%1) : f32[N, 3]",
+        ),
+        (forget_use, "operand 0 does not list the op among its uses\n  %1 = relu(%0) : f32[N, 3]"),
+        (extra_use, "value 'x' lists a use that is not there"),
+        (
+            no_terminator,
+            "a block does not end with a terminator\n  %2 = region(%1) : f32[N, 3] "
+            "^(%3: f32[N, 3]) {\n    %4 = neg(%3) : f32[N, 3]\n    yield(%4)\n  }",
+        ),
+        (wrong_terminator, "a block of a function ends with yield, expected return\n  yield(%2)"),
+        (early_terminator, "a terminator stands inside its block\n  return(%x)"),
+        (
+            wrong_type,
+            "result 0 has type f32[N, 4], the shape rule gives f32[N, 3]\n"
+            "  %1 = relu(%0) : f32[N, 4]",
+        ),
+        (
+            wrong_dtype,
+            "result 0 has type i32[N, 3], the shape rule gives f32[N, 3]\n"
+            '  %0 = neg(%x) : i32[N, 3] @"first"',
+        ),
+        (
+            unknown_symbol,
+            "result 0 has type f32[N, 3], the shape rule gives f32[M, 3]\n"
+            '  %0 = neg(%x) : f32[N, 3] @"first"',
+        ),
+        (
+            bad_layout,
+            "type f32[N, 3]{order=0:0} is wrong: order is not a permutation of 2 physical "
+            'dims\n  %0 = neg(%x) : f32[N, 3]{order=0:0} @"first"',
+        ),
+        (missing_attribute, "cast: attribute 'to' is missing\n  %5 = cast(%x) : i32[N, 3]"),
+        (
+            capture,
+            "operand 0 is not defined before the op, in its block or one around it\n"
+            "  %4 = neg(%0) : f32[N, 3]",
+        ),
+        (
+            region_result_type,
+            "yielded value 0 has type f32[N, 3], the op has f32[3, 3]\n"
+            "  %2 = region(%1) : f32[3, 3] ^(%3: f32[N, 3]) {\n"
+            "    %4 = neg(%3) : f32[N, 3]\n    yield(%4)\n  }",
+        ),
+        (
+            region_argument,
+            "expected 1 of block argument, found 2\n"
+            "  %2 = region(%1) : f32[N, 3] ^(%3: f32[N, 3], %4: f32[]) {\n"
+            "    %5 = neg(%3) : f32[N, 3]\n    yield(%5)\n  }",
+        ),
+        (
+            unassumed,
+            "the op relies on N == M, which the function does not assume\n"
+            "  %5 = add(%x, %z) : f32[N, 3]",
+        ),
+        (lost_place, 'result 0 does not know its place\n  %0 = neg(%x) : f32[N, 3] @"first"'),
+        (names_twice, "has 1 results and 2 names for them\n  return(%2)"),
+        (name_clash, "two inputs are named 'x'"),
+    ],
+)
 def test_finds(damage: Callable[[Module], None], message: str) -> None:
     m = module()
     verify(m)
@@ -175,27 +209,46 @@ def test_broken_links() -> None:
         verify(m)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ('func @f(%x: f32[N]) -> ("a") assume [ N == K "why" ] { return(%x) }',
-     "function 'f': assumption N == K has symbol K, which no input has"),
-    ('func @f(%x: f32[N]) -> ("a") assume [ N + 1 == N "why" ] { return(%x) }',
-     "function 'f': its assumptions contradict each other"),
-    ('func @f(%x: f32[3]) -> ("a") { %y = dispatch(%x) {executable = @g} : f32[3] return(%y) }',
-     "function 'f': the module has no function of that name\n"
-     "  %y = dispatch(%x) {executable = @g} : f32[3]"),
-    ('executable @g[N](%x: f32[N]) { return(%x) }\n'
-     'func @f(%x: f32[3]) -> ("a") { %y = dispatch(%x) {executable = @g} : f32[3] return(%y) }',
-     "function 'f': function 'g' has 1 dim parameters, 0 are given\n"
-     "  %y = dispatch(%x) {executable = @g} : f32[3]"),
-    ('executable @g[N](%x: f32[N]) { return(%x) }\nfunc @f(%x: f32[3]) -> ("a") '
-     '{ %y = dispatch(%x) {executable = @g, dims = [4]} : f32[3] return(%y) }',
-     "function 'f': input of 'g' 0 has type f32[4], the op has f32[3]\n"
-     "  %y = dispatch(%x) {executable = @g, dims = [4]} : f32[3]"),
-    ('func @f(%x: f32[3]) -> ("a", "a") { return(%x, %x) }',
-     "function 'f': two results are named 'a'"),
-    ('func @f(%x: f32[3]) -> ("a") { %y = region(%x) : f32[3] return(%y) }',
-     "function 'f': expected one block, found 0\n  %y = region(%x) : f32[3]"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'func @f(%x: f32[N]) -> ("a") assume [ N == K "why" ] { return(%x) }',
+            "function 'f': assumption N == K has symbol K, which no input has",
+        ),
+        (
+            'func @f(%x: f32[N]) -> ("a") assume [ N + 1 == N "why" ] { return(%x) }',
+            "function 'f': its assumptions contradict each other",
+        ),
+        (
+            'func @f(%x: f32[3]) -> ("a") '
+            "{ %y = dispatch(%x) {executable = @g} : f32[3] return(%y) }",
+            "function 'f': the module has no function of that name\n"
+            "  %y = dispatch(%x) {executable = @g} : f32[3]",
+        ),
+        (
+            "executable @g[N](%x: f32[N]) { return(%x) }\n"
+            'func @f(%x: f32[3]) -> ("a") '
+            "{ %y = dispatch(%x) {executable = @g} : f32[3] return(%y) }",
+            "function 'f': function 'g' has 1 dim parameters, 0 are given\n"
+            "  %y = dispatch(%x) {executable = @g} : f32[3]",
+        ),
+        (
+            'executable @g[N](%x: f32[N]) { return(%x) }\nfunc @f(%x: f32[3]) -> ("a") '
+            "{ %y = dispatch(%x) {executable = @g, dims = [4]} : f32[3] return(%y) }",
+            "function 'f': input of 'g' 0 has type f32[4], the op has f32[3]\n"
+            "  %y = dispatch(%x) {executable = @g, dims = [4]} : f32[3]",
+        ),
+        (
+            'func @f(%x: f32[3]) -> ("a", "a") { return(%x, %x) }',
+            "function 'f': two results are named 'a'",
+        ),
+        (
+            'func @f(%x: f32[3]) -> ("a") { %y = region(%x) : f32[3] return(%y) }',
+            "function 'f': expected one block, found 0\n  %y = region(%x) : f32[3]",
+        ),
+    ],
+)
 def test_users_text_gives_compile_errors(text: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         import_text(text)
@@ -208,18 +261,25 @@ def test_text_without_functions() -> None:
 
 
 def test_executables_take_renamed_dims() -> None:
-    text = ('executable @g[A, B](%x: f32[A, 3], %y: f32[B, 3]) {{\n'
-            '  %z = add(%x, %y) : f32[{}]\n  return(%z)\n}}')
+    text = (
+        "executable @g[A, B](%x: f32[A, 3], %y: f32[B, 3]) {{\n"
+        "  %z = add(%x, %y) : f32[{}]\n  return(%z)\n}}"
+    )
     verify(parse_module(text.format("A, 3")))
     verify(parse_module(text.format("B, 3")))
-    with pytest.raises(CompileError, match=r"expected type f32\[A, 3\] for result of add, "
-                                           r"found f32\[A, 4\]"):
+    with pytest.raises(
+        CompileError,
+        match=r"expected type f32\[A, 3\] for result of add, "
+        r"found f32\[A, 4\]",
+    ):
         parse_module(text.format("A, 4"))
 
 
 def test_equal_under_assumptions() -> None:
-    text = ('func @f(%x: f32[N], %y: f32[2*M]) -> ("z") assume [\n  N == 2*M "why",\n] {{\n'
-            '  %z = add(%x, %y) : f32[{}]\n  return(%z)\n}}')
+    text = (
+        'func @f(%x: f32[N], %y: f32[2*M]) -> ("z") assume [\n  N == 2*M "why",\n] {{\n'
+        "  %z = add(%x, %y) : f32[{}]\n  return(%z)\n}}"
+    )
     for dim in ("N", "2*M"):
         verify(parse_module(text.format(dim)))
     with pytest.raises(CompileError, match=r"found f32\[M\]"):
@@ -232,4 +292,3 @@ def test_one_function_can_be_checked_alone() -> None:
         verify(function, during="during a test")
     Rewriter(function).create(RETURN, [])
     verify(function)
-

@@ -73,8 +73,22 @@ def test_symbolic_grid_and_guards_never_touch_memory() -> None:
     g, v = b.var("g"), b.var("v")
     i = add(mul(g, 4), v)
     inside = op("lt", i, ix(N))
-    kernel = b.build(grid([(g, (N + 3) // 4, 0)], [vector(v, 4, [store(
-        y, i, value=add(load(x, i, guard=inside, other=7), f32(1)), guard=inside)])]))
+    kernel = b.build(
+        grid(
+            [(g, (N + 3) // 4, 0)],
+            [
+                vector(
+                    v,
+                    4,
+                    [
+                        store(
+                            y, i, value=add(load(x, i, guard=inside, other=7), f32(1)), guard=inside
+                        )
+                    ],
+                )
+            ],
+        )
+    )
     for size in (1, 3, 4, 9):
         values = np.arange(size, dtype=np.float32)
         assert np.array_equal(execute(kernel, values, check_races=True), values + 1)
@@ -90,15 +104,19 @@ def test_no_iterations() -> None:
 def test_out_of_bounds_is_named() -> None:
     b, x, y = builder()
     i = b.var("i")
-    fails(b.build((serial(i, 9, [store(y, ix(0), value=load(x, i))]),)),
-          "index 8 of dim 0 of x is outside 0..7")
+    fails(
+        b.build((serial(i, 9, [store(y, ix(0), value=load(x, i))]),)),
+        "index 8 of dim 0 of x is outside 0..7",
+    )
 
 
 def test_store_out_of_bounds_is_named() -> None:
     b, x, y = builder()
     i = b.var("i")
-    fails(b.build((vector(i, 8, [store(y, add(i, -1), value=load(x, i))]),)),
-          "index -1 of dim 0 of y is outside 0..7")
+    fails(
+        b.build((vector(i, 8, [store(y, add(i, -1), value=load(x, i))]),)),
+        "index -1 of dim 0 of y is outside 0..7",
+    )
 
 
 def test_class_buffer_too_small() -> None:
@@ -106,8 +124,9 @@ def test_class_buffer_too_small() -> None:
     i = b.var("i")
     kernel = b.build((vector(i, 8, [store(y, i, value=load(x, i))]),))
     arrays = {"inputs": np.zeros(40, np.uint8), "outputs": np.zeros(32, np.uint8)}
-    with pytest.raises(InternalError, match="an element of x at byte 40 lies outside its INPUTS "
-                                            "buffer of 40 bytes"):
+    with pytest.raises(
+        InternalError, match="an element of x at byte 40 lies outside its INPUTS buffer of 40 bytes"
+    ):
         run(kernel, arrays, {"x_offset": 12, "y_offset": 0, "N": 8})
     with pytest.raises(InternalError, match="offset 2 of buffer x is not aligned to 4"):
         run(kernel, arrays, {"x_offset": 2, "y_offset": 0, "N": 8})
@@ -136,21 +155,29 @@ def test_aliasing_across_iterations_is_a_race() -> None:
     kernel = b.build((parallel(i, 4, [store(target, i, value=load(source, i))]),))
 
     def shifted(offset: int) -> None:
-        run(kernel, {"arena": np.zeros(32, np.uint8)},
-            {"source_offset": 0, "target_offset": offset}, check_races=True)
+        run(
+            kernel,
+            {"arena": np.zeros(32, np.uint8)},
+            {"source_offset": 0, "target_offset": offset},
+            check_races=True,
+        )
 
     shifted(0)
     shifted(16)
-    with pytest.raises(InternalError, match="iterations 0 and 1 of parallel loop i are not "
-                                            "independent: both touch source"):
+    with pytest.raises(
+        InternalError,
+        match="iterations 0 and 1 of parallel loop i are not independent: both touch source",
+    ):
         shifted(4)
 
 
 def test_undefined_scratch() -> None:
     b, _, y = builder()
     s = b.scratch("s", F32, (2,))
-    fails(b.build((store(s, ix(0), value=f32(1)), store(y, ix(0), value=load(s, ix(1))))),
-          "s is read where nothing was stored")
+    fails(
+        b.build((store(s, ix(0), value=f32(1)), store(y, ix(0), value=load(s, ix(1))))),
+        "s is read where nothing was stored",
+    )
 
 
 def test_scratch_does_not_survive_a_workgroup() -> None:
@@ -165,8 +192,10 @@ def test_vector_iterations_share_register_scratch() -> None:
     b, x, y = builder()
     s = b.scratch("s", F32, ())
     v = b.var("v")
-    fails(b.build((vector(v, 8, [store(s, value=load(x, v)), store(y, v, value=load(s))]),)),
-          "iterations 0 and 7 of vector loop v are not independent: both touch s")
+    fails(
+        b.build((vector(v, 8, [store(s, value=load(x, v)), store(y, v, value=load(s))]),)),
+        "iterations 0 and 7 of vector loop v are not independent: both touch s",
+    )
 
 
 def test_parallel_iterations_have_scratch_to_themselves() -> None:
@@ -176,32 +205,42 @@ def test_parallel_iterations_have_scratch_to_themselves() -> None:
     body = parallel(i, 8, [store(s, value=load(x, i)), store(y, i, value=load(s))])
     kernel = b.build((body,))
     assert np.array_equal(execute(kernel, np.arange(8), check_races=True), np.arange(8))
-    fails(replace(kernel, body=(body, store(y, ix(0), value=load(s)))),
-          "s is read where nothing was stored")
+    fails(
+        replace(kernel, body=(body, store(y, ix(0), value=load(s)))),
+        "s is read where nothing was stored",
+    )
 
 
 def test_parallel_iterations_carry_nothing() -> None:
     b, x, y = builder()
     s = b.scratch("s", F32, ())
     i = b.var("i")
-    body = (store(s, value=f32(0)),
-            parallel(i, 8, [store(s, value=add(load(s), load(x, i))), store(y, i, value=load(s))]))
+    body = (
+        store(s, value=f32(0)),
+        parallel(i, 8, [store(s, value=add(load(s), load(x, i))), store(y, i, value=load(s))]),
+    )
     fails(b.build(body), "iterations 0 and 7 of parallel loop i are not independent: both touch s")
 
 
 def test_workgroups_may_not_meet() -> None:
     b, x, y = builder()
     g = b.var("g")
-    fails(b.build(grid([(g, 8, 0)], [store(y, op("floordiv", g, 2), value=load(x, g))])),
-          "iterations 0 and 1 of workgroup loop g are not independent: both touch y")
+    fails(
+        b.build(grid([(g, 8, 0)], [store(y, op("floordiv", g, 2), value=load(x, g))])),
+        "iterations 0 and 1 of workgroup loop g are not independent: both touch y",
+    )
 
 
 def test_lanes_keep_registers() -> None:
     b, x, y = builder()
     s = b.scratch("s", F32, ())
     v, w = b.var("v"), b.var("w")
-    kernel = b.build((lane(v, 8, [store(s, value=load(x, v))]),
-                      lane(w, 8, [store(y, w, value=mul(load(s), f32(2)))])))
+    kernel = b.build(
+        (
+            lane(v, 8, [store(s, value=load(x, v))]),
+            lane(w, 8, [store(y, w, value=mul(load(s), f32(2)))]),
+        )
+    )
     assert np.array_equal(execute(kernel, np.arange(8), check_races=True), np.arange(8) * 2)
 
 
@@ -209,10 +248,13 @@ def test_uniform_registers_reach_lanes_of_two_axes() -> None:
     b, x, y = builder()
     s, t = b.scratch("s", F32, ()), b.scratch("t", F32, ())
     v, w, p = (b.var(name) for name in "vwp")
-    kernel = b.build((
-        store(s, value=load(x, ix(3))),
-        lane(v, 2, [store(t, value=load(x, v))]),
-        lane(w, 4, [lane(p, 2, [store(y, add(mul(p, 4), w), value=add(load(s), load(t)))])], 1)))
+    kernel = b.build(
+        (
+            store(s, value=load(x, ix(3))),
+            lane(v, 2, [store(t, value=load(x, v))]),
+            lane(w, 4, [lane(p, 2, [store(y, add(mul(p, 4), w), value=add(load(s), load(t)))])], 1),
+        )
+    )
     verify(kernel)
     expected = np.repeat(np.arange(2), 4) + 3
     assert np.array_equal(execute(kernel, np.arange(8), check_races=True), expected)
@@ -226,9 +268,10 @@ def test_lanes_see_each_other_only_after_a_barrier() -> None:
     reverse = lane(w, 8, [store(y, w, value=load(s, add(mul(w, -1), 7)))])
     kernel = b.build((first, Barrier(), reverse))
     assert np.array_equal(execute(kernel, np.arange(8), check_races=True), np.arange(8)[::-1])
-    fails(replace(kernel, body=(first, reverse)),
-          "lanes 0 and 7 of a workgroup race: both touch s with no barrier between "
-          "(-1: all lanes)")
+    fails(
+        replace(kernel, body=(first, reverse)),
+        "lanes 0 and 7 of a workgroup race: both touch s with no barrier between (-1: all lanes)",
+    )
 
 
 def test_barriers_do_not_order_buffers() -> None:
@@ -237,21 +280,40 @@ def test_barriers_do_not_order_buffers() -> None:
     y = b.buffer("y", F32, BufferClass.OUTPUTS, (8,), (1,), is_written=True)
     v, w = b.var("v"), b.var("w")
     again = load(y, add(mul(w, -1), 7))
-    fails(b.build((lane(v, 8, [store(y, v, value=load(x, v))]), Barrier(),
-                   lane(w, 8, [store(y, w, value=again)]))),
-          "lanes 0 and 7 of a workgroup race: both touch y with no barrier between "
-          "(-1: all lanes)")
+    fails(
+        b.build(
+            (
+                lane(v, 8, [store(y, v, value=load(x, v))]),
+                Barrier(),
+                lane(w, 8, [store(y, w, value=again)]),
+            )
+        ),
+        "lanes 0 and 7 of a workgroup race: both touch y with no barrier between (-1: all lanes)",
+    )
 
 
 def test_lets_are_scoped_and_conditions_differ_by_iteration() -> None:
     b, x, y = builder()
     v, t = b.var("v"), b.var("t", F32)
-    kernel = b.build((vector(v, 8, [
-        let(t, mul(load(x, v), f32(3))),
-        when(op("lt", v, 3), [store(y, v, value=t)],
-             [when(op("ge", v, 6), [store(y, v, value=f32(-1))])])]),))
-    assert np.array_equal(execute(kernel, np.arange(8), check_races=True),
-                          [0, 3, 6, 0, 0, 0, -1, -1])
+    kernel = b.build(
+        (
+            vector(
+                v,
+                8,
+                [
+                    let(t, mul(load(x, v), f32(3))),
+                    when(
+                        op("lt", v, 3),
+                        [store(y, v, value=t)],
+                        [when(op("ge", v, 6), [store(y, v, value=f32(-1))])],
+                    ),
+                ],
+            ),
+        )
+    )
+    assert np.array_equal(
+        execute(kernel, np.arange(8), check_races=True), [0, 3, 6, 0, 0, 0, -1, -1]
+    )
 
 
 def _without_barrier(body: tuple[Stmt, ...], number: int) -> tuple[tuple[Stmt, ...], int]:
@@ -271,9 +333,11 @@ def _without_barrier(body: tuple[Stmt, ...], number: int) -> tuple[tuple[Stmt, .
     return tuple(result), met
 
 
-BARRIERS = [pytest.param(case, number, id=f"{case.name}-{number}")
-            for case in HARD_KERNELS
-            for number in range(_without_barrier(case.kernel.body, -1)[1])]
+BARRIERS = [
+    pytest.param(case, number, id=f"{case.name}-{number}")
+    for case in HARD_KERNELS
+    for number in range(_without_barrier(case.kernel.body, -1)[1])
+]
 
 
 @pytest.mark.parametrize(("case", "number"), BARRIERS)
@@ -292,10 +356,13 @@ def test_index_scratch_and_bool_memory() -> None:
     y = b.buffer("y", BOOL, BufferClass.OUTPUTS, (8,), (1,), is_written=True)
     best = b.scratch("best", INDEX, ())
     i, v = b.var("i"), b.var("v")
-    kernel = b.build((
-        store(best, value=ix(0)),
-        serial(i, 8, [when(op("gt", load(x, i), load(x, load(best))), [store(best, value=i)])]),
-        vector(v, 8, [store(y, v, value=op("eq", v, load(best)))])))
+    kernel = b.build(
+        (
+            store(best, value=ix(0)),
+            serial(i, 8, [when(op("gt", load(x, i), load(x, load(best))), [store(best, value=i)])]),
+            vector(v, 8, [store(y, v, value=op("eq", v, load(best)))]),
+        )
+    )
     verify(kernel)
     values = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.float32)
     outputs = np.full(8, 0xA5, np.uint8)

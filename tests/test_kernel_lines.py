@@ -24,12 +24,15 @@ TARGETS = ("x86-64-v3", "vulkan-1.1")
 pytestmark = pytest.mark.parametrize("target", TARGETS)
 
 
-def run_op(target: str, name: str, arrays: list[Array], wanted: list[int] | None = None,
-           **attrs: Any) -> list[Array]:
+def run_op(
+    target: str, name: str, arrays: list[Array], wanted: list[int] | None = None, **attrs: Any
+) -> list[Array]:
     """Results of one op compiled for a target; only those numbered `wanted` are read."""
     b = Builder()
-    operands = [b.input(f"x{n}", f"{_DTYPES[a.dtype.name]}[{', '.join(map(str, a.shape))}]")
-                for n, a in enumerate(arrays)]
+    operands = [
+        b.input(f"x{n}", f"{_DTYPES[a.dtype.name]}[{', '.join(map(str, a.shape))}]")
+        for n, a in enumerate(arrays)
+    ]
     made = b.op(name, *operands, **attrs)
     results = made if isinstance(made, tuple) else (made,)
     for number in wanted if wanted is not None else range(len(results)):
@@ -43,9 +46,12 @@ def run_op(target: str, name: str, arrays: list[Array], wanted: list[int] | None
     executable = module.functions[dispatch.attrs["executable"].name]  # type: ignore[union-attr]
     by_value = dict(zip(function.inputs, arrays, strict=True))
     return run_executable(
-        executable, targets.load(target), [by_value[v] for v in dispatch.operands], [],  # type: ignore[index]
-        lambda kernel, buffers, params: interpreter.run(kernel, buffers, params,
-                                                        check_races=True))
+        executable,
+        targets.load(target),
+        [by_value[v] for v in dispatch.operands],
+        [],  # type: ignore[index]
+        lambda kernel, buffers, params: interpreter.run(kernel, buffers, params, check_races=True),
+    )
 
 
 _DTYPES = {"float32": "f32", "int32": "i32"}
@@ -62,22 +68,25 @@ def _i(*values: int) -> Array:
 def test_the_last_of_several_updates_wins(target: str) -> None:
     (y,) = run_op(target, "scatter_elements", [_f(0, 0, 0), _i(1, 1, 1), _f(5, 6, 7)], axis=0)
     assert y.tolist() == [0, 7, 0]
-    (y,) = run_op(target, "scatter_nd", [_f(0, 0, 0), _i(2, 0, 2).reshape(3, 1), _f(5, 6, 7)],
-                  depth=1)
+    (y,) = run_op(
+        target, "scatter_nd", [_f(0, 0, 0), _i(2, 0, 2).reshape(3, 1), _f(5, 6, 7)], depth=1
+    )
     assert y.tolist() == [6, 0, 7]
 
 
 def test_updates_outside_are_left_out(target: str) -> None:
     (y,) = run_op(target, "scatter_elements", [_f(1, 2, 3), _i(3, -4, -1), _f(5, 6, 7)], axis=0)
     assert y.tolist() == [1, 2, 7]
-    (y,) = run_op(target, "scatter_nd", [_f(1, 2, 3), _i(3, -4, -3).reshape(3, 1), _f(5, 6, 7)],
-                  depth=1)
+    (y,) = run_op(
+        target, "scatter_nd", [_f(1, 2, 3), _i(3, -4, -3).reshape(3, 1), _f(5, 6, 7)], depth=1
+    )
     assert y.tolist() == [7, 2, 3]
 
 
 def test_repeated_sums_all_count(target: str) -> None:
-    (y,) = run_op(target, "scatter_elements", [_f(1, 1), _i(0, 0, 0), _f(2, 4, 8)], axis=0,
-                  reduction="add")
+    (y,) = run_op(
+        target, "scatter_elements", [_f(1, 1), _i(0, 0, 0), _f(2, 4, 8)], axis=0, reduction="add"
+    )
     assert y.tolist() == [15, 1]
 
 

@@ -37,24 +37,53 @@ def binary(op: str, a: float, b: float, dtype: DType) -> Any:
     return value.item()
 
 
-@pytest.mark.parametrize(("op", "a", "b", "expected"), [
-    ("div", 7, 2, 3), ("div", -7, 2, -3), ("div", 7, -2, -3), ("div", -7, -2, 3),
-    ("div", -6, 2, -3), ("div", 7, 0, 0), ("div", -7, 0, 0), ("div", -2**31, -1, -2**31),
-    ("floordiv", -7, 2, -4), ("floordiv", 7, -2, -4), ("floordiv", -7, -2, 3),
-    ("floormod", -7, 3, 2), ("floormod", 7, -3, -2), ("floormod", -6, 3, 0),
-    ("add", 2**31 - 1, 1, -2**31), ("sub", -2**31, 1, 2**31 - 1), ("mul", 2**30, 4, 0),
-    ("shr", -8, 1, -4), ("shl", 1, 31, -2**31), ("and", 12, 10, 8), ("or", 12, 10, 14),
-    ("xor", 12, 10, 6), ("min", -1, 1, -1), ("max", -1, 1, 1), ("lt", -1, 1, True),
-    ("ge", 1, 1, True), ("ne", 1, 1, False),
-])
+@pytest.mark.parametrize(
+    ("op", "a", "b", "expected"),
+    [
+        ("div", 7, 2, 3),
+        ("div", -7, 2, -3),
+        ("div", 7, -2, -3),
+        ("div", -7, -2, 3),
+        ("div", -6, 2, -3),
+        ("div", 7, 0, 0),
+        ("div", -7, 0, 0),
+        ("div", -(2**31), -1, -(2**31)),
+        ("floordiv", -7, 2, -4),
+        ("floordiv", 7, -2, -4),
+        ("floordiv", -7, -2, 3),
+        ("floormod", -7, 3, 2),
+        ("floormod", 7, -3, -2),
+        ("floormod", -6, 3, 0),
+        ("add", 2**31 - 1, 1, -(2**31)),
+        ("sub", -(2**31), 1, 2**31 - 1),
+        ("mul", 2**30, 4, 0),
+        ("shr", -8, 1, -4),
+        ("shl", 1, 31, -(2**31)),
+        ("and", 12, 10, 8),
+        ("or", 12, 10, 14),
+        ("xor", 12, 10, 6),
+        ("min", -1, 1, -1),
+        ("max", -1, 1, 1),
+        ("lt", -1, 1, True),
+        ("ge", 1, 1, True),
+        ("ne", 1, 1, False),
+    ],
+)
 def test_i32(op: str, a: int, b: int, expected: int) -> None:
     assert binary(op, a, b, I32) == expected
 
 
-@pytest.mark.parametrize(("op", "a", "b", "expected"), [
-    ("div", 250, 7, 35), ("shr", 0x80, 7, 1), ("add", 255, 1, 0), ("sub", 0, 1, 255),
-    ("mul", 16, 17, 16), ("div", 5, 0, 0),
-])
+@pytest.mark.parametrize(
+    ("op", "a", "b", "expected"),
+    [
+        ("div", 250, 7, 35),
+        ("shr", 0x80, 7, 1),
+        ("add", 255, 1, 0),
+        ("sub", 0, 1, 255),
+        ("mul", 16, 17, 16),
+        ("div", 5, 0, 0),
+    ],
+)
 def test_u8(op: str, a: int, b: int, expected: int) -> None:
     assert binary(op, a, b, U8) == expected
 
@@ -76,31 +105,64 @@ def test_nan_rules(dtype: DType) -> None:
     assert number(unary("isnan", Const(dtype, NAN))).item() is True
 
 
-@pytest.mark.parametrize(("op", "a", "expected"), [
-    ("round", 2.5, 2.0), ("round", 3.5, 4.0), ("round", -0.5, -0.0), ("trunc", -1.7, -1.0),
-    ("floor", -1.2, -2.0), ("ceil", -1.7, -1.0), ("neg", 0.0, -0.0), ("abs", -0.0, 0.0),
-    ("sqrt", 2.0, float(np.sqrt(np.float32(2)))), ("exp", 1.0, float(np.float32(math.e))),
-    ("erf", 0.5, float(np.float32(math.erf(0.5)))), ("sigmoid", 0.0, 0.5),
-    ("sigmoid", -200.0, 0.0), ("log", 0.0, -INF),
-])
+@pytest.mark.parametrize(
+    ("op", "a", "expected"),
+    [
+        ("round", 2.5, 2.0),
+        ("round", 3.5, 4.0),
+        ("round", -0.5, -0.0),
+        ("trunc", -1.7, -1.0),
+        ("floor", -1.2, -2.0),
+        ("ceil", -1.7, -1.0),
+        ("neg", 0.0, -0.0),
+        ("abs", -0.0, 0.0),
+        ("sqrt", 2.0, float(np.sqrt(np.float32(2)))),
+        ("exp", 1.0, float(np.float32(math.e))),
+        ("erf", 0.5, float(np.float32(math.erf(0.5)))),
+        ("sigmoid", 0.0, 0.5),
+        ("sigmoid", -200.0, 0.0),
+        ("log", 0.0, -INF),
+    ],
+)
 def test_unary(op: str, a: float, expected: float) -> None:
     value = number(unary(op, Const(F32, a)))
     assert value.dtype == np.float32
     assert repr(value.item()) == repr(expected)
 
 
-@pytest.mark.parametrize(("value", "source", "target", "expected"), [
-    (3.9, F32, I32, 3), (-3.9, F32, I32, -3), (NAN, F32, I32, 0), (INF, F32, I32, 2**31 - 1),
-    (-INF, F32, I32, -2**31), (3e9, F32, I32, 2**31 - 1), (-1.5, F32, U8, 0), (300.0, F32, U8, 255),
-    (-0.9, F32, U8, 0), (1e19, F32, I64, 2**63 - 1), (2.0**63, F64, U64, 2**63),
-    (1e20, F64, U64, 2**64 - 1), (65504.0, F16, I8, 127), (127.9, F32, I8, 127),
-    (300, I32, U8, 44), (-1, I32, U32, 2**32 - 1), (2**31, U32, I32, -2**31), (-1, I8, I64, -1),
-    (2, I32, DType.BOOL, True), (NAN, F32, DType.BOOL, True), (-0.0, F32, DType.BOOL, False),
-    (True, DType.BOOL, F32, 1.0), (16777217, I32, F32, 16777216.0),
-    (16777219, I32, F32, 16777220.0),
-    (2049, I32, F16, 2048.0), (2051, I64, F16, 2052.0), (-(2**40), I64, F16, -INF),
-    (1 + 2.0**-24 + 2.0**-40, F64, F32, 1 + 2.0**-23),
-])
+@pytest.mark.parametrize(
+    ("value", "source", "target", "expected"),
+    [
+        (3.9, F32, I32, 3),
+        (-3.9, F32, I32, -3),
+        (NAN, F32, I32, 0),
+        (INF, F32, I32, 2**31 - 1),
+        (-INF, F32, I32, -(2**31)),
+        (3e9, F32, I32, 2**31 - 1),
+        (-1.5, F32, U8, 0),
+        (300.0, F32, U8, 255),
+        (-0.9, F32, U8, 0),
+        (1e19, F32, I64, 2**63 - 1),
+        (2.0**63, F64, U64, 2**63),
+        (1e20, F64, U64, 2**64 - 1),
+        (65504.0, F16, I8, 127),
+        (127.9, F32, I8, 127),
+        (300, I32, U8, 44),
+        (-1, I32, U32, 2**32 - 1),
+        (2**31, U32, I32, -(2**31)),
+        (-1, I8, I64, -1),
+        (2, I32, DType.BOOL, True),
+        (NAN, F32, DType.BOOL, True),
+        (-0.0, F32, DType.BOOL, False),
+        (True, DType.BOOL, F32, 1.0),
+        (16777217, I32, F32, 16777216.0),
+        (16777219, I32, F32, 16777220.0),
+        (2049, I32, F16, 2048.0),
+        (2051, I64, F16, 2052.0),
+        (-(2**40), I64, F16, -INF),
+        (1 + 2.0**-24 + 2.0**-40, F64, F32, 1 + 2.0**-23),
+    ],
+)
 def test_casts(value: float, source: DType, target: DType, expected: float) -> None:
     result = number(Cast(Const(source, value), target))
     assert result.dtype == target.numpy
@@ -151,17 +213,22 @@ def test_fma_is_exact(dtype: Any, data: st.DataObject) -> None:
     # Near the product's negative, where cancellation shows what a second rounding would lose.
     count = int(np.iinfo(bits).max) + 1
     shifted = (int(product.view(bits)) + data.draw(st.integers(-4, 4))) % count
-    c = data.draw(st.sampled_from([np.array(shifted, bits).view(dtype),
-                                   np.array(data.draw(integers), bits).view(dtype)]))
+    c = data.draw(
+        st.sampled_from(
+            [np.array(shifted, bits).view(dtype), np.array(data.draw(integers), bits).view(dtype)]
+        )
+    )
     if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):
         return
     assert fma(a, b, c) == exact_fma(a, b, c)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.floats(allow_nan=False, allow_infinity=False),
-       st.floats(allow_nan=False, allow_infinity=False),
-       st.floats(allow_nan=False, allow_infinity=False))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
 def test_fma_of_doubles_is_exact(a: float, b: float, c: float) -> None:
     got = float(fma(np.array(a), np.array(b), np.array(c)))
     exact = Fraction(a) * Fraction(b) + Fraction(c)

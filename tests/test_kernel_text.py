@@ -28,8 +28,15 @@ from aot.kernels.ir import (
 from aot.kernels.text import to_text
 
 CASES = pytest.mark.parametrize("case", HARD_KERNELS, ids=lambda case: case.name)
-GOLDEN = ("gather-cpu", "gather-gpu", "softmax-cpu", "softmax-gpu", "lstm_step-cpu",
-          "attention-gpu", "winograd_output_2x2-cpu")
+GOLDEN = (
+    "gather-cpu",
+    "gather-gpu",
+    "softmax-cpu",
+    "softmax-gpu",
+    "lstm_step-cpu",
+    "attention-gpu",
+    "winograd_output_2x2-cpu",
+)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -51,10 +58,19 @@ def test_all_hard_kernels_differ() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def kernel(value: Callable[[KernelBuilder], Expr] | None = None, *, dtype: DType = F32,
-           strides: tuple[int, ...] = (1,), binding: BufferClass = BufferClass.OUTPUTS,
-           kind: LoopKind = LoopKind.SERIAL, axis: int = 0, extent: int = 4,
-           guard: bool = False, space: Space = Space.REGISTER, size: int = 4) -> Kernel:
+def kernel(
+    value: Callable[[KernelBuilder], Expr] | None = None,
+    *,
+    dtype: DType = F32,
+    strides: tuple[int, ...] = (1,),
+    binding: BufferClass = BufferClass.OUTPUTS,
+    kind: LoopKind = LoopKind.SERIAL,
+    axis: int = 0,
+    extent: int = 4,
+    guard: bool = False,
+    space: Space = Space.REGISTER,
+    size: int = 4,
+) -> Kernel:
     """A kernel of which every argument must show in the text."""
     b = KernelBuilder("k")
     target = b.buffer("y", dtype, binding, (8,), strides, is_written=True)
@@ -82,16 +98,18 @@ VALUES: list[tuple[str, Callable[[KernelBuilder], Expr]]] = [
     ("f32(size(N))", lambda b: Cast(Size(symbol("N")), F32)),
     ("exp(1.0:f32)", lambda b: unary("exp", f32(1))),
     ("pow(1.0:f32, 2.0:f32)", lambda b: op("pow", f32(1), f32(2))),
-    ("1.0:f32 - (2.0:f32 - 3.0:f32)",
-     lambda b: op("sub", f32(1), op("sub", f32(2), f32(3)))),
-    ("(1.0:f32 - 2.0:f32) - 3.0:f32",
-     lambda b: op("sub", op("sub", f32(1), f32(2)), f32(3))),
+    ("1.0:f32 - (2.0:f32 - 3.0:f32)", lambda b: op("sub", f32(1), op("sub", f32(2), f32(3)))),
+    ("(1.0:f32 - 2.0:f32) - 3.0:f32", lambda b: op("sub", op("sub", f32(1), f32(2)), f32(3))),
     ("fma(1.0:f32, 2.0:f32, 3.0:f32)", lambda b: Fma(f32(1), f32(2), f32(3), F32)),
-    ("(1:i32 < 2:i32) ? 1.0:f32 : 2.0:f32",
-     lambda b: Select(op("lt", Const(I32, 1), Const(I32, 2)), f32(1), f32(2), F32)),
+    (
+        "(1:i32 < 2:i32) ? 1.0:f32 : 2.0:f32",
+        lambda b: Select(op("lt", Const(I32, 1), Const(I32, 2)), f32(1), f32(2), F32),
+    ),
     ("s[0]", lambda b: load(b.scratches[0], ix(0))),
-    ("s[0] where true else 2.0:f32",
-     lambda b: load(b.scratches[0], ix(0), guard=Const(DType.BOOL, True), other=2)),
+    (
+        "s[0] where true else 2.0:f32",
+        lambda b: load(b.scratches[0], ix(0), guard=Const(DType.BOOL, True), other=2),
+    ),
 ]
 
 
@@ -103,11 +121,20 @@ def test_values(text: str, value: Callable[[KernelBuilder], Expr]) -> None:
 
 def test_every_attribute_shows() -> None:
     variants = [
-        kernel(), kernel(dtype=I32), kernel(strides=(2,)), kernel(binding=BufferClass.ARENA),
-        kernel(kind=LoopKind.PARALLEL), kernel(kind=LoopKind.LANE),
-        kernel(kind=LoopKind.LANE, axis=1), kernel(extent=5), kernel(guard=True),
-        kernel(space=Space.WORKGROUP), kernel(size=5), kernel(lambda b: f32(2)),
-        kernel(lambda b: Cast(Const(I32, 1), F32)), replace(kernel(), name="other"),
+        kernel(),
+        kernel(dtype=I32),
+        kernel(strides=(2,)),
+        kernel(binding=BufferClass.ARENA),
+        kernel(kind=LoopKind.PARALLEL),
+        kernel(kind=LoopKind.LANE),
+        kernel(kind=LoopKind.LANE, axis=1),
+        kernel(extent=5),
+        kernel(guard=True),
+        kernel(space=Space.WORKGROUP),
+        kernel(size=5),
+        kernel(lambda b: f32(2)),
+        kernel(lambda b: Cast(Const(I32, 1), F32)),
+        replace(kernel(), name="other"),
         replace(kernel(), params=(*kernel().params, Param("n", INDEX))),
         replace(kernel(), params=(*kernel().params, Param("n", I32))),
     ]
@@ -142,12 +169,23 @@ def test_statements_of_every_kind() -> None:
     b = KernelBuilder("all")
     y = b.buffer("y", F32, BufferClass.OUTPUTS, (8,), (1,), is_written=True)
     v, w, t = b.var("v"), b.var("w"), b.var("t", F32)
-    made = b.build((
-        lane(v, 8, [Let(t, f32(2)),
-                    If(op("lt", v, 3), (store(y, v, value=t),), (store(y, v, value=f32(0)),))]),
-        Barrier(),
-        serial(w, symbol("N"), [vector(b.var("u"), 2, [])])))
-    assert to_text(made) == """\
+    made = b.build(
+        (
+            lane(
+                v,
+                8,
+                [
+                    Let(t, f32(2)),
+                    If(op("lt", v, 3), (store(y, v, value=t),), (store(y, v, value=f32(0)),)),
+                ],
+            ),
+            Barrier(),
+            serial(w, symbol("N"), [vector(b.var("u"), 2, [])]),
+        )
+    )
+    assert (
+        to_text(made)
+        == """\
 kernel all(y_offset: index) {
   buffer y: f32[8] strides [1] in outputs at y_offset written
   for v in 0..8 lane(0) {
@@ -165,3 +203,4 @@ kernel all(y_offset: index) {
   }
 }
 """
+    )

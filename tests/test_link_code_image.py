@@ -23,13 +23,13 @@ BODIES = {
     "one": "ret void",
     "store": "store float 1.5, ptr %d\n ret void",
     "constants": "store <4 x float> <float 1.0, float 2.0, float 3.0, float 4.0>, ptr %d, align 4\n"
-                 " ret void",
+    " ret void",
     "other": "store <4 x float> <float 1.0, float 2.0, float 3.0, float 5.0>, ptr %d, align 4\n"
-             " ret void",
+    " ret void",
     "both": "store <4 x float> <float 1.0, float 2.0, float 3.0, float 4.0>, ptr %d, align 4\n"
-            " %p = getelementptr i8, ptr %d, i32 16\n"
-            " store <4 x float> <float 1.0, float 2.0, float 3.0, float 5.0>, ptr %p, align 4\n"
-            " ret void",
+    " %p = getelementptr i8, ptr %d, i32 16\n"
+    " store <4 x float> <float 1.0, float 2.0, float 3.0, float 5.0>, ptr %p, align 4\n"
+    " ret void",
 }
 
 
@@ -40,16 +40,20 @@ def build(target_name: str, body: str, more: str = "", name: str = "kernel") -> 
     llvm.initialize_all_asmprinters()
     features = ",".join([*(f"+{f}" for f in target.features), *target.options])
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=features, reloc="pic", codemodel="small", abiname=target.abi)
-    text = (f'source_filename = "made"\ntarget triple = "{target.triple}"\n{more}\n'
-            f"define void @{name}(ptr %d, i32 %x, i32 %y, i32 %z) nounwind {{\n {body}\n}}\n")
+        cpu=target.cpu, features=features, reloc="pic", codemodel="small", abiname=target.abi
+    )
+    text = (
+        f'source_filename = "made"\ntarget triple = "{target.triple}"\n{more}\n'
+        f"define void @{name}(ptr %d, i32 %x, i32 %y, i32 %z) nounwind {{\n {body}\n}}\n"
+    )
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
 
 
 def test_equal_functions_and_constants_are_kept_once() -> None:
     target = target_of("x86-64-v2")
-    objects = [build("x86-64-v2", BODIES[n])
-               for n in ("constants", "other", "constants", "both", "one")]
+    objects = [
+        build("x86-64-v2", BODIES[n]) for n in ("constants", "other", "constants", "both", "one")
+    ]
     image = link_image(objects, target)
     assert image.functions_met == 5 and image.functions_kept == 4
     assert image.entries[0] == image.entries[2]
@@ -93,19 +97,27 @@ def test_linked_code_runs_at_any_place_in_the_image(name: str) -> None:
 
 # What is refused ----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("target", ["x86-64-v2", "aarch64-generic", "armv7-neon", "thumbv7em",
-                                    "riscv64"])
+
+@pytest.mark.parametrize(
+    "target", ["x86-64-v2", "aarch64-generic", "armv7-neon", "thumbv7em", "riscv64"]
+)
 def test_a_call_out_is_refused(target: str) -> None:
-    made = build(target, "call void @memset(ptr %d, i32 0)\n ret void",
-                 "declare void @memset(ptr, i32)")
-    with pytest.raises(InternalError, match="made: 'memset' is not defined: generated code may "
-                                            "call and use nothing outside its object"):
+    made = build(
+        target, "call void @memset(ptr %d, i32 0)\n ret void", "declare void @memset(ptr, i32)"
+    )
+    with pytest.raises(
+        InternalError,
+        match="made: 'memset' is not defined: generated code may "
+        "call and use nothing outside its object",
+    ):
         link_image([made], target_of(target))
 
 
 def test_a_library_call_of_llvms_own_is_refused() -> None:
-    made = build("thumbv7em", "%a = load double, ptr %d\n %b = fmul double %a, %a\n"
-                              " store double %b, ptr %d\n ret void")
+    made = build(
+        "thumbv7em",
+        "%a = load double, ptr %d\n %b = fmul double %a, %a\n store double %b, ptr %d\n ret void",
+    )
     with pytest.raises(InternalError, match="made: '__aeabi_dmul' is not defined"):
         link_image([made], target_of("thumbv7em"))
 
@@ -113,16 +125,27 @@ def test_a_library_call_of_llvms_own_is_refused() -> None:
 def test_other_contents_are_refused() -> None:
     target = target_of("x86-64-v2")
     for body, more, message in (
-            ("store i32 1, ptr @g\n ret void", "@g = internal global i32 5",
-             r"made: section \.data is writable"),
-            ("store i32 1, ptr @g\n ret void", "@g = internal global i32 0",
-             r"made: section \.bss is writable"),
-            ("store ptr @t, ptr %d\n ret void",
-             "@t = internal constant [2 x ptr] [ptr @t, ptr @t]",
-             r"made: section \.data\.rel\.ro is writable|made: constants in .* need relocation"),
-            ("call void @f()\n ret void",
-             'define internal void @f() noinline section ".text.f" { ret void }',
-             r"made: code outside the entry's section, in \.text\.f")):
+        (
+            "store i32 1, ptr @g\n ret void",
+            "@g = internal global i32 5",
+            r"made: section \.data is writable",
+        ),
+        (
+            "store i32 1, ptr @g\n ret void",
+            "@g = internal global i32 0",
+            r"made: section \.bss is writable",
+        ),
+        (
+            "store ptr @t, ptr %d\n ret void",
+            "@t = internal constant [2 x ptr] [ptr @t, ptr @t]",
+            r"made: section \.data\.rel\.ro is writable|made: constants in .* need relocation",
+        ),
+        (
+            "call void @f()\n ret void",
+            'define internal void @f() noinline section ".text.f" { ret void }',
+            r"made: code outside the entry's section, in \.text\.f",
+        ),
+    ):
         with pytest.raises(InternalError, match=message):
             link_image([build("x86-64-v2", body, more)], target)
 
@@ -133,8 +156,9 @@ def test_the_entry_must_be_there() -> None:
 
 
 def test_another_machine_is_refused() -> None:
-    with pytest.raises(InternalError, match="made: object is for aarch64, target x86-64-v2 needs "
-                                            "x86_64"):
+    with pytest.raises(
+        InternalError, match="made: object is for aarch64, target x86-64-v2 needs x86_64"
+    ):
         link_image([build("aarch64-generic", "ret void")], target_of("x86-64-v2"))
     with pytest.raises(InternalError, match="target vulkan-1.1: there is no linker for arch none"):
         link_image([], target_of("vulkan-1.1"))
@@ -144,12 +168,18 @@ def test_an_unknown_relocation_is_refused() -> None:
     made = bytearray(build("x86-64-v2", BODIES["constants"]))
     # The type is the low half of r_info: make R_X86_64_PC32 (2) an R_X86_64_GOTPCREL (9).
     record = struct.pack("<I", 2)
-    places = [i for i in range(8, len(made) - 16, 8) if made[i : i + 4] == record
-              and struct.unpack_from("<q", made, i + 8)[0] == -4]
+    places = [
+        i
+        for i in range(8, len(made) - 16, 8)
+        if made[i : i + 4] == record and struct.unpack_from("<q", made, i + 8)[0] == -4
+    ]
     assert len(places) == 1
     struct.pack_into("<I", made, places[0], 9)
-    with pytest.raises(InternalError, match=r"made: relocation type 9 of x86_64 at 0x\w+ to "
-                                            r"'\.LCPI0_0' is not known"):
+    with pytest.raises(
+        InternalError,
+        match=r"made: relocation type 9 of x86_64 at 0x\w+ to "
+        r"'\.LCPI0_0' is not known",
+    ):
         link_image([bytes(made)], target_of("x86-64-v2"))
 
 
@@ -169,52 +199,57 @@ def test_broken_objects_are_refused() -> None:
 
 # Relocations by themselves: the encodings' own numbers --------------------------------------------
 
+
 def applied(kind: Kind, code: bytes, place: int, target: int) -> bytes:
     image = bytearray(place) + bytearray(code)
     kind.apply(image, place, target)
     return bytes(image[place:])
 
 
-@pytest.mark.parametrize(("kind", "before", "place", "target", "after"), [
-    # movups xmm0, [rip + ?]: the distance counts from the place; the addend held the -4.
-    (X86_64[2], "00000000", 16, 0x110 - 4, "fc000000"),
-    (X86_64[2], "00000000", 0x200, 0x100, "00ffffff"),
-    # adrp x0, page 2 from page 0; adrp x3, page -1.
-    (AARCH64[275], "00000090", 0x10, 0x2abc, "000000d0"),
-    (AARCH64[275], "03000090", 0x1010, 0xfff, "e3fffff0"),
-    # ldr q0, [x0, #0xab0]; add x0, x0, #0xabc
-    (AARCH64[299], "0000c03d", 0x10, 0x2ab0, "00acc23d"),
-    (AARCH64[277], "00000091", 0x10, 0x2abc, "00f02a91"),
-    (AARCH64[283], "00000094", 0x10, 0x20, "04000094"),
-    # auipc a0: the low part is signed, so 0x1800 rounds up to 2 pages.
-    (RISCV[23], "17050000", 0, 0x1800, "17250000"),
-    (RISCV[23], "17050000", 0, 0x17ff, "17150000"),
-    # flw fa0, ?(a0) and fsw fa0, ?(a0), given the distance from the partner.
-    (RISCV[24], "07250500", 0, 0x1804, "07254580"),
-    (RISCV[25], "2720a500", 0, 0x1804, "2722a580"),
-    (ARM[3], "00000000", 0x20, 0x10, "f0ffffff"),
-    # bl -> 8 bytes on (the addend held the pipeline's -8).
-    (ARM[28], "feffffeb", 0x10, 0x18 - 8, "000000eb"),
-    # movw r0, movt r0
-    (ARM[45], "000000e3", 0, 0x1234, "340201e3"),
-    (ARM[46], "000040e3", 0, 0x12345678, "340241e3"),
-    (ARM[49], "40f20000", 0, 0x1234, "41f23420"),
-    (ARM[50], "c0f20000", 0, 0x12345678, "c1f23420"),
-    # bl in Thumb: 0x100 - 4 on, and backwards
-    (ARM[10], "fff7feff", 0, 0x100 - 4, "00f07ef8"),
-    (ARM[10], "fff7feff", 0x100, 0 - 4, "fff77eff"),
-])
+@pytest.mark.parametrize(
+    ("kind", "before", "place", "target", "after"),
+    [
+        # movups xmm0, [rip + ?]: the distance counts from the place; the addend held the -4.
+        (X86_64[2], "00000000", 16, 0x110 - 4, "fc000000"),
+        (X86_64[2], "00000000", 0x200, 0x100, "00ffffff"),
+        # adrp x0, page 2 from page 0; adrp x3, page -1.
+        (AARCH64[275], "00000090", 0x10, 0x2ABC, "000000d0"),
+        (AARCH64[275], "03000090", 0x1010, 0xFFF, "e3fffff0"),
+        # ldr q0, [x0, #0xab0]; add x0, x0, #0xabc
+        (AARCH64[299], "0000c03d", 0x10, 0x2AB0, "00acc23d"),
+        (AARCH64[277], "00000091", 0x10, 0x2ABC, "00f02a91"),
+        (AARCH64[283], "00000094", 0x10, 0x20, "04000094"),
+        # auipc a0: the low part is signed, so 0x1800 rounds up to 2 pages.
+        (RISCV[23], "17050000", 0, 0x1800, "17250000"),
+        (RISCV[23], "17050000", 0, 0x17FF, "17150000"),
+        # flw fa0, ?(a0) and fsw fa0, ?(a0), given the distance from the partner.
+        (RISCV[24], "07250500", 0, 0x1804, "07254580"),
+        (RISCV[25], "2720a500", 0, 0x1804, "2722a580"),
+        (ARM[3], "00000000", 0x20, 0x10, "f0ffffff"),
+        # bl -> 8 bytes on (the addend held the pipeline's -8).
+        (ARM[28], "feffffeb", 0x10, 0x18 - 8, "000000eb"),
+        # movw r0, movt r0
+        (ARM[45], "000000e3", 0, 0x1234, "340201e3"),
+        (ARM[46], "000040e3", 0, 0x12345678, "340241e3"),
+        (ARM[49], "40f20000", 0, 0x1234, "41f23420"),
+        (ARM[50], "c0f20000", 0, 0x12345678, "c1f23420"),
+        # bl in Thumb: 0x100 - 4 on, and backwards
+        (ARM[10], "fff7feff", 0, 0x100 - 4, "00f07ef8"),
+        (ARM[10], "fff7feff", 0x100, 0 - 4, "fff77eff"),
+    ],
+)
 def test_encodings(kind: Kind, before: str, place: int, target: int, after: str) -> None:
     assert applied(kind, bytes.fromhex(before), place, target).hex() == after
 
 
 def test_addends_read_back_what_was_written() -> None:
     for kind, code, values in (
-            (ARM[3], "00000000", (0, 5, -7, 2**31 - 1)),
-            (ARM[28], "000000eb", (0, 4, -8, 2**25 - 4, -(2**25))),
-            (ARM[10], "00f000f8", (0, 2, -4, 2**24 - 2, -(2**24))),
-            (ARM[45], "000000e3", (0, 1, 0x7FFF, -1, -0x8000)),
-            (ARM[49], "40f20000", (0, 1, 0x7FFF, -1, -0x8000))):
+        (ARM[3], "00000000", (0, 5, -7, 2**31 - 1)),
+        (ARM[28], "000000eb", (0, 4, -8, 2**25 - 4, -(2**25))),
+        (ARM[10], "00f000f8", (0, 2, -4, 2**24 - 2, -(2**24))),
+        (ARM[45], "000000e3", (0, 1, 0x7FFF, -1, -0x8000)),
+        (ARM[49], "40f20000", (0, 1, 0x7FFF, -1, -0x8000)),
+    ):
         assert kind.addend is not None
         for value in values:
             written = applied(kind, bytes.fromhex(code), 0, value)
@@ -222,8 +257,14 @@ def test_addends_read_back_what_was_written() -> None:
 
 
 def test_distances_out_of_reach_are_refused() -> None:
-    for kind, target in ((X86_64[2], 2**31 + 100), (AARCH64[283], 2**28), (AARCH64[283], 6),
-                         (ARM[28], 2**26), (ARM[10], 2**25), (RISCV[23], 2**32),
-                         (AARCH64[299], 0x2ab8)):
+    for kind, target in (
+        (X86_64[2], 2**31 + 100),
+        (AARCH64[283], 2**28),
+        (AARCH64[283], 6),
+        (ARM[28], 2**26),
+        (ARM[10], 2**25),
+        (RISCV[23], 2**32),
+        (AARCH64[299], 0x2AB8),
+    ):
         with pytest.raises(InternalError):
             applied(kind, bytes(8), 0, target)

@@ -54,7 +54,11 @@ def exact(name: str, x: Array) -> Array:
 
 
 _DOUBLE: dict[str, Any] = {
-    "exp": np.exp, "log": np.log, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
     "erf": lambda x: np.fromiter(map(math.erf, x), np.float64, len(x)),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
 }
@@ -77,18 +81,60 @@ def turning_points() -> Array:
     # Among all of float32 these come nearest to a multiple of pi/2 for their size.
     hardest = np.array([16367173.0 * 2.0**72, 1.4020653e22, 1.2020553e24, 6.1e7, 710.0])
     middles = np.sqrt(0.5) * 2.0 ** np.arange(-126, 128)
-    ends = np.array([1.0, 0.875, 9.2, 9.011, 1.0625, 4.0, 3.92, 88.72283, 88.72284, 87.33654,
-                     103.97208, 104.0, 89.0, np.inf, 12582912.0, 0.0])
+    ends = np.array(
+        [
+            1.0,
+            0.875,
+            9.2,
+            9.011,
+            1.0625,
+            4.0,
+            3.92,
+            88.72283,
+            88.72284,
+            87.33654,
+            103.97208,
+            104.0,
+            89.0,
+            np.inf,
+            12582912.0,
+            0.0,
+        ]
+    )
     # Errors are largest just inside the ends of a polynomial's range.
     beside = [end * np.linspace(0.97, 1.03, 20_001) for end in (0.875, 1.0625, 0.3466, 1.4142)]
     # The largest errors that a run of the sweep found.
-    worst_known = from_bits([0x426D0F20, 0xC2A2D5FD, 0x3FB35101, 0x3F61A1F0, 0x3F651C5C, 0x3F81BC0E,
-                             0x3F864C57, 0xC085088D, 0x6D846116, 0x5C5833ED, 0x4501D605])
-    return np.concatenate([
-        worst_known, np.concatenate(beside).astype(np.float32), around(exponents), denormals,
-        -denormals, around(np.abs(natural)), around(octants),
-        around(hardest), around(middles), around(ends), from_bits([0x7FC00000, 0xFFC00001]),
-        from_bits([0x7F800001])])
+    worst_known = from_bits(
+        [
+            0x426D0F20,
+            0xC2A2D5FD,
+            0x3FB35101,
+            0x3F61A1F0,
+            0x3F651C5C,
+            0x3F81BC0E,
+            0x3F864C57,
+            0xC085088D,
+            0x6D846116,
+            0x5C5833ED,
+            0x4501D605,
+        ]
+    )
+    return np.concatenate(
+        [
+            worst_known,
+            np.concatenate(beside).astype(np.float32),
+            around(exponents),
+            denormals,
+            -denormals,
+            around(np.abs(natural)),
+            around(octants),
+            around(hardest),
+            around(middles),
+            around(ends),
+            from_bits([0x7FC00000, 0xFFC00001]),
+            from_bits([0x7F800001]),
+        ]
+    )
 
 
 TURNING = turning_points()
@@ -124,21 +170,58 @@ def test_bound_everywhere(name: str, fused: bool) -> None:
 
 INF, NAN = math.inf, math.nan
 EXACT: list[tuple[str, float, float]] = [
-    ("exp", 0.0, 1.0), ("exp", -0.0, 1.0), ("exp", INF, INF), ("exp", -INF, 0.0),
-    ("exp", 88.73, INF), ("exp", -103.97, 2.0**-149), ("exp", -104.0, 0.0), ("exp", 1e30, INF),
-    ("exp", -1e30, 0.0), ("exp", 1e-40, 1.0), ("exp", NAN, NAN),
-    ("log", 1.0, 0.0), ("log", 0.0, -INF), ("log", -0.0, -INF), ("log", INF, INF),
-    ("log", -1.0, NAN), ("log", -INF, NAN), ("log", -1e-40, NAN), ("log", NAN, NAN),
-    ("tanh", 0.0, 0.0), ("tanh", -0.0, -0.0), ("tanh", INF, 1.0), ("tanh", -INF, -1.0),
-    ("tanh", 2.0**-149, 2.0**-149), ("tanh", -20.0, -1.0), ("tanh", NAN, NAN),
-    ("erf", 0.0, 0.0), ("erf", -0.0, -0.0), ("erf", INF, 1.0), ("erf", -INF, -1.0),
-    ("erf", 4.0, 1.0), ("erf", 2.0**-149, 2.0**-149), ("erf", NAN, NAN),
-    ("sigmoid", 0.0, 0.5), ("sigmoid", INF, 1.0), ("sigmoid", -INF, 0.0),
-    ("sigmoid", -103.97, 2.0**-149), ("sigmoid", -200.0, 0.0), ("sigmoid", 40.0, 1.0),
+    ("exp", 0.0, 1.0),
+    ("exp", -0.0, 1.0),
+    ("exp", INF, INF),
+    ("exp", -INF, 0.0),
+    ("exp", 88.73, INF),
+    ("exp", -103.97, 2.0**-149),
+    ("exp", -104.0, 0.0),
+    ("exp", 1e30, INF),
+    ("exp", -1e30, 0.0),
+    ("exp", 1e-40, 1.0),
+    ("exp", NAN, NAN),
+    ("log", 1.0, 0.0),
+    ("log", 0.0, -INF),
+    ("log", -0.0, -INF),
+    ("log", INF, INF),
+    ("log", -1.0, NAN),
+    ("log", -INF, NAN),
+    ("log", -1e-40, NAN),
+    ("log", NAN, NAN),
+    ("tanh", 0.0, 0.0),
+    ("tanh", -0.0, -0.0),
+    ("tanh", INF, 1.0),
+    ("tanh", -INF, -1.0),
+    ("tanh", 2.0**-149, 2.0**-149),
+    ("tanh", -20.0, -1.0),
+    ("tanh", NAN, NAN),
+    ("erf", 0.0, 0.0),
+    ("erf", -0.0, -0.0),
+    ("erf", INF, 1.0),
+    ("erf", -INF, -1.0),
+    ("erf", 4.0, 1.0),
+    ("erf", 2.0**-149, 2.0**-149),
+    ("erf", NAN, NAN),
+    ("sigmoid", 0.0, 0.5),
+    ("sigmoid", INF, 1.0),
+    ("sigmoid", -INF, 0.0),
+    ("sigmoid", -103.97, 2.0**-149),
+    ("sigmoid", -200.0, 0.0),
+    ("sigmoid", 40.0, 1.0),
     ("sigmoid", NAN, NAN),
-    ("sin", 0.0, 0.0), ("sin", -0.0, -0.0), ("sin", 2.0**-149, 2.0**-149), ("sin", INF, NAN),
-    ("sin", -INF, NAN), ("sin", NAN, NAN), ("cos", 0.0, 1.0), ("cos", -0.0, 1.0),
-    ("cos", 2.0**-149, 1.0), ("cos", INF, NAN), ("cos", -INF, NAN), ("cos", NAN, NAN),
+    ("sin", 0.0, 0.0),
+    ("sin", -0.0, -0.0),
+    ("sin", 2.0**-149, 2.0**-149),
+    ("sin", INF, NAN),
+    ("sin", -INF, NAN),
+    ("sin", NAN, NAN),
+    ("cos", 0.0, 1.0),
+    ("cos", -0.0, 1.0),
+    ("cos", 2.0**-149, 1.0),
+    ("cos", INF, NAN),
+    ("cos", -INF, NAN),
+    ("cos", NAN, NAN),
 ]
 
 
@@ -176,8 +259,36 @@ def pow_errors(x: Array, y: Array, fused: bool) -> Array:
 
 
 SPECIAL = np.array(
-    [0, 1, 2, 3, 0.5, INF, NAN, 1e-45, 1e-38, 3.4e38, 1.0000001, 0.99999994, 2**24, 2**24 - 1,
-     2**23 + 1, 8388607.5, 2**31, 2**32, 1e10, 1.5, 33, 1 / 3, 127, 128, 149, 150], np.float32)
+    [
+        0,
+        1,
+        2,
+        3,
+        0.5,
+        INF,
+        NAN,
+        1e-45,
+        1e-38,
+        3.4e38,
+        1.0000001,
+        0.99999994,
+        2**24,
+        2**24 - 1,
+        2**23 + 1,
+        8388607.5,
+        2**31,
+        2**32,
+        1e10,
+        1.5,
+        33,
+        1 / 3,
+        127,
+        128,
+        149,
+        150,
+    ],
+    np.float32,
+)
 SPECIAL = np.concatenate([SPECIAL, -SPECIAL])
 
 
@@ -189,15 +300,40 @@ def test_pow_special_cases(fused: bool) -> None:
     assert errors[at] <= ULP_BOUNDS["pow"], (x[at], y[at])
 
 
-@pytest.mark.parametrize(("x", "y", "expected"), [
-    (NAN, 0.0, 1.0), (1.0, NAN, 1.0), (NAN, 1.0, NAN), (2.0, NAN, NAN), (-2.0, 3.0, -8.0),
-    (-2.0, 0.5, NAN), (-0.0, 3.0, -0.0), (-0.0, 2.0, 0.0), (-0.0, -3.0, -INF), (-0.0, 0.5, 0.0),
-    (0.0, -2.0, INF), (-INF, 3.0, -INF), (-INF, -3.0, -0.0), (-INF, 0.5, INF), (INF, -1.0, 0.0),
-    (-1.0, INF, 1.0), (0.5, INF, 0.0), (0.5, -INF, INF), (2.0, -INF, 0.0), (-2.0, INF, INF),
-    (-1.0, 2.0**24 - 1, -1.0), (-1.0, 2.0**24, 1.0), (2.0, -149.0, 2.0**-149),
-    (2.0, 127.0, 2.0**127), (2.0, 128.0, INF), (10.0, 2.0, 100.0), (3.0, 1.0, 3.0),
-    (2.0**-149, 1.0, 2.0**-149), (7.0, 3.0, 343.0),
-])
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        (NAN, 0.0, 1.0),
+        (1.0, NAN, 1.0),
+        (NAN, 1.0, NAN),
+        (2.0, NAN, NAN),
+        (-2.0, 3.0, -8.0),
+        (-2.0, 0.5, NAN),
+        (-0.0, 3.0, -0.0),
+        (-0.0, 2.0, 0.0),
+        (-0.0, -3.0, -INF),
+        (-0.0, 0.5, 0.0),
+        (0.0, -2.0, INF),
+        (-INF, 3.0, -INF),
+        (-INF, -3.0, -0.0),
+        (-INF, 0.5, INF),
+        (INF, -1.0, 0.0),
+        (-1.0, INF, 1.0),
+        (0.5, INF, 0.0),
+        (0.5, -INF, INF),
+        (2.0, -INF, 0.0),
+        (-2.0, INF, INF),
+        (-1.0, 2.0**24 - 1, -1.0),
+        (-1.0, 2.0**24, 1.0),
+        (2.0, -149.0, 2.0**-149),
+        (2.0, 127.0, 2.0**127),
+        (2.0, 128.0, INF),
+        (10.0, 2.0, 100.0),
+        (3.0, 1.0, 3.0),
+        (2.0**-149, 1.0, 2.0**-149),
+        (7.0, 3.0, 343.0),
+    ],
+)
 def test_pow_exact_results(x: float, y: float, expected: float) -> None:
     values: dict[Expr, Array] = {X: np.array([x], np.float32), Y: np.array([y], np.float32)}
     assert repr(evaluate(POW, lambda v: values[v])[0].item()) == repr(expected)
@@ -216,8 +352,11 @@ def test_pow_bound(grid: str, fused: bool) -> None:
         x, y = (from_bits(rng.randint(0, 1 << 32, count)) for _ in range(2))
     else:
         # Exponents that spread results evenly from the smallest denormal to overflow.
-        x = (from_bits(rng.randint(1, 0x7F800000, count)) if grid == "all"
-             else 1 + rng.uniform(-0.3, 0.42, count).astype(np.float32))
+        x = (
+            from_bits(rng.randint(1, 0x7F800000, count))
+            if grid == "all"
+            else 1 + rng.uniform(-0.3, 0.42, count).astype(np.float32)
+        )
         logarithm = np.log2(x.astype(np.float64))
         y = rng.uniform(-151, 129, count) / np.where(logarithm == 0, 1, logarithm)
     with np.errstate(over="ignore"):
@@ -252,8 +391,9 @@ def test_double_precision_is_refused() -> None:
 
 # Operations, without leaves and bitcasts: a formula that grows is a formula that slows down.
 COST = {"exp": 23, "log": 31, "tanh": 27, "erf": 30, "sigmoid": 27, "sin": 108, "cos": 107}
-ALLOWED_BINARY = frozenset({"add", "sub", "mul", "div", "and", "or", "xor", "shl", "shr", "eq",
-                            "ne", "lt", "gt", "ge"})
+ALLOWED_BINARY = frozenset(
+    {"add", "sub", "mul", "div", "and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "gt", "ge"}
+)
 
 
 @pytest.mark.parametrize("name", [*UNARY, "pow"])

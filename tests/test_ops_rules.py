@@ -50,6 +50,10 @@ RULES = [
      "f32[N, 5]{splits=1/4}"),
     (call("lstm", "f32[T, N, 5]", "f32[1, 16, 5]", "f32[1, 16, 4]", hidden_size=4),
      "f32[T, 1, N, 4] f32[1, N, 4] f32[1, N, 4]"),
+    (call("gru", "f32[T, N, 5]", "f32[2, 12, 5]", "f32[2, 12, 4]", hidden_size=4,
+          direction="bidirectional"), "f32[T, 2, N, 4] f32[2, N, 4]"),
+    (call("rnn", "f16[T, N, 5]", "f16[1, 4, 5]", "f16[1, 4, 4]", hidden_size=4,
+          activations="affine(2.0, 0.5)"), "f16[T, 1, N, 4] f16[1, N, 4]"),
 ]
 
 
@@ -153,6 +157,21 @@ MESSAGES = [
      "constraint 1: to is a number type as wide as x's"),
     ("lstm", ["f32[3, 2, 5]", "f32[1, 16, 4]", "f32[1, 16, 4]"], {"hidden_size": 4},
      "constraint 4: w is [directions, 4 * hidden_size, features]"),
+    ("rnn", ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
+     {"hidden_size": 4, "activations": "tanh; tanh"},
+     "constraint 9: activations are 1 known ones with their numbers"),
+    ("rnn", ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
+     {"hidden_size": 4, "activations": "swish"},
+     "constraint 9: activations are 1 known ones with their numbers"),
+    ("rnn", ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
+     {"hidden_size": 4, "activations": "affine(1.0)"},
+     "constraint 9: activations are 1 known ones with their numbers"),
+    ("rnn", ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
+     {"hidden_size": 4, "activations": "affine(a, b)"},
+     "constraint 9: activations are 1 known ones with their numbers"),
+    ("rnn", ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
+     {"hidden_size": 4, "activations": "tanh)"},
+     "constraint 9: activations are 1 known ones with their numbers"),
 ]
 
 

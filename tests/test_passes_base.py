@@ -69,7 +69,10 @@ def test_runs_are_counted() -> None:
     module = make_module()
     run_passes(module, [Pass("add-relu", add_relu, CONTRACT), CSE, DCE], context)
     assert [(r.name, r.shape_rule_calls, r.ops_before, r.ops_after) for r in context.runs] == [
-        ("add-relu", 1, 3, 4), ("cse", 0, 4, 3), ("dce", 0, 3, 2)]
+        ("add-relu", 1, 3, 4),
+        ("cse", 0, 4, 3),
+        ("dce", 0, 3, 2),
+    ]
     assert all(r.seconds >= 0 for r in context.runs)
     assert context.statistics == {"cse": {"merged": 1}, "dce": {"removed": 1}}
     assert context.shape_rule_calls == 1
@@ -82,14 +85,16 @@ def test_verifying_is_not_counted() -> None:
 
 
 def test_verify_each_names_pass_and_op(tmp_path: Path) -> None:
-    context = PassContext(CompileOptions(dump_ir=tmp_path), switches=Switches(
-        is_verifying_each=True))
+    context = PassContext(
+        CompileOptions(dump_ir=tmp_path), switches=Switches(is_verifying_each=True)
+    )
     with pytest.raises(InternalError) as caught:
         run_passes(make_module(), [Pass("break-types", break_types, CONTRACT), DCE], context)
     assert str(caught.value) == (
         "pass break-types failed: after pass break-types: function 'main': result 0 has type "
         "f32[4], the shape rule gives f32[3]\n  %0 = neg(%x) : f32[4]\n"
-        f"this is a bug of aotc; please report it with {tmp_path / 'break-types.repro'}")
+        f"this is a bug of aotc; please report it with {tmp_path / 'break-types.repro'}"
+    )
 
 
 def test_repro_holds_ir_before_and_passes_left(tmp_path: Path) -> None:
@@ -98,9 +103,12 @@ def test_repro_holds_ir_before_and_passes_left(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="^pass crash failed: KeyError: 'lost'\n"):
         run_passes(make_module(), [Pass("crash", crash, CONTRACT), DCE], context)
     text = (tmp_path / "crash.repro").read_text(encoding="utf-8")
-    assert text.splitlines()[:4] == ["# aotc repro: pass crash failed: KeyError: 'lost'",
-                                     "# passes left: crash, dce", "# target: none",
-                                     "# optimize: size"]
+    assert text.splitlines()[:4] == [
+        "# aotc repro: pass crash failed: KeyError: 'lost'",
+        "# passes left: crash, dce",
+        "# target: none",
+        "# optimize: size",
+    ]
     assert modules_equal(parse_module(text), before)
 
 
@@ -168,16 +176,23 @@ def test_print_after_and_changed() -> None:
 
 def test_switches_from_environment() -> None:
     assert switches.from_environment({}) == Switches()
-    assert switches.from_environment({
-        "AOT_PRINT": "after:cse,changed,after:dce", "AOT_VERIFY": "each",
-        "AOT_STOP_AFTER": "dce"}) == Switches(frozenset({"cse", "dce"}), True, True, "dce")
+    assert switches.from_environment(
+        {"AOT_PRINT": "after:cse,changed,after:dce", "AOT_VERIFY": "each", "AOT_STOP_AFTER": "dce"}
+    ) == Switches(frozenset({"cse", "dce"}), True, True, "dce")
 
 
-@pytest.mark.parametrize(("name", "value", "message"), [
-    ("AOT_PRINT", "before:cse", "AOT_PRINT is 'before:cse', expected 'after:NAME' or 'changed'"),
-    ("AOT_PRINT", "after:", "AOT_PRINT is 'after:', expected 'after:NAME' or 'changed'"),
-    ("AOT_VERIFY", "1", "AOT_VERIFY is '1', expected 'each'"),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "AOT_PRINT",
+            "before:cse",
+            "AOT_PRINT is 'before:cse', expected 'after:NAME' or 'changed'",
+        ),
+        ("AOT_PRINT", "after:", "AOT_PRINT is 'after:', expected 'after:NAME' or 'changed'"),
+        ("AOT_VERIFY", "1", "AOT_VERIFY is '1', expected 'each'"),
+    ],
+)
 def test_wrong_switches(name: str, value: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         switches.from_environment({name: value})

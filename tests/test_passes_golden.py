@@ -30,8 +30,9 @@ from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.switches import Switches
 
-PASSES: dict[str, Pass] = {p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS,
-                                               LEGALISE_DTYPES)}
+PASSES: dict[str, Pass] = {
+    p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS, LEGALISE_DTYPES)
+}
 GROUPS = tuple(PASSES)
 
 
@@ -40,10 +41,13 @@ def make_context(case: Case) -> PassContext:
     for item in case.settings.get("input-shape", []):
         name, _, dims = item.partition("=")
         shapes[name] = tuple(int(d) if d.lstrip("-").isdecimal() else d for d in dims.split("x"))
-    values = {item.partition("=")[0]: json.loads(item.partition("=")[2])
-              for item in case.settings.get("input-value", [])}
-    options = CompileOptions(input_shapes=shapes, input_values=values,
-                             optimize=case.one("optimize", "balanced"))
+    values = {
+        item.partition("=")[0]: json.loads(item.partition("=")[2])
+        for item in case.settings.get("input-value", [])
+    }
+    options = CompileOptions(
+        input_shapes=shapes, input_values=values, optimize=case.one("optimize", "balanced")
+    )
     lacks = {DType(name) for name in case.one("lacks").split()}
     everything = tuple(d for d in DType if d is not DType.INDEX and d not in lacks)
     device = dataclasses.replace(target.load("x86-64-v2"), name="test", dtypes=everything)
@@ -63,8 +67,7 @@ def run_case(case: Case) -> str:
     return print_module(module, elide_blobs=True)
 
 
-def check_results(before: Module, after: Module, context: PassContext,
-                  tolerance: float) -> None:
+def check_results(before: Module, after: Module, context: PassContext, tolerance: float) -> None:
     types = {v.name: v.type for v in before.main.inputs}
     fixed: dict[str, Any] = {}
     for name, value in context.options.input_values.items():

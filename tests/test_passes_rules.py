@@ -16,7 +16,6 @@ from aot.passes import Pass, PassContext, algebra, canonicalize, run_passes
 from aot.passes.dce import DCE
 from aot.passes.rewriting import Rule, RuleSet
 
-
 RULE_SETS = {"canonicalize": canonicalize.RULES, "algebra": algebra.RULES}
 
 
@@ -54,7 +53,8 @@ def test_documented_example_does_what_it_says() -> None:
     text = (Path(__file__).parent.parent / "docs" / "add-a-pass.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     before, _, after = re.findall(r"```\n(# A third neg.*?)```", text, re.DOTALL)[0].partition(
-        "# ----\n")
+        "# ----\n"
+    )
     names: dict[str, object] = {"__doc__": code.split('"""')[1]}
     exec(compile(code, "add-a-pass.md", "exec", dont_inherit=True), names)
     step = names["DOUBLE_NEG"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import modules, random_inputs
+from graphs import MODEL_KINDS, modules, random_inputs
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from random_graphs import Graph, difference, graphs
@@ -61,7 +61,7 @@ def test_many_larger_graphs(graph: Graph, seed: int, target: str) -> None:
 
 
 @FEW
-@given(modules(), st.sampled_from(TARGETS))
+@given(modules(kinds=MODEL_KINDS), st.sampled_from(TARGETS))
 def test_graphs_of_symbolic_dims(module: Module, target: str) -> None:
     check(module, random_inputs(module.main), target)
 

@@ -154,13 +154,13 @@ def test_a_failed_prepare_leaves_no_plan() -> None:
             np.zeros((0, 3), np.float32),
             "shape",
             'input "x": expected shape [N, 3], found [0, 3]: '
-            'axis 0 must be at least 1 and at most 64',
+            "axis 0 must be at least 1 and at most 64",
         ),
         (
             np.zeros((65, 3), np.float32),
             "shape",
             'input "x": expected shape [N, 3], found [65, 3]: '
-            'axis 0 must be at least 1 and at most 64',
+            "axis 0 must be at least 1 and at most 64",
         ),
     ],
 )

@@ -17,8 +17,15 @@ from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
 from aot.errors import InternalError
 
 # Each opcode's section (specification 2.4); everything else stands in the function.
-SECTIONS = {Op.CAPABILITY: 0, Op.EXT_INST_IMPORT: 1, Op.MEMORY_MODEL: 2, Op.ENTRY_POINT: 3,
-            Op.EXECUTION_MODE: 4, Op.DECORATE: 5, Op.MEMBER_DECORATE: 5}
+SECTIONS = {
+    Op.CAPABILITY: 0,
+    Op.EXT_INST_IMPORT: 1,
+    Op.MEMORY_MODEL: 2,
+    Op.ENTRY_POINT: 3,
+    Op.EXECUTION_MODE: 4,
+    Op.DECORATE: 5,
+    Op.MEMBER_DECORATE: 5,
+}
 GLOBAL_SECTION, FUNCTION_SECTION = 6, 7
 
 
@@ -44,10 +51,12 @@ class Writer:
         self.body = FunctionBody(self.asm)
         asm = self.asm
         words = asm.runtime_array(asm.u32, stride=4)
-        self.buffer = asm.resource(StorageClass.STORAGE_BUFFER,
-                                   asm.block(words, is_written=True), 3)
-        lanes = self.body.result(Op.LOAD, asm.vector(asm.u32, 3),
-                                 asm.builtin(BuiltIn.LOCAL_INVOCATION_ID))
+        self.buffer = asm.resource(
+            StorageClass.STORAGE_BUFFER, asm.block(words, is_written=True), 3
+        )
+        lanes = self.body.result(
+            Op.LOAD, asm.vector(asm.u32, 3), asm.builtin(BuiltIn.LOCAL_INVOCATION_ID)
+        )
         self.lane = self.body.result(Op.COMPOSITE_EXTRACT, asm.u32, lanes, 0)
 
     def number(self, value: int) -> int:
@@ -61,8 +70,12 @@ class Writer:
 
     def store(self, value: int) -> None:
         pointer = self.body.result(
-            Op.ACCESS_CHAIN, self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
-            self.buffer, self.number(0), self.number(0))
+            Op.ACCESS_CHAIN,
+            self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
+            self.buffer,
+            self.number(0),
+            self.number(0),
+        )
         self.body.emit(Op.STORE, pointer, value)
 
     def finish(self) -> bytes:
@@ -107,12 +120,15 @@ def test_types_and_constants_are_made_once() -> None:
     assert asm.array(asm.u32, 4) == asm.array(asm.u32, 4) != asm.array(asm.u32, 4, stride=4)
     assert asm.block(asm.u32, is_written=True) != asm.block(asm.u32, is_written=False)
     assert asm.builtin(BuiltIn.WORKGROUP_ID) == asm.builtin(BuiltIn.WORKGROUP_ID)
-    assert (asm.variable(StorageClass.WORKGROUP, asm.u32)
-            != asm.variable(StorageClass.WORKGROUP, asm.u32))
+    assert asm.variable(StorageClass.WORKGROUP, asm.u32) != asm.variable(
+        StorageClass.WORKGROUP, asm.u32
+    )
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("", [0]), ("abc", [0x00636261]), ("main", [0x6E69616D, 0]), ("abcde", [0x64636261, 0x65])])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", [0]), ("abc", [0x00636261]), ("main", [0x6E69616D, 0]), ("abcde", [0x64636261, 0x65])],
+)
 def test_strings_end_in_zero(text: str, words: list[int]) -> None:
     assert string_words(text) == words
 
@@ -235,9 +251,12 @@ def assembled_opcode(name: str) -> int:
     """The number that spirv-as gives a value instruction, with as many operands as it takes."""
     for count in range(1, 5):
         operands = " ".join(f"%{number}" for number in range(2, 2 + count))
-        done = subprocess.run([vulkan_running.spirv_tool("spirv-as"), "-o", "-", "-"],
-                              input=f"%1 = {name} {operands}".encode(), capture_output=True,
-                              check=False)
+        done = subprocess.run(
+            [vulkan_running.spirv_tool("spirv-as"), "-o", "-", "-"],
+            input=f"%1 = {name} {operands}".encode(),
+            capture_output=True,
+            check=False,
+        )
         if done.returncode == 0:
             return int(struct.unpack_from("<H", done.stdout, 20)[0])
     raise AssertionError(f"spirv-as does not know {name}")

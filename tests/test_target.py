@@ -20,9 +20,19 @@ GPU = (targets.directory() / "vulkan-1.1.toml").read_text()
 
 def test_names() -> None:
     assert targets.names() == (
-        "aarch64-android", "aarch64-generic", "aarch64-linux-dotprod", "armv7-neon", "riscv64",
-        "riscv64-v", "thumbv7em", "vulkan-1.1", "x86-64-v2", "x86-64-v3", "x86-64-v3-128",
-        "x86-64-v4")
+        "aarch64-android",
+        "aarch64-generic",
+        "aarch64-linux-dotprod",
+        "armv7-neon",
+        "riscv64",
+        "riscv64-v",
+        "thumbv7em",
+        "vulkan-1.1",
+        "x86-64-v2",
+        "x86-64-v3",
+        "x86-64-v3-128",
+        "x86-64-v4",
+    )
 
 
 @pytest.mark.parametrize("name", targets.names())
@@ -43,15 +53,27 @@ def test_llvm_knows_every_name(name: str) -> None:
     check_names(load(name), name)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ('"popcnt",', '"popcnt", "warp-drive",',
-     "'+warp-drive' is not a recognized feature for this target"),
-    ('cpu = "x86-64"', 'cpu = "z80"', "'z80' is not a recognized processor for this target"),
-    ('tune = "x86-64-v3"', 'tune = "x86-64-v9"',
-     "'x86-64-v9' is not a recognized processor for this target"),
-    ('triple = "x86_64-unknown', 'triple = "cray-unknown',
-     "'cray-unknown-linux-gnu' is not a triple of an instruction set in this llvm"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"popcnt",',
+            '"popcnt", "warp-drive",',
+            "'+warp-drive' is not a recognized feature for this target",
+        ),
+        ('cpu = "x86-64"', 'cpu = "z80"', "'z80' is not a recognized processor for this target"),
+        (
+            'tune = "x86-64-v3"',
+            'tune = "x86-64-v9"',
+            "'x86-64-v9' is not a recognized processor for this target",
+        ),
+        (
+            'triple = "x86_64-unknown',
+            'triple = "cray-unknown',
+            "'cray-unknown-linux-gnu' is not a triple of an instruction set in this llvm",
+        ),
+    ],
+)
 def test_names_that_llvm_does_not_know(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     file = tmp_path / "x.toml"
@@ -92,8 +114,10 @@ def test_host_is_one_of_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     found.update(dict.fromkeys(load("x86-64-v4").features, True))
     assert load("host") == load("x86-64-v4")
     found.clear()
-    with pytest.raises(CompileError, match="this machine is below target x86-64-v2, the least for "
-                                           "x86_64: it lacks popcnt, sse3"):
+    with pytest.raises(
+        CompileError,
+        match="this machine is below target x86-64-v2, the least for x86_64: it lacks popcnt, sse3",
+    ):
         load("host")
     monkeypatch.setattr("platform.machine", lambda: "s390x")
     with pytest.raises(CompileError, match=r"no target is known for this machine \(s390x\)"):
@@ -107,8 +131,10 @@ def test_unknown_name() -> None:
 
 def test_unreadable_files(tmp_path: Path) -> None:
     missing = tmp_path / "no.toml"
-    with pytest.raises(CompileError, match=re.escape(
-            f"cannot read target file {missing}: No such file or directory")):
+    with pytest.raises(
+        CompileError,
+        match=re.escape(f"cannot read target file {missing}: No such file or directory"),
+    ):
         load(missing)
     missing.write_bytes(b"\xff\xfe")
     with pytest.raises(CompileError, match="a target file must be utf-8"):
@@ -119,51 +145,118 @@ def line_of(text: str, start: str) -> int:
     return next(i for i, line in enumerate(text.splitlines(), 1) if line.startswith(start))
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ('device = "cpu"', 'device = "tpu"', "x.toml:LINE: device is 'tpu', expected one of cpu, "
-                                         "vulkan"),
-    ('device = "cpu"', "", "x.toml: device is missing: expected one of cpu, vulkan"),
-    ('arch = "x86_64"', 'arch = "x86"', "x.toml:LINE: arch is 'x86', expected one of x86_64, aa"),
-    ('arch = "x86_64"', "", "x.toml: key 'arch' is missing: a cpu target needs summary, device"),
-    ("vector_bytes = 32", "vector_bytes = 24",
-     "x.toml:LINE: vector_bytes is 24, expected a power of two from 1 to 256"),
-    ("vector_bytes = 32", "vector_bytes = 32.0",
-     "x.toml:LINE: vector_bytes is 32.0, expected a power of two from 1 to 256"),
-    ("vector_bytes = 32", "vector_bytes = true",
-     "x.toml:LINE: vector_bytes is True, expected a power of two from 1 to 256"),
-    ("l1_bytes = 32768", "l1_bytes = 0",
-     "x.toml:LINE: l1_bytes is 0, expected an integer from 1024 to 1073741824"),
-    ("word_bytes = 8", "word_bytes = 6", "x.toml:LINE: word_bytes is 6, expected 4 or 8"),
-    ("word_bytes = 8", "word_bytes = 4",
-     "x.toml:LINE: word_bytes is 4, but arch x86_64 has words of 8 bytes"),
-    ("word_bytes = 8", "wordbytes = 8",
-     "x.toml:LINE: unknown key 'wordbytes': a cpu target has summary, device"),
-    ("word_bytes = 8", "[vulkan]\nlanes = 2", "x.toml:LINE: unknown key 'vulkan': a cpu target"),
-    ("dtypes = [", 'dtypes = ["f80", ', "x.toml:LINE: dtypes is ['f80', 'f32', "),
-    ("dtypes = [", 'dtypes = ["f32", ', "x.toml:LINE: dtypes names something twice"),
-    ('dtypes = ["f32", ', "dtypes = [", "x.toml:LINE: dtypes lacks f32, which every target"),
-    ("features = [", 'features = ["+x", ', "x.toml:LINE: features is ['+x', 'popcnt'"),
-    ("features = [", 'features = ["avx", ', "x.toml:LINE: features names something twice"),
-    ('cpu = "x86-64"', "cpu = 5", "x.toml:LINE: cpu is 5, expected one line of text"),
-    ('summary = "', 'summary = ""  # ', "x.toml:LINE: summary is '', expected one line of text"),
-    ('cpu = "x86-64"', "cpu = ", "x.toml: not valid toml: invalid value (at line LINE, column 7)"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'device = "cpu"',
+            'device = "tpu"',
+            "x.toml:LINE: device is 'tpu', expected one of cpu, vulkan",
+        ),
+        ('device = "cpu"', "", "x.toml: device is missing: expected one of cpu, vulkan"),
+        (
+            'arch = "x86_64"',
+            'arch = "x86"',
+            "x.toml:LINE: arch is 'x86', expected one of x86_64, aa",
+        ),
+        (
+            'arch = "x86_64"',
+            "",
+            "x.toml: key 'arch' is missing: a cpu target needs summary, device",
+        ),
+        (
+            "vector_bytes = 32",
+            "vector_bytes = 24",
+            "x.toml:LINE: vector_bytes is 24, expected a power of two from 1 to 256",
+        ),
+        (
+            "vector_bytes = 32",
+            "vector_bytes = 32.0",
+            "x.toml:LINE: vector_bytes is 32.0, expected a power of two from 1 to 256",
+        ),
+        (
+            "vector_bytes = 32",
+            "vector_bytes = true",
+            "x.toml:LINE: vector_bytes is True, expected a power of two from 1 to 256",
+        ),
+        (
+            "l1_bytes = 32768",
+            "l1_bytes = 0",
+            "x.toml:LINE: l1_bytes is 0, expected an integer from 1024 to 1073741824",
+        ),
+        ("word_bytes = 8", "word_bytes = 6", "x.toml:LINE: word_bytes is 6, expected 4 or 8"),
+        (
+            "word_bytes = 8",
+            "word_bytes = 4",
+            "x.toml:LINE: word_bytes is 4, but arch x86_64 has words of 8 bytes",
+        ),
+        (
+            "word_bytes = 8",
+            "wordbytes = 8",
+            "x.toml:LINE: unknown key 'wordbytes': a cpu target has summary, device",
+        ),
+        (
+            "word_bytes = 8",
+            "[vulkan]\nlanes = 2",
+            "x.toml:LINE: unknown key 'vulkan': a cpu target",
+        ),
+        ("dtypes = [", 'dtypes = ["f80", ', "x.toml:LINE: dtypes is ['f80', 'f32', "),
+        ("dtypes = [", 'dtypes = ["f32", ', "x.toml:LINE: dtypes names something twice"),
+        ('dtypes = ["f32", ', "dtypes = [", "x.toml:LINE: dtypes lacks f32, which every target"),
+        ("features = [", 'features = ["+x", ', "x.toml:LINE: features is ['+x', 'popcnt'"),
+        ("features = [", 'features = ["avx", ', "x.toml:LINE: features names something twice"),
+        ('cpu = "x86-64"', "cpu = 5", "x.toml:LINE: cpu is 5, expected one line of text"),
+        (
+            'summary = "',
+            'summary = ""  # ',
+            "x.toml:LINE: summary is '', expected one line of text",
+        ),
+        (
+            'cpu = "x86-64"',
+            "cpu = ",
+            "x.toml: not valid toml: invalid value (at line LINE, column 7)",
+        ),
+    ],
+)
 def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
     check_refused(GOOD, old, new, message)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("lanes = 64", "lanes = 256",
-     "x.toml:LINE: lanes is 256, above max_workgroup_invocations (128)"),
-    ("lanes = 64", "", "x.toml: key 'lanes' is missing: the table [vulkan] needs max_storage_buf"),
-    ("lanes = 64", "lanes = 64\nwarp = 32", "x.toml:LINE: unknown key 'warp': the table [vulkan]"),
-    ("max_workgroup_size = [128, 128, 64]", "max_workgroup_size = [128, 128]",
-     "x.toml:LINE: max_workgroup_size is [128, 128], expected three integers above 0"),
-    ("max_storage_buffers = 4", "max_storage_buffers = 3",
-     "x.toml:LINE: max_storage_buffers is 3, expected an integer from 4 to 1048576"),
-    ("word_bytes = 4", 'word_bytes = 4\ntriple = "spirv"',
-     "x.toml:LINE: unknown key 'triple': a vulkan target has summary"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "lanes = 64",
+            "lanes = 256",
+            "x.toml:LINE: lanes is 256, above max_workgroup_invocations (128)",
+        ),
+        (
+            "lanes = 64",
+            "",
+            "x.toml: key 'lanes' is missing: the table [vulkan] needs max_storage_buf",
+        ),
+        (
+            "lanes = 64",
+            "lanes = 64\nwarp = 32",
+            "x.toml:LINE: unknown key 'warp': the table [vulkan]",
+        ),
+        (
+            "max_workgroup_size = [128, 128, 64]",
+            "max_workgroup_size = [128, 128]",
+            "x.toml:LINE: max_workgroup_size is [128, 128], expected three integers above 0",
+        ),
+        (
+            "max_storage_buffers = 4",
+            "max_storage_buffers = 3",
+            "x.toml:LINE: max_storage_buffers is 3, expected an integer from 4 to 1048576",
+        ),
+        (
+            "word_bytes = 4",
+            'word_bytes = 4\ntriple = "spirv"',
+            "x.toml:LINE: unknown key 'triple': a vulkan target has summary",
+        ),
+    ],
+)
 def test_a_wrong_vulkan_file(old: str, new: str, message: str) -> None:
     check_refused(GPU, old, new, message)
 
@@ -174,8 +267,11 @@ def check_refused(good: str, old: str, new: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         parse(text, "x.toml", "x")
     if "LINE" in message:
-        changed = new.splitlines()[-1] if new.startswith(("lanes", "word_bytes = 4\n")) else (
-            new.splitlines()[0])
+        changed = (
+            new.splitlines()[-1]
+            if new.startswith(("lanes", "word_bytes = 4\n"))
+            else (new.splitlines()[0])
+        )
         message = message.replace("LINE", str(line_of(text, changed)))
     assert str(caught.value).startswith(message)
 
@@ -184,7 +280,8 @@ def test_every_field_is_documented() -> None:
     for record in (Target, VulkanLimits):
         described = re.findall(r"^        (\w+):", record.__doc__ or "", re.MULTILINE)
         assert described == [f.name for f in fields(record)] or (
-            set(described) == {f.name for f in fields(record)})
+            set(described) == {f.name for f in fields(record)}
+        )
 
 
 def test_the_guide_names_every_key() -> None:

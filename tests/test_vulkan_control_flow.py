@@ -52,9 +52,13 @@ class Writer:
 
     def value(self) -> Expr:
         """A small expression of registers, literals and loop variables."""
-        choices = [*self.atoms, const(self.number(), I32),
-                   *(load(r) for r in self.registers), load(self.shared, self.lane),
-                   *(load(self.vector, i) for i in range(WIDTH if self.has_vector else 0))]
+        choices = [
+            *self.atoms,
+            const(self.number(), I32),
+            *(load(r) for r in self.registers),
+            load(self.shared, self.lane),
+            *(load(self.vector, i) for i in range(WIDTH if self.has_vector else 0)),
+        ]
         a, c = (self.data.draw(st.sampled_from(choices)) for _ in range(2))
         return binary(self.data.draw(st.sampled_from(("add", "sub", "mul", "min", "xor"))), a, c)
 
@@ -74,8 +78,11 @@ class Writer:
 
     def loop(self, depth: int) -> Stmt:
         choices: tuple[tuple[LoopKind, Dim], ...] = (
-            (LoopKind.SERIAL, 3), (LoopKind.SERIAL, symbol("n")), (LoopKind.SERIAL, 0),
-            (LoopKind.UNROLLED, 2))
+            (LoopKind.SERIAL, 3),
+            (LoopKind.SERIAL, symbol("n")),
+            (LoopKind.SERIAL, 0),
+            (LoopKind.UNROLLED, 2),
+        )
         kind, extent = self.data.draw(st.sampled_from(choices))
         var = self.b.var("i")
         self.atoms.append(cast(var, I32))
@@ -128,11 +135,15 @@ def random_kernel(data: st.DataObject) -> Kernel:
     def lane_body(i: Expr, inside: Expr) -> tuple[Stmt, ...]:
         lane = b.var("own")
         writer = Writer(data, b, registers, vector, shared, lane, [load(x, i)])
-        elements = [*((r, ()) for r in registers), *((vector, (index(k),)) for k in range(WIDTH)),
-                    (shared, (lane,))]
+        elements = [
+            *((r, ()) for r in registers),
+            *((vector, (index(k),)) for k in range(WIDTH)),
+            (shared, (lane,)),
+        ]
         start = [Store(target, at, const(k, I32)) for k, (target, at) in enumerate(elements)]
-        finish = [Store(y, (i, index(k)), load(target, *at))
-                  for k, (target, at) in enumerate(elements)]
+        finish = [
+            Store(y, (i, index(k)), load(target, *at)) for k, (target, at) in enumerate(elements)
+        ]
         return (Let(lane, binary("floormod", i, index(LANES))), *start, *writer.body(0), *finish)
 
     return b.build(spread(b, COUNT, LANES, lane_body))

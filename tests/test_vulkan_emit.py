@@ -47,8 +47,16 @@ def mapped(count: int, lanes: int, make: Callable[[Expr, Expr], Expr]) -> Kernel
     """y[i] = make(i, x[i]) where i < count."""
     b = KernelBuilder("mapped")
     x, y = make_tensor(b, "x", F32, INPUTS, count), make_tensor(b, "y", F32, OUTPUTS, count)
-    return b.build(spread(b, count, lanes, lambda i, inside: (Store(
-        y, (i,), make(i, load(x, i, guard=inside, other=f32(0))), inside),)))
+    return b.build(
+        spread(
+            b,
+            count,
+            lanes,
+            lambda i, inside: (
+                Store(y, (i,), make(i, load(x, i, guard=inside, other=f32(0))), inside),
+            ),
+        )
+    )
 
 
 def copied(extent: Dim, at: Callable[[Expr], Expr]) -> Kernel:
@@ -60,8 +68,16 @@ def copied(extent: Dim, at: Callable[[Expr], Expr]) -> Kernel:
     y = b.buffer("y", F32, OUTPUTS, (symbol("n"),), (1,), is_written=True)
     group, lane = b.var("group"), b.var("lane")
     i = add(mul(group, index(64)), lane)
-    return b.build((For(group, extent, LoopKind.WORKGROUP, (
-        For(lane, 64, LoopKind.LANE, (Store(y, (i,), load(x, at(i))),)),)),))
+    return b.build(
+        (
+            For(
+                group,
+                extent,
+                LoopKind.WORKGROUP,
+                (For(lane, 64, LoopKind.LANE, (Store(y, (i,), load(x, at(i))),)),),
+            ),
+        )
+    )
 
 
 def test_shader_says_what_a_driver_must_know() -> None:
@@ -107,17 +123,20 @@ def test_a_guard_is_not_tested_again_under_itself() -> None:
     assert Op.SELECT not in opcodes(compiled(mapped(127, 64, lambda i, v: v)).words)
 
 
-@pytest.mark.parametrize(("at", "expected"), [
-    (lambda i: binary("floordiv", i, index(64)), set()),
-    (lambda i: binary("floormod", i, index(64)), set()),
-    (lambda i: binary("floordiv", i, index(8)), {Op.SHIFT_RIGHT_ARITHMETIC}),
-    (lambda i: binary("floormod", i, index(8)), set()),
-    (lambda i: binary("floordiv", i, index(7)), {Op.U_DIV}),
-    (lambda i: binary("floordiv", i, index(symbol("m"))), {Op.U_DIV}),
-    (lambda i: binary("floordiv", add(i, index(-9)), index(7)), {Op.U_DIV}),
-    (lambda i: binary("floordiv", mul(i, index(-1)), index(7)), {Op.S_DIV}),
-    (lambda i: binary("floordiv", add(i, index(-9)), index(8)), {Op.SHIFT_RIGHT_ARITHMETIC}),
-])
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (lambda i: binary("floordiv", i, index(64)), set()),
+        (lambda i: binary("floormod", i, index(64)), set()),
+        (lambda i: binary("floordiv", i, index(8)), {Op.SHIFT_RIGHT_ARITHMETIC}),
+        (lambda i: binary("floormod", i, index(8)), set()),
+        (lambda i: binary("floordiv", i, index(7)), {Op.U_DIV}),
+        (lambda i: binary("floordiv", i, index(symbol("m"))), {Op.U_DIV}),
+        (lambda i: binary("floordiv", add(i, index(-9)), index(7)), {Op.U_DIV}),
+        (lambda i: binary("floordiv", mul(i, index(-1)), index(7)), {Op.S_DIV}),
+        (lambda i: binary("floordiv", add(i, index(-9)), index(8)), {Op.SHIFT_RIGHT_ARITHMETIC}),
+    ],
+)
 def test_division_costs_what_it_must(at: Callable[[Expr], Expr], expected: set[Op]) -> None:
     divisions = {Op.U_DIV, Op.S_DIV, Op.SHIFT_RIGHT_ARITHMETIC}
     assert set(opcodes(compiled(copied(symbol("n"), at)).words)) & divisions == expected
@@ -129,10 +148,27 @@ def test_index_arithmetic_leaves_loops() -> None:
     y = make_tensor(b, "y", F32, OUTPUTS, 64)
     total = b.scratch("total", F32, ())
     lane, k = b.var("lane"), b.var("k")
-    shader = compiled(b.build((For(lane, 64, LoopKind.LANE, (
-        Store(total, (), f32(0)),
-        For(k, 100, LoopKind.SERIAL, (Store(total, (), add(load(total), load(x, lane, k))),)),
-        Store(y, (lane,), load(total)))),)))
+    shader = compiled(
+        b.build(
+            (
+                For(
+                    lane,
+                    64,
+                    LoopKind.LANE,
+                    (
+                        Store(total, (), f32(0)),
+                        For(
+                            k,
+                            100,
+                            LoopKind.SERIAL,
+                            (Store(total, (), add(load(total), load(x, lane, k))),),
+                        ),
+                        Store(y, (lane,), load(total)),
+                    ),
+                ),
+            )
+        )
+    )
     found = opcodes(shader.words)
     start = found.index(Op.LOOP_MERGE)
     loop = found[start : found.index(Op.BRANCH, start)]
@@ -143,13 +179,22 @@ def test_index_arithmetic_leaves_loops() -> None:
     assert Op.VARIABLE not in found[found.index(Op.FUNCTION) :]
 
 
-@pytest.mark.parametrize(("kind", "extent", "is_indexed", "is_unrolled"), [
-    (LoopKind.UNROLLED, 40, False, True), (LoopKind.VECTOR, 4, False, True),
-    (LoopKind.VECTOR, 5, False, False), (LoopKind.VECTOR, 40, True, True),
-    (LoopKind.VECTOR, 1000, True, False), (LoopKind.SERIAL, 4, False, False),
-    (LoopKind.PARALLEL, 4, False, False), (LoopKind.SERIAL, 1, False, True)])
-def test_which_loops_are_unrolled(kind: LoopKind, extent: int, is_indexed: bool,
-                                  is_unrolled: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "extent", "is_indexed", "is_unrolled"),
+    [
+        (LoopKind.UNROLLED, 40, False, True),
+        (LoopKind.VECTOR, 4, False, True),
+        (LoopKind.VECTOR, 5, False, False),
+        (LoopKind.VECTOR, 40, True, True),
+        (LoopKind.VECTOR, 1000, True, False),
+        (LoopKind.SERIAL, 4, False, False),
+        (LoopKind.PARALLEL, 4, False, False),
+        (LoopKind.SERIAL, 1, False, True),
+    ],
+)
+def test_which_loops_are_unrolled(
+    kind: LoopKind, extent: int, is_indexed: bool, is_unrolled: bool
+) -> None:
     b = KernelBuilder("loops")
     y = make_tensor(b, "y", F32, OUTPUTS, extent)
     kept = b.scratch("kept", F32, (extent,))
@@ -172,11 +217,40 @@ def test_lane_dims_of_registers_are_dropped() -> None:
     kept = b.scratch("kept", F32, (8, 3))
     mixed = b.scratch("mixed", F32, (8, 8))
     first, second, r, q = b.var("first"), b.var("second"), b.var("r"), b.var("q")
-    kernel = b.build((
-        For(first, 8, LoopKind.LANE, (For(r, 3, LoopKind.UNROLLED, (
-            Store(kept, (first, r), f32(1)), Store(mixed, (first, r), f32(2)))),)),
-        For(second, 8, LoopKind.LANE, (For(q, 3, LoopKind.UNROLLED, (
-            Store(y, (second, q), add(load(kept, second, q), load(mixed, second, q))),)),))))
+    kernel = b.build(
+        (
+            For(
+                first,
+                8,
+                LoopKind.LANE,
+                (
+                    For(
+                        r,
+                        3,
+                        LoopKind.UNROLLED,
+                        (Store(kept, (first, r), f32(1)), Store(mixed, (first, r), f32(2))),
+                    ),
+                ),
+            ),
+            For(
+                second,
+                8,
+                LoopKind.LANE,
+                (
+                    For(
+                        q,
+                        3,
+                        LoopKind.UNROLLED,
+                        (
+                            Store(
+                                y, (second, q), add(load(kept, second, q), load(mixed, second, q))
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        )
+    )
     limits = vulkan_running.vulkan_target().vulkan
     assert limits is not None
     placement = place(kernel, limits)
@@ -208,8 +282,12 @@ def grid_kernel(counts: tuple[int, int, int]) -> Kernel:
 def uneven_lanes() -> Kernel:
     b = KernelBuilder("uneven")
     y = make_tensor(b, "y", F32, OUTPUTS, 8)
-    return b.build(tuple(For(v, e, LoopKind.LANE, (Store(y, (v,), f32(0)),)) for v, e in (
-        (b.var("a"), 8), (b.var("b"), 4))))
+    return b.build(
+        tuple(
+            For(v, e, LoopKind.LANE, (Store(y, (v,), f32(0)),))
+            for v, e in ((b.var("a"), 8), (b.var("b"), 4))
+        )
+    )
 
 
 def large_scratch() -> Kernel:
@@ -217,8 +295,16 @@ def large_scratch() -> Kernel:
     y = make_tensor(b, "y", F32, OUTPUTS, 64)
     shared = b.scratch("shared", F32, (64, 65), Space.WORKGROUP)
     lane = b.var("lane")
-    return b.build((For(lane, 64, LoopKind.LANE, (
-        Store(shared, (lane, index(0)), f32(1)), Store(y, (lane,), load(shared, lane, 0)))),))
+    return b.build(
+        (
+            For(
+                lane,
+                64,
+                LoopKind.LANE,
+                (Store(shared, (lane, index(0)), f32(1)), Store(y, (lane,), load(shared, lane, 0))),
+            ),
+        )
+    )
 
 
 def stores_to_inputs() -> Kernel:
@@ -240,21 +326,41 @@ def wide_scratch() -> Kernel:
     y = make_tensor(b, "y", DType.I64, OUTPUTS, 4)
     kept = b.scratch("kept", DType.I64, ())
     lane = b.var("lane")
-    return b.build((For(lane, 4, LoopKind.LANE, (
-        If(binary("lt", lane, index(2)), (Store(y, (lane,), load(kept)),)),)),))
+    return b.build(
+        (
+            For(
+                lane,
+                4,
+                LoopKind.LANE,
+                (If(binary("lt", lane, index(2)), (Store(y, (lane,), load(kept)),)),),
+            ),
+        )
+    )
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: lanes_kernel(64, 4), "kernel lanes: a workgroup of 256 lanes, more than the target's"),
-    (lambda: lanes_kernel(1, 1, 65), "kernel lanes: 65 lanes on axis 2, more than the target's 64"),
-    (lambda: grid_kernel((70000, 1, 2)), "kernel grid: 70000 workgroups on axis 0, more than"),
-    (lambda: grid_kernel((2, 70000, 1)), "kernel grid: 70000 workgroups on axis 1, more than"),
-    (uneven_lanes, "kernel uneven: lane loops on axis 0 have extents"),
-    (large_scratch, "kernel large: workgroup scratch takes 16640 bytes, more than the target's"),
-    (stores_to_inputs, "kernel inputs: store to x, which is inputs"),
-    (unknown_param, "kernel unknown: no parameter s"),
-    (wide_scratch, "kernel wide: scratch kept is i64, which legalisation should have removed"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: lanes_kernel(64, 4),
+            "kernel lanes: a workgroup of 256 lanes, more than the target's",
+        ),
+        (
+            lambda: lanes_kernel(1, 1, 65),
+            "kernel lanes: 65 lanes on axis 2, more than the target's 64",
+        ),
+        (lambda: grid_kernel((70000, 1, 2)), "kernel grid: 70000 workgroups on axis 0, more than"),
+        (lambda: grid_kernel((2, 70000, 1)), "kernel grid: 70000 workgroups on axis 1, more than"),
+        (uneven_lanes, "kernel uneven: lane loops on axis 0 have extents"),
+        (
+            large_scratch,
+            "kernel large: workgroup scratch takes 16640 bytes, more than the target's",
+        ),
+        (stores_to_inputs, "kernel inputs: store to x, which is inputs"),
+        (unknown_param, "kernel unknown: no parameter s"),
+        (wide_scratch, "kernel wide: scratch kept is i64, which legalisation should have removed"),
+    ],
+)
 def test_what_breaks_a_promise_is_refused(make: Callable[[], Kernel], message: str) -> None:
     with pytest.raises(InternalError, match=message):
         compile_kernel(make(), vulkan_running.vulkan_target())
@@ -268,11 +374,12 @@ def test_a_cpu_target_is_refused() -> None:
 def test_float_arithmetic_is_kept_apart() -> None:
     """Contraction or reassociation would break the compensated sums of our polynomials."""
     module = compiled(CASES["softmax"]().kernel).words
-    decorated = {ops[0] for op, ops in instructions(module)
-                 if op is Op.DECORATE and ops[1] == 42}
-    arithmetic = {ops[1] for op, ops in instructions(module)
-                  if op in (Op.F_ADD, Op.F_SUB, Op.F_MUL, Op.F_DIV)
-                  or (op is Op.EXT_INST and ops[3] == 50)}
+    decorated = {ops[0] for op, ops in instructions(module) if op is Op.DECORATE and ops[1] == 42}
+    arithmetic = {
+        ops[1]
+        for op, ops in instructions(module)
+        if op in (Op.F_ADD, Op.F_SUB, Op.F_MUL, Op.F_DIV) or (op is Op.EXT_INST and ops[3] == 50)
+    }
     assert arithmetic
     assert decorated == arithmetic
 
@@ -292,9 +399,16 @@ def test_same_words_whatever_the_hash_seed() -> None:
     for seed in ("1", "2"):
         root = Path(__file__).resolve().parent
         environment = os.environ | {
-            "PYTHONHASHSEED": seed, "PYTHONPATH": f"{root}{os.pathsep}{root.parent}"}
-        done = subprocess.run([sys.executable, "-c", HASHES], env=environment, check=True,
-                              capture_output=True, text=True)
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": f"{root}{os.pathsep}{root.parent}",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", HASHES],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         found.add(done.stdout)
     assert len(found) == 1
     assert len(found.pop().splitlines()) == len(CASES)

@@ -24,7 +24,8 @@ def test_hard_kernel(case: HardKernel, driver: str) -> None:
     x, y, z = (evaluate(extent, dims) for extent in kernel.grid)
     buffers = {binding: arrays[binding.name.lower()].tobytes() for binding in BufferClass}
     after = vulkan_device.device(driver).run(
-        shader, buffers, vulkan_device.pack_params(kernel, params), (x, y, z))
+        shader, buffers, vulkan_device.pack_params(kernel, params), (x, y, z)
+    )
     for binding, data in after.items():
         arrays[binding.name.lower()][:] = list(data)
     assert case.largest_error(results_of(case, arrays, places)) <= case.tolerance

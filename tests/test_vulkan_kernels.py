@@ -28,8 +28,7 @@ def shader(name: str) -> Shader:
 @cache
 def result(name: str, driver: str) -> dict[str, Array]:
     made = case(name)
-    return vulkan_running.run_on(driver, made.kernel, made.arrays, made.params,
-                                 shader=shader(name))
+    return vulkan_running.run_on(driver, made.kernel, made.arrays, made.params, shader=shader(name))
 
 
 def assert_close(actual: Array, expected: Array, tolerance: float) -> None:
@@ -42,8 +41,7 @@ def assert_close(actual: Array, expected: Array, tolerance: float) -> None:
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
     largest = float(np.abs(expected[finite]).max(initial=0))
-    np.testing.assert_allclose(actual[finite], expected[finite], rtol=0,
-                               atol=tolerance * largest)
+    np.testing.assert_allclose(actual[finite], expected[finite], rtol=0, atol=tolerance * largest)
 
 
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)

@@ -74,8 +74,9 @@ def shape_of(value: Value, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(d, dims) for d in value.type.dims)
 
 
-def dispatched(name: str, driver: str, op: Op, values: Mapping[Value, Array],
-               dims: Mapping[str, int]) -> list[Array]:
+def dispatched(
+    name: str, driver: str, op: Op, values: Mapping[Value, Array], dims: Mapping[str, int]
+) -> list[Array]:
     """The results of one dispatch."""
     symbol, sizes = op.attrs["executable"], op.attrs["dims"]
     assert isinstance(symbol, FunctionRef)
@@ -83,15 +84,20 @@ def dispatched(name: str, driver: str, op: Op, values: Mapping[Value, Array],
     kernel, shader = executable(name, symbol.name)
     names = outlined(name).functions[symbol.name].dim_names
     params: dict[str, float] = {
-        n: evaluate(size, dims) for n, size in zip(names, sizes, strict=True)
-        if isinstance(size, int | DimExpr)}
+        n: evaluate(size, dims)
+        for n, size in zip(names, sizes, strict=True)
+        if isinstance(size, int | DimExpr)
+    }
     operands = [v for v in op.operands if v is not None]
     count = len(operands)
-    arrays = {b.name: values[v].reshape(-1)
-              for b, v in zip(kernel.buffers[:count], operands, strict=True)}
+    arrays = {
+        b.name: values[v].reshape(-1) for b, v in zip(kernel.buffers[:count], operands, strict=True)
+    }
     made = vulkan_running.run_on(driver, kernel, arrays, params, shader=shader)
-    return [made[b.name].reshape(shape_of(v, dims))
-            for b, v in zip(kernel.buffers[count:], op.results, strict=True)]
+    return [
+        made[b.name].reshape(shape_of(v, dims))
+        for b, v in zip(kernel.buffers[count:], op.results, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)

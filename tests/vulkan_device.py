@@ -70,10 +70,14 @@ def session() -> Session:
     layers = [layer.layerName for layer in vk.vkEnumerateInstanceLayerProperties()]
     has_validation = VALIDATION_LAYER in layers
     application = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 1, 0))
-    instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(
-        pApplicationInfo=application,
-        ppEnabledLayerNames=[VALIDATION_LAYER] if has_validation else [],
-        ppEnabledExtensionNames=["VK_EXT_debug_utils"] if has_validation else []), None)
+    instance = vk.vkCreateInstance(
+        vk.VkInstanceCreateInfo(
+            pApplicationInfo=application,
+            ppEnabledLayerNames=[VALIDATION_LAYER] if has_validation else [],
+            ppEnabledExtensionNames=["VK_EXT_debug_utils"] if has_validation else [],
+        ),
+        None,
+    )
     messages: list[str] = []
     if has_validation:
         _listen(vk, instance, messages)
@@ -92,12 +96,21 @@ def _listen(vk: Any, instance: Any, messages: list[str]) -> None:
         return 0
 
     create = vk.vkGetInstanceProcAddr(instance, "vkCreateDebugUtilsMessengerEXT")
-    create(instance, vk.VkDebugUtilsMessengerCreateInfoEXT(
-        messageSeverity=(vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
-                         | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT),
-        messageType=(vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
-                     | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT),
-        pfnUserCallback=heard), None)
+    create(
+        instance,
+        vk.VkDebugUtilsMessengerCreateInfoEXT(
+            messageSeverity=(
+                vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
+                | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+            ),
+            messageType=(
+                vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
+                | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
+            ),
+            pfnUserCallback=heard,
+        ),
+        None,
+    )
 
 
 @cache
@@ -133,21 +146,31 @@ class Device:
         self.vk = vk = found.vk
         self.driver = driver
         self.physical = found.devices[driver]
-        queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, queueCount=1,
-                                           pQueuePriorities=[1.0])
-        self.handle = vk.vkCreateDevice(self.physical, vk.VkDeviceCreateInfo(
-            queueCreateInfoCount=1, pQueueCreateInfos=[queue]), None)
+        queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, queueCount=1, pQueuePriorities=[1.0])
+        self.handle = vk.vkCreateDevice(
+            self.physical,
+            vk.VkDeviceCreateInfo(queueCreateInfoCount=1, pQueueCreateInfos=[queue]),
+            None,
+        )
         self.queue = vk.vkGetDeviceQueue(self.handle, 0, 0)
-        self.pool = vk.vkCreateCommandPool(self.handle, vk.VkCommandPoolCreateInfo(
-            queueFamilyIndex=0), None)
-        wanted = (vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-                  | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
+        self.pool = vk.vkCreateCommandPool(
+            self.handle, vk.VkCommandPoolCreateInfo(queueFamilyIndex=0), None
+        )
+        wanted = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
         types = vk.vkGetPhysicalDeviceMemoryProperties(self.physical)
-        self.memory_type = next(n for n in range(types.memoryTypeCount)
-                                if types.memoryTypes[n].propertyFlags & wanted == wanted)
+        self.memory_type = next(
+            n
+            for n in range(types.memoryTypeCount)
+            if types.memoryTypes[n].propertyFlags & wanted == wanted
+        )
 
-    def run(self, shader: Shader, buffers: Mapping[BufferClass, bytes], params: bytes,
-            grid: tuple[int, int, int]) -> dict[BufferClass, bytes]:
+    def run(
+        self,
+        shader: Shader,
+        buffers: Mapping[BufferClass, bytes],
+        params: bytes,
+        grid: tuple[int, int, int],
+    ) -> dict[BufferClass, bytes]:
         """One dispatch; gives the class buffers as it leaves them.
 
         Raises:
@@ -155,15 +178,19 @@ class Device:
         """
         assert len(params) == 4 * shader.param_words, "the parameter block has another length"
         with ExitStack() as stack:
-            bound = {binding.value: stack.enter_context(self.buffer(
-                buffers[binding], self.vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT))
-                for binding in shader.bindings}
+            bound = {
+                binding.value: stack.enter_context(
+                    self.buffer(buffers[binding], self.vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT)
+                )
+                for binding in shader.bindings
+            }
             pushed = params
             if shader.param_buffer_bytes:
                 block = b"\xa5" * 4 * _PARAM_BASE_WORDS + params
                 block += b"\xa5" * (shader.param_buffer_bytes - len(block))
-                bound[PARAM_BUFFER_BINDING] = stack.enter_context(self.buffer(
-                    block, self.vk.VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT))
+                bound[PARAM_BUFFER_BINDING] = stack.enter_context(
+                    self.buffer(block, self.vk.VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT)
+                )
                 pushed = struct.pack("<I", _PARAM_BASE_WORDS)
             self.dispatch(stack, shader, bound, pushed, grid)
             after = {binding: bound[binding.value].read() for binding in shader.bindings}
@@ -177,12 +204,21 @@ class Device:
         vk = self.vk
         padded = data + bytes(-len(data) % 4)
         assert padded, "a buffer must not be empty"
-        handle = vk.vkCreateBuffer(self.handle, vk.VkBufferCreateInfo(
-            size=len(padded) + POISON_BYTES, usage=usage,
-            sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE), None)
+        handle = vk.vkCreateBuffer(
+            self.handle,
+            vk.VkBufferCreateInfo(
+                size=len(padded) + POISON_BYTES,
+                usage=usage,
+                sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE,
+            ),
+            None,
+        )
         needs = vk.vkGetBufferMemoryRequirements(self.handle, handle)
-        memory = vk.vkAllocateMemory(self.handle, vk.VkMemoryAllocateInfo(
-            allocationSize=needs.size, memoryTypeIndex=self.memory_type), None)
+        memory = vk.vkAllocateMemory(
+            self.handle,
+            vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=self.memory_type),
+            None,
+        )
         vk.vkBindBufferMemory(self.handle, handle, memory, 0)
         mapped = vk.vkMapMemory(self.handle, memory, 0, needs.size, 0)
         made = DeviceBuffer(handle, mapped, len(data), len(padded))
@@ -194,33 +230,55 @@ class Device:
             vk.vkDestroyBuffer(self.handle, handle, None)
             vk.vkFreeMemory(self.handle, memory, None)
 
-    def dispatch(self, stack: ExitStack, shader: Shader, bound: Mapping[int, DeviceBuffer],
-                 pushed: bytes, grid: tuple[int, int, int]) -> None:
+    def dispatch(
+        self,
+        stack: ExitStack,
+        shader: Shader,
+        bound: Mapping[int, DeviceBuffer],
+        pushed: bytes,
+        grid: tuple[int, int, int],
+    ) -> None:
         vk, handle = self.vk, self.handle
         layout, descriptor_layout = self.layout(stack, shader, bound)
-        module = vk.vkCreateShaderModule(handle, vk.VkShaderModuleCreateInfo(
-            codeSize=len(shader.words), pCode=shader.words), None)
+        module = vk.vkCreateShaderModule(
+            handle,
+            vk.VkShaderModuleCreateInfo(codeSize=len(shader.words), pCode=shader.words),
+            None,
+        )
         stack.callback(vk.vkDestroyShaderModule, handle, module, None)
         stage = vk.VkPipelineShaderStageCreateInfo(
-            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=shader.entry_point)
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=shader.entry_point
+        )
         pipeline = vk.vkCreateComputePipelines(
-            handle, None, 1, [vk.VkComputePipelineCreateInfo(stage=stage, layout=layout)],
-            None)[0]
+            handle, None, 1, [vk.VkComputePipelineCreateInfo(stage=stage, layout=layout)], None
+        )[0]
         stack.callback(vk.vkDestroyPipeline, handle, pipeline, None)
-        commands = vk.vkAllocateCommandBuffers(handle, vk.VkCommandBufferAllocateInfo(
-            commandPool=self.pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-            commandBufferCount=1))
+        commands = vk.vkAllocateCommandBuffers(
+            handle,
+            vk.VkCommandBufferAllocateInfo(
+                commandPool=self.pool,
+                level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                commandBufferCount=1,
+            ),
+        )
         stack.callback(vk.vkFreeCommandBuffers, handle, self.pool, 1, commands)
         command = commands[0]
         vk.vkBeginCommandBuffer(command, vk.VkCommandBufferBeginInfo())
         vk.vkCmdBindPipeline(command, vk.VK_PIPELINE_BIND_POINT_COMPUTE, pipeline)
         if bound:
             descriptors = self.descriptors(stack, descriptor_layout, bound)
-            vk.vkCmdBindDescriptorSets(command, vk.VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1,
-                                       [descriptors], 0, None)
+            vk.vkCmdBindDescriptorSets(
+                command, vk.VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, [descriptors], 0, None
+            )
         if pushed:
-            vk.vkCmdPushConstants(command, layout, vk.VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                                  len(pushed), vk.ffi.new("char[]", pushed))
+            vk.vkCmdPushConstants(
+                command,
+                layout,
+                vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                0,
+                len(pushed),
+                vk.ffi.new("char[]", pushed),
+            )
         vk.vkCmdDispatch(command, *dispatch_grid(grid))
         vk.vkEndCommandBuffer(command)
         fence = vk.vkCreateFence(handle, vk.VkFenceCreateInfo(), None)
@@ -228,44 +286,81 @@ class Device:
         vk.vkQueueSubmit(self.queue, 1, [vk.VkSubmitInfo(pCommandBuffers=[command])], fence)
         vk.vkWaitForFences(handle, 1, [fence], True, 10**11)
 
-    def layout(self, stack: ExitStack, shader: Shader,
-               bound: Mapping[int, DeviceBuffer]) -> tuple[Any, Any]:
+    def layout(
+        self, stack: ExitStack, shader: Shader, bound: Mapping[int, DeviceBuffer]
+    ) -> tuple[Any, Any]:
         """The pipeline's layout and that of descriptor set 0."""
         vk, handle = self.vk, self.handle
-        bindings = [vk.VkDescriptorSetLayoutBinding(
-            binding=number, descriptorType=self.kind(number), descriptorCount=1,
-            stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT) for number in sorted(bound)]
+        bindings = [
+            vk.VkDescriptorSetLayoutBinding(
+                binding=number,
+                descriptorType=self.kind(number),
+                descriptorCount=1,
+                stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            )
+            for number in sorted(bound)
+        ]
         descriptor_layout = vk.vkCreateDescriptorSetLayout(
-            handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None)
+            handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None
+        )
         stack.callback(vk.vkDestroyDescriptorSetLayout, handle, descriptor_layout, None)
-        ranges = [vk.VkPushConstantRange(
-            stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0,
-            size=shader.push_constant_bytes)] if shader.push_constant_bytes else []
-        layout = vk.vkCreatePipelineLayout(handle, vk.VkPipelineLayoutCreateInfo(
-            pSetLayouts=[descriptor_layout], pPushConstantRanges=ranges), None)
+        ranges = (
+            [
+                vk.VkPushConstantRange(
+                    stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                    offset=0,
+                    size=shader.push_constant_bytes,
+                )
+            ]
+            if shader.push_constant_bytes
+            else []
+        )
+        layout = vk.vkCreatePipelineLayout(
+            handle,
+            vk.VkPipelineLayoutCreateInfo(
+                pSetLayouts=[descriptor_layout], pPushConstantRanges=ranges
+            ),
+            None,
+        )
         stack.callback(vk.vkDestroyPipelineLayout, handle, layout, None)
         return layout, descriptor_layout
 
     def kind(self, binding: int) -> int:
         vk = self.vk
-        return int(vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER if binding == PARAM_BUFFER_BINDING
-                   else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER)
+        return int(
+            vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
+            if binding == PARAM_BUFFER_BINDING
+            else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        )
 
-    def descriptors(self, stack: ExitStack, layout: Any,
-                    bound: Mapping[int, DeviceBuffer]) -> Any:
+    def descriptors(self, stack: ExitStack, layout: Any, bound: Mapping[int, DeviceBuffer]) -> Any:
         vk, handle = self.vk, self.handle
-        sizes = [vk.VkDescriptorPoolSize(type=self.kind(number), descriptorCount=1)
-                 for number in sorted(bound)]
-        pool = vk.vkCreateDescriptorPool(handle, vk.VkDescriptorPoolCreateInfo(
-            maxSets=1, pPoolSizes=sizes), None)
+        sizes = [
+            vk.VkDescriptorPoolSize(type=self.kind(number), descriptorCount=1)
+            for number in sorted(bound)
+        ]
+        pool = vk.vkCreateDescriptorPool(
+            handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None
+        )
         stack.callback(vk.vkDestroyDescriptorPool, handle, pool, None)
-        allocated = vk.vkAllocateDescriptorSets(handle, vk.VkDescriptorSetAllocateInfo(
-            descriptorPool=pool, pSetLayouts=[layout]))[0]
-        writes = [vk.VkWriteDescriptorSet(
-            dstSet=allocated, dstBinding=number, dstArrayElement=0, descriptorCount=1,
-            descriptorType=self.kind(number), pBufferInfo=[vk.VkDescriptorBufferInfo(
-                buffer=bound[number].handle, offset=0, range=bound[number].padded_bytes)])
-            for number in sorted(bound)]
+        allocated = vk.vkAllocateDescriptorSets(
+            handle, vk.VkDescriptorSetAllocateInfo(descriptorPool=pool, pSetLayouts=[layout])
+        )[0]
+        writes = [
+            vk.VkWriteDescriptorSet(
+                dstSet=allocated,
+                dstBinding=number,
+                dstArrayElement=0,
+                descriptorCount=1,
+                descriptorType=self.kind(number),
+                pBufferInfo=[
+                    vk.VkDescriptorBufferInfo(
+                        buffer=bound[number].handle, offset=0, range=bound[number].padded_bytes
+                    )
+                ],
+            )
+            for number in sorted(bound)
+        ]
         vk.vkUpdateDescriptorSets(handle, len(writes), writes, 0, None)
         return allocated
 
@@ -282,7 +377,8 @@ class DeviceBuffer:
     def read(self) -> bytes:
         data = bytes(self.mapped[: self.padded_bytes + POISON_BYTES])
         assert data[self.padded_bytes :] == bytes([POISON]) * POISON_BYTES, (
-            "a shader wrote behind its buffer")
+            "a shader wrote behind its buffer"
+        )
         return data[: self.data_bytes]
 
 

@@ -39,14 +39,18 @@ def run_on_driver(driver: str, function: Function, feeds: Mapping[str, Array]) -
         if op.record.is_terminator:
             break
         operands = [None if v is None else values[v] for v in op.operands]
-        made = (_dispatch(driver, module, op, operands, symbols) if op.name == "dispatch"
-                else _outside(op, operands, symbols))
+        made = (
+            _dispatch(driver, module, op, operands, symbols)
+            if op.name == "dispatch"
+            else _outside(op, operands, symbols)
+        )
         values.update(zip(op.results, made, strict=True))
     return [values[v] for v in entry.results]
 
 
-def _dispatch(driver: str, module: Module, op: Op, operands: list[Any],
-              symbols: Mapping[str, int]) -> list[Array]:
+def _dispatch(
+    driver: str, module: Module, op: Op, operands: list[Any], symbols: Mapping[str, int]
+) -> list[Array]:
     reference, given = op.attrs["executable"], op.attrs["dims"]
     assert isinstance(reference, FunctionRef)
     assert isinstance(given, tuple)
@@ -58,8 +62,11 @@ def _dispatch(driver: str, module: Module, op: Op, operands: list[Any],
 
     executable = module.functions[reference.name]
     inner = dict(zip(executable.dim_names, dims, strict=True))
-    if any(evaluate(d, inner) == 0 for v in (*executable.inputs, *executable.results)
-           for d in v.type.dims):
+    if any(
+        evaluate(d, inner) == 0
+        for v in (*executable.inputs, *executable.results)
+        for d in v.type.dims
+    ):
         # this harness has no empty buffers; the runtime binds a word that is never read
         return run(executable, operands, symbols=inner, module=module)
     inputs = [to_physical(a, v.type) for a, v in zip(operands, executable.inputs, strict=True)]
@@ -75,7 +82,11 @@ def _outside(op: Op, operands: list[Any], symbols: Mapping[str, int]) -> list[Ar
         dims = () if type is None else tuple(evaluate(d, symbols) for d in type.dims)
         return None if type is None else type.with_dims(dims)
 
-    call = Call(op.record, tuple(concrete(t) for t in op.operand_types),
-                map_dims(op.attrs, lambda d: evaluate(d, symbols)), op.origin,
-                result_types=tuple(concrete(v.type) for v in op.results))
+    call = Call(
+        op.record,
+        tuple(concrete(t) for t in op.operand_types),
+        map_dims(op.attrs, lambda d: evaluate(d, symbols)),
+        op.origin,
+        result_types=tuple(concrete(v.type) for v in op.results),
+    )
     return [np.asarray(a) for a in op.record.reference(call, operands)]

@@ -48,15 +48,23 @@ def validate(words: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".spv") as file:
         file.write(words)
         file.flush()
-        done = subprocess.run([spirv_tool("spirv-val"), "--target-env", "vulkan1.1", file.name],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [spirv_tool("spirv-val"), "--target-env", "vulkan1.1", file.name],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{disassemble(words)}"
 
 
 def disassemble(words: bytes) -> str:
     """The module as text, ids as numbers."""
-    done = subprocess.run([spirv_tool("spirv-dis"), "--raw-id", "--no-color", "-"], input=words,
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        [spirv_tool("spirv-dis"), "--raw-id", "--no-color", "-"],
+        input=words,
+        capture_output=True,
+        check=False,
+    )
     return done.stdout.decode()
 
 
@@ -87,8 +95,11 @@ def element_span(buffer: Buffer, dims: Mapping[str, int]) -> int:
 
 def lay_out(kernel: Kernel, arrays: Mapping[str, Array], params: Mapping[str, float]) -> Laid:
     """Buffers side by side in their classes, the first of a class not at its start."""
-    dims = {p.name: int(params[p.name]) for p in kernel.params
-            if p.dtype is DType.INDEX and p.name in params}
+    dims = {
+        p.name: int(params[p.name])
+        for p in kernel.params
+        if p.dtype is DType.INDEX and p.name in params
+    }
     # Something stands in front of the first buffer, so that offsets are never all zero.
     classes = {binding: bytearray(FILLER * (ALIGNMENT // 4)) for binding in BufferClass}
     offsets: dict[Buffer, int] = {}
@@ -107,9 +118,14 @@ def lay_out(kernel: Kernel, arrays: Mapping[str, Array], params: Mapping[str, fl
     return Laid(classes, offsets, values)
 
 
-def run_on(driver: str, kernel: Kernel, arrays: Mapping[str, Array],
-           params: Mapping[str, float] | None = None, *,
-           shader: Shader | None = None) -> dict[str, Array]:
+def run_on(
+    driver: str,
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    params: Mapping[str, float] | None = None,
+    *,
+    shader: Shader | None = None,
+) -> dict[str, Array]:
     """What the kernel leaves in its written buffers, by name, dense and in their shape.
 
     Checks that it changed nothing else.
@@ -119,8 +135,12 @@ def run_on(driver: str, kernel: Kernel, arrays: Mapping[str, Array],
     device = vulkan_device.device(driver)
     dims = {p.name: int(laid.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
     grid = [evaluate(d, dims) for d in kernel.grid]
-    after = device.run(shader, {c: bytes(b) for c, b in laid.buffers.items()},
-                       vulkan_device.pack_params(kernel, laid.params), (grid[0], grid[1], grid[2]))
+    after = device.run(
+        shader,
+        {c: bytes(b) for c, b in laid.buffers.items()},
+        vulkan_device.pack_params(kernel, laid.params),
+        (grid[0], grid[1], grid[2]),
+    )
     results: dict[str, Array] = {}
     for binding, data in after.items():
         may_change = np.zeros(len(data), np.bool_)
@@ -133,7 +153,8 @@ def run_on(driver: str, kernel: Kernel, arrays: Mapping[str, Array],
         before = np.frombuffer(bytes(laid.buffers[binding]), np.uint8)
         changed = (before != np.frombuffer(data, np.uint8)) & ~may_change
         assert not changed.any(), (
-            f"{driver}: byte {int(changed.argmax())} of {binding.name.lower()} changed")
+            f"{driver}: byte {int(changed.argmax())} of {binding.name.lower()} changed"
+        )
     return results
 
 

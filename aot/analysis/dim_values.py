@@ -75,18 +75,27 @@ class DimValues:
             if inputs[number] is None:
                 return [None] * len(op.results)
         is_symbolic = any(a is not None and a.dtype == object for a in inputs) or any(
-            _has_symbol(attr) for attr in op.attrs.values())
+            _has_symbol(attr) for attr in op.attrs.values()
+        )
         if is_symbolic and not op.record.takes_dims:
             return [None] * len(op.results)
-        call = Call(op.record, op.operand_types, op.attrs, op.origin,
-                    result_types=tuple(result.type for result in op.results), is_exact=True)
+        call = Call(
+            op.record,
+            op.operand_types,
+            op.attrs,
+            op.origin,
+            result_types=tuple(result.type for result in op.results),
+            is_exact=True,
+        )
         assert op.record.reference is not None
         try:
             results = op.record.reference(call, inputs)
         except ds.UndecidedError:
             return [None] * len(op.results)
-        return [_canonical(np.asarray(elements), result.type)
-                for elements, result in zip(results, op.results, strict=True)]
+        return [
+            _canonical(np.asarray(elements), result.type)
+            for elements, result in zip(results, op.results, strict=True)
+        ]
 
 
 def _read_operands(op: Op) -> list[Value]:
@@ -98,10 +107,15 @@ def _read_operands(op: Op) -> list[Value]:
 def _may_be_known(op: Op) -> bool:
     record = op.record
     is_constant = record.kind is Kind.STRUCTURE and not op.operands
-    return ((is_constant or record.kind in _KINDS) and record.reference is not None
-            and not record.writes and not record.has_side_effects and not op.blocks
-            and all(_is_small(result.type) for result in op.results)
-            and all(_is_small(operand.type) for operand in _read_operands(op)))
+    return (
+        (is_constant or record.kind in _KINDS)
+        and record.reference is not None
+        and not record.writes
+        and not record.has_side_effects
+        and not op.blocks
+        and all(_is_small(result.type) for result in op.results)
+        and all(_is_small(operand.type) for operand in _read_operands(op))
+    )
 
 
 def _is_small(type: TensorType) -> bool:

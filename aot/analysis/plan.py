@@ -63,8 +63,9 @@ def plan(call: Call, target: Target) -> Plan:
     kind = call.record.kind
     if kind is Kind.CONTRACTION:
         return _plan_contraction(call, target)
-    lanes = lanes_of(target, min((t.dtype.bytes for t in call.result_types
-                                  if t.dtype.bytes >= 4), default=4))
+    lanes = lanes_of(
+        target, min((t.dtype.bytes for t in call.result_types if t.dtype.bytes >= 4), default=4)
+    )
     if kind is Kind.RECURRENCE:
         return Plan(Schedule.RECURRENCE, lanes)
     if kind in (Kind.SCAN, Kind.SCATTER):

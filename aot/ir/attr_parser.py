@@ -104,7 +104,8 @@ class AttrParser:
             elif text == ")" and depth and not wants_operand:
                 depth -= 1
             elif (text in _OPERATORS and not wants_operand) or (
-                    text == "," and depth and not wants_operand):
+                text == "," and depth and not wants_operand
+            ):
                 wants_operand = True
             elif not (text == "-" and wants_operand):
                 break
@@ -132,8 +133,9 @@ class AttrParser:
                 tokens.expect(",")
             extents.append(self.dim())
         if len(extents) > MAX_RANK:
-            raise tokens.error(f"type has {len(extents)} dims, at most {MAX_RANK} are allowed",
-                               start)
+            raise tokens.error(
+                f"type has {len(extents)} dims, at most {MAX_RANK} are allowed", start
+            )
         layout = self.layout() if tokens.is_punct("{") else None
         found = TensorType(dtype, tuple(extents), layout)
         if found.problem:
@@ -212,16 +214,19 @@ class AttrParser:
         start = tokens.at
         type = self.type()
         if not type.is_static or (type.layout is not None and type.layout.strides):
-            raise tokens.error(f"a constant cannot have type {type}: it needs numbers as dims "
-                               "and no strides", start)
+            raise tokens.error(
+                f"a constant cannot have type {type}: it needs numbers as dims and no strides",
+                start,
+            )
         shape = tuple(int(d) for d in type.physical_dims)
         count = math.prod(shape)
         tokens.expect("<")
         if tokens.take("splat"):
             self.splat_bytes += count * type.dtype.bytes
             if self.splat_bytes > MAX_SPLAT_BYTES:
-                raise tokens.error(f"constants with 'splat' take more than {MAX_SPLAT_BYTES} "
-                                   "bytes", start)
+                raise tokens.error(
+                    f"constants with 'splat' take more than {MAX_SPLAT_BYTES} bytes", start
+                )
             array = np.full(shape, self.element(type.dtype), type.dtype.numpy)
         elif tokens.take("blob"):
             array = self.blob(type, shape, count)
@@ -240,8 +245,7 @@ class AttrParser:
             raise self.tokens.error(f"expected {count} elements, found {len(values)}", start)
         return np.array(values, dtype.numpy)
 
-    def blob(self, type: TensorType, shape: tuple[int, ...],
-             count: int) -> np.ndarray[Any, Any]:
+    def blob(self, type: TensorType, shape: tuple[int, ...], count: int) -> np.ndarray[Any, Any]:
         tokens = self.tokens
         start = tokens.at
         digest = tokens.string("the digest of a blob in quotes")
@@ -249,11 +253,17 @@ class AttrParser:
             raise tokens.error(f"there is no blob {digest!r}", start)
         contents = self.blobs[digest]
         if contents is None:
-            raise tokens.error(f"blob {digest!r} is elided: text printed without its blobs is for "
-                               "reading only; print it with them", start)
+            raise tokens.error(
+                f"blob {digest!r} is elided: text printed without its blobs is for "
+                "reading only; print it with them",
+                start,
+            )
         if len(contents) != count * type.dtype.bytes:
-            raise tokens.error(f"blob {digest!r} has {len(contents)} bytes, a constant of type "
-                               f"{type} has {count * type.dtype.bytes}", start)
+            raise tokens.error(
+                f"blob {digest!r} has {len(contents)} bytes, a constant of type "
+                f"{type} has {count * type.dtype.bytes}",
+                start,
+            )
         little = type.dtype.numpy.newbyteorder("<")
         if type.dtype is DType.BOOL and contents.strip(b"\0\1"):
             raise tokens.error(f"blob {digest!r} holds bytes that are no bool", start)

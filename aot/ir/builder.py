@@ -65,8 +65,13 @@ class Builder:
         dim_names: an executable's dim parameters, in order.
     """
 
-    def __init__(self, name: str = "main", into: Module | None = None, kind: str = "function",
-                 dim_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str = "main",
+        into: Module | None = None,
+        kind: str = "function",
+        dim_names: Sequence[str] = (),
+    ) -> None:
         self._module = into if into is not None else Module()
         self._function = Function(name, Block(), kind=kind)
         self._function.dim_names = tuple(dim_names)
@@ -90,8 +95,9 @@ class Builder:
         self._function.result_names.append(name)
         self._outputs.append(value)
 
-    def constant(self, array: Any, dtype: str | DType | None = None, *, origin: str = "",
-                 name: str = "") -> Value:
+    def constant(
+        self, array: Any, dtype: str | DType | None = None, *, origin: str = "", name: str = ""
+    ) -> Value:
         """A constant with a copy of `array`.
 
         Args:
@@ -106,9 +112,16 @@ class Builder:
         op.result.name = name
         return op.result
 
-    def op(self, name: str, *operands: OperandLike, origin: str = "",
-           hint: str | Sequence[str] = "", blocks: Sequence[Block] = (),
-           result_types: Sequence[TypeLike] = (), **attrs: Any) -> Any:
+    def op(
+        self,
+        name: str,
+        *operands: OperandLike,
+        origin: str = "",
+        hint: str | Sequence[str] = "",
+        blocks: Sequence[Block] = (),
+        result_types: Sequence[TypeLike] = (),
+        **attrs: Any,
+    ) -> Any:
         """Makes op `name` and gives its result: a Value, or a tuple of them if it has not one.
 
         Operands are values, None where an optional one is absent, arrays, or Python numbers, which
@@ -133,12 +146,16 @@ class Builder:
             value.name = text
         return made.results[0] if len(made.results) == 1 else tuple(made.results)
 
-    def block(self, types: Sequence[TypeLike], body: Callable[..., Sequence[Value] | Value],
-              names: Sequence[str] = ()) -> Block:
+    def block(
+        self,
+        types: Sequence[TypeLike],
+        body: Callable[..., Sequence[Value] | Value],
+        names: Sequence[str] = (),
+    ) -> Block:
         """A block for `op(..., blocks=[...])`: `body` gets its arguments and gives its results.
 
-            inner = b.block(["f32[4]"], lambda v: b.op("relu", v))
-            y = b.op("region", x, blocks=[inner])
+        inner = b.block(["f32[4]"], lambda v: b.op("relu", v))
+        y = b.op("region", x, blocks=[inner])
         """
         block = Block([parse_type(t) for t in types], names)
         outer, self._block = self._block, block
@@ -178,9 +195,15 @@ class Builder:
             return self.constant(value, like)
         return self.constant(value)
 
-    def _insert(self, record: OpRecord, operands: Sequence[Value | None],
-                attrs: Mapping[str, Attr], types: Sequence[TensorType] = (),
-                blocks: Sequence[Block] = (), origin: str = "") -> Op:
+    def _insert(
+        self,
+        record: OpRecord,
+        operands: Sequence[Value | None],
+        attrs: Mapping[str, Attr],
+        types: Sequence[TensorType] = (),
+        blocks: Sequence[Block] = (),
+        origin: str = "",
+    ) -> Op:
         if self._is_finished:
             raise CompileError(f"function {self._function.name!r} is finished")
         rewriter = Rewriter(self._function, self._block)

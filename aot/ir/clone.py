@@ -11,8 +11,13 @@ TypeMap = Callable[[TensorType], TensorType]
 AttrMap = Callable[[Attr], Attr]
 
 
-def clone_op(op: Op, values: dict[Value, Value], into: Rewriter,
-             map_type: TypeMap = lambda t: t, map_attr: AttrMap = lambda a: a) -> Op:
+def clone_op(
+    op: Op,
+    values: dict[Value, Value],
+    into: Rewriter,
+    map_type: TypeMap = lambda t: t,
+    map_attr: AttrMap = lambda a: a,
+) -> Op:
     """A copy of `op` at the insertion point, on `values[old]` where there is one.
 
     `values` learns the results (and, for blocks in the op, their values).
@@ -20,16 +25,20 @@ def clone_op(op: Op, values: dict[Value, Value], into: Rewriter,
     operands = [None if v is None else values.get(v, v) for v in op.operands]
     blocks = [clone_block(b, values, into.function, map_type, map_attr) for b in op.blocks]
     attrs = {name: map_attr(value) for name, value in op.attrs.items()}
-    made = Op(op.record, operands, attrs, [map_type(v.type) for v in op.results], blocks,
-              op.origin)
+    made = Op(op.record, operands, attrs, [map_type(v.type) for v in op.results], blocks, op.origin)
     for old, fresh in zip(op.results, made.results, strict=True):
         fresh.name = old.name
         values[old] = fresh
     return into.insert(made)
 
 
-def clone_block(block: Block, values: dict[Value, Value], function: Function,
-                map_type: TypeMap = lambda t: t, map_attr: AttrMap = lambda a: a) -> Block:
+def clone_block(
+    block: Block,
+    values: dict[Value, Value],
+    function: Function,
+    map_type: TypeMap = lambda t: t,
+    map_attr: AttrMap = lambda a: a,
+) -> Block:
     """A copy of `block`; `values` learns its arguments and results."""
     made = Block([map_type(a.type) for a in block.args], [a.name for a in block.args])
     values.update(zip(block.args, made.args, strict=True))
@@ -53,5 +62,3 @@ def clone_function(function: Function) -> Function:
 def clone_module(module: Module) -> Module:
     """A copy of every function."""
     return Module(clone_function(f) for f in module.functions.values())
-
-

@@ -55,16 +55,22 @@ def modules_equal(a: Module, b: Module) -> bool:
     """Whether two modules are the same program: functions in order, ops, types, origins, names of
     inputs and results. Hints at the names of other values do not count."""
     return list(a.functions) == list(b.functions) and all(
-        functions_equal(f, b.functions[name]) for name, f in a.functions.items())
+        functions_equal(f, b.functions[name]) for name, f in a.functions.items()
+    )
 
 
 def functions_equal(a: Function, b: Function) -> bool:
     """Whether two functions are equal as `modules_equal` says; their own names count."""
-    return (a.name == b.name and a.kind == b.kind and a.dim_names == b.dim_names
-            and a.result_names == b.result_names and a.bindings == b.bindings
-            and list(a.assumptions) == list(b.assumptions)
-            and [v.name for v in a.inputs] == [v.name for v in b.inputs]
-            and _blocks_equal(a.block, b.block, {}))
+    return (
+        a.name == b.name
+        and a.kind == b.kind
+        and a.dim_names == b.dim_names
+        and a.result_names == b.result_names
+        and a.bindings == b.bindings
+        and list(a.assumptions) == list(b.assumptions)
+        and [v.name for v in a.inputs] == [v.name for v in b.inputs]
+        and _blocks_equal(a.block, b.block, {})
+    )
 
 
 def _blocks_equal(a: Block, b: Block, paired: dict[Value, Value]) -> bool:
@@ -75,9 +81,14 @@ def _blocks_equal(a: Block, b: Block, paired: dict[Value, Value]) -> bool:
 
 
 def _ops_equal(a: Op, b: Op, paired: dict[Value, Value]) -> bool:
-    if (a.record is not b.record or a.origin != b.origin or len(a.operands) != len(b.operands)
-            or len(a.blocks) != len(b.blocks) or attrs_key(a) != attrs_key(b)
-            or [v.type for v in a.results] != [v.type for v in b.results]):
+    if (
+        a.record is not b.record
+        or a.origin != b.origin
+        or len(a.operands) != len(b.operands)
+        or len(a.blocks) != len(b.blocks)
+        or attrs_key(a) != attrs_key(b)
+        or [v.type for v in a.results] != [v.type for v in b.results]
+    ):
         return False
     for x, y in zip(a.operands, b.operands, strict=True):
         if (x is None) != (y is None) or (x is not None and paired.get(x) is not y):

@@ -63,8 +63,12 @@ class ConstantData:
         return self._digest
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, ConstantData) and self.type == other.type
-                and self.digest == other.digest and self.bytes == other.bytes)
+        return (
+            isinstance(other, ConstantData)
+            and self.type == other.type
+            and self.digest == other.digest
+            and self.bytes == other.bytes
+        )
 
     def __hash__(self) -> int:
         return hash((self.type, self.digest))
@@ -77,8 +81,9 @@ class FunctionRef:
     name: str
 
 
-Attr = Union[int, float, bool, str, DType, Dim, ConstantData, FunctionRef, Layout,
-             tuple["Attr", ...]]
+Attr = Union[
+    int, float, bool, str, DType, Dim, ConstantData, FunctionRef, Layout, tuple["Attr", ...]
+]
 
 
 class Value:
@@ -114,12 +119,27 @@ class Value:
 class Op:
     """One use of an op record. `operands` may hold None where an optional operand is absent."""
 
-    __slots__ = ("attrs", "blocks", "next", "operands", "origin", "parent", "prev", "record",
-                 "results")
+    __slots__ = (
+        "attrs",
+        "blocks",
+        "next",
+        "operands",
+        "origin",
+        "parent",
+        "prev",
+        "record",
+        "results",
+    )
 
-    def __init__(self, record: OpRecord, operands: Sequence[Value | None],
-                 attrs: Mapping[str, Attr], result_types: Sequence[TensorType],
-                 blocks: Sequence[Block] = (), origin: str = "") -> None:
+    def __init__(
+        self,
+        record: OpRecord,
+        operands: Sequence[Value | None],
+        attrs: Mapping[str, Attr],
+        result_types: Sequence[TensorType],
+        blocks: Sequence[Block] = (),
+        origin: str = "",
+    ) -> None:
         self.record = record
         self.operands: list[Value | None] = list(operands)
         self.attrs: dict[str, Attr] = dict(attrs)
@@ -161,8 +181,9 @@ class Block:
 
     def __init__(self, arg_types: Sequence[TensorType] = (), names: Sequence[str] = ()) -> None:
         padded = [*names, *[""] * (len(arg_types) - len(names))]
-        self.args = [Value(t, self, i, n)
-                     for i, (t, n) in enumerate(zip(arg_types, padded, strict=True))]
+        self.args = [
+            Value(t, self, i, n) for i, (t, n) in enumerate(zip(arg_types, padded, strict=True))
+        ]
         self.owner: Op | Function | None = None
         self.first: Op | None = None
         self.last: Op | None = None
@@ -263,8 +284,9 @@ class Function:
             BufferClass in module.fbs); empty before buffers are bound.
     """
 
-    def __init__(self, name: str, block: Block, result_names: Sequence[str] = (),
-                 kind: str = "function") -> None:
+    def __init__(
+        self, name: str, block: Block, result_names: Sequence[str] = (), kind: str = "function"
+    ) -> None:
         self.name = name
         self.block = block
         self.kind = kind
@@ -328,8 +350,9 @@ class Rewriter:
     Types never change silently: replacing a value by one of another type is an error.
     """
 
-    def __init__(self, function: Function, block: Block | None = None,
-                 anchor: Op | None = None) -> None:
+    def __init__(
+        self, function: Function, block: Block | None = None, anchor: Op | None = None
+    ) -> None:
         self.function = function
         self.block = block if block is not None else function.block
         self.anchor = anchor
@@ -346,9 +369,14 @@ class Rewriter:
         self._tell(lambda listener: listener.op_created(op))
         return op
 
-    def create(self, record: OpRecord, operands: Sequence[Value | None],
-               attrs: Mapping[str, Attr] | None = None, origin: str = "",
-               blocks: Sequence[Block] = ()) -> Op:
+    def create(
+        self,
+        record: OpRecord,
+        operands: Sequence[Value | None],
+        attrs: Mapping[str, Attr] | None = None,
+        origin: str = "",
+        blocks: Sequence[Block] = (),
+    ) -> Op:
         """Makes an op, its result types by the record's shape rule, and inserts it.
 
         Raises:
@@ -365,8 +393,9 @@ class Rewriter:
         if old is value:
             return
         if old is not None and value is not None and old.type != value.type:
-            raise InternalError(f"operand {index} of {op} has type {old.type}, "
-                                f"the new value has {value.type}")
+            raise InternalError(
+                f"operand {index} of {op} has type {old.type}, the new value has {value.type}"
+            )
         if old is not None:
             del old.uses[(op, index)]
         op.operands[index] = value

@@ -126,13 +126,18 @@ class DimExpr:
             factors = [str(a) for a in monomial]
             # -(a//b) is not -a//b, which reads as (-a)//b
             if len(monomial) > 1 or coefficient != 1:
-                factors = [f"({f})" if isinstance(a, FloorDiv) else f
-                           for f, a in zip(factors, monomial, strict=True)]
+                factors = [
+                    f"({f})" if isinstance(a, FloorDiv) else f
+                    for f, a in zip(factors, monomial, strict=True)
+                ]
             if abs(coefficient) != 1:
                 factors.insert(0, str(abs(coefficient)))
             sign = "-" if coefficient < 0 else "+"
-            parts.append(f" {sign} {'*'.join(factors)}" if parts else
-                         f"{'-' if coefficient < 0 else ''}{'*'.join(factors)}")
+            parts.append(
+                f" {sign} {'*'.join(factors)}"
+                if parts
+                else f"{'-' if coefficient < 0 else ''}{'*'.join(factors)}"
+            )
         if self.constant:
             parts.append(f" {'-' if self.constant < 0 else '+'} {abs(self.constant)}")
         return "".join(parts)
@@ -153,8 +158,9 @@ def symbol(name: str) -> DimExpr:
         ValueError: `name` is not an ASCII identifier, so that text could not hold it.
     """
     if not is_symbol_name(name):
-        raise ValueError(f"{name!r} cannot name a dim: use letters, digits and _, "
-                         "not a digit first")
+        raise ValueError(
+            f"{name!r} cannot name a dim: use letters, digits and _, not a digit first"
+        )
     return DimExpr((((Symbol(name),), 1),), 0)
 
 
@@ -233,8 +239,12 @@ def _divide_by_int(a: DimExpr, b: int) -> Dim:
     if len(rest.terms) == 1:
         monomial, coefficient = rest.terms[0]
         inner = monomial[0]
-        if (coefficient == 1 and len(monomial) == 1 and isinstance(inner, FloorDiv)
-                and isinstance(inner.denominator, int)):
+        if (
+            coefficient == 1
+            and len(monomial) == 1
+            and isinstance(inner, FloorDiv)
+            and isinstance(inner.denominator, int)
+        ):
             numerator = add(inner.numerator, rest.constant * inner.denominator)
             return add(outside, floor_divide(numerator, inner.denominator * b))
     return add(outside, _atom(FloorDiv(rest, b)))
@@ -266,8 +276,11 @@ def ceil_divide(a: Dim, b: Dim) -> Dim:
     """`ceil(a / b)`; a symbolic `b` must be positive."""
     if isinstance(b, int) and b < 0:
         return ceil_divide(multiply(a, -1), -b)
-    return multiply(floor_divide(multiply(a, -1), b), -1) if isinstance(a, int) else floor_divide(
-        add(a, add(b, -1)), b)
+    return (
+        multiply(floor_divide(multiply(a, -1), b), -1)
+        if isinstance(a, int)
+        else floor_divide(add(a, add(b, -1)), b)
+    )
 
 
 def modulo(a: Dim, b: Dim) -> Dim:
@@ -350,8 +363,10 @@ def _atom_bounds(atom: Atom, known: Mapping[str, Interval]) -> Interval:
     if isinstance(atom, FloorDiv):
         low, high = bounds(atom.numerator, known)
         if isinstance(atom.denominator, int):
-            return (None if low is None else low // atom.denominator,
-                    None if high is None else high // atom.denominator)
+            return (
+                None if low is None else low // atom.denominator,
+                None if high is None else high // atom.denominator,
+            )
         below, _ = bounds(atom.denominator, known)
         if low is not None and low >= 0 and below is not None and below >= 1:
             return 0, None if high is None else high // below
@@ -362,10 +377,14 @@ def _atom_bounds(atom: Atom, known: Mapping[str, Interval]) -> Interval:
     known_lows = [x for x in lows if x is not None]
     known_highs = [x for x in highs if x is not None]
     if atom.is_max:
-        return (max(known_lows) if known_lows else None,
-                pick(known_highs) if len(known_highs) == len(highs) else None)
-    return (pick(known_lows) if len(known_lows) == len(lows) else None,
-            min(known_highs) if known_highs else None)
+        return (
+            max(known_lows) if known_lows else None,
+            pick(known_highs) if len(known_highs) == len(highs) else None,
+        )
+    return (
+        pick(known_lows) if len(known_lows) == len(lows) else None,
+        min(known_highs) if known_highs else None,
+    )
 
 
 def _map_atoms(dim: Dim, atom_value: Callable[[Atom], Dim]) -> Dim:
@@ -387,8 +406,9 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
         if isinstance(atom, Symbol):
             return values.get(atom.name, _atom(atom))
         if isinstance(atom, FloorDiv):
-            return floor_divide(substitute(atom.numerator, values),
-                                substitute(atom.denominator, values))
+            return floor_divide(
+                substitute(atom.numerator, values), substitute(atom.denominator, values)
+            )
         return _extremum(atom.is_max, tuple(substitute(a, values) for a in atom.args))
 
     return _map_atoms(dim, value)
@@ -478,8 +498,9 @@ class _Parser:
         return ValueError(f"expected {wanted}, found {found} in dim {self.text[:80]!r}")
 
     def bounded(self, dim: Dim) -> Dim:
-        if isinstance(dim, DimExpr) and (len(dim.terms) > self.MAX_TERMS
-                                         or _nesting(dim) > self.MAX_DEPTH):
+        if isinstance(dim, DimExpr) and (
+            len(dim.terms) > self.MAX_TERMS or _nesting(dim) > self.MAX_DEPTH
+        ):
             raise ValueError(f"dim {self.text[:80]!r} is too large")
         return dim
 

@@ -103,8 +103,7 @@ class TypeRule:
             return False
         if recomputed.layout not in (None, stored.layout):
             return False
-        return all(self.may_equal(a, b)
-                   for a, b in zip(recomputed.dims, stored.dims, strict=True))
+        return all(self.may_equal(a, b) for a, b in zip(recomputed.dims, stored.dims, strict=True))
 
     def may_equal(self, a: Dim, b: Dim) -> bool:
         """Whether dims of two types that should be equal may be."""

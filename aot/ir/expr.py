@@ -16,22 +16,62 @@ from aot.ir.types import DType
 
 # float unary: neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round (half to even)
 # integer unary: neg abs bitnot; bool unary: not; float -> bool: isnan
-UNARY_OPS = frozenset({
-    "neg", "abs", "sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "floor", "ceil",
-    "trunc", "round", "bitnot", "not", "isnan",
-})
+UNARY_OPS = frozenset(
+    {
+        "neg",
+        "abs",
+        "sqrt",
+        "exp",
+        "log",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "sin",
+        "cos",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "bitnot",
+        "not",
+        "isnan",
+    }
+)
 # div on integers truncates towards zero, floordiv and floormod round down; min and max propagate
 # NaN as numpy's minimum and maximum do; pow is C's powf; shr is arithmetic on signed types.
 # Integers: arithmetic wraps, a zero divisor gives 0, shifts are by less than the width.
 # and/or/xor are bitwise on integers, logical on bool. Comparisons give bool; ne is true on NaN.
-BINARY_OPS = frozenset({
-    "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor",
-    "shl", "shr",
-})
+BINARY_OPS = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "floordiv",
+        "floormod",
+        "min",
+        "max",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "shl",
+        "shr",
+    }
+)
 # Functions without an instruction anywhere: kernels compute them by polynomials.
-TRANSCENDENTAL_OPS = frozenset({
-    "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow",
-})
+TRANSCENDENTAL_OPS = frozenset(
+    {
+        "exp",
+        "log",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "sin",
+        "cos",
+        "pow",
+    }
+)
 COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 REDUCE_OPS = frozenset({"sum", "prod", "max", "min", "and", "or"})
 
@@ -195,11 +235,20 @@ def _fold_index(op: str, a: Expr, b: Expr) -> Expr | None:
 
     da, db = dim_of(a), dim_of(b)
     table: dict[str, Callable[[Dim, Dim], Dim]] = {
-        "add": dims.add, "sub": lambda x, y: dims.add(x, dims.multiply(y, -1)),
-        "mul": dims.multiply, "floordiv": dims.floor_divide, "floormod": dims.modulo,
-        "min": dims.minimum, "max": dims.maximum}
-    if da is not None and db is not None and op in table and not (
-            op in ("floordiv", "floormod") and db == 0):
+        "add": dims.add,
+        "sub": lambda x, y: dims.add(x, dims.multiply(y, -1)),
+        "mul": dims.multiply,
+        "floordiv": dims.floor_divide,
+        "floormod": dims.modulo,
+        "min": dims.minimum,
+        "max": dims.maximum,
+    }
+    if (
+        da is not None
+        and db is not None
+        and op in table
+        and not (op in ("floordiv", "floormod") and db == 0)
+    ):
         return index(table[op](da, db))
     if db == 0 and op in ("add", "sub"):
         return a
@@ -302,8 +351,9 @@ def rebuild(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
             return e
 
 
-def transform(e: Expr, fn: Callable[[Expr], Expr | None],
-              memo: dict[Expr, Expr] | None = None) -> Expr:
+def transform(
+    e: Expr, fn: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None
+) -> Expr:
     """Top-down rewrite: where `fn` gives an expression it replaces the node, else recurse.
 
     Shared nodes stay shared (one memo per call, or the caller's).

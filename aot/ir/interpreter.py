@@ -22,8 +22,14 @@ from aot.ops.record import Array, Call
 Inputs = Sequence[Any] | Mapping[str, Any]
 
 
-def run(function: Function, inputs: Inputs, *, symbols: Mapping[str, int] | None = None,
-        is_exact: bool = False, module: Module | None = None) -> list[Array]:
+def run(
+    function: Function,
+    inputs: Inputs,
+    *,
+    symbols: Mapping[str, int] | None = None,
+    is_exact: bool = False,
+    module: Module | None = None,
+) -> list[Array]:
     """The function's results for `inputs`.
 
     Args:
@@ -41,8 +47,9 @@ def run(function: Function, inputs: Inputs, *, symbols: Mapping[str, int] | None
     values = bind_symbols(function, [a.shape for a in arrays], symbols)
     for value, array in zip(function.inputs, arrays, strict=True):
         if DType.of(array) is not value.type.dtype:
-            raise CompileError(f"input {_input_name(value)} is {DType.of(array)}, expected "
-                               f"{value.type.dtype}")
+            raise CompileError(
+                f"input {_input_name(value)} is {DType.of(array)}, expected {value.type.dtype}"
+            )
     with np.errstate(all="ignore"):
         return _Frame(function, values, is_exact, module).run(function.block, arrays)
 
@@ -58,8 +65,9 @@ def _arrays(function: Function, inputs: Inputs) -> list[Array]:
             raise CompileError(f"input {missing[0]!r} is missing, expected {_listed(names)}")
         inputs = [inputs[n] for n in names]
     if len(inputs) != len(function.inputs):
-        raise CompileError(f"function {function.name!r} has {len(function.inputs)} inputs, "
-                           f"{len(inputs)} are given")
+        raise CompileError(
+            f"function {function.name!r} has {len(function.inputs)} inputs, {len(inputs)} are given"
+        )
     return [np.asarray(a) for a in inputs]
 
 
@@ -71,8 +79,9 @@ def _input_name(value: Value) -> str:
     return repr(value.name) if value.name else str(value.index)
 
 
-def bind_symbols(function: Function, shapes: Sequence[tuple[int, ...]],
-                 given: Mapping[str, int] | None = None) -> dict[str, int]:
+def bind_symbols(
+    function: Function, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """What the function's symbols are when its inputs have `shapes`; all of them are checked.
 
     Raises:
@@ -94,8 +103,10 @@ def bind_symbols(function: Function, shapes: Sequence[tuple[int, ...]],
     for assumption in function.assumptions:
         left, right = (_number(d, values) for d in (assumption.left, assumption.right))
         if left != right:
-            raise CompileError(f"{assumption.reason}: {assumption.left} is {left}, "
-                               f"{assumption.right} is {right}, they must be equal")
+            raise CompileError(
+                f"{assumption.reason}: {assumption.left} is {left}, "
+                f"{assumption.right} is {right}, they must be equal"
+            )
     return values
 
 
@@ -105,8 +116,9 @@ def _shape_error(value: Value, shape: tuple[int, ...], why: str) -> CompileError
     return CompileError(f"input {_input_name(value)} has shape ({found}), expected ({dims}): {why}")
 
 
-def _solve(item: tuple[Value, int, int], shapes: Sequence[tuple[int, ...]],
-           values: dict[str, int]) -> bool:
+def _solve(
+    item: tuple[Value, int, int], shapes: Sequence[tuple[int, ...]], values: dict[str, int]
+) -> bool:
     """Takes what one extent says of a symbol, or checks it; False if it must wait."""
     value, axis, extent = item
     dim = substitute(value.type.dims[axis], values)
@@ -118,8 +130,11 @@ def _solve(item: tuple[Value, int, int], shapes: Sequence[tuple[int, ...]],
         return False
     name, number = found
     if not isinstance(number, int) or number < 0:
-        raise _shape_error(value, shapes[value.index],
-                           f"no {name} makes dim {axis} ({value.type.dims[axis]}) {extent}")
+        raise _shape_error(
+            value,
+            shapes[value.index],
+            f"no {name} makes dim {axis} ({value.type.dims[axis]}) {extent}",
+        )
     values[name] = number
     return True
 
@@ -138,22 +153,29 @@ def solve_linear(dim: Dim, extent: int) -> tuple[str, int | None] | None:
     return monomial[0].name, None if rest else quotient
 
 
-def _check_dim(value: Value, axis: int, extent: int, shapes: Sequence[tuple[int, ...]],
-               values: Mapping[str, int]) -> None:
+def _check_dim(
+    value: Value,
+    axis: int,
+    extent: int,
+    shapes: Sequence[tuple[int, ...]],
+    values: Mapping[str, int],
+) -> None:
     dim = value.type.dims[axis]
     wanted = _number(dim, values)
     if wanted != extent:
         known = f" ({dim})" if isinstance(dim, DimExpr) else ""
-        raise _shape_error(value, shapes[value.index],
-                           f"dim {axis} is {extent}, not {wanted}{known}")
+        raise _shape_error(
+            value, shapes[value.index], f"dim {axis} is {extent}, not {wanted}{known}"
+        )
 
 
 def _number(dim: Dim, values: Mapping[str, int]) -> int:
     try:
         return evaluate(dim, values)
     except KeyError as missing:
-        raise CompileError(f"symbol {missing.args[0]} has no value: no input's shape determines "
-                           "it") from None
+        raise CompileError(
+            f"symbol {missing.args[0]} has no value: no input's shape determines it"
+        ) from None
     except ZeroDivisionError:
         raise CompileError(f"dim {dim} divides by zero") from None
 
@@ -161,8 +183,9 @@ def _number(dim: Dim, values: Mapping[str, int]) -> int:
 class _Frame:
     """One function's run: its symbols' values, and arrays of the values that are alive."""
 
-    def __init__(self, function: Function, symbols: Mapping[str, int], is_exact: bool,
-                 module: Module | None) -> None:
+    def __init__(
+        self, function: Function, symbols: Mapping[str, int], is_exact: bool, module: Module | None
+    ) -> None:
         self.function = function
         self.symbols = symbols
         self.is_exact = is_exact
@@ -205,38 +228,46 @@ class _Frame:
         callee = self.module.functions[reference.name]
         numbers = [_number(d, self.symbols) for d in given if isinstance(d, (int, DimExpr))]
         symbols = dict(zip(callee.dim_names, numbers, strict=True))
-        return run(callee, list(operands), symbols=symbols, is_exact=self.is_exact,
-                   module=self.module)
+        return run(
+            callee, list(operands), symbols=symbols, is_exact=self.is_exact, module=self.module
+        )
 
     def refer(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
         """The record's reference, on types and attributes whose dims are numbers."""
         reference = op.record.reference
         if reference is None:
             raise InternalError(f"op {op.name} has no reference semantics\n  {print_op(op)}")
-        call = Call(op.record, tuple(None if t is None else self.concrete(t)
-                                     for t in op.operand_types),
-                    map_dims(op.attrs, lambda d: _number(d, self.symbols)), op.origin,
-                    result_types=tuple(self.concrete(v.type) for v in op.results),
-                    is_exact=self.is_exact)
+        call = Call(
+            op.record,
+            tuple(None if t is None else self.concrete(t) for t in op.operand_types),
+            map_dims(op.attrs, lambda d: _number(d, self.symbols)),
+            op.origin,
+            result_types=tuple(self.concrete(v.type) for v in op.results),
+            is_exact=self.is_exact,
+        )
         try:
             return [np.asarray(a) for a in reference(call, operands)]
         except AotError:
             raise
         except Exception as failure:
-            raise InternalError(f"the reference of {op.name} failed: {failure}\n"
-                                f"  {print_op(op)}") from failure
+            raise InternalError(
+                f"the reference of {op.name} failed: {failure}\n  {print_op(op)}"
+            ) from failure
 
     def concrete(self, type: TensorType) -> TensorType:
         if type.is_static:
             return type
-        return TensorType(type.dtype, tuple(_number(d, self.symbols) for d in type.dims),
-                          type.layout)
+        return TensorType(
+            type.dtype, tuple(_number(d, self.symbols) for d in type.dims), type.layout
+        )
 
     def check(self, op: Op, value: Value, array: Array) -> None:
         wanted = self.concrete(value.type)
         if array.dtype != wanted.dtype.numpy or array.shape != wanted.dims:
-            raise InternalError(f"result {value.index} of {op.name} is {array.dtype} of shape "
-                                f"{array.shape}, its type says {wanted}\n  {print_op(op)}")
+            raise InternalError(
+                f"result {value.index} of {op.name} is {array.dtype} of shape "
+                f"{array.shape}, its type says {wanted}\n  {print_op(op)}"
+            )
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:

@@ -84,8 +84,9 @@ class _FunctionParser:
                     self.tokens.expect(",")
                 name = self.tokens.next("word", "the name of a dim parameter")
                 if name in names:
-                    raise self.tokens.error(f"dim parameter {name} is named twice",
-                                            self.tokens.at - 1)
+                    raise self.tokens.error(
+                        f"dim parameter {name} is named twice", self.tokens.at - 1
+                    )
                 names.append(name)
         return tuple(names)
 
@@ -137,8 +138,9 @@ class _FunctionParser:
                     self.tokens.expect(",")
                 number = self.tokens.next("int", "the number of a buffer class")
                 if number not in ("0", "1", "2", "3"):
-                    raise self.tokens.error(f"there is no buffer class {number}",
-                                            self.tokens.at - 1)
+                    raise self.tokens.error(
+                        f"there is no buffer class {number}", self.tokens.at - 1
+                    )
                 classes.append(int(number))
         return tuple(classes)
 
@@ -249,9 +251,16 @@ class _FunctionParser:
             raise tokens.error(f"expected {count} result types, found {len(types)}", start)
         return types, start
 
-    def check(self, record: OpRecord, operands: Sequence[Value | None],
-              attrs: Mapping[str, Attr], types: Sequence[TensorType], origin: str,
-              start: int, types_at: int) -> dict[str, Attr]:
+    def check(
+        self,
+        record: OpRecord,
+        operands: Sequence[Value | None],
+        attrs: Mapping[str, Attr],
+        types: Sequence[TensorType],
+        origin: str,
+        start: int,
+        types_at: int,
+    ) -> dict[str, Attr]:
         """Complete attributes; an error where the record refuses the op or its types."""
         given = [None if v is None else v.type for v in operands]
         is_ruled = record.results_from == "rule"
@@ -262,8 +271,10 @@ class _FunctionParser:
         if not is_ruled:
             return call.attrs
         if len(call.result_types) != len(types):
-            raise self.tokens.error(f"{record.name} has {len(call.result_types)} results, "
-                                    f"the text names {len(types)}", start)
+            raise self.tokens.error(
+                f"{record.name} has {len(call.result_types)} results, the text names {len(types)}",
+                start,
+            )
         if self.function.kind == "function":
             for assumption in call.assumptions:
                 if not self.rule.equalities.are_equal(assumption.left, assumption.right):
@@ -272,8 +283,10 @@ class _FunctionParser:
         for number, (ruled, found) in enumerate(zip(call.result_types, types, strict=True)):
             if not self.rule.accepts(ruled, found):
                 which = f" {number}" if len(types) > 1 else ""
-                raise self.tokens.error(f"expected type {ruled} for result{which} of "
-                                        f"{record.name}, found {found}", types_at)
+                raise self.tokens.error(
+                    f"expected type {ruled} for result{which} of {record.name}, found {found}",
+                    types_at,
+                )
         return call.attrs
 
     def inner_block(self, is_isolated: bool) -> Block:
@@ -300,4 +313,3 @@ class _FunctionParser:
         del self.defined[mark:]
         self.values = outer
         return block
-

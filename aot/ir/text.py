@@ -169,8 +169,11 @@ class _Printer:
         defaults = {a.name: a.default for a in op.record.attributes if not a.is_required}
         order = [a.name for a in op.record.attributes if a.name in op.attrs]
         order += [name for name in op.attrs if name not in order]
-        return [f"{name} = {self.attr(op.attrs[name])}" for name in order
-                if name not in defaults or attr_key(defaults[name]) != attr_key(op.attrs[name])]
+        return [
+            f"{name} = {self.attr(op.attrs[name])}"
+            for name in order
+            if name not in defaults or attr_key(defaults[name]) != attr_key(op.attrs[name])
+        ]
 
     def attr(self, value: Attr) -> str:
         match value:
@@ -233,10 +236,14 @@ class _FunctionPrinter(_Printer):
         self.name_block(function.block)
         dims = f"[{', '.join(function.dim_names)}]" if function.dim_names else ""
         inputs = ", ".join(map(self.input, function.inputs))
-        results = f" -> ({', '.join(map(quote, function.result_names))})" if (
-            function.result_names) else ""
-        self.lines.append(f"{KEYWORDS[function.kind]} {function_name(function.name)}{dims}"
-                          f"({inputs}){results}")
+        results = (
+            f" -> ({', '.join(map(quote, function.result_names))})"
+            if (function.result_names)
+            else ""
+        )
+        self.lines.append(
+            f"{KEYWORDS[function.kind]} {function_name(function.name)}{dims}({inputs}){results}"
+        )
         if function.bindings:
             self.lines.append(f" bindings [{', '.join(map(str, function.bindings))}]")
         if function.assumptions:
@@ -254,6 +261,7 @@ class _FunctionPrinter(_Printer):
 
 
 def _lines_of(function: Function) -> str:
-    lines: Iterable[str] = (f"  {a.left} == {a.right} {quote(a.reason)},\n"
-                            for a in function.assumptions)
+    lines: Iterable[str] = (
+        f"  {a.left} == {a.right} {quote(a.reason)},\n" for a in function.assumptions
+    )
     return "".join(lines)

@@ -10,7 +10,8 @@ import re
 
 from aot.errors import CompileError
 
-_TOKEN = re.compile(r"""
+_TOKEN = re.compile(
+    r"""
     (?P<space>[ \t\r\n]+|\#[^\n]*)
   | (?P<string>"[^"\\\n]*(?:\\.[^"\\\n]*)*")
   | (?P<value>%(?:[A-Za-z_][A-Za-z0-9_.]*|[0-9]+))
@@ -18,7 +19,9 @@ _TOKEN = re.compile(r"""
   | (?P<int>[0-9]+)
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<punct>->|==|//|[()\[\]{}<>,:=@^*+/-])
-""", re.VERBOSE)
+""",
+    re.VERBOSE,
+)
 END = "end"
 
 
@@ -42,8 +45,12 @@ class Tokens:
             match = _TOKEN.match(text, offset)
             if match is None:
                 found = text[offset]
-                raise self.error_at(offset, "a closing quote on the same line, found none"
-                                    if found == '"' else f"a token, found {found!r}")
+                raise self.error_at(
+                    offset,
+                    "a closing quote on the same line, found none"
+                    if found == '"'
+                    else f"a token, found {found!r}",
+                )
             kind = match.lastgroup or ""
             if kind != "space":
                 self.kinds.append(kind)

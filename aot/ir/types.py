@@ -71,10 +71,21 @@ class DType(Enum):
         return self.value
 
 
-_NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.F64: "float64", DType.I8: "int8",
-          DType.I16: "int16", DType.I32: "int32", DType.I64: "int64", DType.U8: "uint8",
-          DType.U16: "uint16", DType.U32: "uint32", DType.U64: "uint64", DType.BOOL: "bool",
-          DType.INDEX: "int64"}
+_NUMPY = {
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.F64: "float64",
+    DType.I8: "int8",
+    DType.I16: "int16",
+    DType.I32: "int32",
+    DType.I64: "int64",
+    DType.U8: "uint8",
+    DType.U16: "uint16",
+    DType.U32: "uint32",
+    DType.U64: "uint64",
+    DType.BOOL: "bool",
+    DType.INDEX: "int64",
+}
 _BYTES = {d: int(np.dtype(n).itemsize) for d, n in _NUMPY.items()}
 _FROM_NUMPY = {n: d for d, n in _NUMPY.items() if d is not DType.INDEX}
 
@@ -129,10 +140,14 @@ class Layout:
                 continue
             pattern = r"[0-9]{1,9}/[0-9]{1,9}" if name == "splits" else r"[0-9]{1,9}"
             if not all(re.fullmatch(pattern, item) for item in items):
-                raise ValueError(f"layout field {name}={body} is not a list of "
-                                 + ("dim/factor" if name == "splits" else "numbers"))
-            fields[name] = tuple(tuple(map(int, item.split("/"))) if name == "splits"
-                                 else int(item) for item in items)
+                raise ValueError(
+                    f"layout field {name}={body} is not a list of "
+                    + ("dim/factor" if name == "splits" else "numbers")
+                )
+            fields[name] = tuple(
+                tuple(map(int, item.split("/"))) if name == "splits" else int(item)
+                for item in items
+            )
         return Layout(**fields)
 
 

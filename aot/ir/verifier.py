@@ -17,8 +17,9 @@ from aot.ir.types import TensorType
 from aot.ops.record import count_shape_rules
 
 
-def verify(subject: Module | Function, *, error: type[AotError] = InternalError,
-           during: str = "") -> None:
+def verify(
+    subject: Module | Function, *, error: type[AotError] = InternalError, during: str = ""
+) -> None:
     """Checks every invariant of a module or of one function.
 
     Calls of functions by name are checked in modules only.
@@ -74,8 +75,10 @@ class _FunctionCheck:
         function = self.function
         if function.kind not in KEYWORDS:
             raise self.fail(f"kind is {function.kind!r}, expected one of {', '.join(KEYWORDS)}")
-        for kind, names in (("inputs", [v.name for v in function.inputs if v.name]),
-                            ("results", [n for n in function.result_names if n])):
+        for kind, names in (
+            ("inputs", [v.name for v in function.inputs if v.name]),
+            ("results", [n for n in function.result_names if n]),
+        ):
             repeated = next((n for i, n in enumerate(names) if n in names[:i]), None)
             if repeated is not None and function.kind == "function":
                 raise self.fail(f"two {kind} are named {repeated!r}")
@@ -84,8 +87,10 @@ class _FunctionCheck:
             for dim in (assumption.left, assumption.right):
                 unknown = sorted(symbols(dim) - known)
                 if unknown:
-                    raise self.fail(f"assumption {assumption.left} == {assumption.right} has "
-                                    f"symbol {unknown[0]}, which no input has")
+                    raise self.fail(
+                        f"assumption {assumption.left} == {assumption.right} has "
+                        f"symbol {unknown[0]}, which no input has"
+                    )
         if self.rule.equalities.is_contradictory:
             raise self.fail("its assumptions contradict each other")
 
@@ -94,8 +99,9 @@ class _FunctionCheck:
 
     def check_block(self, block: Block, owner: Op | Function) -> None:
         if block.owner is not owner:
-            raise self.fail("a block does not know its owner",
-                            owner if isinstance(owner, Op) else None)
+            raise self.fail(
+                "a block does not know its owner", owner if isinstance(owner, Op) else None
+            )
         for number, value in enumerate(block.args):
             if value.owner is not block or value.index != number:
                 raise self.fail(f"block argument {number} does not know its place")
@@ -106,8 +112,11 @@ class _FunctionCheck:
             raise self.fail("a block does not end with a terminator", block.last)
         wanted = "return" if isinstance(owner, Function) else "yield"
         if block.last.name != wanted:
-            raise self.fail(f"a block of {'a function' if wanted == 'return' else 'an op'} "
-                            f"ends with {block.last.name}, expected {wanted}", block.last)
+            raise self.fail(
+                f"a block of {'a function' if wanted == 'return' else 'an op'} "
+                f"ends with {block.last.name}, expected {wanted}",
+                block.last,
+            )
         mark: list[Value] = list(block.args)
         for op in block:
             if op.record.is_terminator and op is not block.last:
@@ -142,8 +151,10 @@ class _FunctionCheck:
             if value is None:
                 continue
             if value not in self.visible:
-                raise self.fail(f"operand {number} is not defined before the op, in its block or "
-                                "one around it", op)
+                raise self.fail(
+                    f"operand {number} is not defined before the op, in its block or one around it",
+                    op,
+                )
             if (op, number) not in value.uses:
                 raise self.fail(f"operand {number} does not list the op among its uses", op)
         self.check_call(op)
@@ -168,7 +179,8 @@ class _FunctionCheck:
         is_ruled = op.record.results_from == "rule"
         try:
             call = (op.record.call if is_ruled else op.record.check)(
-                op.operand_types, op.attrs, op.origin)
+                op.operand_types, op.attrs, op.origin
+            )
         except CompileError as error:
             raise self.fail(str(error), op) from None
         # references and shape rules read attributes of ops that have a shape rule directly
@@ -185,20 +197,23 @@ class _FunctionCheck:
             raise self.fail(f"the shape rule gives {len(call.result_types)} results", op)
         for ruled, value in zip(call.result_types, op.results, strict=True):
             if not self.rule.accepts(ruled, value.type):
-                raise self.fail(f"result {value.index} has type {value.type}, "
-                                f"the shape rule gives {ruled}", op)
+                raise self.fail(
+                    f"result {value.index} has type {value.type}, the shape rule gives {ruled}", op
+                )
         if self.function.kind == "function":
             for assumed in call.assumptions:
                 if not self.rule.equalities.are_equal(assumed.left, assumed.right):
-                    raise self.fail(f"the op relies on {assumed.left} == {assumed.right}, which "
-                                    "the function does not assume", op)
+                    raise self.fail(
+                        f"the op relies on {assumed.left} == {assumed.right}, which "
+                        "the function does not assume",
+                        op,
+                    )
 
     def check_body(self, op: Op) -> None:
         if len(op.blocks) != 1:
             raise self.fail(f"expected one block, found {len(op.blocks)}", op)
         block = op.blocks[0]
-        self.check_types_match("block argument", [v.type for v in block.args], op.operand_types,
-                               op)
+        self.check_types_match("block argument", [v.type for v in block.args], op.operand_types, op)
         yielded = block.last.operand_types if block.last is not None else ()
         self.check_types_match("yielded value", yielded, [v.type for v in op.results], op)
 
@@ -206,22 +221,34 @@ class _FunctionCheck:
         if self.module is None:
             return
         reference = op.attrs["executable"]
-        callee = (self.module.functions.get(reference.name)
-                  if isinstance(reference, FunctionRef) else None)
+        callee = (
+            self.module.functions.get(reference.name)
+            if isinstance(reference, FunctionRef)
+            else None
+        )
         if callee is None:
             raise self.fail("the module has no function of that name", op)
         given = op.attrs["dims"]
         assert isinstance(given, tuple)
         if len(given) != len(callee.dim_names):
-            raise self.fail(f"function {callee.name!r} has {len(callee.dim_names)} dim "
-                            f"parameters, {len(given)} are given", op)
+            raise self.fail(
+                f"function {callee.name!r} has {len(callee.dim_names)} dim "
+                f"parameters, {len(given)} are given",
+                op,
+            )
         values: dict[str, Dim] = dict(zip(callee.dim_names, given, strict=True))  # type: ignore[arg-type]
-        self.check_types_match(f"input of {callee.name!r}",
-                               [_with_dims(v.type, values) for v in callee.inputs],
-                               op.operand_types, op)
-        self.check_types_match(f"result of {callee.name!r}",
-                               [_with_dims(v.type, values) for v in callee.results],
-                               [v.type for v in op.results], op)
+        self.check_types_match(
+            f"input of {callee.name!r}",
+            [_with_dims(v.type, values) for v in callee.inputs],
+            op.operand_types,
+            op,
+        )
+        self.check_types_match(
+            f"result of {callee.name!r}",
+            [_with_dims(v.type, values) for v in callee.results],
+            [v.type for v in op.results],
+            op,
+        )
 
     def check_types_match(self, what: str, inner: object, outer: object, op: Op) -> None:
         """Types of a body against those of the op that runs it; layouts count."""
@@ -238,9 +265,12 @@ class _FunctionCheck:
         for value in self.defined:
             for op, number in value.uses:
                 if op not in self.position or not (
-                        number < len(op.operands) and op.operands[number] is value):
-                    raise self.fail(f"value {value.name or value.index!r} lists a use that is not "
-                                    "there", value.op)
+                    number < len(op.operands) and op.operands[number] is value
+                ):
+                    raise self.fail(
+                        f"value {value.name or value.index!r} lists a use that is not there",
+                        value.op,
+                    )
 
     def check_results(self) -> None:
         function = self.function
@@ -248,19 +278,26 @@ class _FunctionCheck:
         if len(function.results) != count:
             raise self.fail("a result is absent", function.block.last)
         if len(function.result_names) != count and (
-                function.result_names or function.kind == "function"):
-            raise self.fail(f"has {count} results and {len(function.result_names)} names for them",
-                            function.block.last)
+            function.result_names or function.kind == "function"
+        ):
+            raise self.fail(
+                f"has {count} results and {len(function.result_names)} names for them",
+                function.block.last,
+            )
         if len(function.bindings) not in (0, len(function.inputs) + count):
-            raise self.fail(f"has {len(function.bindings)} bindings for {len(function.inputs)} "
-                            f"inputs and {count} results", function.block.last)
+            raise self.fail(
+                f"has {len(function.bindings)} bindings for {len(function.inputs)} "
+                f"inputs and {count} results",
+                function.block.last,
+            )
         known = self.input_symbols() | set(function.dim_names)
         for op in walk(function.block):
             for value in op.results:
                 unknown = sorted(n for d in value.type.dims for n in symbols(d) if n not in known)
                 if unknown:
-                    raise self.fail(f"type {value.type} has symbol {unknown[0]}, which no input "
-                                    "has", op)
+                    raise self.fail(
+                        f"type {value.type} has symbol {unknown[0]}, which no input has", op
+                    )
 
 
 def _with_dims(type: TensorType, values: Mapping[str, Dim]) -> TensorType:

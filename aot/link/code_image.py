@@ -15,8 +15,14 @@ from aot.link.relocations import KINDS, Kind
 from aot.target import Target
 
 ENTRY_NAME = "kernel"
-_MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm": "arm", "thumb": "arm",
-             "riscv64": "riscv", "riscv32": "riscv"}
+_MACHINES = {
+    "x86_64": "x86_64",
+    "aarch64": "aarch64",
+    "arm": "arm",
+    "thumb": "arm",
+    "riscv64": "riscv",
+    "riscv32": "riscv",
+}
 # Unwind tables: nothing unwinds through a kernel.
 _IGNORED = (".eh_frame", ".ARM.exidx", ".ARM.extab")
 _CODE_ALIGNMENT = 32
@@ -106,13 +112,16 @@ class _Linker:
     def add(self, obj: ElfObject) -> None:
         name = obj.source or "object"
         if obj.machine != self.machine:
-            raise InternalError(f"{name}: object is for {obj.machine}, target {self.target.name} "
-                                f"needs {self.machine}")
+            raise InternalError(
+                f"{name}: object is for {obj.machine}, target {self.target.name} "
+                f"needs {self.machine}"
+            )
         entry = next((s for s in obj.symbols if s.name == ENTRY_NAME and s.is_global), None)
         if entry is None or entry.section is None or not obj.sections[entry.section].is_code:
             raise InternalError(f"{name}: object does not define function {ENTRY_NAME!r}")
-        linked = {i: s for i, s in obj.sections.items()
-                  if s.data and not s.name.startswith(_IGNORED)}
+        linked = {
+            i: s for i, s in obj.sections.items() if s.data and not s.name.startswith(_IGNORED)
+        }
         for section in linked.values():
             if section.is_writable:
                 raise InternalError(f"{name}: section {section.name} is writable")
@@ -125,32 +134,49 @@ class _Linker:
         code = linked[entry.section]
         piece = _Piece(code.data, max(code.alignment, _CODE_ALIGNMENT), is_code=True)
         patches = tuple(self.patch(name, obj, code, piece, r) for r in code.relocations)
-        key = (code.data, code.alignment, tuple(
-            (p.place, p.kind.name, p.pair, p.target.offset,
-             None if p.target.piece is piece else id(p.target.piece)) for p in patches))
+        key = (
+            code.data,
+            code.alignment,
+            tuple(
+                (
+                    p.place,
+                    p.kind.name,
+                    p.pair,
+                    p.target.offset,
+                    None if p.target.piece is piece else id(p.target.piece),
+                )
+                for p in patches
+            ),
+        )
         if key not in self.functions:
             self.functions[key] = piece
             self.code.append((piece, patches))
         self.entries.append((self.functions[key], entry.value))
 
-    def patch(self, name: str, obj: ElfObject, code: Section, piece: _Piece,
-              relocation: Relocation) -> _Patch:
+    def patch(
+        self, name: str, obj: ElfObject, code: Section, piece: _Piece, relocation: Relocation
+    ) -> _Patch:
         kind = self.kinds.get(relocation.type)
         label = relocation.symbol.name
         if relocation.symbol.section is None:
-            raise InternalError(f"{name}: {label!r} is not defined: generated code may call and "
-                                "use nothing outside its object")
+            raise InternalError(
+                f"{name}: {label!r} is not defined: generated code may call and "
+                "use nothing outside its object"
+            )
         if kind is None:
-            raise InternalError(f"{name}: relocation type {relocation.type} of {obj.machine} at "
-                                f"{relocation.offset:#x} to {label!r} is not known")
+            raise InternalError(
+                f"{name}: relocation type {relocation.type} of {obj.machine} at "
+                f"{relocation.offset:#x} to {label!r} is not known"
+            )
         if relocation.offset + 4 > len(code.data):
             raise InternalError(f"{name}: relocation {kind.name} lies outside {code.name}")
         if kind.is_paired:
             pair = self.pair_of(name, code, relocation)
             found = self.target_of(name, obj, code, piece, pair, self.kinds[pair.type])
             return _Patch(relocation.offset, kind, found, pair.offset)
-        return _Patch(relocation.offset, kind,
-                      self.target_of(name, obj, code, piece, relocation, kind))
+        return _Patch(
+            relocation.offset, kind, self.target_of(name, obj, code, piece, relocation, kind)
+        )
 
     def pair_of(self, name: str, code: Section, low: Relocation) -> Relocation:
         """The high part that a low part's symbol stands at."""
@@ -158,11 +184,19 @@ class _Linker:
             kind = self.kinds.get(other.type)
             if other.offset == low.symbol.value and kind is not None and not kind.is_paired:
                 return other
-        raise InternalError(f"{name}: relocation at {low.offset:#x} has no partner at "
-                            f"{low.symbol.value:#x}")
+        raise InternalError(
+            f"{name}: relocation at {low.offset:#x} has no partner at {low.symbol.value:#x}"
+        )
 
-    def target_of(self, name: str, obj: ElfObject, code: Section, piece: _Piece,
-                  relocation: Relocation, kind: Kind) -> _Target:
+    def target_of(
+        self,
+        name: str,
+        obj: ElfObject,
+        code: Section,
+        piece: _Piece,
+        relocation: Relocation,
+        kind: Kind,
+    ) -> _Target:
         symbol = relocation.symbol
         assert symbol.section is not None
         addend = relocation.addend
@@ -172,8 +206,9 @@ class _Linker:
             addend = kind.addend(code.data, relocation.offset)
         section = obj.sections.get(symbol.section)
         if section is None or section.name.startswith(_IGNORED):
-            raise InternalError(f"{name}: relocation {kind.name} to {symbol.name!r}, which has no "
-                                "bytes at run time")
+            raise InternalError(
+                f"{name}: relocation {kind.name} to {symbol.name!r}, which has no bytes at run time"
+            )
         if section is code:
             return _Target(piece, symbol.value + addend)
         return self.constant(name, section, symbol, addend)
@@ -187,8 +222,9 @@ class _Linker:
         size = section.entry_bytes
         is_whole = symbol.is_section and len(section.data) != size
         if not size or len(section.data) % size or is_whole:
-            return _Target(self.constant_piece(section.data, section.alignment),
-                           symbol.value + addend)
+            return _Target(
+                self.constant_piece(section.data, section.alignment), symbol.value + addend
+            )
         start = symbol.value - symbol.value % size
         data = section.data[start : start + size]
         if len(data) != size:
@@ -196,8 +232,7 @@ class _Linker:
         return _Target(self.constant_piece(data, section.alignment), symbol.value - start + addend)
 
     def constant_piece(self, data: bytes, alignment: int) -> _Piece:
-        return self.constants.setdefault((data, alignment),
-                                         _Piece(data, alignment, is_code=False))
+        return self.constants.setdefault((data, alignment), _Piece(data, alignment, is_code=False))
 
     def finish(self) -> CodeImage:
         # Widely aligned constants first: they then need no gaps.
@@ -212,13 +247,19 @@ class _Linker:
                 self.apply(image, piece, patch)
         alignment = self.target.page_bytes
         if any(p.alignment > alignment for p in constants):
-            raise InternalError(f"target {self.target.name}: constants are aligned to more than "
-                                f"its pages of {alignment} bytes")
+            raise InternalError(
+                f"target {self.target.name}: constants are aligned to more than "
+                f"its pages of {alignment} bytes"
+            )
         return CodeImage(
-            bytes(image), tuple(p.offset + value for p, value in self.entries), alignment,
-            functions_met=len(self.entries), functions_kept=len(self.code),
+            bytes(image),
+            tuple(p.offset + value for p, value in self.entries),
+            alignment,
+            functions_met=len(self.entries),
+            functions_kept=len(self.code),
             constant_bytes_met=self.constant_bytes_met,
-            constant_bytes_kept=sum(len(p.data) for p in constants))
+            constant_bytes_kept=sum(len(p.data) for p in constants),
+        )
 
     def apply(self, image: bytearray, piece: _Piece, patch: _Patch) -> None:
         target = patch.target.piece.offset + patch.target.offset

@@ -103,23 +103,27 @@ class _Reader:
     def unpack(self, code: str, offset: int) -> tuple[int, ...]:
         size = struct.calcsize("<" + code)
         if offset < 0 or offset + size > len(self.data):
-            raise InternalError(f"object is truncated: {size} bytes at {offset} of "
-                                f"{len(self.data)}")
+            raise InternalError(
+                f"object is truncated: {size} bytes at {offset} of {len(self.data)}"
+            )
         return struct.unpack_from("<" + code, self.data, offset)
 
     def bytes_at(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.data):
-            raise InternalError(f"object is truncated: {size} bytes at {offset} of "
-                                f"{len(self.data)}")
+            raise InternalError(
+                f"object is truncated: {size} bytes at {offset} of {len(self.data)}"
+            )
         return self.data[offset : offset + size]
 
     def read(self) -> ElfObject:
         if self.is_64:
             kind, machine, _, _, _, start, _, _, _, _, size, count, names = self.unpack(
-                "HHIQQQIHHHHHH", 16)
+                "HHIQQQIHHHHHH", 16
+            )
         else:
             kind, machine, _, _, _, start, _, _, _, _, size, count, names = self.unpack(
-                "HHIIIIIHHHHHH", 16)
+                "HHIIIIIHHHHHH", 16
+            )
         if kind != _RELOCATABLE:
             raise InternalError(f"object has elf type {kind}, expected a relocatable object")
         if machine not in MACHINES:
@@ -128,10 +132,18 @@ class _Reader:
         symbols, source = self.symbols(headers)
         relocations = self.relocations(headers, symbols)
         sections = {
-            i: Section(h.name, self.content(h), max(1, h.alignment), bool(h.flags & _SHF_EXEC),
-                       bool(h.flags & _SHF_WRITE), h.entry_bytes if h.flags & _SHF_MERGE else 0,
-                       tuple(relocations.get(i, ())))
-            for i, h in enumerate(headers) if h.flags & _SHF_ALLOC}
+            i: Section(
+                h.name,
+                self.content(h),
+                max(1, h.alignment),
+                bool(h.flags & _SHF_EXEC),
+                bool(h.flags & _SHF_WRITE),
+                h.entry_bytes if h.flags & _SHF_MERGE else 0,
+                tuple(relocations.get(i, ())),
+            )
+            for i, h in enumerate(headers)
+            if h.flags & _SHF_ALLOC
+        }
         return ElfObject(MACHINES[machine], self.is_64, sections, tuple(symbols), source)
 
     def headers(self, start: int, size: int, count: int, names: int) -> list[_Header]:
@@ -140,8 +152,10 @@ class _Reader:
             raise InternalError("object has a wrong section table")
         raw = [self.unpack(code, start + i * size) for i in range(count)]
         table = self.bytes_at(raw[names][4], raw[names][5])
-        return [_Header(_string(table, r[0]), r[1], r[2], r[4], r[5], r[6], r[7], r[8], r[9])
-                for r in raw]
+        return [
+            _Header(_string(table, r[0]), r[1], r[2], r[4], r[5], r[6], r[7], r[8], r[9])
+            for r in raw
+        ]
 
     def content(self, header: _Header) -> bytes:
         if header.type == _SHT_NOBITS:
@@ -161,40 +175,57 @@ class _Reader:
         step = struct.calcsize("<" + code)
         for offset in range(table.offset, table.offset + table.size, step):
             raw = self.unpack(code, offset)
-            name, info, index, value = ((raw[0], raw[1], raw[3], raw[4]) if self.is_64
-                                        else (raw[0], raw[3], raw[5], raw[1]))
+            name, info, index, value = (
+                (raw[0], raw[1], raw[3], raw[4]) if self.is_64 else (raw[0], raw[3], raw[5], raw[1])
+            )
             kind = info & 15
             if kind == _STT_FILE:
                 source = _string(names, name)
             is_defined = _SHN_UNDEF < index < _SHN_LORESERVE
             if is_defined and index >= len(headers):
                 raise InternalError(f"object has a symbol in section {index} of {len(headers)}")
-            label = headers[index].name if kind == _STT_SECTION and is_defined else (
-                _string(names, name))
-            symbols.append(Symbol(label, value, index if is_defined else None, kind == _STT_FUNC,
-                                  kind == _STT_SECTION, info >> 4 != _STB_LOCAL))
+            label = (
+                headers[index].name
+                if kind == _STT_SECTION and is_defined
+                else (_string(names, name))
+            )
+            symbols.append(
+                Symbol(
+                    label,
+                    value,
+                    index if is_defined else None,
+                    kind == _STT_FUNC,
+                    kind == _STT_SECTION,
+                    info >> 4 != _STB_LOCAL,
+                )
+            )
         return symbols, source
 
-    def relocations(self, headers: list[_Header],
-                    symbols: list[Symbol]) -> dict[int, list[Relocation]]:
+    def relocations(
+        self, headers: list[_Header], symbols: list[Symbol]
+    ) -> dict[int, list[Relocation]]:
         found: dict[int, list[Relocation]] = {}
         for header in headers:
             if header.type not in (_SHT_RELA, _SHT_REL):
                 continue
             has_addend = header.type == _SHT_RELA
             code = ("QQ" if self.is_64 else "II") + (
-                ("q" if self.is_64 else "i") if has_addend else "")
+                ("q" if self.is_64 else "i") if has_addend else ""
+            )
             step = struct.calcsize("<" + code)
             for at in range(header.offset, header.offset + header.size, step):
                 raw = self.unpack(code, at)
                 info = raw[1]
-                index, kind = (info >> 32, info & 0xFFFFFFFF) if self.is_64 else (
-                    info >> 8, info & 0xFF)
+                index, kind = (
+                    (info >> 32, info & 0xFFFFFFFF) if self.is_64 else (info >> 8, info & 0xFF)
+                )
                 if index >= len(symbols):
-                    raise InternalError(f"object has a relocation of symbol {index} of "
-                                        f"{len(symbols)}")
+                    raise InternalError(
+                        f"object has a relocation of symbol {index} of {len(symbols)}"
+                    )
                 found.setdefault(header.info, []).append(
-                    Relocation(raw[0], kind, symbols[index], raw[2] if has_addend else None))
+                    Relocation(raw[0], kind, symbols[index], raw[2] if has_addend else None)
+                )
         return found
 
 

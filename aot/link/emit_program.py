@@ -109,8 +109,7 @@ class _Emitter:
             if isinstance(atom, Symbol):
                 raise InternalError(f"no input gives dim {atom}")
             if isinstance(atom, FloorDiv):
-                made = self.binary("FLOORDIV", self.dim(atom.numerator),
-                                   self.dim(atom.denominator))
+                made = self.binary("FLOORDIV", self.dim(atom.numerator), self.dim(atom.denominator))
             else:
                 made = self._extremum(atom)
             self.known[atom] = made
@@ -123,8 +122,12 @@ class _Emitter:
         return made
 
 
-def emit_program(function: Function, executables: Mapping[str, Entry], rodata: RodataPool,
-                 known_bounds: Mapping[str, Interval] | None = None) -> EmittedProgram:
+def emit_program(
+    function: Function,
+    executables: Mapping[str, Entry],
+    rodata: RodataPool,
+    known_bounds: Mapping[str, Interval] | None = None,
+) -> EmittedProgram:
     """The program of an entry point.
 
     Raises:
@@ -134,8 +137,13 @@ def emit_program(function: Function, executables: Mapping[str, Entry], rodata: R
 
 
 class _Program:
-    def __init__(self, function: Function, executables: Mapping[str, Entry], rodata: RodataPool,
-                 known_bounds: Mapping[str, Interval]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        executables: Mapping[str, Entry],
+        rodata: RodataPool,
+        known_bounds: Mapping[str, Interval],
+    ) -> None:
         self.function = function
         self.executables = executables
         self.rodata = rodata
@@ -144,8 +152,7 @@ class _Program:
         self.out = _Emitter()
         self.messages: list[str] = []
         self.dispatches = [op for op in function.block if op.record.name == "dispatch"]
-        self.copies = [(n, v) for n, v in enumerate(function.results)
-                       if not self._is_claimed(n, v)]
+        self.copies = [(n, v) for n, v in enumerate(function.results) if not self._is_claimed(n, v)]
         self.arena: dict[Value, _ArenaValue] = {}
         self.offsets: dict[Value, int] = {}
         self.arena_bytes = self.lower_bound = 0
@@ -176,20 +183,29 @@ class _Program:
             out.emit(name, *operands)
         out.emit("RETURN")
         program = ProgramImage(
-            register_count=out.registers, code=tuple(out.words), blocks=(0, execute_at),
-            execute_block=1, messages=tuple(self.messages), buffers=tuple(self.buffers),
-            arena_bytes=self.arena_bytes, input_offset_registers=input_offsets,
-            output_offset_registers=output_offsets)
+            register_count=out.registers,
+            code=tuple(out.words),
+            blocks=(0, execute_at),
+            execute_block=1,
+            messages=tuple(self.messages),
+            buffers=tuple(self.buffers),
+            arena_bytes=self.arena_bytes,
+            input_offset_registers=input_offsets,
+            output_offset_registers=output_offsets,
+        )
         names = function.result_names
         entry = EntryPointImage(
-            function.name, tuple(self._info(v.name, v) for v in function.inputs),
+            function.name,
+            tuple(self._info(v.name, v) for v in function.inputs),
             tuple(self._info(n, v) for n, v in zip(names, function.results, strict=True)),
-            program)
+            program,
+        )
         return EmittedProgram(entry, len(execute), self.arena_bytes, self.lower_bound)
 
     def _info(self, name: str, value: Value) -> TensorInfo:
-        return TensorInfo(name, value.type.dtype,
-                          tuple(DimInfo.of(d, self.known_bounds) for d in value.type.dims))
+        return TensorInfo(
+            name, value.type.dtype, tuple(DimInfo.of(d, self.known_bounds) for d in value.type.dims)
+        )
 
     def _inputs(self) -> None:
         """Symbols come from the inputs that are just that symbol; the rest is checked."""
@@ -211,9 +227,12 @@ class _Program:
             if missing:
                 raise CompileError(
                     f"input {value.name!r}: dim {axis} is {dim}, and no input has {missing[0]} "
-                    f"itself as a dim; bind it with --input-shape")
-            self._check(out.binary("EQ", made, out.dim(dim)),
-                        f"input {value.name!r}: dim {axis} must be {dim}")
+                    f"itself as a dim; bind it with --input-shape"
+                )
+            self._check(
+                out.binary("EQ", made, out.dim(dim)),
+                f"input {value.name!r}: dim {axis} must be {dim}",
+            )
 
     def _check(self, condition: int, message: str) -> None:
         if message not in self.messages:
@@ -223,8 +242,10 @@ class _Program:
     def _assumptions(self) -> None:
         out = self.out
         for a in self.function.assumptions:
-            self._check(out.binary("EQ", out.dim(a.left), out.dim(a.right)),
-                        f"shapes disagree: {a.left} must equal {a.right} ({a.reason})")
+            self._check(
+                out.binary("EQ", out.dim(a.left), out.dim(a.right)),
+                f"shapes disagree: {a.left} must equal {a.right} ({a.reason})",
+            )
 
     def _outputs(self) -> None:
         out = self.out
@@ -234,8 +255,9 @@ class _Program:
 
     def _constants(self) -> None:
         """Constants that something reads, in the order of the program."""
-        used = {self.homes.of(v).root for op in self.dispatches for v in op.operands
-                if v is not None}
+        used = {
+            self.homes.of(v).root for op in self.dispatches for v in op.operands if v is not None
+        }
         used |= {self.homes.of(v).root for _, v in self.copies}
         for op in self.function.block:
             data = op.attrs.get("value")
@@ -265,8 +287,7 @@ class _Program:
                 else:
                     self.arena[result] = _ArenaValue(result.type.bytes, at, end)
 
-    def _tied(self, op: Op, tie: object, at: int, last: Mapping[Value, int]) -> (
-            _ArenaValue | None):
+    def _tied(self, op: Op, tie: object, at: int, last: Mapping[Value, int]) -> _ArenaValue | None:
         """The buffer that a result may take over: its tied operand's, if that dies here."""
         if not isinstance(tie, int) or tie < 0:
             return None
@@ -289,8 +310,11 @@ class _Program:
         sizes = [a.size for a in unique]
         by_buffer: dict[int, int] = {}
         if all(isinstance(s, int) for s in sizes):
-            requests = [arena.ArenaRequest(s, a.first, a.last) for s, a in zip(
-                sizes, unique, strict=True) if isinstance(s, int)]
+            requests = [
+                arena.ArenaRequest(s, a.first, a.last)
+                for s, a in zip(sizes, unique, strict=True)
+                if isinstance(s, int)
+            ]
             made = arena.plan(requests)
             self.arena_bytes, self.lower_bound = made.total_bytes, made.lower_bound_bytes
             for a, offset in zip(unique, made.offsets, strict=True):
@@ -304,31 +328,37 @@ class _Program:
         for value, a in self.arena.items():
             self.offsets[value] = by_buffer[id(a)]
 
-    def _offset(self, home: Home, input_offsets: Sequence[int],
-                output_offsets: Sequence[int]) -> int:
+    def _offset(
+        self, home: Home, input_offsets: Sequence[int], output_offsets: Sequence[int]
+    ) -> int:
         if home.binding == INPUTS:
             return input_offsets[home.root.index]
         if home.binding == OUTPUTS:
             return output_offsets[home.output]
         return self.offsets[home.root]
 
-    def _dispatch(self, op: Op, input_offsets: Sequence[int],
-                  output_offsets: Sequence[int]) -> tuple[int, ...]:
+    def _dispatch(
+        self, op: Op, input_offsets: Sequence[int], output_offsets: Sequence[int]
+    ) -> tuple[int, ...]:
         name = op.attrs["executable"]
         assert isinstance(name, FunctionRef)
         entry = self.executables[name.name]
         values = op.attrs.get("dims", ())
         assert isinstance(values, tuple)
-        env = {n: d for n, d in zip(entry.dim_names, values, strict=True)
-               if isinstance(d, (int, DimExpr))}
+        env = {
+            n: d
+            for n, d in zip(entry.dim_names, values, strict=True)
+            if isinstance(d, (int, DimExpr))
+        }
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
         buffers = [*(v for v in op.operands if v is not None), *op.results]
         params = [self._offset(self.homes.of(v), input_offsets, output_offsets) for v in buffers]
         params += [self.out.dim(env[n]) for n in entry.dim_names]
         return (entry.number, *grid, *params)
 
-    def _copy(self, number: int, value: Value, input_offsets: Sequence[int],
-              output_offsets: Sequence[int]) -> tuple[int, ...]:
+    def _copy(
+        self, number: int, value: Value, input_offsets: Sequence[int], output_offsets: Sequence[int]
+    ) -> tuple[int, ...]:
         home = self.homes.of(value)
         source = self._offset(home, input_offsets, output_offsets)
         size = self.out.dim(value.type.bytes)
@@ -340,5 +370,3 @@ def _only_symbol(dim: DimExpr) -> str | None:
     if len(names) == 1 and dim == dims.symbol(next(iter(names))):
         return next(iter(names))
     return None
-
-

@@ -64,6 +64,7 @@ X86_64 = {2: Kind("R_X86_64_PC32", _pc32), 4: Kind("R_X86_64_PLT32", _pc32)}
 
 # AArch64 ------------------------------------------------------------------------------------------
 
+
 def _a64_field(bits: int, shift: int, step: int) -> Apply:
     """A distance in instruction words at `shift`."""
 
@@ -121,6 +122,7 @@ AARCH64 = {
 
 # Arm and Thumb ------------------------------------------------------------------------------------
 
+
 def _arm_word_addend(image: bytes, at: int) -> int:
     return _signed(_word(image, at), 32)
 
@@ -168,8 +170,9 @@ def _thumb_branch_addend(image: bytes, at: int) -> int:
     first, second = _halves(image, at)
     sign = first >> 10 & 1
     i1, i2 = ~(second >> 13 ^ sign) & 1, ~(second >> 11 ^ sign) & 1
-    return _signed(sign << 24 | i1 << 23 | i2 << 22 | (first & 0x3FF) << 12
-                   | (second & 0x7FF) << 1, 25)
+    return _signed(
+        sign << 24 | i1 << 23 | i2 << 22 | (first & 0x3FF) << 12 | (second & 0x7FF) << 1, 25
+    )
 
 
 def _thumb_move(shift: int) -> Apply:
@@ -185,8 +188,9 @@ def _thumb_move(shift: int) -> Apply:
 
 def _thumb_move_addend(image: bytes, at: int) -> int:
     first, second = _halves(image, at)
-    return _signed((first & 0xF) << 12 | (first >> 10 & 1) << 11 | (second >> 12 & 7) << 8
-                   | second & 0xFF, 16)
+    return _signed(
+        (first & 0xF) << 12 | (first >> 10 & 1) << 11 | (second >> 12 & 7) << 8 | second & 0xFF, 16
+    )
 
 
 ARM = {
@@ -203,6 +207,7 @@ ARM = {
 
 
 # RISC-V -------------------------------------------------------------------------------------------
+
 
 def _riscv_high20(image: bytearray, place: int, target: int) -> None:
     distance = _check(target - place, 32)
@@ -227,15 +232,29 @@ def _riscv_call(image: bytearray, place: int, target: int) -> None:
 def _riscv_branch(image: bytearray, place: int, target: int) -> None:
     v = _check(target - place, 13, 2)
     word = _word(image, place) & ~0xFE000F80
-    _put(image, place, word | (v >> 12 & 1) << 31 | (v >> 5 & 0x3F) << 25 | (v >> 1 & 0xF) << 8
-         | (v >> 11 & 1) << 7)
+    _put(
+        image,
+        place,
+        word
+        | (v >> 12 & 1) << 31
+        | (v >> 5 & 0x3F) << 25
+        | (v >> 1 & 0xF) << 8
+        | (v >> 11 & 1) << 7,
+    )
 
 
 def _riscv_jump(image: bytearray, place: int, target: int) -> None:
     v = _check(target - place, 21, 2)
     word = _word(image, place) & 0xFFF
-    _put(image, place, word | (v >> 20 & 1) << 31 | (v >> 1 & 0x3FF) << 21 | (v >> 11 & 1) << 20
-         | (v >> 12 & 0xFF) << 12)
+    _put(
+        image,
+        place,
+        word
+        | (v >> 20 & 1) << 31
+        | (v >> 1 & 0x3FF) << 21
+        | (v >> 11 & 1) << 20
+        | (v >> 12 & 0xFF) << 12,
+    )
 
 
 RISCV = {
@@ -250,4 +269,8 @@ RISCV = {
 
 # By the machine that `elf` names.
 KINDS: dict[str, dict[int, Kind]] = {
-    "x86_64": X86_64, "aarch64": AARCH64, "arm": ARM, "riscv": RISCV}
+    "x86_64": X86_64,
+    "aarch64": AARCH64,
+    "arm": ARM,
+    "riscv": RISCV,
+}

@@ -57,8 +57,9 @@ def _will_fold(value: Value | None, depth: int = 8) -> bool:
     return all(_will_fold(operand, depth - 1) for operand in op.operands)
 
 
-def _emit(op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None,
-          **attrs: object) -> Value:
+def _emit(
+    op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: object
+) -> Value:
     return rewriter.create(record, operands, attrs, op.origin).result  # type: ignore[arg-type]
 
 
@@ -148,8 +149,9 @@ def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
     if _will_fold(x):
         return None
     one = _emit(op, rewriter, CONSTANT, value=_one_like(data.array))
-    return make(op, rewriter, elementwise.MUL, x,
-                _emit(op, rewriter, elementwise.DIV, one, divisor))
+    return make(
+        op, rewriter, elementwise.MUL, x, _emit(op, rewriter, elementwise.DIV, one, divisor)
+    )
 
 
 def _one_like(array: np.ndarray) -> object:
@@ -238,8 +240,11 @@ RULES: tuple[Rule, ...] = (
     Rule(elementwise.ADD, "conv(x, w, b) + t -> conv(x, w, b + t), t a channel's", _shift_conv),
     Rule(elementwise.MUL, "(a @ b) * s -> a @ (b * s), s a column's", _scale_matmul),
     Rule(elementwise.DIV, "x / c -> x * (1 / c)", _multiply_by_inverse),
-    Rule(elementwise.DIV, "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x, 1)",
-         _layer_norm),
+    Rule(
+        elementwise.DIV,
+        "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x, 1)",
+        _layer_norm,
+    ),
     Rule(elementwise.MUL, "layer_norm(x, 1) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
     Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),

@@ -127,10 +127,15 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
             raise
         except Exception as failure:
             path = _write_repro(start, passes, number, failure, context)
-            shown = str(failure) if isinstance(failure, AotError) else (
-                f"{type(failure).__name__}: {failure}")
-            raise InternalError(f"pass {step.name} failed: {shown}\nthis is a bug of aotc; please "
-                                f"report it with {path}") from failure
+            shown = (
+                str(failure)
+                if isinstance(failure, AotError)
+                else (f"{type(failure).__name__}: {failure}")
+            )
+            raise InternalError(
+                f"pass {step.name} failed: {shown}\nthis is a bug of aotc; please "
+                f"report it with {path}"
+            ) from failure
         _dump(module, step.name, context)
         _print(module, step, text, context)
         context.is_stopped = step.name == context.switches.stop_after
@@ -154,8 +159,9 @@ def _print(module: Module, step: Pass, before: str, context: PassContext) -> Non
         context.print(f"# IR after {step.name}\n{_readable(module)}\n")
     elif context.switches.is_printing_changes:
         text = _readable(module)
-        context.print(f"# {step.name}: no change\n" if text == before
-                      else f"# IR after {step.name}\n{text}\n")
+        context.print(
+            f"# {step.name}: no change\n" if text == before else f"# IR after {step.name}\n{text}\n"
+        )
 
 
 def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = False) -> None:
@@ -171,8 +177,9 @@ def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = F
         raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _write_repro(start: Module, passes: Sequence[Pass], failed: int, failure: Exception,
-                 context: PassContext) -> str:
+def _write_repro(
+    start: Module, passes: Sequence[Pass], failed: int, failure: Exception, context: PassContext
+) -> str:
     """Path of a file with the IR before the failing pass; or why there is none.
 
     That IR is made anew by running the passes before it on `start`, a copy of the first input:
@@ -180,10 +187,12 @@ def _write_repro(start: Module, passes: Sequence[Pass], failed: int, failure: Ex
     """
     options, left = context.options, passes[failed:]
     first_line = f"{type(failure).__name__}: {failure}".splitlines()[0]
-    header = (f"# aotc repro: pass {left[0].name} failed: {first_line}\n"
-              f"# passes left: {', '.join(step.name for step in left)}\n"
-              f"# target: {context.target.name if context.target else 'none'}\n"
-              f"# optimize: {options.optimize}\n\n")
+    header = (
+        f"# aotc repro: pass {left[0].name} failed: {first_line}\n"
+        f"# passes left: {', '.join(step.name for step in left)}\n"
+        f"# target: {context.target.name if context.target else 'none'}\n"
+        f"# optimize: {options.optimize}\n\n"
+    )
     try:
         again = PassContext(options, context.target, switches.Switches())
         for step in passes[:failed]:

@@ -31,8 +31,9 @@ def run(module: Module, context: PassContext) -> None:
     bind(module, context.options.input_shapes, context.options.input_values)
 
 
-def bind(module: Module, shapes: Mapping[str, Sequence[Dim | str | None]],
-         values: Mapping[str, Any]) -> None:
+def bind(
+    module: Module, shapes: Mapping[str, Sequence[Dim | str | None]], values: Mapping[str, Any]
+) -> None:
     """Binds shapes and values of the entry points' inputs, by input name.
 
     Every entry point that has an input of the name is bound.
@@ -66,11 +67,15 @@ def _dims(value: Value, given: Sequence[Dim | str | None]) -> tuple[Dim, ...]:
     """The shape that was asked for an input."""
     type = value.type
     if len(given) != type.rank:
-        raise CompileError(f"input {value.name!r} has {type.rank} dims {_listed(type.dims)}, "
-                           f"{len(given)} are given {_listed(given)}")
+        raise CompileError(
+            f"input {value.name!r} has {type.rank} dims {_listed(type.dims)}, "
+            f"{len(given)} are given {_listed(given)}"
+        )
     try:
-        return tuple(dim if item is None else parse(item) if isinstance(item, str) else item
-                     for dim, item in zip(type.dims, given, strict=True))
+        return tuple(
+            dim if item is None else parse(item) if isinstance(item, str) else item
+            for dim, item in zip(type.dims, given, strict=True)
+        )
     except ValueError as error:
         raise CompileError(f"shape of input {value.name!r}: {error}") from None
 
@@ -86,7 +91,8 @@ def _array(value: Value, given: Any) -> Array:
     except (TypeError, ValueError) as error:
         raise CompileError(f"value of input {value.name!r}: {error}") from None
     is_kind = found.dtype.kind == array.dtype.kind or (
-        found.dtype.kind in "iu" and array.dtype.kind in "fiu")
+        found.dtype.kind in "iu" and array.dtype.kind in "fiu"
+    )
     # narrower floats round, as a user who writes 0.1 expects; integers must stay what they are
     is_kept = array.dtype.kind == "f" or bool((array.astype(found.dtype) == found).all())
     if known is not dtype and not (is_kind and is_kept):
@@ -107,13 +113,16 @@ def _solve(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim]]) -> 
             solved = _solve_one(dim, wanted)
             if solved is None:
                 if dim != wanted and isinstance(dim, int):
-                    raise CompileError(f"input {name!r}: dim {axis} is {dim} in the model, "
-                                       f"{wanted} is given")
+                    raise CompileError(
+                        f"input {name!r}: dim {axis} is {dim} in the model, {wanted} is given"
+                    )
                 continue
             symbol, value = solved
             if values.setdefault(symbol, value) != value:
-                raise CompileError(f"input {name!r}: dim {axis} makes {symbol} {value}, but "
-                                   f"{origin[symbol]} makes it {values[symbol]}")
+                raise CompileError(
+                    f"input {name!r}: dim {axis} makes {symbol} {value}, but "
+                    f"{origin[symbol]} makes it {values[symbol]}"
+                )
             origin.setdefault(symbol, f"dim {axis} of input {name!r}")
     return values
 
@@ -139,8 +148,10 @@ def _check_shapes(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim
     for name, shape in shapes.items():
         for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
             if dim != wanted:
-                raise CompileError(f"input {name!r}: dim {axis} is {dim} in the model, which "
-                                   f"cannot be made {wanted}")
+                raise CompileError(
+                    f"input {name!r}: dim {axis} is {dim} in the model, which "
+                    f"cannot be made {wanted}"
+                )
 
 
 def substitute_symbols(function: Function, values: Mapping[str, Dim]) -> None:
@@ -177,8 +188,11 @@ def _substitute_type(function: Function, value: Value, values: Mapping[str, Dim]
     old = value.type
     if old.is_static and (old.layout is None or not old.layout.strides):
         return
-    layout = old.layout and Layout(old.layout.splits, old.layout.order,
-                                   tuple(substitute(d, values) for d in old.layout.strides))
+    layout = old.layout and Layout(
+        old.layout.splits,
+        old.layout.order,
+        tuple(substitute(d, values) for d in old.layout.strides),
+    )
     fresh = TensorType(old.dtype, tuple(substitute(d, values) for d in old.dims), layout)
     if fresh == old:
         return
@@ -186,8 +200,7 @@ def _substitute_type(function: Function, value: Value, values: Mapping[str, Dim]
         given = ", ".join(f"{name} = {dim}" for name, dim in sorted(values.items()))
         op = value.op
         where = f"input {value.name!r}" if op is None else f"{op.name} (node {op.origin!r})"
-        raise CompileError(f"{where}: with {given} its type {old} becomes {fresh}: "
-                           f"{fresh.problem}")
+        raise CompileError(f"{where}: with {given} its type {old} becomes {fresh}: {fresh.problem}")
     Rewriter(function).set_type(value, fresh)
 
 
@@ -204,8 +217,9 @@ def settle_assumptions(function: Function) -> dict[str, Dim]:
             del function.assumptions[assumption]
             continue
         if not _may_be_zero(zero):
-            raise CompileError(f"{assumption.reason}: {assumption.left} and {assumption.right} "
-                               "must be equal")
+            raise CompileError(
+                f"{assumption.reason}: {assumption.left} and {assumption.right} must be equal"
+            )
         solved = _solve_one(zero, 0)
         if solved is not None:
             fixed.setdefault(*solved)
@@ -217,8 +231,10 @@ def _may_be_zero(zero: Dim) -> bool:
     if (low is not None and low > 0) or (high is not None and high < 0):
         return False
     # 4*a + 6*b + 1 is never 0: all but the last is even
-    return not isinstance(zero, DimExpr) or zero.constant % math.gcd(
-        *(coefficient for _, coefficient in zero.terms)) == 0
+    return (
+        not isinstance(zero, DimExpr)
+        or zero.constant % math.gcd(*(coefficient for _, coefficient in zero.terms)) == 0
+    )
 
 
 def _make_constant(function: Function, value: Value, array: Array) -> None:

@@ -158,29 +158,49 @@ def _square(op: Op, rewriter: Rewriter) -> Value | None:
 
 def _swap_where(op: Op, rewriter: Rewriter) -> Value | None:
     inner = definer(op.operands[0], elementwise.NOT)
-    return None if inner is None else make(op, rewriter, op.record, inner.operands[0],
-                                            op.operands[2], op.operands[1])
+    return (
+        None
+        if inner is None
+        else make(op, rewriter, op.record, inner.operands[0], op.operands[2], op.operands[1])
+    )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(movement.RESHAPE, "reshape(x) of x's dims -> x", _identity),
     Rule(movement.RESHAPE, "reshape(reshape(x)) -> reshape(x)", _skip_inner),
     Rule(movement.TRANSPOSE, "transpose(x) in x's order -> x", _identity_transpose),
-    Rule(movement.TRANSPOSE, "transpose(transpose(x, p), q) -> transpose(x, p[q])",
-         _join_transposes),
-    Rule(movement.TRANSPOSE, "transpose(x) that moves extents of 1 only -> reshape(x)",
-         _transpose_to_reshape),
+    Rule(
+        movement.TRANSPOSE, "transpose(transpose(x, p), q) -> transpose(x, p[q])", _join_transposes
+    ),
+    Rule(
+        movement.TRANSPOSE,
+        "transpose(x) that moves extents of 1 only -> reshape(x)",
+        _transpose_to_reshape,
+    ),
     Rule(movement.BROADCAST_TO, "broadcast_to(x) of x's dims -> x", _identity),
     Rule(movement.BROADCAST_TO, "broadcast_to(broadcast_to(x)) -> broadcast_to(x)", _skip_inner),
     Rule(movement.SLICE, "x[0:n:1] -> x", _same_type_slice),
     Rule(movement.PAD, "pad(x) by nothing -> x", _without_padding),
     Rule(selection.CONCAT, "concat(x) -> x", _only_part),
     Rule(elementwise.CAST, "cast(x) to x's dtype -> x", _identity),
-    Rule(elementwise.CAST, "cast(cast(x, wide), narrow) -> x, where x is narrow and wide holds it",
-         _skip_exact_cast),
-    *(Rule(record, f"{record.name}(c, x) -> {record.name}(x, c)", _constant_last)
-      for record in (elementwise.ADD, elementwise.MUL, elementwise.MINIMUM, elementwise.MAXIMUM,
-                     elementwise.EQUAL, elementwise.AND, elementwise.OR, elementwise.XOR)),
+    Rule(
+        elementwise.CAST,
+        "cast(cast(x, wide), narrow) -> x, where x is narrow and wide holds it",
+        _skip_exact_cast,
+    ),
+    *(
+        Rule(record, f"{record.name}(c, x) -> {record.name}(x, c)", _constant_last)
+        for record in (
+            elementwise.ADD,
+            elementwise.MUL,
+            elementwise.MINIMUM,
+            elementwise.MAXIMUM,
+            elementwise.EQUAL,
+            elementwise.AND,
+            elementwise.OR,
+            elementwise.XOR,
+        )
+    ),
     # -0 + 0 is 0, but x + -0 is x and x - 0 is x for every x
     Rule(elementwise.ADD, "x + 0 -> x; of floats x + -0 -> x", _neutral(0, -0.0)),
     Rule(elementwise.SUB, "x - 0 -> x", _neutral(0, 0.0)),
@@ -191,12 +211,21 @@ RULES: tuple[Rule, ...] = (
     Rule(elementwise.POW, "pow(x, 2) -> x * x", _square),
     Rule(elementwise.NEG, "-(-x) -> x", _involution),
     Rule(elementwise.NOT, "not not x -> x", _involution),
-    *(Rule(record, f"{record.name}({record.name}(x)) -> {record.name}(x)", _idempotent)
-      for record in (elementwise.RELU, elementwise.ABS, elementwise.FLOOR, elementwise.CEIL,
-                     elementwise.ROUND)),
+    *(
+        Rule(record, f"{record.name}({record.name}(x)) -> {record.name}(x)", _idempotent)
+        for record in (
+            elementwise.RELU,
+            elementwise.ABS,
+            elementwise.FLOOR,
+            elementwise.CEIL,
+            elementwise.ROUND,
+        )
+    ),
     Rule(elementwise.ABS, "|-x| -> |x|", _skip_neg),
-    *(Rule(record, f"{record.name}(x, x) -> x", _same_operands(0, 1))
-      for record in (elementwise.MINIMUM, elementwise.MAXIMUM, elementwise.AND, elementwise.OR)),
+    *(
+        Rule(record, f"{record.name}(x, x) -> x", _same_operands(0, 1))
+        for record in (elementwise.MINIMUM, elementwise.MAXIMUM, elementwise.AND, elementwise.OR)
+    ),
     Rule(elementwise.WHERE, "where(c, x, x) -> x", _same_operands(1, 2)),
     Rule(elementwise.WHERE, "where(not c, a, b) -> where(c, b, a)", _swap_where),
 )

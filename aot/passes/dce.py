@@ -20,7 +20,8 @@ def is_removable(op: Op) -> bool:
     """Whether only the results of `op` matter, so that it may go when they are unused."""
     record = op.record
     return not (record.is_terminator or record.has_side_effects or record.writes) and all(
-        is_removable(inner) or inner.record.is_terminator for block in op.blocks for inner in block)
+        is_removable(inner) or inner.record.is_terminator for block in op.blocks for inner in block
+    )
 
 
 def _sweep(block: Block, rewriter: Rewriter) -> int:

@@ -82,8 +82,12 @@ def fold(function: Function, growth_bytes: int) -> int:
         _store(Rewriter(function), value, known[value].array)
     folded = 0
     for op in reversed(order):
-        if op not in kept and not _is_constant_op(op) and op.results and all(
-                v in known for v in op.results):
+        if (
+            op not in kept
+            and not _is_constant_op(op)
+            and op.results
+            and all(v in known for v in op.results)
+        ):
             Rewriter(function).erase(op)
             folded += 1
     return folded
@@ -105,8 +109,14 @@ def _definer(value: Value) -> Op:
 def _evaluate(op: Op, known: dict[Value, Known]) -> None:
     """Adds the results of `op` to `known` if they follow from what is known."""
     record = op.record
-    if (record.reference is None or record.results_from != "rule" or record.has_side_effects
-            or record.writes or record.is_terminator or op.blocks):
+    if (
+        record.reference is None
+        or record.results_from != "rule"
+        or record.has_side_effects
+        or record.writes
+        or record.is_terminator
+        or op.blocks
+    ):
         return
     inputs: list[Array | None] = []
     sources: frozenset[Value] = frozenset()
@@ -129,12 +139,20 @@ def _evaluate(op: Op, known: dict[Value, Known]) -> None:
 
 def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
     """What `op` computes, by its reference; None where that cannot be told or is too much."""
-    if not all(v.type.is_static and math.prod(v.type.shape) * v.type.dtype.bytes <= LIMIT_BYTES
-               for v in op.results):
+    if not all(
+        v.type.is_static and math.prod(v.type.shape) * v.type.dtype.bytes <= LIMIT_BYTES
+        for v in op.results
+    ):
         return None
     assert op.record.reference is not None
-    call = Call(op.record, op.operand_types, op.attrs, op.origin, is_exact=True,
-                result_types=tuple(v.type for v in op.results))
+    call = Call(
+        op.record,
+        op.operand_types,
+        op.attrs,
+        op.origin,
+        is_exact=True,
+        result_types=tuple(v.type for v in op.results),
+    )
     try:
         with np.errstate(all="ignore"):
             found = [np.asarray(a) for a in op.record.reference(call, inputs)]
@@ -154,8 +172,11 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
     """Whether a known value should be a constant (or a `dim_values`) of the program."""
     found = known[value]
     if found.array.dtype == object:
-        return (found.array.ndim == 1 and value.type.dtype is DType.I64
-                and _definer(value).name != DIM_VALUES.name)
+        return (
+            found.array.ndim == 1
+            and value.type.dtype is DType.I64
+            and _definer(value).name != DIM_VALUES.name
+        )
     source_bytes = sum(known[source].array.nbytes for source in found.sources)
     if found.array.nbytes <= source_bytes:
         return True
@@ -166,8 +187,10 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
 def _repeats(array: Array) -> bool:
     """Whether along some axis all elements are the same bits."""
     words = array.view(f"u{array.dtype.itemsize}")
-    return any(extent > 1 and bool((words == np.take(words, [0], axis)).all())
-               for axis, extent in enumerate(array.shape))
+    return any(
+        extent > 1 and bool((words == np.take(words, [0], axis)).all())
+        for axis, extent in enumerate(array.shape)
+    )
 
 
 def _store(rewriter: Rewriter, value: Value, array: Array) -> None:

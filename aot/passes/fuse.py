@@ -64,13 +64,13 @@ def fuse(function: Function) -> None:
 
 def _computes(op: Op) -> bool:
     return (op.record.compute is not None and op.record.kind is not Kind.VIEW) or (
-        op.record.kind.has_own_kernel)
+        op.record.kind.has_own_kernel
+    )
 
 
 def _inputs(ops: list[Op]) -> dict[Value, None]:
     inside = set(ops)
-    return {v: None for op in ops for v in op.operands
-            if v is not None and v.op not in inside}
+    return {v: None for op in ops for v in op.operands if v is not None and v.op not in inside}
 
 
 def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
@@ -86,13 +86,19 @@ def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int
         if not users:
             break
         user = min(users, key=lambda u: position.get(u, 1 << 60))
-        if (user.record.kind is not Kind.ELEMENTWISE or user in groups or not _computes(user)
-                or user not in position or user.result.type.dims != dims):
+        if (
+            user.record.kind is not Kind.ELEMENTWISE
+            or user in groups
+            or not _computes(user)
+            or user not in position
+            or user.result.type.dims != dims
+        ):
             break
         taken[user] = None
         open_values[user.result] = None
-        open_values = {v: None for v in open_values if not v.uses or any(
-            u not in taken for u in v.users)}
+        open_values = {
+            v: None for v in open_values if not v.uses or any(u not in taken for u in v.users)
+        }
         if len(_inputs([*group.ops, *taken])) > MAX_OPERANDS:
             break
         if len(open_values) == 1:
@@ -188,8 +194,9 @@ def _keeps_innermost(op: Op) -> bool:
     load = compute.value
     assert isinstance(load, expr.Load)
     last = compute.indices[-1]
-    return (expr.coefficient(load.indices[-1], last) == 1
-            and all(expr.coefficient(i, last) == 0 for i in load.indices[:-1]))
+    return expr.coefficient(load.indices[-1], last) == 1 and all(
+        expr.coefficient(i, last) == 0 for i in load.indices[:-1]
+    )
 
 
 def _reads_once(compute: Compute, operand: int) -> bool:
@@ -206,25 +213,25 @@ def _reads_once(compute: Compute, operand: int) -> bool:
 
 def _overlaps(compute: Compute, operand: int) -> bool:
     """Whether windows over the operand overlap: an index with two variables, or a guard."""
-    return any(load.guard is not None or any(
-        not isinstance(i, (expr.Var, expr.Const, expr.Size)) for i in load.indices)
-        for load in _loads(compute, operand))
+    return any(
+        load.guard is not None
+        or any(not isinstance(i, (expr.Var, expr.Const, expr.Size)) for i in load.indices)
+        for load in _loads(compute, operand)
+    )
 
 
 def _build(function: Function, group: Group) -> None:
     """Makes the `region` op in place of the group's last op."""
     inside = set(group.ops)
     inputs = list(_inputs(group.ops))
-    results = [v for op in group.ops for v in op.results
-               if any(u not in inside for u in v.users)]
+    results = [v for op in group.ops for v in op.results if any(u not in inside for u in v.users)]
     block = Block([v.type for v in inputs])
     values: dict[Value, Value] = dict(zip(inputs, block.args, strict=True))
     into = Rewriter(function, block)
     for op in group.ops:
         clone_op(op, values, into)
     into.insert(Op(lookup("yield"), [values[v] for v in results], {}, []))
-    region = Op(lookup("region"), inputs, {}, [v.type for v in results], [block],
-                group.root.origin)
+    region = Op(lookup("region"), inputs, {}, [v.type for v in results], [block], group.root.origin)
     Rewriter(function).at(group.ops[-1]).insert(region)
     outer = Rewriter(function)
     for old, fresh in zip(results, region.results, strict=True):

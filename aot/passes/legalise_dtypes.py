@@ -32,8 +32,13 @@ from aot.passes.base import Pass, PassContext
 DTypes = Mapping[DType, DType]
 
 NARROWER: DTypes = {DType.I64: DType.I32, DType.U64: DType.U32, DType.F64: DType.F32}
-WIDER: DTypes = {DType.F16: DType.F32, DType.I8: DType.I32, DType.I16: DType.I32,
-                 DType.U8: DType.U32, DType.U16: DType.U32}
+WIDER: DTypes = {
+    DType.F16: DType.F32,
+    DType.I8: DType.I32,
+    DType.I16: DType.I32,
+    DType.U8: DType.U32,
+    DType.U16: DType.U32,
+}
 _FREE_KINDS = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
 
 
@@ -61,14 +66,18 @@ def _refuse_wide_interface(function: Function, target: str) -> None:
     Raises:
         UnsupportedError: lists the inputs and results that are f64.
     """
-    named = [*((f"input {v.name!r}", v) for v in function.inputs if v.uses),
-             *((f"output {name!r}", v) for name, v in zip(function.result_names, function.results,
-                                                          strict=True))]
-    problems = [f"{what} is {value.type}" for what, value in named
-                if value.type.dtype is DType.F64]
+    named = [
+        *((f"input {v.name!r}", v) for v in function.inputs if v.uses),
+        *(
+            (f"output {name!r}", v)
+            for name, v in zip(function.result_names, function.results, strict=True)
+        ),
+    ]
+    problems = [f"{what} is {value.type}" for what, value in named if value.type.dtype is DType.F64]
     if problems:
-        raise UnsupportedError(f"target {target} has no f64; export the model in float32:",
-                               problems)
+        raise UnsupportedError(
+            f"target {target} has no f64; export the model in float32:", problems
+        )
 
 
 def _refuse_wide_functions(function: Function) -> None:
@@ -77,12 +86,17 @@ def _refuse_wide_functions(function: Function) -> None:
     Raises:
         UnsupportedError: lists every node that needs one.
     """
-    problems = [f"{op.name} of f64 (node {op.origin!r})" for op in function.walk()
-                if any(t is not None and t.dtype is DType.F64 for t in op.operand_types)
-                and _is_transcendental(op)]
+    problems = [
+        f"{op.name} of f64 (node {op.origin!r})"
+        for op in function.walk()
+        if any(t is not None and t.dtype is DType.F64 for t in op.operand_types)
+        and _is_transcendental(op)
+    ]
     if problems:
-        raise UnsupportedError("these need functions that there are in 32 bits only; export the "
-                               "model in float32:", problems)
+        raise UnsupportedError(
+            "these need functions that there are in 32 bits only; export the model in float32:",
+            problems,
+        )
 
 
 def _is_transcendental(op: Op) -> bool:
@@ -135,9 +149,12 @@ class _Narrowing:
             elif self.is_touched(op):
                 self.rebuild(op)
         if self.problems:
-            raise UnsupportedError(f"target {self.target} computes in "
-                                   f"{', '.join(map(str, self.dtypes.values()))} only, and these "
-                                   "constants do not fit:", self.problems)
+            raise UnsupportedError(
+                f"target {self.target} computes in "
+                f"{', '.join(map(str, self.dtypes.values()))} only, and these "
+                "constants do not fit:",
+                self.problems,
+            )
         for op in reversed(order):
             if op.results and all(v in self.values for v in op.results):
                 Rewriter(function).erase(op)
@@ -146,7 +163,8 @@ class _Narrowing:
         if not op.operands and all(u.record.is_terminator for v in op.results for u in v.users):
             return False  # known, and computed with nowhere
         return any(v in self.values for v in op.operands if v is not None) or any(
-            v.type.dtype in self.dtypes for v in op.results)
+            v.type.dtype in self.dtypes for v in op.results
+        )
 
     def rebuild(self, op: Op) -> None:
         """Makes `op` anew on narrow operands and with narrow results."""
@@ -158,8 +176,9 @@ class _Narrowing:
             fresh.name = old.name
             narrow = self.dtypes.get(fresh.type.dtype)
             # ops such as shape_of have one dtype whatever their operands
-            self.values[old] = (fresh if narrow is None
-                                else _cast(rewriter, fresh, narrow, op.origin))
+            self.values[old] = (
+                fresh if narrow is None else _cast(rewriter, fresh, narrow, op.origin)
+            )
 
     def operand(self, op: Op, number: int, rewriter: Rewriter) -> Value | None:
         value = op.operands[number]
@@ -188,11 +207,14 @@ class _Narrowing:
         else:
             info = np.iinfo(narrow.numpy)
             clamped = np.clip(array, info.min, info.max)
-            if (clamped != array).any() and not all(_clamps(user, number)
-                                                    for user, number in op.result.uses):
+            if (clamped != array).any() and not all(
+                _clamps(user, number) for user, number in op.result.uses
+            ):
                 bad = array[clamped != array].reshape(-1)[0]
-                self.problems.append(f"{bad} as {narrow} in {op.name}"
-                                     + (f" (node {op.origin!r})" if op.origin else ""))
+                self.problems.append(
+                    f"{bad} as {narrow} in {op.name}"
+                    + (f" (node {op.origin!r})" if op.origin else "")
+                )
         type = TensorType(narrow, data.type.dims, data.type.layout)
         return ConstantData(clamped.astype(narrow.numpy), type)
 
@@ -224,12 +246,14 @@ def _widen(function: Function, dtypes: DTypes) -> None:
         operands: list[Value | None] = []
         for value in op.operands:
             wide = None if value is None else dtypes.get(value.type.dtype)
-            operands.append(value if value is None or wide is None
-                            else _cast(rewriter, value, wide, op.origin))
+            operands.append(
+                value if value is None or wide is None else _cast(rewriter, value, wide, op.origin)
+            )
         made = rewriter.create(op.record, operands, op.attrs, op.origin)
-        results = [fresh if fresh.type == old.type
-                   else _cast(rewriter, fresh, old.type.dtype, op.origin)
-                   for old, fresh in zip(op.results, made.results, strict=True)]
+        results = [
+            fresh if fresh.type == old.type else _cast(rewriter, fresh, old.type.dtype, op.origin)
+            for old, fresh in zip(op.results, made.results, strict=True)
+        ]
         rewriter.replace_op(op, results)
 
 

@@ -58,9 +58,11 @@ def outline(module: Module) -> tuple[int, int]:
     met = 0
     for function in list(module.entry_points):
         homes = Homes(function)
-        bindings = {op: homes.bindings([*(v for v in op.operands if v is not None),
-                                        *op.results])
-                    for op in function.block if op.record.name == "region"}
+        bindings = {
+            op: homes.bindings([*(v for v in op.operands if v is not None), *op.results])
+            for op in function.block
+            if op.record.name == "region"
+        }
         for op, classes in bindings.items():
             met += 1
             made, values = _executable(op, classes)
@@ -106,15 +108,29 @@ def identity(function: Function, ties: Attr) -> Hashable:
         for result in op.results:
             numbers[result] = len(numbers)
         ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
-    return (tuple(a.type for a in function.inputs), tuple(ops), function.dim_names,
-            function.bindings, ties)
+    return (
+        tuple(a.type for a in function.inputs),
+        tuple(ops),
+        function.dim_names,
+        function.bindings,
+        ties,
+    )
 
 
 def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) -> None:
-    attrs: dict[str, Attr] = {"executable": FunctionRef(name), "dims": dims,
-                              "ties": region.attrs.get("ties", ())}
-    made = Op(lookup("dispatch"), region.operands, attrs, [v.type for v in region.results], (),
-              region.origin)
+    attrs: dict[str, Attr] = {
+        "executable": FunctionRef(name),
+        "dims": dims,
+        "ties": region.attrs.get("ties", ()),
+    }
+    made = Op(
+        lookup("dispatch"),
+        region.operands,
+        attrs,
+        [v.type for v in region.results],
+        (),
+        region.origin,
+    )
     rewriter = Rewriter(function).at(region)
     rewriter.insert(made)
     rewriter.replace_op(region, made.results)

@@ -32,8 +32,9 @@ def pack(function: Function, target: Target) -> None:
             _pack_operands(function, op, target, packed)
 
 
-def _pack_operands(function: Function, op: Op, target: Target,
-                   packed: dict[tuple[Value, Layout], Value]) -> None:
+def _pack_operands(
+    function: Function, op: Op, target: Target, packed: dict[tuple[Value, Layout], Value]
+) -> None:
     call = op.record.call(op.operand_types, op.attrs, op.origin)
     rewriter = Rewriter(function).at(op)
     operands = list(op.operands)
@@ -49,7 +50,8 @@ def _pack_operands(function: Function, op: Op, target: Target,
             after = weight.op.next
             where = rewriter if after is None else Rewriter(function).at(after)
             packed[key] = where.create(
-                lookup("pack"), [weight], {"layout": layout}, op.origin).result
+                lookup("pack"), [weight], {"layout": layout}, op.origin
+            ).result
         operands[number] = packed[key]
     if operands != op.operands:
         fresh = rewriter.create(op.record, operands, op.attrs, op.origin)

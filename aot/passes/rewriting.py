@@ -98,17 +98,25 @@ def is_all(value: Value | None, number: float) -> bool:
         return False
     wanted = np.array(number).astype(data.array.dtype)
     flat = data.array.reshape(-1)
-    return bool(flat[0] == wanted and (flat == wanted).all()
-                and (number != 0 or wanted.dtype.kind != "f"
-                     or (np.signbit(flat) == np.signbit(wanted)).all()))
+    return bool(
+        flat[0] == wanted
+        and (flat == wanted).all()
+        and (
+            number != 0
+            or wanted.dtype.kind != "f"
+            or (np.signbit(flat) == np.signbit(wanted)).all()
+        )
+    )
 
 
-def make(op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None,
-         **attrs: Attr) -> Value | None:
+def make(
+    op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: Attr
+) -> Value | None:
     """A fresh op in place of `op`; None if its result would not have the same type."""
     call = record.call([None if v is None else v.type for v in operands], attrs, op.origin)
     if call.result_types != (op.result.type,):
         return None
     rewriter.function.assumptions.update(dict.fromkeys(call.assumptions))
-    return rewriter.insert(Op(record, operands, call.attrs, call.result_types, (),
-                              op.origin)).result
+    return rewriter.insert(
+        Op(record, operands, call.attrs, call.result_types, (), op.origin)
+    ).result

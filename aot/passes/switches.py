@@ -50,5 +50,6 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Switches:
     verify = found.get("AOT_VERIFY", "")
     if verify not in ("", "each"):
         raise CompileError(f"AOT_VERIFY is {verify!r}, expected 'each'")
-    return Switches(frozenset(after), is_printing_changes, verify == "each",
-                    found.get("AOT_STOP_AFTER", ""))
+    return Switches(
+        frozenset(after), is_printing_changes, verify == "each", found.get("AOT_STOP_AFTER", "")
+    )

@@ -29,8 +29,7 @@ def _ties(region: Op) -> tuple[int, ...]:
     ties: list[int] = []
     for value in block.terminator.operands:
         assert value is not None
-        free = [n for n, arg in enumerate(block.args)
-                if n not in ties and _may_take(arg, value)]
+        free = [n for n, arg in enumerate(block.args) if n not in ties and _may_take(arg, value)]
         ties.append(free[-1] if free and len(region.results) == 1 else -1)
     return tuple(ties)
 

@@ -16,8 +16,12 @@ _SIGNED = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne":
 _UNSIGNED = {"lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge", "eq": "eq", "ne": "ne"}
 _ORDERED = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_ROUNDING = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc",
-             "round": "llvm.roundeven"}
+_ROUNDING = {
+    "floor": "llvm.floor",
+    "ceil": "llvm.ceil",
+    "trunc": "llvm.trunc",
+    "round": "llvm.roundeven",
+}
 
 
 def unary(asm: Assembler, traits: Traits, op: str, a: Value, dtype: DType) -> Value:
@@ -44,8 +48,13 @@ def _float_unary(asm: Assembler, traits: Traits, op: str, a: Value, dtype: DType
     if dtype is DType.F16 and not traits.has_half_math:
         if op in ("neg", "abs"):
             bits = asm.cast("bitcast", a, "i16")
-            bits = asm.op(*(("xor", bits, integer(0x8000, bits.type)) if op == "neg"
-                            else ("and", bits, integer(0x7FFF, bits.type))))
+            bits = asm.op(
+                *(
+                    ("xor", bits, integer(0x8000, bits.type))
+                    if op == "neg"
+                    else ("and", bits, integer(0x7FFF, bits.type))
+                )
+            )
             return asm.cast("bitcast", bits, a.type.element)
         wide = _float_unary(asm, traits, op, half_to_float(asm, traits, a), DType.F32)
         return wide if op == "isnan" else convert(asm, traits, wide, DType.F32, DType.F16)
@@ -96,8 +105,16 @@ def compare(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, dtype: 
     return asm.icmp((_SIGNED if dtype.is_signed else _UNSIGNED)[op], a, b)
 
 
-def binary(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, dtype: DType, *,
-           is_nonnegative: bool = False) -> Value:
+def binary(
+    asm: Assembler,
+    traits: Traits,
+    op: str,
+    a: Value,
+    b: Value,
+    dtype: DType,
+    *,
+    is_nonnegative: bool = False,
+) -> Value:
     """`a op b` for operands of `dtype`; comparisons are `compare`'s.
 
     Args:
@@ -128,11 +145,13 @@ def binary(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, dtype: D
     raise InternalError(f"{op} of {dtype}")
 
 
-def _float_binary(asm: Assembler, traits: Traits, op: str, a: Value, b: Value,
-                  dtype: DType) -> Value:
+def _float_binary(
+    asm: Assembler, traits: Traits, op: str, a: Value, b: Value, dtype: DType
+) -> Value:
     if dtype is DType.F16 and not traits.has_half_math:
-        wide = _float_binary(asm, traits, op, half_to_float(asm, traits, a),
-                             half_to_float(asm, traits, b), DType.F32)
+        wide = _float_binary(
+            asm, traits, op, half_to_float(asm, traits, a), half_to_float(asm, traits, b), DType.F32
+        )
         return convert(asm, traits, wide, DType.F32, DType.F16)
     if op in _FLOAT:
         return asm.op(_FLOAT[op], a, b)
@@ -180,8 +199,9 @@ def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DTy
     return asm.call("llvm.fma", a.type, [a, b, c], a.type.mangled)
 
 
-def divide(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, *,
-           is_signed: bool) -> Value:
+def divide(
+    asm: Assembler, traits: Traits, op: str, a: Value, b: Value, *, is_signed: bool
+) -> Value:
     """Integer `div`, `floordiv` or `floormod`; a zero divisor gives 0, the least value divided by
     -1 wraps, and neither traps."""
     type_ = a.type
@@ -207,8 +227,11 @@ def divide(asm: Assembler, traits: Traits, op: str, a: Value, b: Value, *,
     if is_signed and op != "div":
         is_unlike = asm.icmp("slt", asm.op("xor", rest, divisor), zero)
         is_low = asm.op("and", asm.icmp("ne", rest, zero), is_unlike)
-        fixed = (asm.op("add", rest, divisor) if op == "floormod"
-                 else asm.op("sub", quotient, integer(1, type_)))
+        fixed = (
+            asm.op("add", rest, divisor)
+            if op == "floormod"
+            else asm.op("sub", quotient, integer(1, type_))
+        )
         result = asm.select(is_low, fixed, result)
     return result if is_zero is None else asm.select(is_zero, zero, result)
 

@@ -91,8 +91,7 @@ def real(value: float, type_: Type) -> Value:
         text = f"0xH{struct.unpack('<H', _pack('<e', value))[0]:04X}"
     else:
         # LLVM writes a float as the bits of the double with its value.
-        rounded = (struct.unpack("<f", _pack("<f", value))[0] if type_.element == "float"
-                   else value)
+        rounded = struct.unpack("<f", _pack("<f", value))[0] if type_.element == "float" else value
         text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
     return Value(f"splat ({type_.element} {text})" if type_.lanes else text, type_)
 
@@ -157,7 +156,8 @@ class Assembler:
 
     def branch(self, condition: Value, then: Block, otherwise: Block) -> None:
         self.current.lines.append(
-            f"br i1 {condition.ref}, label %{then.label}, label %{otherwise.label}")
+            f"br i1 {condition.ref}, label %{then.label}, label %{otherwise.label}"
+        )
         self.current.is_closed = True
 
     def phi(self, type_: Type, sources: list[tuple[Value, Block]]) -> Value:
@@ -234,8 +234,7 @@ class Assembler:
         if not a.ref.startswith("%"):
             return Value(f"splat ({a})", to)
         first = self.emit(to, f"insertelement {to} poison, {a}, i32 0")
-        return self.emit(to, f"shufflevector {first}, {to} poison, "
-                             f"<{lanes} x i32> zeroinitializer")
+        return self.emit(to, f"shufflevector {first}, {to} poison, <{lanes} x i32> zeroinitializer")
 
     def extract(self, a: Value, lane: int) -> Value:
         to = Type(a.type.element)
@@ -272,8 +271,14 @@ class Assembler:
         return Value(ref, PTR)
 
 
-_WRAPPING = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-             "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}
+_WRAPPING = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+}
 
 
 def _fold(name: str, a: Value, b: Value) -> Value | None:
@@ -287,8 +292,11 @@ def _fold(name: str, a: Value, b: Value) -> Value | None:
         n = y.number
         if n is None or (name == "sub" and is_swapped):
             continue
-        if (n == 0 and name in ("add", "sub", "or", "xor")) or (
-                n == 1 and name == "mul") or (n == ones and name == "and"):
+        if (
+            (n == 0 and name in ("add", "sub", "or", "xor"))
+            or (n == 1 and name == "mul")
+            or (n == ones and name == "and")
+        ):
             return x
         if (n == 0 and name in ("mul", "and")) or (n == ones and name == "or"):
             return y

@@ -52,8 +52,9 @@ def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
         module.verify()
     except RuntimeError as error:
         reason = str(error).strip().splitlines()
-        raise InternalError(f"kernel {kernel.name}: llvm rejects the emitted code: "
-                            f"{'; '.join(reason[:4])}") from error
+        raise InternalError(
+            f"kernel {kernel.name}: llvm rejects the emitted code: {'; '.join(reason[:4])}"
+        ) from error
     # The function passes of level 1: all that these kernels gain from, at half of level 2's time.
     # Loops are vectorised and unrolled by the kernel's schedule, never by LLVM.
     options = llvm.create_pipeline_tuning_options(speed_level=1)
@@ -70,18 +71,25 @@ def _text(kernel: Kernel, target: Target) -> str:
     emitter = KernelEmitter(kernel, Traits.of(target))
     emitter.run()
     asm: Assembler = emitter.asm
-    out = [f'source_filename = "{kernel.name}"',
-           f'target datalayout = "{_machine(target).target_data}"',
-           f'target triple = "{target.triple}"', ""]
+    out = [
+        f'source_filename = "{kernel.name}"',
+        f'target datalayout = "{_machine(target).target_data}"',
+        f'target triple = "{target.triple}"',
+        "",
+    ]
     if emitter.memory.zeros_bytes:
-        out.append(f"@zeros = private unnamed_addr constant [{emitter.memory.zeros_bytes} x i8] "
-                   "zeroinitializer, align 16")
+        out.append(
+            f"@zeros = private unnamed_addr constant [{emitter.memory.zeros_bytes} x i8] "
+            "zeroinitializer, align 16"
+        )
     if emitter.memory.opaque_masks:
         out.append("@ones = private unnamed_addr constant i64 -1, align 8")
     word = target.word_bytes
-    out.append(f"define void @{FUNCTION_NAME}(ptr noalias noundef readonly align {word} "
-               f"dereferenceable({6 * word}) %dispatch, i32 noundef %x, i32 noundef %y, "
-               "i32 noundef %z) #0 {")
+    out.append(
+        f"define void @{FUNCTION_NAME}(ptr noalias noundef readonly align {word} "
+        f"dereferenceable({6 * word}) %dispatch, i32 noundef %x, i32 noundef %y, "
+        "i32 noundef %z) #0 {"
+    )
     for block in asm.blocks:
         out.append(f"{block.label}:")
         out.extend(f"  {line}" for line in block.lines)
@@ -95,9 +103,18 @@ def _text(kernel: Kernel, target: Target) -> str:
 def _attributes(target: Target) -> str:
     """What keeps a kernel self-contained: no library calls, no tables of addresses, no stack
     checks, no signal-unsafe red zone."""
-    attributes = ["nounwind", "mustprogress", "willreturn", "norecurse", "nofree", "nosync",
-                  '"no-builtins"', '"no-jump-tables"="true"', '"frame-pointer"="none"',
-                  '"no-trapping-math"="true"']
+    attributes = [
+        "nounwind",
+        "mustprogress",
+        "willreturn",
+        "norecurse",
+        "nofree",
+        "nosync",
+        '"no-builtins"',
+        '"no-jump-tables"="true"',
+        '"frame-pointer"="none"',
+        '"no-trapping-math"="true"',
+    ]
     if target.arch == "x86_64":
         attributes.append("noredzone")
     if target.tune:
@@ -111,11 +128,17 @@ def _machine(target: Target) -> llvm.TargetMachine:
     features = ",".join([*(f"+{f}" for f in target.features), *target.options])
     try:
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small",
-            abiname=target.abi)
+            cpu=target.cpu,
+            features=features,
+            opt=2,
+            reloc="pic",
+            codemodel="small",
+            abiname=target.abi,
+        )
     except RuntimeError as error:
-        raise InternalError(f"target {target.name}: llvm has no machine for triple "
-                            f"{target.triple!r}: {error}") from error
+        raise InternalError(
+            f"target {target.name}: llvm has no machine for triple {target.triple!r}: {error}"
+        ) from error
     machine.set_asm_verbosity(False)
     return machine
 

@@ -49,8 +49,7 @@ def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
     return asm.icmp("ne", a, integer(0, a.type))
 
 
-def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType,
-                      to: DType) -> Value:
+def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
     if source is DType.F16:
         a = half_to_float(asm, traits, a)
     element = traits.element(to)
@@ -60,8 +59,7 @@ def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType,
     return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")
 
 
-def _integer_to_float(asm: Assembler, traits: Traits, a: Value, source: DType,
-                      to: DType) -> Value:
+def _integer_to_float(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
     # By way of f32 to f16: integers that f32 rounds are beyond f16's range.
     element = "float" if to is DType.F16 else traits.element(to)
     _check_wide(traits, element, a.type.bits)
@@ -73,8 +71,9 @@ def _check_wide(traits: Traits, float_element: str, integer_bits: int) -> None:
     """64-bit integers, and f64 without a unit for it, have no inline conversions there."""
     target = traits.target
     if target.word_bytes == 4 and integer_bits == 64:
-        raise InternalError(f"a cast between floats and 64-bit integers reached code generation "
-                            f"for {target.name}")
+        raise InternalError(
+            f"a cast between floats and 64-bit integers reached code generation for {target.name}"
+        )
     if float_element == "double" and not target.computes(DType.F64):
         raise InternalError(f"a cast with f64 reached code generation for {target.name}")
 
@@ -123,8 +122,11 @@ def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
     special = asm.op("or", shifted, constant(0x7F800000))
     # Denormals count in steps of 2^-24; as an integer no unit can flush them.
     small = asm.op("fmul", asm.cast("sitofp", size, "float"), real(2.0**-24, wide.type.of("float")))
-    result = asm.select(asm.icmp("ult", size, constant(0x0400)), asm.cast("bitcast", small, "i32"),
-                        asm.select(asm.icmp("uge", size, constant(0x7C00)), special, normal))
+    result = asm.select(
+        asm.icmp("ult", size, constant(0x0400)),
+        asm.cast("bitcast", small, "i32"),
+        asm.select(asm.icmp("uge", size, constant(0x7C00)), special, normal),
+    )
     # Signalling NaNs come out quiet, as from an instruction.
     is_nan = asm.cast("zext", asm.icmp("ugt", size, constant(0x7C00)), "i32")
     result = asm.op("or", result, asm.op("shl", is_nan, constant(22)))
@@ -153,7 +155,8 @@ def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
     result = asm.select(asm.icmp("ult", size, constant(0x38800000)), small, normal)
     # 65520 and above round to infinity.
     result = asm.select(asm.icmp("uge", size, constant(0x477FF000)), constant(0x7C00), result)
-    payload = asm.op("or", asm.op("and", asm.op("lshr", size, constant(13)), constant(0x3FF)),
-                     constant(0x7E00))
+    payload = asm.op(
+        "or", asm.op("and", asm.op("lshr", size, constant(13)), constant(0x3FF)), constant(0x7E00)
+    )
     result = asm.select(asm.icmp("ugt", size, constant(0x7F800000)), payload, result)
     return asm.cast("trunc", asm.op("or", result, sign), "i16")

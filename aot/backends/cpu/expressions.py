@@ -134,37 +134,46 @@ class Expressions:
     def _unary(self, e: Unary, a: Laned) -> Laned:
         if e.a.dtype is DType.INDEX and not is_uniform(a):
             if e.op == "neg":
-                return self.lanes.index_binary("sub", self.lanes.constant(0), a,
-                                               is_nonnegative=False)
-            return self.lanes.per_lane(lambda i: arithmetic.unary(
-                self.asm, self.traits, e.op, self.lanes.lane(a, i), DType.INDEX))
-        return self._lift(lambda v: arithmetic.unary(self.asm, self.traits, e.op, v, e.a.dtype),
-                          [a])
+                return self.lanes.index_binary(
+                    "sub", self.lanes.constant(0), a, is_nonnegative=False
+                )
+            return self.lanes.per_lane(
+                lambda i: arithmetic.unary(
+                    self.asm, self.traits, e.op, self.lanes.lane(a, i), DType.INDEX
+                )
+            )
+        return self._lift(
+            lambda v: arithmetic.unary(self.asm, self.traits, e.op, v, e.a.dtype), [a]
+        )
 
     def _binary(self, e: Binary, a: Laned, b: Laned) -> Laned:
         dtype = e.a.dtype
         if dtype is DType.INDEX:
             if e.op in COMPARE_OPS:
                 return self.lanes.index_compare(e.op, a, b)
-            is_nonnegative = (self.scopes.facts(e.a).is_nonnegative
-                              and self.scopes.facts(e.b).is_nonnegative)
+            is_nonnegative = (
+                self.scopes.facts(e.a).is_nonnegative and self.scopes.facts(e.b).is_nonnegative
+            )
             return self.lanes.index_binary(e.op, a, b, is_nonnegative=is_nonnegative)
         if e.op in COMPARE_OPS:
             return self._lift(
-                lambda x, y: arithmetic.compare(self.asm, self.traits, e.op, x, y, dtype), [a, b])
+                lambda x, y: arithmetic.compare(self.asm, self.traits, e.op, x, y, dtype), [a, b]
+            )
         if e.op == "and" and dtype is DType.BOOL:
             both = self.lanes.mask_and(a, b)
             assert both is not None
             return both
         return self._lift(
-            lambda x, y: arithmetic.binary(self.asm, self.traits, e.op, x, y, dtype), [a, b])
+            lambda x, y: arithmetic.binary(self.asm, self.traits, e.op, x, y, dtype), [a, b]
+        )
 
     def _fma(self, e: Fma, args: list[Laned]) -> Laned:
         if e.dtype is DType.INDEX:
             product = self.lanes.index_binary("mul", args[0], args[1], is_nonnegative=False)
             return self.lanes.index_binary("add", product, args[2], is_nonnegative=False)
         return self._lift(
-            lambda a, b, c: arithmetic.fma(self.asm, self.traits, a, b, c, e.dtype), args)
+            lambda a, b, c: arithmetic.fma(self.asm, self.traits, a, b, c, e.dtype), args
+        )
 
     def _select(self, e: Select, args: list[Laned]) -> Laned:
         condition, a, b = args
@@ -177,11 +186,17 @@ class Expressions:
             chosen = self.lanes.vector(condition) if condition.type.lanes else condition
             return self.asm.select(chosen, self.lanes.vector(a), self.lanes.vector(b))
         if is_uniform(condition) and isinstance(a, Affine) and isinstance(b, Affine):
-            return Affine(self.asm.select(condition, a.base, b.base),
-                          a.step if a.step.number is not None and a.step.number == b.step.number
-                          else self.asm.select(condition, a.step, b.step))
-        return self.lanes.per_lane(lambda i: self.asm.select(
-            self.lanes.lane(condition, i), self.lanes.lane(a, i), self.lanes.lane(b, i)))
+            return Affine(
+                self.asm.select(condition, a.base, b.base),
+                a.step
+                if a.step.number is not None and a.step.number == b.step.number
+                else self.asm.select(condition, a.step, b.step),
+            )
+        return self.lanes.per_lane(
+            lambda i: self.asm.select(
+                self.lanes.lane(condition, i), self.lanes.lane(a, i), self.lanes.lane(b, i)
+            )
+        )
 
     def _cast(self, e: Cast, a: Laned) -> Laned:
         source, to = e.a.dtype, e.dtype

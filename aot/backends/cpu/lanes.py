@@ -96,8 +96,9 @@ class Lanes:
                     step = self.asm.op("mul", x_.step, y_)
                     base = self.asm.op("mul", x_.base, y_)
                     return base if step.number == 0 else Affine(base, step)
-        return self.per_lane(lambda i: self._scalar(op, self.lane(a, i), self.lane(b, i),
-                                                    is_nonnegative))
+        return self.per_lane(
+            lambda i: self._scalar(op, self.lane(a, i), self.lane(b, i), is_nonnegative)
+        )
 
     def _affine(self, a: Value | Affine) -> Affine:
         return a if isinstance(a, Affine) else Affine(a, self.constant(0))
@@ -106,8 +107,9 @@ class Lanes:
         if op in ("add", "sub", "mul"):
             op_text = {"add": "add", "sub": "sub", "mul": "mul"}[op]
             return self.asm.op(op_text, a, b)
-        return arithmetic.binary(self.asm, self.traits, op, a, b, DType.INDEX,
-                                 is_nonnegative=is_nonnegative)
+        return arithmetic.binary(
+            self.asm, self.traits, op, a, b, DType.INDEX, is_nonnegative=is_nonnegative
+        )
 
     def index_compare(self, op: str, a: Laned, b: Laned) -> Value:
         """`a op b` on INDEX values, as i1 or a vector of i1."""
@@ -118,8 +120,12 @@ class Lanes:
             step = self.asm.op("sub", x.step, y.step)
             if step.number is not None and abs(step.number) * self.count < _LIMIT:
                 return self._compare_steps(op, x.base, y.base, step.number)
-        bits = [arithmetic.compare(self.asm, self.traits, op, self.lane(a, i), self.lane(b, i),
-                                   DType.INDEX) for i in range(self.count)]
+        bits = [
+            arithmetic.compare(
+                self.asm, self.traits, op, self.lane(a, i), self.lane(b, i), DType.INDEX
+            )
+            for i in range(self.count)
+        ]
         return self.asm.gather(bits)
 
     def _compare_steps(self, op: str, a: Value, b: Value, step: int) -> Value:
@@ -132,14 +138,16 @@ class Lanes:
         clamped = self._scalar("min", self._scalar("max", distance, low, False), high, False)
         narrow = asm.cast("trunc", clamped, "i32")
         type_ = Type("i32", self.count)
-        mask = arithmetic.compare(asm, self.traits, op, iota(type_, step),
-                                  asm.splat(narrow, self.count), DType.I32)
+        mask = arithmetic.compare(
+            asm, self.traits, op, iota(type_, step), asm.splat(narrow, self.count), DType.I32
+        )
         if op not in ("eq", "ne"):
             # The difference is linear in the lane, so all hold where the worst end holds.
             worst_is_last = (step > 0) == (op in ("lt", "le"))
             worst = self.constant(step * (self.count - 1) if worst_is_last else 0)
-            self.all_of[mask] = arithmetic.compare(asm, self.traits, op, worst, distance,
-                                                   DType.INDEX)
+            self.all_of[mask] = arithmetic.compare(
+                asm, self.traits, op, worst, distance, DType.INDEX
+            )
         return mask
 
     # Masks.
@@ -154,8 +162,9 @@ class Lanes:
         if a.type == b.type:
             result = self.asm.op("and", a, b)
         else:
-            result = self.asm.op("and", self.asm.splat(a, self.count),
-                                 self.asm.splat(b, self.count))
+            result = self.asm.op(
+                "and", self.asm.splat(a, self.count), self.asm.splat(b, self.count)
+            )
         if result.type.lanes and result not in self.all_of:
             wholes = [x if not x.type.lanes else self.all_of.get(x) for x in (a, b)]
             if wholes[0] is not None and wholes[1] is not None:
@@ -222,8 +231,13 @@ class DimEvaluator:
             return self.symbol(atom.name)
         if isinstance(atom, FloorDiv):
             return arithmetic.divide(
-                self.lanes.asm, self.lanes.traits, "floordiv", self.value(atom.numerator),
-                self.value(atom.denominator), is_signed=True)
+                self.lanes.asm,
+                self.lanes.traits,
+                "floordiv",
+                self.value(atom.numerator),
+                self.value(atom.denominator),
+                is_signed=True,
+            )
         values = [self.value(arg) for arg in atom.args]  # type: ignore[attr-defined]
         result = values[0]
         for value in values[1:]:

@@ -22,16 +22,26 @@ from aot.ir.types import DType
 from aot.kernels.ir import Buffer, BufferClass, Kernel, Scratch
 
 # Position of the buffers' and other pointers in aot_dispatch_t.
-_FIELDS = {BufferClass.CONSTANTS: 0, BufferClass.ARENA: 1, BufferClass.INPUTS: 2,
-           BufferClass.OUTPUTS: 3}
+_FIELDS = {
+    BufferClass.CONSTANTS: 0,
+    BufferClass.ARENA: 1,
+    BufferClass.INPUTS: 2,
+    BufferClass.OUTPUTS: 3,
+}
 _PARAMS_FIELD = 4
 _SCRATCH_FIELD = 5
 INVARIANT = ", !invariant.load !0"
 # Worker scratch and buffers never overlap.
 _BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
 _SCRATCH_SCOPE = ", !alias.scope !5, !noalias !3"
-METADATA = ("!0 = !{}", '!1 = !{!"memory"}', '!2 = !{!"buffers", !1}', "!3 = !{!2}",
-            '!4 = !{!"scratch", !1}', "!5 = !{!4}")
+METADATA = (
+    "!0 = !{}",
+    '!1 = !{!"memory"}',
+    '!2 = !{!"buffers", !1}',
+    "!3 = !{!2}",
+    '!4 = !{!"scratch", !1}',
+    "!5 = !{!4}",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +64,14 @@ class Address:
 class Memory:
     """Accesses of one kernel's memory; `evaluate` gives the value of an index expression."""
 
-    def __init__(self, kernel: Kernel, lanes: Lanes, scopes: Scopes, plan: ScratchPlan,
-                 evaluate: Callable[[Expr], Laned]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        lanes: Lanes,
+        scopes: Scopes,
+        plan: ScratchPlan,
+        evaluate: Callable[[Expr], Laned],
+    ) -> None:
         self.kernel = kernel
         self.lanes = lanes
         self.asm: Assembler = lanes.asm
@@ -95,8 +111,10 @@ class Memory:
             if word is None:
                 raise InternalError(f"kernel {self.kernel.name}: {name} is not a parameter")
             if self.traits.bytes_of(dtype) > width:
-                raise InternalError(f"kernel {self.kernel.name}: parameter {name} of {dtype} does "
-                                    f"not fit into a word of {width} bytes")
+                raise InternalError(
+                    f"kernel {self.kernel.name}: parameter {name} of {dtype} does "
+                    f"not fit into a word of {width} bytes"
+                )
             block = self.field(_PARAMS_FIELD)
             here, self.asm.current = self.asm.current, self.asm.entry
             address = self.asm.offset(block, self.lanes.constant(word * width))
@@ -162,8 +180,10 @@ class Memory:
         """Where element `indices` lies in each lane."""
         strides = memory.strides if isinstance(memory, Buffer) else _dense(memory.shape)
         if len(indices) != len(strides):
-            raise InternalError(f"kernel {self.kernel.name}: {memory.name} has {len(strides)} dims,"
-                                f" accessed with {len(indices)} indices")
+            raise InternalError(
+                f"kernel {self.kernel.name}: {memory.name} has {len(strides)} dims,"
+                f" accessed with {len(indices)} indices"
+            )
         terms: dict[Expr, Dim] = {}
         constant: Dim = 0
         for e, stride in zip(indices, strides, strict=True):
@@ -234,8 +254,15 @@ class Memory:
 
     # Loads.
 
-    def load(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], dtype: DType,
-             guard: Value | None, other: Laned | None, mask: Value | None) -> Laned:
+    def load(
+        self,
+        memory: Buffer | Scratch,
+        indices: tuple[Expr, ...],
+        dtype: DType,
+        guard: Value | None,
+        other: Laned | None,
+        mask: Value | None,
+    ) -> Laned:
         """The element, or `other` (0 where there is none) in lanes where `guard` does not hold;
         lanes outside `mask` read nothing and have any value."""
         if guard is not None and guard.number == 0:
@@ -250,8 +277,9 @@ class Memory:
             fallback = self._fallback(other, dtype)
             loaded = self._load_unit(address, type_, size, metadata, guard, mask, fallback)
         else:
-            loaded = self._load_gather(address, type_, size, metadata,
-                                       self.lanes.mask_and(guard, mask))
+            loaded = self._load_gather(
+                address, type_, size, metadata, self.lanes.mask_and(guard, mask)
+            )
         result = self.from_memory(loaded, dtype)
         if guard is not None and guard.number is None:
             result = self._choose(guard, result, other, dtype)
@@ -267,8 +295,11 @@ class Memory:
             return result
         otherwise = self.zero(dtype) if other is None else other
         if guard.type.lanes or result.type.lanes or not is_uniform(otherwise):
-            return self.asm.select(self.lanes.vector(guard) if guard.type.lanes else guard,
-                                   self.lanes.vector(result), self.lanes.vector(otherwise))
+            return self.asm.select(
+                self.lanes.vector(guard) if guard.type.lanes else guard,
+                self.lanes.vector(result),
+                self.lanes.vector(otherwise),
+            )
         assert isinstance(otherwise, Value)
         return self.asm.select(guard, result, otherwise)
 
@@ -291,15 +322,30 @@ class Memory:
             return _BUFFER_SCOPE
         return _SCRATCH_SCOPE if self.plan.slots[memory].offset is not None else ""
 
-    def _load_uniform(self, pointer: Value, type_: Type, size: int, metadata: str,
-                      guard: Value | None, mask: Value | None) -> Value:
+    def _load_uniform(
+        self,
+        pointer: Value,
+        type_: Type,
+        size: int,
+        metadata: str,
+        guard: Value | None,
+        mask: Value | None,
+    ) -> Value:
         condition = self.lanes.mask_and(guard, mask)
         if condition is not None and condition.number != 1:
             pointer = self.asm.select(self.lanes.any(condition), pointer, self.zeros(size))
         return self.asm.load(type_, pointer, size, metadata)
 
-    def _load_unit(self, address: Address, type_: Type, size: int, metadata: str,
-                   guard: Value | None, mask: Value | None, fallback: Value) -> Value:
+    def _load_unit(
+        self,
+        address: Address,
+        type_: Type,
+        size: int,
+        metadata: str,
+        guard: Value | None,
+        mask: Value | None,
+        fallback: Value,
+    ) -> Value:
         vector = Type(type_.element, self.lanes.count)
         condition = self.lanes.mask_and(guard, mask)
         if condition is None or condition.number == 1:
@@ -325,15 +371,18 @@ class Memory:
         self.asm.enter(done)
         return self.asm.phi(vector, [(whole, full), (part, last)])
 
-    def _masked_load(self, vector: Type, pointer: Value, size: int, mask: Value,
-                     fallback: Value) -> Value:
+    def _masked_load(
+        self, vector: Type, pointer: Value, size: int, mask: Value, fallback: Value
+    ) -> Value:
         name = f"llvm.masked.load.{vector.mangled}.p0"
         self.asm.declarations[name] = f"declare {vector} @{name}(ptr, {mask.type}, {vector})"
-        return self.asm.emit(vector, f"call {vector} @{name}(ptr align {size} {pointer.ref}, "
-                                     f"{mask}, {fallback})")
+        return self.asm.emit(
+            vector, f"call {vector} @{name}(ptr align {size} {pointer.ref}, {mask}, {fallback})"
+        )
 
-    def _load_by_lane(self, vector: Type, pointer: Value, size: int, mask: Value,
-                      fallback: Value) -> Value:
+    def _load_by_lane(
+        self, vector: Type, pointer: Value, size: int, mask: Value, fallback: Value
+    ) -> Value:
         """Through memory, lane by lane in a loop: rare, so it is kept small."""
         element = Type(vector.element)
         slot = self.asm.alloca(element, vector.lanes, 64)
@@ -366,13 +415,16 @@ class Memory:
         asm.jump(step)
         asm.enter(step)
         following = asm.op("add", lane, integer(1, bits.type))
-        head.lines[position] = (f"{lane.ref} = phi {bits.type} [ 0, %{before.label} ], "
-                                f"[ {following.ref}, %{step.label} ]")
+        head.lines[position] = (
+            f"{lane.ref} = phi {bits.type} [ 0, %{before.label} ], "
+            f"[ {following.ref}, %{step.label} ]"
+        )
         asm.branch(asm.icmp("eq", following, integer(mask.type.lanes, bits.type)), done, head)
         asm.enter(done)
 
-    def _load_gather(self, address: Address, type_: Type, size: int, metadata: str,
-                     condition: Value | None) -> Value:
+    def _load_gather(
+        self, address: Address, type_: Type, size: int, metadata: str, condition: Value | None
+    ) -> Value:
         if condition is not None and condition.number == 1:
             condition = None
         values = []
@@ -393,8 +445,14 @@ class Memory:
 
     # Stores.
 
-    def store(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], value: Laned,
-              guard: Value | None, mask: Value | None) -> None:
+    def store(
+        self,
+        memory: Buffer | Scratch,
+        indices: tuple[Expr, ...],
+        value: Laned,
+        guard: Value | None,
+        mask: Value | None,
+    ) -> None:
         """Writes the element of each lane where `guard` and `mask` hold."""
         address = self.address(memory, indices)
         condition = self.lanes.mask_and(guard, mask)
@@ -406,8 +464,10 @@ class Memory:
         metadata = self._metadata(memory, is_load=False)
         if address.is_uniform:
             if not is_uniform(value):
-                raise InternalError(f"kernel {self.kernel.name}: the lanes of a vector loop store "
-                                    f"different values to one element of {memory.name}")
+                raise InternalError(
+                    f"kernel {self.kernel.name}: the lanes of a vector loop store "
+                    f"different values to one element of {memory.name}"
+                )
             assert isinstance(value, Value)
             scalar = self.to_memory(value, memory.dtype)
             if condition is not None:
@@ -421,15 +481,20 @@ class Memory:
         else:
             self._store_lanes(address, vector, size, metadata, condition)
 
-    def _store_lanes(self, address: Address, vector: Value, size: int, metadata: str,
-                     mask: Value | None) -> None:
+    def _store_lanes(
+        self, address: Address, vector: Value, size: int, metadata: str, mask: Value | None
+    ) -> None:
         if not address.is_unit:
             for lane in range(self.lanes.count):
                 pointer = self._lane_pointer(address, lane, size)
                 scalar = self.asm.extract(vector, lane)
                 bit = None if mask is None else self.asm.extract(mask, lane)
-                self._when(bit, lambda s=scalar, p=pointer:  # type: ignore[misc]
-                           self.asm.store(s, p, size, metadata))
+                self._when(
+                    bit,
+                    lambda s=scalar, p=pointer: (  # type: ignore[misc]
+                        self.asm.store(s, p, size, metadata)
+                    ),
+                )
             return
         if mask is None:
             self.asm.store(vector, address.pointer, size, metadata)

@@ -85,7 +85,8 @@ class Scopes:
         level = len(self.stack) - 1
         if not facts.has_load:
             while not self.stack[level].is_region and not (
-                    self.stack[level].variables & facts.variables):
+                self.stack[level].variables & facts.variables
+            ):
                 level -= 1
         self.stack[level].keys.append(e)
         self.known[e] = value
@@ -118,9 +119,12 @@ class Scopes:
         return Facts(
             variables=variables,
             has_load=isinstance(e, Load) or any(p.has_load for p in parts),
-            needs_expansion=((isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL)
-                             or any(p.needs_expansion for p in parts)),
-            is_nonnegative=self._is_nonnegative(e, parts))
+            needs_expansion=(
+                (isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL)
+                or any(p.needs_expansion for p in parts)
+            ),
+            is_nonnegative=self._is_nonnegative(e, parts),
+        )
 
     def _is_nonnegative(self, e: Expr, parts: list[Facts]) -> bool:
         if e.dtype is not DType.INDEX:

@@ -56,7 +56,8 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
             if stack_bytes > traits.target.max_stack_bytes:
                 raise InternalError(
                     f"kernel {kernel.name}: scratch {scratch.name} takes the stack to {stack_bytes}"
-                    f" bytes, target {traits.target.name} allows {traits.target.max_stack_bytes}")
+                    f" bytes, target {traits.target.name} allows {traits.target.max_stack_bytes}"
+                )
             slots[scratch] = Slot(None, copies)
         else:
             slots[scratch] = Slot(offset, copies)

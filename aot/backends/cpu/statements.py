@@ -86,8 +86,9 @@ class KernelEmitter:
         self.scopes.open(is_region=False)
         value = self.expressions.root(stmt.value)
         self.scopes.close()
-        self.scopes.bind(stmt.var, value,
-                         is_nonnegative=self.scopes.facts(stmt.value).is_nonnegative)
+        self.scopes.bind(
+            stmt.var, value, is_nonnegative=self.scopes.facts(stmt.value).is_nonnegative
+        )
 
     def store(self, stmt: Store) -> None:
         self.scopes.open(is_region=False)
@@ -112,8 +113,9 @@ class KernelEmitter:
         if not isinstance(target, Scratch):
             return []
         copies = self.plan.slots[target].copies
-        return [axis for axis in range(3)
-                if copies[axis] > 1 and self.memory.lane_index[axis] is None]
+        return [
+            axis for axis in range(3) if copies[axis] > 1 and self.memory.lane_index[axis] is None
+        ]
 
     def for_copies(self, axes: list[int], write: Callable[[], None]) -> None:
         if not axes:
@@ -143,12 +145,15 @@ class KernelEmitter:
                 inverse = self.asm.op("xor", condition, integer(1, condition.type))
                 self.masked(inverse, stmt.otherwise)
         else:
-            self.branches(condition, lambda: self.scoped(stmt.then, is_region=True),
-                          (lambda: self.scoped(stmt.otherwise, is_region=True))
-                          if stmt.otherwise else None)
+            self.branches(
+                condition,
+                lambda: self.scoped(stmt.then, is_region=True),
+                (lambda: self.scoped(stmt.otherwise, is_region=True)) if stmt.otherwise else None,
+            )
 
-    def branches(self, condition: Value, then: Callable[[], None],
-                 otherwise: Callable[[], None] | None) -> None:
+    def branches(
+        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None] | None
+    ) -> None:
         taken, done = self.asm.block("then"), self.asm.block("done")
         other = self.asm.block("else") if otherwise else done
         self.asm.branch(condition, taken, other)
@@ -219,8 +224,10 @@ class KernelEmitter:
         asm.emit_void("")
         body(index)
         following = asm.op("add nuw nsw", index, one)
-        head.lines[0] = (f"{index.ref} = phi {index.type} [ 0, %{before.label} ], "
-                         f"[ {following.ref}, %{asm.current.label} ]")
+        head.lines[0] = (
+            f"{index.ref} = phi {index.type} [ 0, %{before.label} ], "
+            f"[ {following.ref}, %{asm.current.label} ]"
+        )
         asm.branch(asm.icmp("slt", following, count), head, done)
         asm.enter(done)
 
@@ -273,8 +280,10 @@ class KernelEmitter:
         """Lanes of a piece: what one register holds; whole where a loop runs inside, because each
         piece would run that loop again."""
         if stmt not in self._widths:
-            has_loop = any(isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
-                           for s in walk(stmt.body))
+            has_loop = any(
+                isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
+                for s in walk(stmt.body)
+            )
             register = self.traits.target.vector_bytes // _widest_bytes(stmt.body)
             extent = _constant_extent(stmt)
             self._widths[stmt] = extent if has_loop else min(extent, max(2, register))
@@ -288,6 +297,7 @@ class KernelEmitter:
             for i in range(count):
                 self.piece(stmt, self.lanes.constant(i * width), width, is_region=False)
         else:
+
             def body(i: Value) -> None:
                 first = self.asm.op("mul", i, self.lanes.constant(width))
                 self.piece(stmt, first, width, is_region=True)
@@ -312,15 +322,20 @@ class KernelEmitter:
             return None
         self.scopes.open(is_region=False)
         self.lanes.count = _constant_extent(stmt)
-        self.scopes.bind(stmt.var, Affine(self.lanes.constant(0), self.lanes.constant(1)),
-                         is_nonnegative=True)
+        self.scopes.bind(
+            stmt.var, Affine(self.lanes.constant(0), self.lanes.constant(1)), is_nonnegative=True
+        )
         known = self.scopes.known
         total: Value | None = None
         found: list[Expr] = []
         for guard in _guards(stmt.body):
             facts = self.scopes.facts(guard)
-            if facts.has_load or facts.needs_expansion or stmt.var not in facts.variables or (
-                    not all(v in known for v in facts.variables)):
+            if (
+                facts.has_load
+                or facts.needs_expansion
+                or stmt.var not in facts.variables
+                or (not all(v in known for v in facts.variables))
+            ):
                 continue
             mask = self.expressions.evaluate(guard)
             assert isinstance(mask, Value)
@@ -370,8 +385,11 @@ def _indexes_registers(stmt: For, scopes: Scopes) -> bool:
         if isinstance(inner, Store):
             accesses.append((inner.target, inner.indices))
         for memory, indices in accesses:
-            if isinstance(memory, Scratch) and memory.space is Space.REGISTER and any(
-                    stmt.var in scopes.facts(i).variables for i in indices):
+            if (
+                isinstance(memory, Scratch)
+                and memory.space is Space.REGISTER
+                and any(stmt.var in scopes.facts(i).variables for i in indices)
+            ):
                 return True
     return False
 

@@ -13,9 +13,19 @@ from aot.errors import InternalError
 from aot.ir.types import DType
 from aot.target import Target
 
-_ELEMENTS = {DType.F32: "float", DType.F64: "double", DType.I8: "i8", DType.U8: "i8",
-             DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
-             DType.I64: "i64", DType.U64: "i64", DType.BOOL: "i1"}
+_ELEMENTS = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.I8: "i8",
+    DType.U8: "i8",
+    DType.I16: "i16",
+    DType.U16: "i16",
+    DType.I32: "i32",
+    DType.U32: "i32",
+    DType.I64: "i64",
+    DType.U64: "i64",
+    DType.BOOL: "i1",
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +63,13 @@ class Traits:
         return Traits(
             target=target,
             has_fma=arch == "aarch64" or any_of("fma", "vfp4", "vfp4d16sp", "f"),
-            has_half=arch == "aarch64" or any_of("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin",
-                                                 "zfh"),
+            has_half=arch == "aarch64"
+            or any_of("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh"),
             has_half_math=any_of("fullfp16", "avx512fp16"),
             has_rounding=arch == "aarch64" or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
             has_nan_extrema=arch == "aarch64",
-            has_division=not is_arm32 or any_of("hwdiv-arm" if arch == "arm" else "hwdiv"))
+            has_division=not is_arm32 or any_of("hwdiv-arm" if arch == "arm" else "hwdiv"),
+        )
 
     @property
     def has_vectors(self) -> bool:

@@ -80,8 +80,9 @@ class Assembler:
         """The id of the extended set GLSL.std.450, imported by its first use."""
         if not self._glsl:
             self._glsl = self.fresh_id()
-            self._imports += instruction(Op.EXT_INST_IMPORT, self._glsl,
-                                         *string_words(GLSL_STD_450))
+            self._imports += instruction(
+                Op.EXT_INST_IMPORT, self._glsl, *string_words(GLSL_STD_450)
+            )
         return self._glsl
 
     def decorate(self, target: int, decoration: Decoration, *literals: int) -> None:
@@ -144,8 +145,9 @@ class Assembler:
             self.decorate(made, Decoration.BLOCK)
             self._annotations += instruction(Op.MEMBER_DECORATE, made, 0, Decoration.OFFSET, 0)
             if not is_written:
-                self._annotations += instruction(Op.MEMBER_DECORATE, made, 0,
-                                                 Decoration.NON_WRITABLE)
+                self._annotations += instruction(
+                    Op.MEMBER_DECORATE, made, 0, Decoration.NON_WRITABLE
+                )
         return self._unique[key]
 
     # Constants and variables
@@ -184,8 +186,12 @@ class Assembler:
             self._interface.append(made)
         return self._builtins[builtin]
 
-    def finish(self, function: FunctionBody, workgroup_size: tuple[int, int, int],
-               entry_point: str = "main") -> bytes:
+    def finish(
+        self,
+        function: FunctionBody,
+        workgroup_size: tuple[int, int, int],
+        entry_point: str = "main",
+    ) -> bytes:
         """The whole module, with `function` as its only entry point."""
         void_function = self._type(Op.TYPE_FUNCTION, self.void)
         body = function.finish(self.void, void_function)
@@ -194,10 +200,16 @@ class Assembler:
             words += instruction(Op.CAPABILITY, capability)
         words += self._imports
         words += instruction(Op.MEMORY_MODEL, ADDRESSING_LOGICAL, MEMORY_MODEL_GLSL450)
-        words += instruction(Op.ENTRY_POINT, EXECUTION_MODEL_GL_COMPUTE, function.id,
-                             *string_words(entry_point), *self._interface)
-        words += instruction(Op.EXECUTION_MODE, function.id, EXECUTION_MODE_LOCAL_SIZE,
-                             *workgroup_size)
+        words += instruction(
+            Op.ENTRY_POINT,
+            EXECUTION_MODEL_GL_COMPUTE,
+            function.id,
+            *string_words(entry_point),
+            *self._interface,
+        )
+        words += instruction(
+            Op.EXECUTION_MODE, function.id, EXECUTION_MODE_LOCAL_SIZE, *workgroup_size
+        )
         words += self._annotations + self._globals + body
         return struct.pack(f"<{len(words)}I", *words)
 
@@ -272,8 +284,11 @@ class FunctionBody:
         """A Function variable; all of them stand at the start of the first block."""
         made = self._asm.fresh_id()
         self._variables += instruction(
-            Op.VARIABLE, self._asm.pointer(StorageClass.FUNCTION, pointee), made,
-            StorageClass.FUNCTION)
+            Op.VARIABLE,
+            self._asm.pointer(StorageClass.FUNCTION, pointee),
+            made,
+            StorageClass.FUNCTION,
+        )
         return made
 
     def phi(self, type_id: int, incoming: list[tuple[int, int]]) -> Phi:

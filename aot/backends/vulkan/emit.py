@@ -53,17 +53,23 @@ def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
     for axis, (count, most) in enumerate(zip(kernel.grid, limits.max_workgroup_count, strict=True)):
         has_rows = axis == 0 and kernel.grid[2] == 1
         if isinstance(count, int) and count > most and not has_rows:
-            raise InternalError(f"kernel {kernel.name}: {count} workgroups on axis {axis}, more "
-                                f"than the target's {most}")
+            raise InternalError(
+                f"kernel {kernel.name}: {count} workgroups on axis {axis}, more "
+                f"than the target's {most}"
+            )
     size = kernel.workgroup_size
     lanes = size[0] * size[1] * size[2]
     if lanes > limits.max_workgroup_invocations:
-        raise InternalError(f"kernel {kernel.name}: a workgroup of {lanes} lanes, more than the "
-                            f"target's {limits.max_workgroup_invocations}")
+        raise InternalError(
+            f"kernel {kernel.name}: a workgroup of {lanes} lanes, more than the "
+            f"target's {limits.max_workgroup_invocations}"
+        )
     for axis, (lane_count, most) in enumerate(zip(size, limits.max_workgroup_size, strict=True)):
         if lane_count > most:
-            raise InternalError(f"kernel {kernel.name}: {lane_count} lanes on axis {axis}, more "
-                                f"than the target's {most}")
+            raise InternalError(
+                f"kernel {kernel.name}: {lane_count} lanes on axis {axis}, more "
+                f"than the target's {most}"
+            )
 
 
 class _Emitter:
@@ -91,7 +97,8 @@ class _Emitter:
             push_constant_bytes=self.params.push_constant_bytes,
             param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
             shared_bytes=shared_bytes(self.kernel),
-            capabilities=tuple(c.name.title() for c in self.asm.capabilities))
+            capabilities=tuple(c.name.title() for c in self.asm.capabilities),
+        )
 
     # Statements
 
@@ -128,8 +135,10 @@ class _Emitter:
         indices = [self.expressions.index(i) for i in stmt.indices]
         if isinstance(stmt.target, Scratch):
             if isinstance(value, tuple):
-                raise InternalError(f"kernel {self.kernel.name}: scratch {stmt.target.name} is "
-                                    f"{stmt.target.dtype}, which legalisation should have removed")
+                raise InternalError(
+                    f"kernel {self.kernel.name}: scratch {stmt.target.name} is "
+                    f"{stmt.target.dtype}, which legalisation should have removed"
+                )
             self.memory.store_scratch(stmt.target, indices, value)
         else:
             self.memory.store_buffer(stmt.target, indices, value)
@@ -137,14 +146,14 @@ class _Emitter:
     def barrier(self) -> None:
         scope = self.values.u32(Scope.WORKGROUP)
         semantics = self.values.u32(
-            MemorySemantics.ACQUIRE_RELEASE | MemorySemantics.WORKGROUP_MEMORY)
+            MemorySemantics.ACQUIRE_RELEASE | MemorySemantics.WORKGROUP_MEMORY
+        )
         self.body.emit(Op.CONTROL_BARRIER, scope, scope, semantics)
         self.memory.changed()
 
     # Conditions
 
-    def branch(self, condition: int, then: tuple[Stmt, ...],
-               otherwise: tuple[Stmt, ...]) -> None:
+    def branch(self, condition: int, then: tuple[Stmt, ...], otherwise: tuple[Stmt, ...]) -> None:
         bits = self.values.bits(condition)
         if bits is not None:
             self.statements(then if bits else otherwise)
@@ -163,16 +172,22 @@ class _Emitter:
         self.values.close_scope()
         self.merge(after_then, self.memory.registers, then_block, else_block)
 
-    def merge(self, then: dict[Register, int], otherwise: dict[Register, int],
-              then_block: int, else_block: int) -> None:
+    def merge(
+        self,
+        then: dict[Register, int],
+        otherwise: dict[Register, int],
+        then_block: int,
+        else_block: int,
+    ) -> None:
         """Joins promoted scratch after a condition."""
         merged: dict[Register, int] = {}
-        for key in (then | otherwise):
+        for key in then | otherwise:
             zero = self.memory.zero(key[0])
             a, b = then.get(key, zero), otherwise.get(key, zero)
             if a != b:
-                phi = self.body.phi(self.memory.register_type(key[0]),
-                                    [(a, then_block), (b, else_block)])
+                phi = self.body.phi(
+                    self.memory.register_type(key[0]), [(a, then_block), (b, else_block)]
+                )
                 a = self.values.define(phi.id)
             merged[key] = a
         self.memory.registers = merged
@@ -203,7 +218,7 @@ class _Emitter:
         self.statements(loop.body)
 
     def component(self, kind: LoopKind, axis: int) -> int:
-        builtin = (BuiltIn.LOCAL_INVOCATION_ID if kind is LoopKind.LANE else BuiltIn.WORKGROUP_ID)
+        builtin = BuiltIn.LOCAL_INVOCATION_ID if kind is LoopKind.LANE else BuiltIn.WORKGROUP_ID
         vector = self.asm.vector(self.asm.u32, 3)
         whole = self.values.pure(Op.LOAD, vector, self.asm.builtin(builtin))
         return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, whole, literals=(axis,))
@@ -234,9 +249,13 @@ class _Emitter:
         limit, zero = self.values.id_of(extent), self.values.u32(0)
         carried = self.carried(loop)
         registers = self.memory.registers
-        initial = [(self.asm.u32, zero), *(
-            (self.memory.register_type(key[0]), registers.get(key, self.memory.zero(key[0])))
-            for key in carried)]
+        initial = [
+            (self.asm.u32, zero),
+            *(
+                (self.memory.register_type(key[0]), registers.get(key, self.memory.zero(key[0])))
+                for key in carried
+            ),
+        ]
         self.values.open_scope()
         opened = self.body.open_loop(initial)
         counter = opened.phis[0].id
@@ -260,8 +279,14 @@ class _Emitter:
 
     def carried(self, loop: For) -> list[Register]:
         """The promoted elements that the loop's body may store, in a fixed order."""
-        stored = {s.target for s in walk(loop.body)
-                  if isinstance(s, Store) and isinstance(s.target, Scratch)}
-        return [(scratch, element) for scratch in self.kernel.scratch if scratch in stored
-                and self.placement.scratch[scratch].is_promoted
-                for element in range(self.placement.elements(scratch))]
+        stored = {
+            s.target
+            for s in walk(loop.body)
+            if isinstance(s, Store) and isinstance(s.target, Scratch)
+        }
+        return [
+            (scratch, element)
+            for scratch in self.kernel.scratch
+            if scratch in stored and self.placement.scratch[scratch].is_promoted
+            for element in range(self.placement.elements(scratch))
+        ]

@@ -36,23 +36,55 @@ from aot.kernels.math import expand
 # An INDEX is a Linear, a 64-bit integer a Pair, everything else an id.
 Value = int | Linear | Pair
 
-_FLOAT_COMPARE = {"eq": Op.F_ORD_EQUAL, "ne": Op.F_UNORD_NOT_EQUAL, "lt": Op.F_ORD_LESS_THAN,
-                  "le": Op.F_ORD_LESS_THAN_EQUAL, "gt": Op.F_ORD_GREATER_THAN,
-                  "ge": Op.F_ORD_GREATER_THAN_EQUAL}
-_SIGNED_COMPARE = {"eq": Op.I_EQUAL, "ne": Op.I_NOT_EQUAL, "lt": Op.S_LESS_THAN,
-                   "le": Op.S_LESS_THAN_EQUAL, "gt": Op.S_GREATER_THAN,
-                   "ge": Op.S_GREATER_THAN_EQUAL}
+_FLOAT_COMPARE = {
+    "eq": Op.F_ORD_EQUAL,
+    "ne": Op.F_UNORD_NOT_EQUAL,
+    "lt": Op.F_ORD_LESS_THAN,
+    "le": Op.F_ORD_LESS_THAN_EQUAL,
+    "gt": Op.F_ORD_GREATER_THAN,
+    "ge": Op.F_ORD_GREATER_THAN_EQUAL,
+}
+_SIGNED_COMPARE = {
+    "eq": Op.I_EQUAL,
+    "ne": Op.I_NOT_EQUAL,
+    "lt": Op.S_LESS_THAN,
+    "le": Op.S_LESS_THAN_EQUAL,
+    "gt": Op.S_GREATER_THAN,
+    "ge": Op.S_GREATER_THAN_EQUAL,
+}
 _UNSIGNED_COMPARE = _SIGNED_COMPARE | {
-    "lt": Op.U_LESS_THAN, "le": Op.U_LESS_THAN_EQUAL, "gt": Op.U_GREATER_THAN,
-    "ge": Op.U_GREATER_THAN_EQUAL}
+    "lt": Op.U_LESS_THAN,
+    "le": Op.U_LESS_THAN_EQUAL,
+    "gt": Op.U_GREATER_THAN,
+    "ge": Op.U_GREATER_THAN_EQUAL,
+}
 _FLOAT_BINARY = {"add": Op.F_ADD, "sub": Op.F_SUB, "mul": Op.F_MUL, "div": Op.F_DIV}
-_FLOAT_UNARY = {"abs": Glsl.F_ABS, "sqrt": Glsl.SQRT, "floor": Glsl.FLOOR, "ceil": Glsl.CEIL,
-                "trunc": Glsl.TRUNC, "round": Glsl.ROUND_EVEN}
-_INTEGER_BINARY = {"add": Op.I_ADD, "sub": Op.I_SUB, "mul": Op.I_MUL, "and": Op.BITWISE_AND,
-                   "or": Op.BITWISE_OR, "xor": Op.BITWISE_XOR, "shl": Op.SHIFT_LEFT_LOGICAL}
-_BOOL_BINARY = {"and": Op.LOGICAL_AND, "or": Op.LOGICAL_OR, "xor": Op.LOGICAL_NOT_EQUAL,
-                "eq": Op.LOGICAL_EQUAL, "ne": Op.LOGICAL_NOT_EQUAL, "min": Op.LOGICAL_AND,
-                "max": Op.LOGICAL_OR}
+_FLOAT_UNARY = {
+    "abs": Glsl.F_ABS,
+    "sqrt": Glsl.SQRT,
+    "floor": Glsl.FLOOR,
+    "ceil": Glsl.CEIL,
+    "trunc": Glsl.TRUNC,
+    "round": Glsl.ROUND_EVEN,
+}
+_INTEGER_BINARY = {
+    "add": Op.I_ADD,
+    "sub": Op.I_SUB,
+    "mul": Op.I_MUL,
+    "and": Op.BITWISE_AND,
+    "or": Op.BITWISE_OR,
+    "xor": Op.BITWISE_XOR,
+    "shl": Op.SHIFT_LEFT_LOGICAL,
+}
+_BOOL_BINARY = {
+    "and": Op.LOGICAL_AND,
+    "or": Op.LOGICAL_OR,
+    "xor": Op.LOGICAL_NOT_EQUAL,
+    "eq": Op.LOGICAL_EQUAL,
+    "ne": Op.LOGICAL_NOT_EQUAL,
+    "min": Op.LOGICAL_AND,
+    "max": Op.LOGICAL_OR,
+}
 _UNSIGNED_EXTREMUM = {"min": Glsl.U_MIN, "max": Glsl.U_MAX}
 
 
@@ -76,8 +108,9 @@ class Expressions:
         self._expansions: dict[Expr, Expr] = {}
 
     def fail(self, what: str) -> InternalError:
-        return InternalError(f"kernel {self.name}: {what} cannot be a shader; legalisation should "
-                             "have removed it")
+        return InternalError(
+            f"kernel {self.name}: {what} cannot be a shader; legalisation should have removed it"
+        )
 
     # Entry points
 
@@ -210,9 +243,11 @@ class Expressions:
                 return self.value(e.other)
             guard = None
         indices = [self.index(i) for i in e.indices]
-        loaded = (self.memory.load_scratch(e.source, indices, guard)
-                  if isinstance(e.source, Scratch)
-                  else self.memory.load_buffer(e.source, indices, guard))
+        loaded = (
+            self.memory.load_scratch(e.source, indices, guard)
+            if isinstance(e.source, Scratch)
+            else self.memory.load_buffer(e.source, indices, guard)
+        )
         value: Value = loaded if isinstance(loaded, tuple) else self._wrap(loaded, e.dtype)
         if guard is None or e.other is None:
             return value
@@ -223,11 +258,13 @@ class Expressions:
         if known is not None:
             return a if known else b
         if isinstance(a, tuple) and isinstance(b, tuple):
-            low, high = (self.values.select(self.asm.u32, condition, x, y)
-                         for x, y in zip(a, b, strict=True))
+            low, high = (
+                self.values.select(self.asm.u32, condition, x, y) for x, y in zip(a, b, strict=True)
+            )
             return low, high
-        chosen = self.values.select(self._type(dtype), condition, self._id(a, dtype),
-                                    self._id(b, dtype))
+        chosen = self.values.select(
+            self._type(dtype), condition, self._id(a, dtype), self._id(b, dtype)
+        )
         if isinstance(a, Linear) and isinstance(b, Linear):
             return self._chosen_index(chosen, a, b)
         return self._wrap(chosen, dtype)
@@ -253,8 +290,9 @@ class Expressions:
         return self.asm.u32
 
     def _fma(self, e: Fma) -> Value:
-        result = self.values.glsl(Glsl.FMA, self._type(e.dtype), self.scalar(e.a),
-                                  self.scalar(e.b), self.scalar(e.c))
+        result = self.values.glsl(
+            Glsl.FMA, self._type(e.dtype), self.scalar(e.a), self.scalar(e.b), self.scalar(e.c)
+        )
         return self._round(result, e.dtype)
 
     def _round(self, value: int, dtype: DType) -> int:
@@ -268,12 +306,12 @@ class Expressions:
         if dtype.bytes >= 4 or dtype is DType.INDEX:
             return value
         op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
-        return self.values.pure(op, self.asm.u32, value, self.values.u32(0),
-                                self.values.u32(8 * dtype.bytes))
+        return self.values.pure(
+            op, self.asm.u32, value, self.values.u32(0), self.values.u32(8 * dtype.bytes)
+        )
 
     def _sign(self, word: int) -> int:
-        return self.values.pure(Op.SHIFT_RIGHT_ARITHMETIC, self.asm.u32, word,
-                                self.values.u32(31))
+        return self.values.pure(Op.SHIFT_RIGHT_ARITHMETIC, self.asm.u32, word, self.values.u32(31))
 
     # Unary
 
@@ -309,8 +347,9 @@ class Expressions:
 
     def is_nan(self, value: int) -> int:
         """By integers: a driver may assume that OpIsNan and comparisons never meet a NaN."""
-        return self.values.pure(Op.U_GREATER_THAN, self.asm.boolean, self._magnitude(value),
-                                self.values.u32(0x7F800000))
+        return self.values.pure(
+            Op.U_GREATER_THAN, self.asm.boolean, self._magnitude(value), self.values.u32(0x7F800000)
+        )
 
     def _magnitude(self, value: int) -> int:
         """The bits of an f32 without its sign."""
@@ -384,8 +423,11 @@ class Expressions:
         if op in _INTEGER_BINARY:
             made = self.values.pure(_INTEGER_BINARY[op], u32, a, b)
         elif op in ("min", "max"):
-            return (self.values.signed_extremum(a, b, is_max=op == "max") if dtype.is_signed
-                    else self.values.glsl(_UNSIGNED_EXTREMUM[op], u32, a, b))
+            return (
+                self.values.signed_extremum(a, b, is_max=op == "max")
+                if dtype.is_signed
+                else self.values.glsl(_UNSIGNED_EXTREMUM[op], u32, a, b)
+            )
         elif op == "shr":
             shift = Op.SHIFT_RIGHT_ARITHMETIC if dtype.is_signed else Op.SHIFT_RIGHT_LOGICAL
             return self.values.pure(shift, u32, a, b)
@@ -443,8 +485,9 @@ class Expressions:
         if source is not DType.U32:  # narrower unsigned types are extended, and not negative
             return pure(Op.CONVERT_S_TO_F, f32, a)
         # In halves, which are exact: SwiftShader rounds twice in OpConvertUToF.
-        high = pure(Op.CONVERT_S_TO_F, f32,
-                    pure(Op.SHIFT_RIGHT_LOGICAL, u32, a, self.values.u32(16)))
+        high = pure(
+            Op.CONVERT_S_TO_F, f32, pure(Op.SHIFT_RIGHT_LOGICAL, u32, a, self.values.u32(16))
+        )
         low = pure(Op.CONVERT_S_TO_F, f32, pure(Op.BITWISE_AND, u32, a, self.values.u32(0xFFFF)))
         scaled = pure(Op.F_MUL, f32, high, self.values.f32_bits(float_bits(65536.0)))
         return pure(Op.F_ADD, f32, scaled, low)
@@ -460,15 +503,20 @@ class Expressions:
         top = float(np.float32(highest))
         below = top if top <= highest else float(np.nextafter(np.float32(top), np.float32(0)))
         number = self.values.select(f32, self.is_nan(a), self.values.f32_bits(0), a)
-        clamped = self.values.glsl(Glsl.F_CLAMP, f32, number,
-                                   self.values.f32_bits(float_bits(float(lowest))),
-                                   self.values.f32_bits(float_bits(below)))
+        clamped = self.values.glsl(
+            Glsl.F_CLAMP,
+            f32,
+            number,
+            self.values.f32_bits(float_bits(float(lowest))),
+            self.values.f32_bits(float_bits(below)),
+        )
         op = Op.CONVERT_F_TO_S if is_signed else Op.CONVERT_F_TO_U
         converted = pure(op, u32, clamped)
         if below == top:
             return converted
-        is_above = pure(Op.F_ORD_GREATER_THAN, self.asm.boolean, number,
-                        self.values.f32_bits(float_bits(below)))
+        is_above = pure(
+            Op.F_ORD_GREATER_THAN, self.asm.boolean, number, self.values.f32_bits(float_bits(below))
+        )
         return self.values.select(u32, is_above, self.values.u32(highest & MASK), converted)
 
     def _wide_cast(self, e: Cast) -> Value:
@@ -488,8 +536,9 @@ class Expressions:
         if source.is_float:
             raise self.fail(f"a cast of {source} to {target}")
         if source is DType.BOOL:
-            low = self.values.select(self.asm.u32, self._id(value, source), self.values.u32(1),
-                                     self.values.u32(0))
+            low = self.values.select(
+                self.asm.u32, self._id(value, source), self.values.u32(1), self.values.u32(0)
+            )
             return low, self.values.u32(0)
         low = self._id(value, source)
         return low, self._sign(low) if source.is_signed else self.values.u32(0)

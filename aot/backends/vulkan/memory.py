@@ -64,8 +64,10 @@ class Memory:
 
     def store_buffer(self, buffer: Buffer, indices: list[Linear], value: Stored) -> None:
         if buffer.binding in _READ_ONLY:
-            raise InternalError(f"kernel {self.kernel.name}: store to {buffer.name}, which is "
-                                f"{buffer.binding.name.lower()}")
+            raise InternalError(
+                f"kernel {self.kernel.name}: store to {buffer.name}, which is "
+                f"{buffer.binding.name.lower()}"
+            )
         if isinstance(value, tuple):
             first = self._word(buffer, indices)
             for n, word in enumerate(value):
@@ -82,16 +84,20 @@ class Memory:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
             words = self.asm.runtime_array(self.asm.u32, stride=4)
             self._buffers[binding] = self.asm.resource(
-                StorageClass.STORAGE_BUFFER, self.asm.block(words, is_written=is_written),
-                binding.value)
+                StorageClass.STORAGE_BUFFER,
+                self.asm.block(words, is_written=is_written),
+                binding.value,
+            )
             self.bindings.add(binding)
         return self._buffers[binding]
 
     def _elements(self, buffer: Buffer, indices: list[Linear], size: int) -> Linear:
         """The element's position times `size`."""
         if len(indices) != len(buffer.strides):
-            raise InternalError(f"kernel {self.kernel.name}: {len(indices)} indices for "
-                                f"{buffer.name} of rank {len(buffer.strides)}")
+            raise InternalError(
+                f"kernel {self.kernel.name}: {len(indices)} indices for "
+                f"{buffer.name} of rank {len(buffer.strides)}"
+            )
         total = Linear(())
         for index, stride in zip(indices, buffer.strides, strict=True):
             total = total + self.values.multiply(index, self.params.dim(stride))
@@ -99,10 +105,13 @@ class Memory:
 
     def _word(self, buffer: Buffer, indices: list[Linear]) -> Linear:
         """The first word of an element of four or eight bytes."""
-        offset = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32,
-                                  self.params.word(buffer.offset.name), self.values.u32(2))
-        return self.values.atom(offset) + self._elements(buffer, indices,
-                                                         buffer.dtype.bytes // 4)
+        offset = self.values.pure(
+            Op.SHIFT_RIGHT_LOGICAL,
+            self.asm.u32,
+            self.params.word(buffer.offset.name),
+            self.values.u32(2),
+        )
+        return self.values.atom(offset) + self._elements(buffer, indices, buffer.dtype.bytes // 4)
 
     def _byte(self, buffer: Buffer, indices: list[Linear]) -> int:
         offset = self.values.atom(self.params.word(buffer.offset.name))
@@ -116,14 +125,20 @@ class Memory:
 
     def _pointer(self, buffer: Buffer, word: int) -> int:
         return self.values.pure(
-            Op.ACCESS_CHAIN, self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
-            self._variable(buffer.binding), self.values.u32(0), word)
+            Op.ACCESS_CHAIN,
+            self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
+            self._variable(buffer.binding),
+            self.values.u32(0),
+            word,
+        )
 
     def _load_word(self, buffer: Buffer, word: int) -> int:
         version = -1 if buffer.binding in _READ_ONLY else self._version
         pointer = self._pointer(buffer, word)
-        return self.values.cached((Op.LOAD, version, pointer), lambda: self.values.body.result(
-            Op.LOAD, self.asm.u32, pointer))
+        return self.values.cached(
+            (Op.LOAD, version, pointer),
+            lambda: self.values.body.result(Op.LOAD, self.asm.u32, pointer),
+        )
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
         self.values.body.emit(Op.STORE, self._pointer(buffer, self.values.id_of(word)), value)
@@ -198,21 +213,25 @@ class Memory:
         is_nan = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x7F800000))
         special = self.values.select(u32, is_nan, word(0x7E00), word(0x7C00))
         # Normal: rebias the exponent by 15 - 127, add just under half a unit, plus one if odd.
-        odd = pure(Op.BITWISE_AND, u32, pure(Op.SHIFT_RIGHT_LOGICAL, u32, magnitude, word(13)),
-                   word(1))
+        odd = pure(
+            Op.BITWISE_AND, u32, pure(Op.SHIFT_RIGHT_LOGICAL, u32, magnitude, word(13)), word(1)
+        )
         biased = pure(Op.I_ADD, u32, magnitude, word(((15 - 127) << 23) + 0xFFF))
         normal = pure(Op.SHIFT_RIGHT_LOGICAL, u32, pure(Op.I_ADD, u32, biased, odd), word(13))
         # Denormal: adding 0.5 leaves the f16's bits in the low bits of the sum.
         half = 126 << 23
-        lifted = pure(Op.F_ADD, self.asm.f32, pure(Op.BITCAST, self.asm.f32, magnitude),
-                      self.values.f32_bits(half))
+        lifted = pure(
+            Op.F_ADD,
+            self.asm.f32,
+            pure(Op.BITCAST, self.asm.f32, magnitude),
+            self.values.f32_bits(half),
+        )
         denormal = pure(Op.I_SUB, u32, self._as_u32(lifted), word(half))
         is_large = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x477FFFFF))
         is_tiny = pure(Op.U_LESS_THAN, boolean, magnitude, word(113 << 23))
         finite = self.values.select(u32, is_tiny, denormal, normal)
         rounded = self.values.select(u32, is_large, special, finite)
-        return pure(Op.BITWISE_OR, u32, rounded,
-                    pure(Op.SHIFT_RIGHT_LOGICAL, u32, sign, word(16)))
+        return pure(Op.BITWISE_OR, u32, rounded, pure(Op.SHIFT_RIGHT_LOGICAL, u32, sign, word(16)))
 
     # Scratch
 
@@ -227,7 +246,8 @@ class Memory:
         pointer = self._scratch_pointer(scratch, place, position)
         loaded = self.values.cached(
             (Op.LOAD, self._version, pointer),
-            lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer))
+            lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer),
+        )
         if scratch.dtype is DType.BOOL:
             return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, loaded, self.values.u32(0))
         return loaded
@@ -253,29 +273,30 @@ class Memory:
     def _slot(self, scratch: Scratch) -> int:
         """The type of an element in memory; a bool is kept as a word."""
         if scratch.dtype in WIDE_INTEGERS or scratch.dtype is DType.F64:
-            raise InternalError(f"kernel {self.kernel.name}: scratch {scratch.name} is "
-                                f"{scratch.dtype}, which legalisation should have removed")
+            raise InternalError(
+                f"kernel {self.kernel.name}: scratch {scratch.name} is "
+                f"{scratch.dtype}, which legalisation should have removed"
+            )
         return self.asm.f32 if scratch.dtype.is_float else self.asm.u32
 
     def zero(self, scratch: Scratch) -> int:
         """What an element holds that was never stored."""
         return self.asm.constant(self.register_type(scratch), 0)
 
-    def _position(self, scratch: Scratch, place: ScratchPlace,
-                  indices: list[Linear]) -> Linear:
+    def _position(self, scratch: Scratch, place: ScratchPlace, indices: list[Linear]) -> Linear:
         total = Linear(())
         for dim in place.kept:
             total = total.scaled(scratch.shape[dim]) + indices[dim]
         return total
 
-    def _element(self, scratch: Scratch, place: ScratchPlace,
-                 indices: list[Linear]) -> int | None:
+    def _element(self, scratch: Scratch, place: ScratchPlace, indices: list[Linear]) -> int | None:
         """The number of a promoted element; None outside the scratch."""
         for dim in place.kept:
             number = indices[dim].number
             if number is None:
-                raise InternalError(f"kernel {self.kernel.name}: an index of {scratch.name} is "
-                                    "not a constant")
+                raise InternalError(
+                    f"kernel {self.kernel.name}: an index of {scratch.name} is not a constant"
+                )
             if not 0 <= number < scratch.shape[dim]:
                 return None
         return self._position(scratch, place, indices).number
@@ -286,7 +307,9 @@ class Memory:
         slot = self._slot(scratch)
         if scratch not in self._scratch:
             words = self.asm.array(slot, max(1, prod(place.shape(scratch))))
-            self._scratch[scratch] = (self.asm.variable(storage, words) if is_shared
-                                      else self.values.body.variable(words))
-        return self.values.pure(Op.ACCESS_CHAIN, self.asm.pointer(storage, slot),
-                                self._scratch[scratch], position)
+            self._scratch[scratch] = (
+                self.asm.variable(storage, words) if is_shared else self.values.body.variable(words)
+            )
+        return self.values.pure(
+            Op.ACCESS_CHAIN, self.asm.pointer(storage, slot), self._scratch[scratch], position
+        )

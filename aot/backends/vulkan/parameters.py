@@ -31,8 +31,10 @@ class Parameters:
         if len(self._words) != len(kernel.params):
             raise InternalError(f"kernel {kernel.name}: two parameters have one name")
         if not self.is_push and 4 * len(kernel.params) > PARAM_BUFFER_BYTES:
-            raise InternalError(f"kernel {kernel.name}: {len(kernel.params)} parameters are more "
-                                f"than a uniform buffer of {PARAM_BUFFER_BYTES} bytes holds")
+            raise InternalError(
+                f"kernel {kernel.name}: {len(kernel.params)} parameters are more "
+                f"than a uniform buffer of {PARAM_BUFFER_BYTES} bytes holds"
+            )
 
     @property
     def push_constant_bytes(self) -> int:
@@ -54,27 +56,34 @@ class Parameters:
     def _push_constant(self, word: int, count: int) -> int:
         if not self._push_block:
             words = self.asm.array(self.asm.u32, count, stride=4)
-            self._push_block = self.asm.variable(StorageClass.PUSH_CONSTANT,
-                                                 self.asm.block(words, is_written=True))
+            self._push_block = self.asm.variable(
+                StorageClass.PUSH_CONSTANT, self.asm.block(words, is_written=True)
+            )
         return self._read(StorageClass.PUSH_CONSTANT, self._push_block, self.values.u32(word))
 
     def _uniform(self, word: int) -> int:
-        base = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, self._push_constant(0, 1),
-                                self.values.u32(2))
+        base = self.values.pure(
+            Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, self._push_constant(0, 1), self.values.u32(2)
+        )
         if not self._uniform_block:
-            rows = self.asm.array(self.asm.vector(self.asm.u32, 4), PARAM_BUFFER_BYTES // 16,
-                                  stride=16)
+            rows = self.asm.array(
+                self.asm.vector(self.asm.u32, 4), PARAM_BUFFER_BYTES // 16, stride=16
+            )
             self._uniform_block = self.asm.resource(
-                StorageClass.UNIFORM, self.asm.block(rows, is_written=True),
-                PARAM_BUFFER_BINDING)
+                StorageClass.UNIFORM, self.asm.block(rows, is_written=True), PARAM_BUFFER_BINDING
+            )
         row = self.values.pure(Op.I_ADD, self.asm.u32, base, self.values.u32(word // 4))
-        return self._read(StorageClass.UNIFORM, self._uniform_block, row,
-                          self.values.u32(word % 4))
+        return self._read(StorageClass.UNIFORM, self._uniform_block, row, self.values.u32(word % 4))
 
     def _read(self, storage: StorageClass, base: int, *indices: int) -> int:
         """A word of memory that never changes."""
-        pointer = self.values.pure(Op.ACCESS_CHAIN, self.asm.pointer(storage, self.asm.u32),
-                                   base, self.values.u32(0), *indices)
+        pointer = self.values.pure(
+            Op.ACCESS_CHAIN,
+            self.asm.pointer(storage, self.asm.u32),
+            base,
+            self.values.u32(0),
+            *indices,
+        )
         return self.values.pure(Op.LOAD, self.asm.u32, pointer)
 
     # Dims

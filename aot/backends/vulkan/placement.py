@@ -72,10 +72,17 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
     _choose(kernel.body, wanted, unrolled)
     constant_vars = {loop.var for loop in unrolled}
     scratch = {
-        s: ScratchPlace(kept[s], s.space is Space.REGISTER and all(
-            _is_constant(indices[d], constant_vars, lets)
-            for indices in accesses[s] for d in kept[s]))
-        for s in kernel.scratch}
+        s: ScratchPlace(
+            kept[s],
+            s.space is Space.REGISTER
+            and all(
+                _is_constant(indices[d], constant_vars, lets)
+                for indices in accesses[s]
+                for d in kept[s]
+            ),
+        )
+        for s in kernel.scratch
+    }
     _check_shared(kernel, limits)
     return Placement(frozenset(unrolled), scratch)
 
@@ -111,14 +118,16 @@ def _scratch_accesses(kernel: Kernel) -> dict[Scratch, list[tuple[Expr, ...]]]:
     found: dict[Scratch, list[tuple[Expr, ...]]] = {s: [] for s in kernel.scratch}
     for stmt in walk(kernel.body):
         sites: list[tuple[object, tuple[Expr, ...]]] = [
-            (n.source, n.indices) for n in nodes(roots(stmt)) if isinstance(n, Load)]
+            (n.source, n.indices) for n in nodes(roots(stmt)) if isinstance(n, Load)
+        ]
         if isinstance(stmt, Store):
             sites.append((stmt.target, stmt.indices))
         for target, indices in sites:
             if isinstance(target, Scratch):
                 if target not in found:
-                    raise InternalError(f"kernel {kernel.name}: scratch {target.name} is not "
-                                        "among the kernel's")
+                    raise InternalError(
+                        f"kernel {kernel.name}: scratch {target.name} is not among the kernel's"
+                    )
                 found[target].append(indices)
     return found
 
@@ -132,31 +141,42 @@ def _lane_axes(kernel: Kernel) -> dict[Var, int]:
             if stmt.extent != sizes[stmt.axis]:
                 raise InternalError(
                     f"kernel {kernel.name}: lane loops on axis {stmt.axis} have extents "
-                    f"{stmt.extent} and {sizes[stmt.axis]}; all must be equal")
+                    f"{stmt.extent} and {sizes[stmt.axis]}; all must be equal"
+                )
             axes[stmt.var] = stmt.axis
     return axes
 
 
-def _kept_dims(scratch: Scratch, accesses: list[tuple[Expr, ...]],
-               lane_axes: dict[Var, int]) -> tuple[int, ...]:
+def _kept_dims(
+    scratch: Scratch, accesses: list[tuple[Expr, ...]], lane_axes: dict[Var, int]
+) -> tuple[int, ...]:
     if scratch.space is not Space.REGISTER:
         return tuple(range(len(scratch.shape)))
     dropped = set()
     for dim in range(len(scratch.shape)):
-        axes = {lane_axes.get(i[dim], -1) if isinstance(i[dim], Var) else -1  # type: ignore[arg-type]
-                for i in accesses}
+        axes = {
+            lane_axes.get(i[dim], -1) if isinstance(i[dim], Var) else -1  # type: ignore[arg-type]
+            for i in accesses
+        }
         if len(axes) == 1 and -1 not in axes:
             dropped.add(dim)
     return tuple(d for d in range(len(scratch.shape)) if d not in dropped)
 
 
-def _register_vars(kept: dict[Scratch, tuple[int, ...]],
-                   accesses: dict[Scratch, list[tuple[Expr, ...]]],
-                   lets: dict[Var, Expr]) -> set[Var]:
+def _register_vars(
+    kept: dict[Scratch, tuple[int, ...]],
+    accesses: dict[Scratch, list[tuple[Expr, ...]]],
+    lets: dict[Var, Expr],
+) -> set[Var]:
     """Variables that REGISTER scratch is indexed by, straight or by way of Lets."""
     found: set[Var] = set()
-    pending = [indices[d] for s in kept if s.space is Space.REGISTER
-               for indices in accesses[s] for d in kept[s]]
+    pending = [
+        indices[d]
+        for s in kept
+        if s.space is Space.REGISTER
+        for indices in accesses[s]
+        for d in kept[s]
+    ]
     while pending:
         for node in nodes((pending.pop(),)):
             if isinstance(node, Var) and node not in found:
@@ -217,8 +237,10 @@ def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) ->
 def _check_shared(kernel: Kernel, limits: VulkanLimits) -> None:
     needed = shared_bytes(kernel)
     if needed > limits.max_shared_bytes:
-        raise InternalError(f"kernel {kernel.name}: workgroup scratch takes {needed} bytes, more "
-                            f"than the target's {limits.max_shared_bytes}")
+        raise InternalError(
+            f"kernel {kernel.name}: workgroup scratch takes {needed} bytes, more "
+            f"than the target's {limits.max_shared_bytes}"
+        )
 
 
 def shared_bytes(kernel: Kernel) -> int:

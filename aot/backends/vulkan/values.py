@@ -24,9 +24,21 @@ _PINNED = frozenset((Op.S_DIV, Op.U_DIV))
 # otherwise fold (x * y) / y, or what a compensated sum subtracts on purpose.
 _EXACT = frozenset((Op.F_ADD, Op.F_SUB, Op.F_MUL, Op.F_DIV))
 _LOGIC = frozenset((Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_NOT))
-_COMMUTATIVE = frozenset((Op.I_ADD, Op.I_MUL, Op.F_ADD, Op.F_MUL, Op.BITWISE_AND, Op.BITWISE_OR,
-                          Op.BITWISE_XOR, Op.LOGICAL_AND, Op.LOGICAL_OR, Op.I_EQUAL,
-                          Op.I_NOT_EQUAL))
+_COMMUTATIVE = frozenset(
+    (
+        Op.I_ADD,
+        Op.I_MUL,
+        Op.F_ADD,
+        Op.F_MUL,
+        Op.BITWISE_AND,
+        Op.BITWISE_OR,
+        Op.BITWISE_XOR,
+        Op.LOGICAL_AND,
+        Op.LOGICAL_OR,
+        Op.I_EQUAL,
+        Op.I_NOT_EQUAL,
+    )
+)
 
 
 def signed(bits: int) -> int:
@@ -58,14 +70,27 @@ _FOLD: dict[Op, Callable[[int, int], int]] = {
     Op.LOGICAL_NOT_EQUAL: lambda a, b: a != b,
 }
 # (op, bits of the right operand) -> the left operand is the result.
-_NEUTRAL_RIGHT = frozenset(((Op.I_ADD, 0), (Op.I_SUB, 0), (Op.I_MUL, 1), (Op.BITWISE_OR, 0),
-                            (Op.BITWISE_XOR, 0), (Op.SHIFT_LEFT_LOGICAL, 0),
-                            (Op.SHIFT_RIGHT_LOGICAL, 0), (Op.SHIFT_RIGHT_ARITHMETIC, 0),
-                            (Op.BITWISE_AND, MASK), (Op.LOGICAL_AND, 1), (Op.LOGICAL_OR, 0),
-                            (Op.U_DIV, 1), (Op.S_DIV, 1)))
+_NEUTRAL_RIGHT = frozenset(
+    (
+        (Op.I_ADD, 0),
+        (Op.I_SUB, 0),
+        (Op.I_MUL, 1),
+        (Op.BITWISE_OR, 0),
+        (Op.BITWISE_XOR, 0),
+        (Op.SHIFT_LEFT_LOGICAL, 0),
+        (Op.SHIFT_RIGHT_LOGICAL, 0),
+        (Op.SHIFT_RIGHT_ARITHMETIC, 0),
+        (Op.BITWISE_AND, MASK),
+        (Op.LOGICAL_AND, 1),
+        (Op.LOGICAL_OR, 0),
+        (Op.U_DIV, 1),
+        (Op.S_DIV, 1),
+    )
+)
 # (op, bits of the right operand) -> the right operand is the result.
-_ABSORBING_RIGHT = frozenset(((Op.I_MUL, 0), (Op.BITWISE_AND, 0), (Op.LOGICAL_AND, 0),
-                              (Op.LOGICAL_OR, 1)))
+_ABSORBING_RIGHT = frozenset(
+    ((Op.I_MUL, 0), (Op.BITWISE_AND, 0), (Op.LOGICAL_AND, 0), (Op.LOGICAL_OR, 1))
+)
 
 
 @dataclass(frozen=True)
@@ -208,8 +233,9 @@ class Values:
     def glsl(self, number: Glsl, type_id: int, *operands: int) -> int:
         return self._numbered(Op.EXT_INST, type_id, operands, (self.asm.glsl, number, *operands))
 
-    def _numbered(self, op: Op, type_id: int, operands: tuple[int, ...],
-                  words: tuple[int, ...]) -> int:
+    def _numbered(
+        self, op: Op, type_id: int, operands: tuple[int, ...], words: tuple[int, ...]
+    ) -> int:
         level = max((self._depth.get(v, 0) for v in operands), default=0)
         key = (op, type_id, *words)
         for scope in self._scopes[level:]:
@@ -282,7 +308,8 @@ class Values:
         total: int | None = None
         u32 = self.asm.u32
         for value, coefficient in sorted(
-                index.terms, key=lambda t: (self._depth.get(t[0], 0), t[1] < 0, t[0])):
+            index.terms, key=lambda t: (self._depth.get(t[0], 0), t[1] < 0, t[0])
+        ):
             negative = coefficient < 0 and total is not None
             factor = -coefficient if negative else coefficient
             term = self.pure(Op.I_MUL, u32, value, self.u32(factor))
@@ -335,8 +362,9 @@ class Values:
             return self._quotient(a, b)
         if divisor <= 0:
             raise InternalError(f"an index is divided by {divisor}")
-        whole = Linear(tuple((v, c // divisor) for v, c in a.terms if c % divisor == 0),
-                       a.constant // divisor)
+        whole = Linear(
+            tuple((v, c // divisor) for v, c in a.terms if c % divisor == 0), a.constant // divisor
+        )
         rest = Linear(tuple((v, c) for v, c in a.terms if c % divisor), a.constant % divisor)
         low, high = self.range_of(rest)
         if low is not None and high is not None and low // divisor == high // divisor:
@@ -413,8 +441,14 @@ class Values:
         return self.pure(_COMPARE[op], self.asm.boolean, self.id_of(a), self.id_of(b))
 
 
-_COMPARE = {"eq": Op.I_EQUAL, "ne": Op.I_NOT_EQUAL, "lt": Op.S_LESS_THAN,
-            "le": Op.S_LESS_THAN_EQUAL, "gt": Op.S_GREATER_THAN, "ge": Op.S_GREATER_THAN_EQUAL}
+_COMPARE = {
+    "eq": Op.I_EQUAL,
+    "ne": Op.I_NOT_EQUAL,
+    "lt": Op.S_LESS_THAN,
+    "le": Op.S_LESS_THAN_EQUAL,
+    "gt": Op.S_GREATER_THAN,
+    "ge": Op.S_GREATER_THAN_EQUAL,
+}
 _OPPOSITE = {"ge": "lt", "gt": "le", "ne": "eq"}
 
 

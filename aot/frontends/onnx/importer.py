@@ -297,7 +297,7 @@ class _Importer:
             UnsupportedNodeError: neither is there, or does what the node asks for.
         """
         if _is_if(proto):
-            return self._taken_branch(node, scope)
+            return self._taken_branch(node, proto, scope)
         entry = find_entry(domain, node.op_type, node.opset)
         reason = _reason(node.op_type, domain, node.opset)
         if entry is not None:
@@ -333,7 +333,8 @@ class _Importer:
         results = [scope.known[name] if name in outputs else None for name in body.outputs]
         return results, scope.lacks(nodes, outputs)
 
-    def _taken_branch(self, node: Node, outer: _Scope) -> Sequence[Value | None]:
+    def _taken_branch(self, node: Node, proto: onnx.NodeProto,
+                      outer: _Scope) -> Sequence[Value | None]:
         """Imports the branch of an If whose condition is known; the other one is not looked at."""
         known = self.values.known(node.input(0))
         if known is None or known.dtype == object:
@@ -355,7 +356,7 @@ class _Importer:
             self._add_node(inner, scope)
         outputs = [output.name for output in graph.output]
         found = [scope.find(name) for name in outputs]
-        first = next(name for name in node.outputs if name)
+        first = next(name for name in proto.output if name)
         outer.captured[first] = captured_by(graph)
         outer.unsupported.extend((first, why) for why in scope.lacks(nodes, outputs))
         if None in found:

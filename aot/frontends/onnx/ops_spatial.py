@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,9 @@ from aot.ir import dims
 from aot.ir.core import ConstantData, Value
 from aot.ir.dims import Dim
 from aot.ops.contraction import window_extent
+
+# the most arithmetic, as a factor, that is worth a whole convolution in place of sums over taps
+_WORTH_PHASES = 2.0
 
 
 def _static(node: Node, extents: Sequence[Dim], what: str) -> tuple[int, ...]:
@@ -60,7 +64,7 @@ def _transposed_extents(node: Node, extents: Sequence[Dim], kernel: Sequence[int
 
 @onnx_op("ConvTranspose")
 def conv_transpose(node: Node) -> Value:
-    """One product over channels for all taps, then col2im: no zeros are ever multiplied."""
+    """As a convolution of x without the zeros that the definition puts between its elements."""
     x, w, bias = node.input(0), node.input(1), node.optional(2)
     spatial = x.type.rank - 2
     if spatial not in (1, 2, 3) or w.type.rank != x.type.rank:
@@ -71,27 +75,84 @@ def conv_transpose(node: Node) -> Value:
     if named and named != kernel:
         raise node.error(f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
                          f"({', '.join(map(str, w.type.dims))})")
-    channels, filters = _static(node, w.type.dims[:2], "a weight")
+    channels, _ = _static(node, w.type.dims[:2], "a weight")
     if group < 1 or channels % group:
         raise node.error(f"attribute 'group' is {group}, which does not divide {channels} channels")
     strides = per_spatial_dim(node, "strides", spatial)
     dilations = per_spatial_dim(node, "dilations", spatial)
     image, begins = _transposed_extents(node, x.type.dims[2:], kernel, strides, dilations)
-    taps = dims.product(kernel)
+    if math.prod(dilations) == 1 and _padding_waste(kernel, strides) <= _WORTH_PHASES:
+        y = _by_phases(node, w, group, strides, image, begins)
+    else:
+        y = _by_taps(node, w, group, strides, dilations, image, begins)
+    if bias is None:
+        return y
+    return node.emit("add", y, node.reshape(bias, (*bias.type.dims, *[1] * spatial)))
+
+
+def _padding_waste(kernel: Sequence[int], strides: Sequence[int]) -> float:
+    """How much of a kernel there is once its extents are multiples of the strides."""
+    return math.prod(-(-k // s) * s / k for k, s in zip(kernel, strides, strict=True))
+
+
+def _by_phases(node: Node, w: Value, group: int, strides: Sequence[int], image: Sequence[Dim],
+               begins: Sequence[Dim]) -> Value:
+    """A convolution of x that makes, for each x, all pixels of one stride; col2im lays them out.
+
+    Pixel q * stride + r is the sum over t of x[q - t] * w[t * stride + r]: for each r a
+    convolution of its own, with every stride-th tap, in reverse.
+    """
+    x = node.input(0)
+    spatial = len(strides)
+    channels, filters, *kernel = _static(node, w.type.dims, "a weight")
+    rounds = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    more = [t * s - k for t, s, k in zip(rounds, strides, kernel, strict=True)]
+    if any(more):
+        w = node.emit("pad", w, pads=(*[0] * (w.type.rank + 2), *more), mode="constant", value=0.0)
+    pairs = [n for pair in zip(rounds, strides, strict=True) for n in pair]
+    w = node.reshape(w, (group, channels // group, filters, *pairs))
+    taps, phases = range(3, 3 + 2 * spatial, 2), range(4, 4 + 2 * spatial, 2)
+    if any(t > 1 for t in rounds):
+        w = node.emit("slice", w,
+                      starts=tuple(n - 1 if d in taps else 0 for d, n in enumerate(w.type.shape)),
+                      stops=tuple(-1 if d in taps else n for d, n in enumerate(w.type.shape)),
+                      steps=tuple(-1 if d in taps else 1 for d in range(w.type.rank)))
+    w = node.emit("transpose", w, perm=(0, 2, *phases, 1, *taps))
+    w = node.reshape(w, (group * filters * math.prod(strides), channels // group, *rounds))
+    borders = tuple(t - 1 for t in rounds)
+    ones = (1,) * spatial
+    if math.prod(strides) == 1 and all(isinstance(b, int) and b < t for b, t in zip(
+            begins, rounds, strict=True)):
+        pads = [t - 1 - int(b) for t, b in zip(rounds, begins, strict=True)]  # type: ignore[call-overload]
+        ends = [dims.add(n, t - 1 - m - p) for n, t, m, p in zip(
+            image, rounds, x.type.dims[2:], pads, strict=True)]
+        if all(isinstance(n, int) and n >= 0 for n in ends):
+            return node.emit("conv", x, w, None, strides=ones, dilations=ones,
+                             pads=(*pads, *ends), group=group)
+    made = node.emit("conv", x, w, None, strides=ones, dilations=ones, pads=(*borders, *borders),
+                     group=group)
+    split = node.reshape(made, (x.type.dims[0], group * filters, *strides, *made.type.dims[2:]))
+    return node.emit("col2im", split, image=tuple(image), strides=tuple(strides), dilations=ones,
+                     begins=tuple(begins))
+
+
+def _by_taps(node: Node, w: Value, group: int, strides: Sequence[int], dilations: Sequence[int],
+             image: Sequence[Dim], begins: Sequence[Dim]) -> Value:
+    """One product over channels for each tap; col2im adds up the taps of a pixel."""
+    x = node.input(0)
+    spatial = len(strides)
+    channels, filters, *kernel = _static(node, w.type.dims, "a weight")
+    taps = math.prod(kernel)
     # [C, O/g, taps...] to [g * O/g * taps, C/g, 1...]
-    grouped = node.reshape(w, (group, channels // group, dims.multiply(filters, taps)))
+    grouped = node.reshape(w, (group, channels // group, filters * taps))
     moved = node.emit("transpose", grouped, perm=(0, 2, 1))
-    rows = dims.multiply(dims.multiply(group, filters), taps)
-    weight = node.reshape(moved, (rows, channels // group, *[1] * spatial))
+    weight = node.reshape(moved, (group * filters * taps, channels // group, *[1] * spatial))
     ones = (1,) * spatial
     columns = node.emit("conv", x, weight, None, strides=ones, dilations=ones,
                         pads=(0,) * 2 * spatial, group=group)
     split = node.reshape(columns, (x.type.dims[0], group * filters, *kernel, *x.type.dims[2:]))
-    y = node.emit("col2im", split, image=tuple(image), strides=strides, dilations=dilations,
-                  begins=tuple(begins))
-    if bias is None:
-        return y
-    return node.emit("add", y, node.reshape(bias, (*bias.type.dims, *[1] * spatial)))
+    return node.emit("col2im", split, image=tuple(image), strides=tuple(strides),
+                     dilations=tuple(dilations), begins=tuple(begins))
 
 
 @onnx_op("Col2Im", since=18)
