@@ -1,8 +1,8 @@
-"""Generates the tables of README.md that follow from the code: targets, and ONNX operators.
+"""Generates what of the documentation follows from the code: tables of README.md, docs/ops.md.
 
     python docs/generate_tables.py [--check]
 
-Owns what stands between `generated:` markers of README.md, and nothing else of it.
+Owns what stands between `generated:` markers of README.md and nothing else of it, and ops.md whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+OPS = ROOT / "docs" / "ops.md"
 sys.path.insert(0, str(ROOT))
 
 DEVICES = {"cpu": "CPU", "vulkan": "GPU"}
@@ -57,18 +58,26 @@ def generate(text: str) -> str:
 
 
 def main() -> int:
-    """Writes the README, or with --check says whether it is out of date (exit status 1)."""
-    parser = argparse.ArgumentParser(description="Generates the tables of README.md.")
+    """Writes the files, or with --check says which are out of date (exit status 1)."""
+    import op_tables
+
+    parser = argparse.ArgumentParser(description="Generates tables of the documentation.")
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     options = parser.parse_args()
-    old = README.read_text(encoding="utf-8")
-    new = generate(old)
-    if options.check and new != old:
-        sys.stderr.write("README.md is out of date: python docs/generate_tables.py\n")
-        return 1
-    if new != old:
-        README.write_text(new, encoding="utf-8")
-    return 0
+    status = 0
+    for path, make in ((README, lambda: generate(README.read_text(encoding="utf-8"))),
+                       (OPS, op_tables.page)):
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        new = make()
+        if new == old:
+            continue
+        if options.check:
+            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: "
+                             "python docs/generate_tables.py\n")
+            status = 1
+        else:
+            path.write_text(new, encoding="utf-8")
+    return status
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ schemas; which of ONNX's own tests pass is in [onnx-node-suite.md](onnx-node-sui
 
 What the importer takes, and from which opset on: an operator is defined anew in some opsets, and
 each definition that is listed is implemented as it stands. *By definition* means that ONNX itself
-defines the operator by others, and that the importer puts these in its place. A use that is not
+defines the operator by others, and that the importer puts these in its place; where the definition
+depends on the operands, some uses may need an operator that is missing. A use that is not
 supported (an element type, an operand that must be known at compile time) is refused when the
 model is compiled, and all of them at once.
 
@@ -59,7 +60,8 @@ def our_table() -> str:
             tried = [d for d in allowed if _sample_of(record, d) is not None]
             taken = [d for d in tried if _compiles(name, d, target)]
             cells.append("all" if taken == tried else _listed(taken) or "none")
-        rows.append(f"| `{name}` | {record.summary} | " + " | ".join(cells) + " |")
+        summary = record.summary.replace("|", "\\|")
+        rows.append(f"| `{name}` | {summary} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
@@ -185,8 +187,10 @@ def _by_body() -> frozenset[str]:
     known = {name for domain, name in TABLE if not domain} | {"If"}
     bodies = {}
     for name in _versions(""):
-        schema = defs.get_schema(name, defs.onnx_opset_version(), "") if name in _current() else None
-        if schema is None or name in known:
+        if name in known or name not in _current():
+            continue
+        schema = defs.get_schema(name, defs.onnx_opset_version(), "")
+        if any("seq(" in t for formal in schema.inputs for t in formal.types):
             continue
         if schema.has_function:
             bodies[name] = {node.op_type for node in schema.function_body.node}

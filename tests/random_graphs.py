@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 _KINDS = {Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, Kind.CONTRACTION,
           Kind.RECURRENCE}
 MAX_ELEMENTS = 4096
+_SHAPES = ((3, 4), (1, 4), (2, 33), (5, 1, 7), (2, 3, 4, 5), (17,), (64,), (1,), (), (0, 4))
 NOISE = 2e-6  # what an op's float result may be off by, relative
 TOLERANCE = 2e-5
 
@@ -86,7 +87,9 @@ def _drawn(type: TensorType, low: float, high: float, rng: np.random.Generator) 
 def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
     """A random valid graph of static shapes."""
     state = _State(Builder())
-    state.pool.append(state.input(TensorType(DType.F32, (3, 4)), -2, 2))
+    for _ in range(draw(st.integers(1, 2))):
+        dtype = draw(st.sampled_from((DType.F32, DType.F32, DType.F16)))
+        state.pool.append(state.input(TensorType(dtype, draw(st.sampled_from(_SHAPES))), -2, 2))
     for _ in range(draw(st.integers(1, max_ops))):
         state.pool += _apply(draw, state)
     used = [v for v in state.pool if not v.uses] or state.pool[-1:]
