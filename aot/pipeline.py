@@ -122,8 +122,12 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
     for target in wanted:
         own = _Clock(dict(clock.seconds))
         copy = module if target is wanted[-1] else clone_module(module)
-        made = PassContext(_dumping_apart(options, target), target, runs=list(context.runs),
-                           statistics={k: dict(v) for k, v in context.statistics.items()})
+        made = PassContext(
+            _dumping_apart(options, target),
+            target,
+            runs=list(context.runs),
+            statistics={k: dict(v) for k, v in context.statistics.items()},
+        )
         progress("passes", 0, 0)
         with own.stage("passes"):
             run_passes(copy, TARGET_PASSES, made)
@@ -133,8 +137,13 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
         sections.append({"target": target.name, "ops": ops, "shape_rule_calls": rules, **section})
     data, segments = rodata.finish()
     image = ModuleImage(tuple(variants), data, segments, f"aotc {_version()}")
-    return Compilation(image, {"variants": sections, "rodata": {
-        "bytes_met": rodata.bytes_met, "bytes_kept": rodata.bytes_kept}})
+    return Compilation(
+        image,
+        {
+            "variants": sections,
+            "rodata": {"bytes_met": rodata.bytes_met, "bytes_kept": rodata.bytes_kept},
+        },
+    )
 
 
 def read_model(source: Any, options: CompileOptions) -> Module:
@@ -147,8 +156,7 @@ def read_model(source: Any, options: CompileOptions) -> Module:
         return import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
     from aot.frontends.onnx import import_onnx
 
-    return import_onnx(source, input_shapes=options.input_shapes,
-                       input_values=options.input_values)
+    return import_onnx(source, input_shapes=options.input_shapes, input_values=options.input_values)
 
 
 def _is_text(source: Any) -> bool:
@@ -174,12 +182,15 @@ def _check_together(wanted: Sequence[Target]) -> None:
     """Variants share one pool of packed weights: their panels must agree."""
     panels = {t.panel for t in wanted}
     if len(panels) > 1:
-        raise CompileError(f"targets {', '.join(t.name for t in wanted)} have panels of "
-                           f"{sorted(panels)}; the targets of one module need one panel width")
+        raise CompileError(
+            f"targets {', '.join(t.name for t in wanted)} have panels of "
+            f"{sorted(panels)}; the targets of one module need one panel width"
+        )
 
 
-def _build_variant(module: Module, target: Target, rodata: RodataPool, clock: _Clock,
-                   progress: Progress) -> tuple[VariantImage, dict[str, Any]]:
+def _build_variant(
+    module: Module, target: Target, rodata: RodataPool, clock: _Clock, progress: Progress
+) -> tuple[VariantImage, dict[str, Any]]:
     """Executables to code, functions to programs."""
     functions = module.executables
     progress("kernels", 0, len(functions))
@@ -190,19 +201,34 @@ def _build_variant(module: Module, target: Target, rodata: RodataPool, clock: _C
         code, executables, emitted = build(kernels, functions, target, progress)
     progress("link", 0, 0)
     with clock.stage("link"):
-        entries = {f.name: Entry(n, k.grid, f.dim_names)
-                   for n, (f, k) in enumerate(zip(functions, kernels, strict=True))}
+        entries = {
+            f.name: Entry(n, k.grid, f.dim_names)
+            for n, (f, k) in enumerate(zip(functions, kernels, strict=True))
+        }
         programs = [emit_program(f, entries, rodata) for f in module.entry_points]
     device = Device.CPU if target.is_cpu else Device.VULKAN
     variant = VariantImage(
-        target.name, device, Arch[target.arch.upper()], target.word_bytes, tuple(executables),
-        tuple(p.entry_point for p in programs), target.features, code, target.page_bytes)
+        target.name,
+        device,
+        Arch[target.arch.upper()],
+        target.word_bytes,
+        tuple(executables),
+        tuple(p.entry_point for p in programs),
+        target.features,
+        code,
+        target.page_bytes,
+    )
     return variant, _section(module, programs, executables, code, emitted, clock)
 
 
-def _section(module: Module, programs: Sequence[EmittedProgram],
-             executables: Sequence[ExecutableImage], code: bytes, emitted: int,
-             clock: _Clock) -> dict[str, Any]:
+def _section(
+    module: Module,
+    programs: Sequence[EmittedProgram],
+    executables: Sequence[ExecutableImage],
+    code: bytes,
+    emitted: int,
+    clock: _Clock,
+) -> dict[str, Any]:
     met = sum(1 for f in module.entry_points for op in f.block if op.name == "dispatch")
     kept = len(executables)
     spirv = {e.spirv for e in executables if e.spirv is not None}
@@ -226,8 +252,9 @@ Built = tuple[bytes, list[ExecutableImage], int]
 Builder = Callable[[Sequence[Kernel], Sequence[Function], Target, Progress], Built]
 
 
-def _build_cpu(kernels: Sequence[Kernel], functions: Sequence[Function], target: Target,
-               progress: Progress) -> Built:
+def _build_cpu(
+    kernels: Sequence[Kernel], functions: Sequence[Function], target: Target, progress: Progress
+) -> Built:
     """Objects, linked into one position-free image."""
     from aot.backends.cpu import compile_kernel, scratch_bytes
     from aot.link.code_image import link_image
@@ -239,12 +266,14 @@ def _build_cpu(kernels: Sequence[Kernel], functions: Sequence[Function], target:
     image = link_image(objects, target)
     executables = [
         ExecutableImage(f.name, len(k.params), entry, None, scratch_bytes(k, target))
-        for f, k, entry in zip(functions, kernels, image.entries, strict=True)]
+        for f, k, entry in zip(functions, kernels, image.entries, strict=True)
+    ]
     return image.data, executables, len(set(image.entries))
 
 
-def _build_vulkan(kernels: Sequence[Kernel], functions: Sequence[Function], target: Target,
-                  progress: Progress) -> Built:
+def _build_vulkan(
+    kernels: Sequence[Kernel], functions: Sequence[Function], target: Target, progress: Progress
+) -> Built:
     """One shader an executable; equal words are one segment of the file."""
     from aot.backends.vulkan import compile_kernel
 
@@ -252,9 +281,14 @@ def _build_vulkan(kernels: Sequence[Kernel], functions: Sequence[Function], targ
     for number, (kernel, function) in enumerate(zip(kernels, functions, strict=True)):
         progress("codegen", number, len(kernels))
         shader = compile_kernel(kernel, target)
-        executables.append(ExecutableImage(
-            function.name, len(kernel.params), spirv=shader.words,
-            workgroup_size=shader.workgroup_size))
+        executables.append(
+            ExecutableImage(
+                function.name,
+                len(kernel.params),
+                spirv=shader.words,
+                workgroup_size=shader.workgroup_size,
+            )
+        )
     return b"", executables, len({e.spirv for e in executables})
 
 

@@ -233,16 +233,23 @@ def check_names(target: Target, file: str) -> None:
     cpus = dict.fromkeys((target.cpu, target.tune or target.cpu))
     result = subprocess.run(
         [sys.executable, "-c", _ASK_LLVM, target.triple, features, target.abi, *cpus],
-        capture_output=True, text=True, check=False)
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     unknown = re.search(r"'([^']*)' is not a .*", result.stderr)
     if unknown:
-        reason = unknown.group(0).removesuffix(" (ignoring feature)").removesuffix(
-            " (ignoring processor)")
+        reason = (
+            unknown.group(0)
+            .removesuffix(" (ignoring feature)")
+            .removesuffix(" (ignoring processor)")
+        )
         raise CompileError(f"{file}: llvm says: {reason}")
     if result.returncode or result.stderr:
         last = (result.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-        raise CompileError(f"{file}: llvm refuses this combination of triple, cpu and features: "
-                           f"{last}")
+        raise CompileError(
+            f"{file}: llvm refuses this combination of triple, cpu and features: {last}"
+        )
 
 
 def _load_file(path: Path) -> Target:

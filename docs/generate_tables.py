@@ -65,15 +65,18 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     options = parser.parse_args()
     status = 0
-    for path, make in ((README, lambda: generate(README.read_text(encoding="utf-8"))),
-                       (OPS, op_tables.page)):
+    for path, make in (
+        (README, lambda: generate(README.read_text(encoding="utf-8"))),
+        (OPS, op_tables.page),
+    ):
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = make()
         if new == old:
             continue
         if options.check:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: "
-                             "python docs/generate_tables.py\n")
+            sys.stderr.write(
+                f"{path.relative_to(ROOT)} is out of date: python docs/generate_tables.py\n"
+            )
             status = 1
         else:
             path.write_text(new, encoding="utf-8")

@@ -49,8 +49,10 @@ integers on a GPU.
 def our_table() -> str:
     from aot.ops.record import REGISTRY, Kind
 
-    rows = ["| op | what it is | element types | " + " | ".join(n for n, _ in BACKENDS) + " |",
-            "|---|---|---|" + "---|" * len(BACKENDS)]
+    rows = [
+        "| op | what it is | element types | " + " | ".join(n for n, _ in BACKENDS) + " |",
+        "|---|---|---|" + "---|" * len(BACKENDS),
+    ]
     for name, record in sorted(REGISTRY.items()):
         if record.kind is Kind.STRUCTURE:
             continue
@@ -96,8 +98,10 @@ def _sample_of(record: Any, dtype: Any) -> Any:
         first = sample.operands[0] if sample.operands else None
         if first is None or first.layout is not None or "layout" in sample.attrs:
             continue
-        operands = tuple(t.with_dtype(dtype) if t is not None and t.dtype is first.dtype else t
-                         for t in sample.operands)
+        operands = tuple(
+            t.with_dtype(dtype) if t is not None and t.dtype is first.dtype else t
+            for t in sample.operands
+        )
         try:
             record.call(operands, sample.attrs)
         except CompileError:
@@ -114,8 +118,7 @@ def _compiles(name: str, dtype: Any, target: str) -> bool:
 
     sample = _sample_of(REGISTRY[name], dtype)
     b = Builder()
-    operands = [None if t is None else b.input(f"x{n}", t)
-                for n, t in enumerate(sample.operands)]
+    operands = [None if t is None else b.input(f"x{n}", t) for n, t in enumerate(sample.operands)]
     made = b.op(name, *operands, **dict(sample.attrs))
     for number, value in enumerate(made if isinstance(made, tuple) else (made,)):
         b.output(f"y{number}", value)
@@ -137,8 +140,9 @@ def onnx_table() -> str:
     for domain, name in names:
         shown = f"{domain}.{name}" if domain else name
         entries = TABLE.get((domain, name), [])
-        rows.append(f"| {shown} | {_opsets(domain, name)} | "
-                    f"{'importer' if entries else 'by definition'} |")
+        rows.append(
+            f"| {shown} | {_opsets(domain, name)} | {'importer' if entries else 'by definition'} |"
+        )
     return "\n".join(rows)
 
 

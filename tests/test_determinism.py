@@ -24,8 +24,12 @@ print(hashlib.sha256(data).hexdigest())
 
 def digest_in_fresh_process(path: Path, targets: list[str], **environment: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path), *targets], capture_output=True, text=True,
-        check=True, env={**os.environ, **environment})
+        [sys.executable, "-c", SCRIPT, str(path), *targets],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
     return result.stdout.strip()
 
 
@@ -35,8 +39,17 @@ def test_equal_bytes_in_every_process(name: str) -> None:
     path, targets = model_path(name), ["x86-64-v3", "aarch64-generic"]
     here = hashlib.sha256(aot.compile(path, targets=targets).to_bytes()).hexdigest()
     assert digest_in_fresh_process(path, targets, PYTHONHASHSEED="1") == here
-    assert digest_in_fresh_process(path, targets, PYTHONHASHSEED="2", OPENBLAS_NUM_THREADS="1",
-                                   OMP_NUM_THREADS="1", MKL_NUM_THREADS="1") == here
+    assert (
+        digest_in_fresh_process(
+            path,
+            targets,
+            PYTHONHASHSEED="2",
+            OPENBLAS_NUM_THREADS="1",
+            OMP_NUM_THREADS="1",
+            MKL_NUM_THREADS="1",
+        )
+        == here
+    )
 
 
 def test_equal_bytes_for_a_small_graph_on_every_target(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ def engine(kernel: Any, buffers: Any, params: Any) -> None:
     interpreter.run(kernel, buffers, params, check_races=True)
 
 
-def check(function: Function, inputs: list[Array], target: str, dispatches: int,
-          tolerance: float = 2e-6) -> None:
+def check(
+    function: Function, inputs: list[Array], target: str, dispatches: int, tolerance: float = 2e-6
+) -> None:
     """Runs the function's executables one after the other against the graph interpreter."""
     want = run(function, inputs)
     module = Module([function])
@@ -64,8 +65,9 @@ def check(function: Function, inputs: list[Array], target: str, dispatches: int,
             from aot.ir.dims import evaluate
 
             dims = [evaluate(d, symbols) for d in op.attrs["dims"]]  # type: ignore[union-attr, arg-type]
-            made = run_executable(executable, targets.load(target),
-                                  [values[v] for v in op.operands], dims, engine)  # type: ignore[index]
+            made = run_executable(
+                executable, targets.load(target), [values[v] for v in op.operands], dims, engine
+            )  # type: ignore[index]
             values.update(zip(op.results, made, strict=True))
     for value, expected in zip(function.results, want, strict=True):
         scale = max(float(np.abs(expected.astype(np.float64)).max(initial=0)), 1e-30)
@@ -102,8 +104,7 @@ def conv_hard_swish(b: Builder, n: Any = 2, w: Any = 9) -> int:
     x = b.input("x", f"f32[{n}, 5, 7, {w}]")
     weights = b.constant(np.random.RandomState(0).randn(20, 5, 3, 3).astype(np.float32))
     bias = b.constant(np.random.RandomState(1).randn(20).astype(np.float32))
-    y = b.op("conv", x, weights, bias, strides=(2, 1), dilations=(1, 1), pads=(1, 1, 1, 1),
-             group=1)
+    y = b.op("conv", x, weights, bias, strides=(2, 1), dilations=(1, 1), pads=(1, 1, 1, 1), group=1)
     b.output("y", _hard_swish(b, y))
     return 1
 
@@ -176,5 +177,3 @@ def test_fused_graphs(name: str, target: str) -> None:
     rng = np.random.RandomState(3)
     inputs = [rng.uniform(-2, 2, s).astype(np.float32) for s in shapes]
     check(b.function(), inputs, target, dispatches)
-
-

@@ -51,6 +51,8 @@ def test_bound_module_has_a_fixed_arena(name: str) -> None:
 
 def test_a_wrong_shape_names_the_input_and_what_is_expected() -> None:
     wrong = {"x": np.zeros((1, 4, 48, 192), np.float32)}
-    with (aot.load(compiled("ppocr_cls")) as program,
-          pytest.raises(aot.RuntimeFailure, match=r'input "x".*\[1, 4, 48, 192\]')):
+    with (
+        aot.load(compiled("ppocr_cls")) as program,
+        pytest.raises(aot.RuntimeFailure, match=r'input "x".*\[1, 4, 48, 192\]'),
+    ):
         program(wrong)

@@ -65,8 +65,11 @@ def test_dims_that_are_no_number_and_no_name(dim: int | str | None) -> None:
 
 
 def test_one_dim_name_in_several_inputs_is_one_extent() -> None:
-    model = graph_model([make("Concat", ["a", "b"], ["y"], axis=0)],
-                        [tensor_info("a", ["N", "M"]), tensor_info("b", ["N", "M"])], ["y"])
+    model = graph_model(
+        [make("Concat", ["a", "b"], ["y"], axis=0)],
+        [tensor_info("a", ["N", "M"]), tensor_info("b", ["N", "M"])],
+        ["y"],
+    )
     (result,) = import_onnx(model).main.results
     assert str(result.type) == "f32[2*N, M]"
     with aot.load(aot.compile(model)) as program:
@@ -76,8 +79,9 @@ def test_one_dim_name_in_several_inputs_is_one_extent() -> None:
 
 
 def test_names_of_graph_and_nodes_may_be_missing() -> None:
-    model = graph_model([make("Relu", ["x"], ["a"]), make("Neg", ["a"], ["y"])],
-                        [tensor_info("x", [2, 3])], ["y"])
+    model = graph_model(
+        [make("Relu", ["x"], ["a"]), make("Neg", ["a"], ["y"])], [tensor_info("x", [2, 3])], ["y"]
+    )
     model.graph.ClearField("name")
     function = import_onnx(model).main
     assert [op.origin for op in function.block] == ["Relu:a", "Neg:y", ""]
@@ -108,8 +112,9 @@ def test_opsets_of_domains_that_nothing_uses() -> None:
 
 
 def test_default_domain_by_its_long_name() -> None:
-    model = graph_model([make("Relu", ["x"], ["y"], domain="ai.onnx")],
-                        [tensor_info("x", [2, 3])], ["y"])
+    model = graph_model(
+        [make("Relu", ["x"], ["y"], domain="ai.onnx")], [tensor_info("x", [2, 3])], ["y"]
+    )
     model.opset_import[0].domain = "ai.onnx"
     assert_same(our_run(import_onnx(model).main, {"x": X}), [np.maximum(X, 0)])
 
@@ -129,11 +134,20 @@ def test_weights_in_constant_nodes_behind_their_readers() -> None:
 def test_external_data(tmp_path: Path, is_split: bool) -> None:
     model = graph_model(
         [make("MatMul", ["x", "w"], ["a"]), make("Add", ["a", "b"], ["y"])],
-        [tensor_info("x", [2, 3])], ["y"], [floats("w", 3, 4), floats("b", 4)])
+        [tensor_info("x", [2, 3])],
+        ["y"],
+        [floats("w", 3, 4), floats("b", 4)],
+    )
     expected = our_run(import_onnx(model).main, {"x": X})
     path = tmp_path / "model.onnx"
-    onnx.save_model(model, path, save_as_external_data=True, size_threshold=0,
-                    all_tensors_to_one_file=not is_split, location=None if is_split else "data")
+    onnx.save_model(
+        model,
+        path,
+        save_as_external_data=True,
+        size_threshold=0,
+        all_tensors_to_one_file=not is_split,
+        location=None if is_split else "data",
+    )
     assert len(list(tmp_path.iterdir())) == (3 if is_split else 2)
     assert_same(our_run(import_onnx(path).main, {"x": X}), expected)
 
@@ -143,12 +157,14 @@ def test_external_data_in_a_folder_below_and_through_a_link_beside(tmp_path: Pat
     (tmp_path / "weights" / "w").write_bytes(np.array([1, 2, 3], np.float32).tobytes())
     (tmp_path / "link").symlink_to("weights")
     for location in ("weights/w", "./weights/../weights/w", "link/w"):
-        tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3],
-                             data_location=TensorProto.EXTERNAL)
+        tensor = TensorProto(
+            name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL
+        )
         tensor.external_data.add(key="location", value=location)
         path = tmp_path / "model.onnx"
-        model = graph_model([make("Add", ["x", "w"], ["y"])], [tensor_info("x", [2, 3])], ["y"],
-                            [tensor])
+        model = graph_model(
+            [make("Add", ["x", "w"], ["y"])], [tensor_info("x", [2, 3])], ["y"], [tensor]
+        )
         path.write_bytes(model.SerializeToString())
         found = our_run(import_onnx(path).main, {"x": X})
         assert_same(found, [X + np.array([1, 2, 3], np.float32)])
@@ -157,16 +173,17 @@ def test_external_data_in_a_folder_below_and_through_a_link_beside(tmp_path: Pat
 def test_an_empty_raw_data_beside_typed_data_and_files() -> None:
     tensor = helper.make_tensor("w", TensorProto.FLOAT, [3], [1, 2, 3])
     tensor.raw_data = b""
-    model = graph_model([make("Add", ["x", "w"], ["y"])], [tensor_info("x", [2, 3])], ["y"],
-                        [tensor])
-    assert_same(our_run(import_onnx(model).main, {"x": X}),
-                [X + np.array([1, 2, 3], np.float32)])
+    model = graph_model(
+        [make("Add", ["x", "w"], ["y"])], [tensor_info("x", [2, 3])], ["y"], [tensor]
+    )
+    assert_same(our_run(import_onnx(model).main, {"x": X}), [X + np.array([1, 2, 3], np.float32)])
 
 
 def test_empty_initializers() -> None:
     empty = numpy_helper.from_array(np.zeros((0, 3), np.float32), "w")
-    model = graph_model([make("Concat", ["x", "w"], ["y"], axis=0)], [tensor_info("x", [2, 3])],
-                        ["y"], [empty])
+    model = graph_model(
+        [make("Concat", ["x", "w"], ["y"], axis=0)], [tensor_info("x", [2, 3])], ["y"], [empty]
+    )
     compare(model, {"x": X})
     np.testing.assert_array_equal(compiled_run(model, {"x": X})["y"], X)
 
@@ -175,8 +192,11 @@ def test_empty_initializers() -> None:
 
 
 def test_input_of_rank_0() -> None:
-    model = graph_model([make("Mul", ["x", "s"], ["y"]), make("Neg", ["s"], ["z"])],
-                        [tensor_info("x", [2, 3]), tensor_info("s", [])], ["y", "z"])
+    model = graph_model(
+        [make("Mul", ["x", "s"], ["y"]), make("Neg", ["s"], ["z"])],
+        [tensor_info("x", [2, 3]), tensor_info("s", [])],
+        ["y", "z"],
+    )
     feeds = {"x": X, "s": np.float32(3)}
     found = compiled_run(model, feeds)
     np.testing.assert_array_equal(found["y"], X * np.float32(3))
@@ -185,8 +205,12 @@ def test_input_of_rank_0() -> None:
 
 
 def test_input_that_is_an_output_and_initializer_that_is_one() -> None:
-    model = graph_model([make("Relu", ["x"], ["y"])], [tensor_info("x", ["N", 3])],
-                        ["x", "y", "w"], [floats("w", 3)])
+    model = graph_model(
+        [make("Relu", ["x"], ["y"])],
+        [tensor_info("x", ["N", 3])],
+        ["x", "y", "w"],
+        [floats("w", 3)],
+    )
     found = compiled_run(model, {"x": X})
     np.testing.assert_array_equal(found["x"], X)
     np.testing.assert_array_equal(found["y"], np.maximum(X, 0))
@@ -194,8 +218,11 @@ def test_input_that_is_an_output_and_initializer_that_is_one() -> None:
 
 
 def test_one_value_under_several_output_names() -> None:
-    nodes = [make("Relu", ["x"], ["a"]), make("Identity", ["a"], ["b"]),
-             make("Identity", ["x"], ["c"])]
+    nodes = [
+        make("Relu", ["x"], ["a"]),
+        make("Identity", ["a"], ["b"]),
+        make("Identity", ["x"], ["c"]),
+    ]
     model = graph_model(nodes, [tensor_info("x", [2, 3])], ["a", "b", "c"])
     found = compiled_run(model, {"x": X})
     for name, wanted in (("a", np.maximum(X, 0)), ("b", np.maximum(X, 0)), ("c", X)):
@@ -203,8 +230,11 @@ def test_one_value_under_several_output_names() -> None:
 
 
 def test_input_that_nothing_reads_is_still_an_input() -> None:
-    model = graph_model([make("Relu", ["x"], ["y"])],
-                        [tensor_info("x", [2, 3]), tensor_info("unused", ["K"])], ["y"])
+    model = graph_model(
+        [make("Relu", ["x"], ["y"])],
+        [tensor_info("x", [2, 3]), tensor_info("unused", ["K"])],
+        ["y"],
+    )
     found = compiled_run(model, {"x": X, "unused": np.zeros(5, np.float32)})
     np.testing.assert_array_equal(found["y"], np.maximum(X, 0))
 
@@ -229,10 +259,12 @@ def test_names_that_are_no_identifiers() -> None:
 def test_hundreds_of_casts_and_transposes_that_do_nothing() -> None:
     nodes, last = [], "x"
     for n in range(200):
-        nodes += [make("Cast", [last], [f"c{n}"], to=TensorProto.FLOAT),
-                  make("Transpose", [f"c{n}"], [f"t{n}"], perm=[1, 0]),
-                  make("Identity", [f"t{n}"], [f"i{n}"]),
-                  make("Transpose", [f"i{n}"], [f"u{n}"], perm=[1, 0])]
+        nodes += [
+            make("Cast", [last], [f"c{n}"], to=TensorProto.FLOAT),
+            make("Transpose", [f"c{n}"], [f"t{n}"], perm=[1, 0]),
+            make("Identity", [f"t{n}"], [f"i{n}"]),
+            make("Transpose", [f"i{n}"], [f"u{n}"], perm=[1, 0]),
+        ]
         last = f"u{n}"
     nodes.append(make("Relu", [last], ["y"]))
     model = graph_model(nodes, [tensor_info("x", ["N", 3])], ["y"])
@@ -247,10 +279,12 @@ def test_channels_last_export() -> None:
     for n in range(4):
         initializers += [floats(f"w{n}", 4, channels, 3, 3), floats(f"b{n}", 4)]
         channels = 4
-        nodes += [make("Transpose", [last], [f"in{n}"], perm=[0, 3, 1, 2]),
-                  make("Conv", [f"in{n}", f"w{n}", f"b{n}"], [f"c{n}"], pads=[1, 1, 1, 1]),
-                  make("Transpose", [f"c{n}"], [f"out{n}"], perm=[0, 2, 3, 1]),
-                  make("Relu", [f"out{n}"], [f"r{n}"])]
+        nodes += [
+            make("Transpose", [last], [f"in{n}"], perm=[0, 3, 1, 2]),
+            make("Conv", [f"in{n}", f"w{n}", f"b{n}"], [f"c{n}"], pads=[1, 1, 1, 1]),
+            make("Transpose", [f"c{n}"], [f"out{n}"], perm=[0, 2, 3, 1]),
+            make("Relu", [f"out{n}"], [f"r{n}"]),
+        ]
         last = f"r{n}"
     nodes.append(make("ReduceMean", [last], ["y"], axes=[1, 2], keepdims=0))
     model = graph_model(nodes, [tensor_info("x", ["N", 8, 9, 3])], ["y"], initializers)
@@ -262,19 +296,28 @@ def test_channels_last_export() -> None:
 
 def test_shape_arithmetic_around_a_reshape() -> None:
     """As PyTorch writes `x.view(x.shape[0], -1)`: shape, gather, unsqueeze, concat."""
-    nodes = [make("Shape", ["x"], ["s"]), make("Gather", ["s", "zero"], ["n"], axis=0),
-             make("Unsqueeze", ["n", "axes"], ["n1"]),
-             make("Concat", ["n1", "minus"], ["to"], axis=0), make("Reshape", ["x", "to"], ["y"])]
-    constants = [numpy_helper.from_array(np.array(v), n)
-                 for n, v in (("zero", 0), ("axes", [0]), ("minus", [-1]))]
+    nodes = [
+        make("Shape", ["x"], ["s"]),
+        make("Gather", ["s", "zero"], ["n"], axis=0),
+        make("Unsqueeze", ["n", "axes"], ["n1"]),
+        make("Concat", ["n1", "minus"], ["to"], axis=0),
+        make("Reshape", ["x", "to"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array(v), n)
+        for n, v in (("zero", 0), ("axes", [0]), ("minus", [-1]))
+    ]
     model = graph_model(nodes, [tensor_info("x", ["N", 3, 4])], ["y"], constants)
     compare(model, {"x": np.ones((5, 3, 4), np.float32)})
     assert ops_after_passes(model) == ["reshape"]
 
 
 def test_nodes_and_inputs_that_no_output_needs() -> None:
-    nodes = [make("Relu", ["x"], ["y"]), make("NonZero", ["x"], ["dead"]),
-             make("Conv", ["x", "x"], ["deader"])]
+    nodes = [
+        make("Relu", ["x"], ["y"]),
+        make("NonZero", ["x"], ["dead"]),
+        make("Conv", ["x", "x"], ["deader"]),
+    ]
     model = graph_model(nodes, [tensor_info("x", [2, 3])], ["y"])
     assert ops_after_passes(model) == ["relu"]
 
@@ -284,14 +327,29 @@ def test_nodes_and_inputs_that_no_output_needs() -> None:
 
 def _calls_function() -> onnx.ModelProto:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    inner = helper.make_function("own", "Scale", ["a"], ["b"], [
-        make("Constant", [], ["k"], value_float=2.0), make("Mul", ["a", "k"], ["b"])], opsets)
+    inner = helper.make_function(
+        "own",
+        "Scale",
+        ["a"],
+        ["b"],
+        [make("Constant", [], ["k"], value_float=2.0), make("Mul", ["a", "k"], ["b"])],
+        opsets,
+    )
     leaky = make("LeakyRelu", ["c"], ["b"])
     leaky.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
-    outer = helper.make_function("own", "Act", ["a"], ["b"], [
-        make("Scale", ["a"], ["c"], domain="own"), leaky], opsets, ["slope"])
-    nodes = [make("Act", ["x"], ["m"], domain="own", slope=0.25),
-             make("Act", ["m"], ["y"], domain="own", slope=0.5)]
+    outer = helper.make_function(
+        "own",
+        "Act",
+        ["a"],
+        ["b"],
+        [make("Scale", ["a"], ["c"], domain="own"), leaky],
+        opsets,
+        ["slope"],
+    )
+    nodes = [
+        make("Act", ["x"], ["m"], domain="own", slope=0.25),
+        make("Act", ["m"], ["y"], domain="own", slope=0.5),
+    ]
     model = graph_model(nodes, [tensor_info("x", [2, 3])], ["y"])
     model.functions.extend([outer, inner])
     model.opset_import.append(helper.make_opsetid("own", 1))
@@ -306,8 +364,10 @@ def test_functions_that_call_functions_and_take_attributes() -> None:
 
 def test_overloads_of_a_function() -> None:
     opsets = [helper.make_opsetid("", 17)]
-    functions = [helper.make_function("own", "F", ["a"], ["b"], [make(op, ["a"], ["b"])], opsets)
-                 for op in ("Neg", "Relu")]
+    functions = [
+        helper.make_function("own", "F", ["a"], ["b"], [make(op, ["a"], ["b"])], opsets)
+        for op in ("Neg", "Relu")
+    ]
     nodes = [make("F", ["x"], ["m"], domain="own"), make("F", ["m"], ["y"], domain="own")]
     for function, node, overload in zip(functions, nodes, ("first", "second"), strict=True):
         function.overload = node.overload = overload

@@ -31,24 +31,46 @@ BODIES = [
     Case("MeanVarianceNormalization", [f(2, 3, 4, 5)], {"axes": [1, 3]}, opset=13, name="axes"),
     Case("Shrink", [f(3, 5)], {"lambd": 0.7, "bias": 0.3}, opset=9),
     Case("AffineGrid", [f(2, 2, 3), i(2, 3, 5, 6)], constant=[1], opset=20, is_symbolic=False),
-    Case("AffineGrid", [f(2, 3, 4), i(2, 3, 4, 5, 6)], {"align_corners": 1}, constant=[1],
-         opset=20, is_symbolic=False, name="3d"),
-    Case("CenterCropPad", [f(20, 8, 3), i(10, 10, 9)], constant=[1], opset=18,
-         is_symbolic=False),
-    Case("CenterCropPad", [f(20, 8, 3), i(10, 9)], {"axes": [-3, 1]}, constant=[1], opset=18,
-         is_symbolic=False, name="axes"),
+    Case(
+        "AffineGrid",
+        [f(2, 3, 4), i(2, 3, 4, 5, 6)],
+        {"align_corners": 1},
+        constant=[1],
+        opset=20,
+        is_symbolic=False,
+        name="3d",
+    ),
+    Case("CenterCropPad", [f(20, 8, 3), i(10, 10, 9)], constant=[1], opset=18, is_symbolic=False),
+    Case(
+        "CenterCropPad",
+        [f(20, 8, 3), i(10, 9)],
+        {"axes": [-3, 1]},
+        constant=[1],
+        opset=18,
+        is_symbolic=False,
+        name="axes",
+    ),
     Case("RMSNormalization", [f(2, 3, 4), f(4)], opset=23),
-    Case("RotaryEmbedding", [f(2, 3, 4, 8), f(50, 4), f(50, 4), _RNG.integers(0, 50, (2, 4))],
-         opset=23, is_symbolic=False),
-    Case("Attention", [f(2, 3, 4, 8), f(2, 3, 6, 8), f(2, 3, 6, 8)], opset=23,
-         is_symbolic=False),
-    Case("Attention", [f(2, 4, 24), f(2, 6, 24), f(2, 6, 24), f(4, 6)],
-         {"q_num_heads": 3, "kv_num_heads": 3, "is_causal": 0, "scale": 0.3}, opset=23,
-         is_symbolic=False, name="rank 3, mask"),
+    Case(
+        "RotaryEmbedding",
+        [f(2, 3, 4, 8), f(50, 4), f(50, 4), _RNG.integers(0, 50, (2, 4))],
+        opset=23,
+        is_symbolic=False,
+    ),
+    Case("Attention", [f(2, 3, 4, 8), f(2, 3, 6, 8), f(2, 3, 6, 8)], opset=23, is_symbolic=False),
+    Case(
+        "Attention",
+        [f(2, 4, 24), f(2, 6, 24), f(2, 6, 24), f(4, 6)],
+        {"q_num_heads": 3, "kv_num_heads": 3, "is_causal": 0, "scale": 0.3},
+        opset=23,
+        is_symbolic=False,
+        name="rank 3, mask",
+    ),
     # it has an entry, which does not give these outputs
     Case("LayerNormalization", [f(2, 3, 4), f(4), f(4)], opset=17, outputs=3),
-    Case("LayerNormalization", [f(2, 3, 4), f(3, 4)], {"axis": 1}, opset=17, outputs=2,
-         name="axis"),
+    Case(
+        "LayerNormalization", [f(2, 3, 4), f(3, 4)], {"axis": 1}, opset=17, outputs=2, name="axis"
+    ),
 ]
 
 
@@ -67,11 +89,13 @@ def test_the_cases_need_definitions() -> None:
 
 def test_names_in_a_definition_are_its_own() -> None:
     """Two nodes of one op, and a model whose names are those of the definition."""
-    nodes = [helper.make_node("MeanVarianceNormalization", ["X"], ["X_mean"], name="one"),
-             helper.make_node("MeanVarianceNormalization", ["X_mean"], ["Y"], name="two",
-                              axes=[1, 2])]
-    compare(graph_model(nodes, [tensor_info("X", [2, 3, 4, 5])], ["Y", "X_mean"]),
-            {"X": f(2, 3, 4, 5)})
+    nodes = [
+        helper.make_node("MeanVarianceNormalization", ["X"], ["X_mean"], name="one"),
+        helper.make_node("MeanVarianceNormalization", ["X_mean"], ["Y"], name="two", axes=[1, 2]),
+    ]
+    compare(
+        graph_model(nodes, [tensor_info("X", [2, 3, 4, 5])], ["Y", "X_mean"]), {"X": f(2, 3, 4, 5)}
+    )
 
 
 def test_what_a_definition_needs_and_we_lack_is_said_of_the_node() -> None:
@@ -80,29 +104,42 @@ def test_what_a_definition_needs_and_we_lack_is_said_of_the_node() -> None:
         import_onnx(graph_model([node], [tensor_info("x", [3])], ["y"]))
     assert caught.value.items == (
         "Bernoulli (node 'the node'): its definition uses RandomUniformLike (node 'the node'): "
-        "there is no importer for this op",)
+        "there is no importer for this op",
+    )
 
 
 # If
 
 
-def branch(nodes: list[onnx.NodeProto], outputs: list[str],
-           initializers: list[onnx.TensorProto] | None = None) -> onnx.GraphProto:
-    return helper.make_graph(nodes, "branch", [], [onnx.ValueInfoProto(name=o) for o in outputs],
-                             initializers or [])
+def branch(
+    nodes: list[onnx.NodeProto],
+    outputs: list[str],
+    initializers: list[onnx.TensorProto] | None = None,
+) -> onnx.GraphProto:
+    return helper.make_graph(
+        nodes, "branch", [], [onnx.ValueInfoProto(name=o) for o in outputs], initializers or []
+    )
 
 
 def node(op: str, inputs: list[str], outputs: list[str], **attrs: Any) -> onnx.NodeProto:
     return helper.make_node(op, inputs, outputs, name=f"{op} {outputs[0]}", **attrs)
 
 
-def choice(then: onnx.GraphProto, otherwise: onnx.GraphProto, before: list[onnx.NodeProto],
-           outputs: int = 1) -> onnx.ModelProto:
+def choice(
+    then: onnx.GraphProto,
+    otherwise: onnx.GraphProto,
+    before: list[onnx.NodeProto],
+    outputs: int = 1,
+) -> onnx.ModelProto:
     """x f32[2, 3] and s i64[]; y = If(cond), where `before` makes cond."""
     names = [f"y{n}" for n in range(outputs)]
     nodes = [*before, node("If", ["cond"], names, then_branch=then, else_branch=otherwise)]
-    return graph_model(nodes, [tensor_info("x", [2, 3]), tensor_info("s", [], TensorProto.INT64)],
-                       names, [numpy_helper.from_array(np.array(4, np.int64), "four")])
+    return graph_model(
+        nodes,
+        [tensor_info("x", [2, 3]), tensor_info("s", [], TensorProto.INT64)],
+        names,
+        [numpy_helper.from_array(np.array(4, np.int64), "four")],
+    )
 
 
 def is_four() -> list[onnx.NodeProto]:
@@ -113,11 +150,20 @@ def is_four() -> list[onnx.NodeProto]:
 def test_the_taken_branch_is_inlined(s: int) -> None:
     """Branches read outer names and have weights; a name may stand in both."""
     weight = numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w")
-    model = choice(branch([node("Relu", ["e"], ["t"]), node("Mul", ["t", "w"], ["z"]),
-                           node("Identity", ["x"], ["same"])], ["z", "same"], [weight]),
-                   branch([node("Sub", ["e", "x"], ["z"]), node("Identity", ["e"], ["same"])],
-                          ["z", "same"]),
-                   [*is_four(), node("Exp", ["x"], ["e"])], outputs=2)
+    model = choice(
+        branch(
+            [
+                node("Relu", ["e"], ["t"]),
+                node("Mul", ["t", "w"], ["z"]),
+                node("Identity", ["x"], ["same"]),
+            ],
+            ["z", "same"],
+            [weight],
+        ),
+        branch([node("Sub", ["e", "x"], ["z"]), node("Identity", ["e"], ["same"])], ["z", "same"]),
+        [*is_four(), node("Exp", ["x"], ["e"])],
+        outputs=2,
+    )
     x, value = f(2, 3), np.array(s, np.int64)
     function = compare_bound(model, x, value)
     assert [v.name for v in function.inputs] == ["x"]
@@ -133,18 +179,32 @@ def compare_bound(model: onnx.ModelProto, x: Array, s: Array) -> Any:
 
 
 def test_an_if_inside_a_branch() -> None:
-    inner = node("If", ["cond"], ["i"], then_branch=branch([node("Neg", ["h"], ["n"])], ["n"]),
-                 else_branch=branch([node("Abs", ["x"], ["n"])], ["n"]))
-    model = choice(branch([node("Add", ["x", "x"], ["h"]), inner], ["i"]),
-                   branch([node("Relu", ["x"], ["r"])], ["r"]), is_four())
+    inner = node(
+        "If",
+        ["cond"],
+        ["i"],
+        then_branch=branch([node("Neg", ["h"], ["n"])], ["n"]),
+        else_branch=branch([node("Abs", ["x"], ["n"])], ["n"]),
+    )
+    model = choice(
+        branch([node("Add", ["x", "x"], ["h"]), inner], ["i"]),
+        branch([node("Relu", ["x"], ["r"])], ["r"]),
+        is_four(),
+    )
     compare_bound(model, f(2, 3), np.array(4, np.int64))
 
 
 def test_a_condition_on_shapes_is_known() -> None:
-    before = [node("Shape", ["x"], ["shape"]), node("ReduceProd", ["shape"], ["n"], keepdims=0),
-              node("Cast", ["n"], ["cond"], to=TensorProto.BOOL)]
-    model = choice(branch([node("Relu", ["x"], ["r"])], ["r"]),
-                   branch([node("Neg", ["x"], ["r"])], ["r"]), before)
+    before = [
+        node("Shape", ["x"], ["shape"]),
+        node("ReduceProd", ["shape"], ["n"], keepdims=0),
+        node("Cast", ["n"], ["cond"], to=TensorProto.BOOL),
+    ]
+    model = choice(
+        branch([node("Relu", ["x"], ["r"])], ["r"]),
+        branch([node("Neg", ["x"], ["r"])], ["r"]),
+        before,
+    )
     assert "relu" in {op.name for op in import_onnx(model).main.walk()}
 
 
@@ -155,38 +215,54 @@ def test_the_other_branch_is_not_looked_at() -> None:
     with pytest.raises(UnsupportedError) as caught:
         import_onnx(model, input_values={"s": np.array(4, np.int64)})
     assert caught.value.items == (
-        "StringNormalizer (node 'StringNormalizer r'): there is no importer for this op",)
+        "StringNormalizer (node 'StringNormalizer r'): there is no importer for this op",
+    )
 
 
 def test_what_only_the_other_branch_reads_may_be_unsupported() -> None:
     before = [*is_four(), node("RandomNormalLike", ["x"], ["odd"]), node("Neg", ["odd"], ["n"])]
-    model = choice(branch([node("Add", ["n", "x"], ["r"])], ["r"]),
-                   branch([node("Neg", ["x"], ["r"])], ["r"]), before)
+    model = choice(
+        branch([node("Add", ["n", "x"], ["r"])], ["r"]),
+        branch([node("Neg", ["x"], ["r"])], ["r"]),
+        before,
+    )
     import_onnx(model, input_values={"s": np.array(5, np.int64)})
     with pytest.raises(UnsupportedError) as caught:
         import_onnx(model, input_values={"s": np.array(4, np.int64)})
     assert caught.value.items == (
-        "RandomNormalLike (node 'RandomNormalLike odd'): there is no importer for this op",)
+        "RandomNormalLike (node 'RandomNormalLike odd'): there is no importer for this op",
+    )
 
 
 def test_an_unknown_condition_is_refused() -> None:
-    model = choice(branch([node("Relu", ["x"], ["r"])], ["r"]),
-                   branch([node("Neg", ["x"], ["r"])], ["r"]), is_four())
+    model = choice(
+        branch([node("Relu", ["x"], ["r"])], ["r"]),
+        branch([node("Neg", ["x"], ["r"])], ["r"]),
+        is_four(),
+    )
     with pytest.raises(UnsupportedError) as caught:
         import_onnx(model)
     assert caught.value.items == (
         "If (node 'If y0'): its condition is known only when the model runs; give the inputs that "
-        "it depends on a value (input_values, --input-value), or a shape",)
+        "it depends on a value (input_values, --input-value), or a shape",
+    )
 
 
-@pytest.mark.parametrize(("then", "text"), [
-    (branch([node("Relu", ["nowhere"], ["r"])], ["r"]),
-     "model: Relu (node 'Relu r'): operand 'nowhere' is no input, initializer or other node's "
-     "output"),
-    (branch([], []), "model: If (node 'If y0'): has 1 outputs, but its branch gives 0"),
-    (branch([node("Relu", ["b"], ["a"]), node("Relu", ["a"], ["b"])], ["a"]),
-     "model: nodes depend on each other in a circle: 'Relu a', 'Relu b'"),
-])
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [
+        (
+            branch([node("Relu", ["nowhere"], ["r"])], ["r"]),
+            "model: Relu (node 'Relu r'): operand 'nowhere' is no input, initializer or other "
+            "node's output",
+        ),
+        (branch([], []), "model: If (node 'If y0'): has 1 outputs, but its branch gives 0"),
+        (
+            branch([node("Relu", ["b"], ["a"]), node("Relu", ["a"], ["b"])], ["a"]),
+            "model: nodes depend on each other in a circle: 'Relu a', 'Relu b'",
+        ),
+    ],
+)
 def test_a_wrong_branch(then: onnx.GraphProto, text: str) -> None:
     model = choice(then, branch([node("Neg", ["x"], ["r"])], ["r"]), is_four())
     with pytest.raises(CompileError) as caught:

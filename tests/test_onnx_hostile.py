@@ -25,9 +25,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         folder.mkdir(parents=True)
         paths[name] = write(folder)
     runner = Path(__file__).with_name("hostile_runner.py")
-    done = subprocess.run([sys.executable, runner, str(MEGABYTES), str(SECONDS)],
-                          input="".join(f"{p}\n" for p in paths.values()), text=True,
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, runner, str(MEGABYTES), str(SECONDS)],
+        input="".join(f"{p}\n" for p in paths.values()),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     found = {row["path"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert len(found) == len(paths), done.stderr
     return {name: found[str(path)] | {"path": str(path)} for name, path in paths.items()}

@@ -56,17 +56,22 @@ def test_symbols_are_named_as_in_the_model() -> None:
     def types(name: str) -> list[str]:
         return [f"{v.name}: {v.type}" for v in import_onnx(model_path(name)).main.inputs]
 
-    assert types("minilm_l3") == ["input_ids: i64[batch_size, sequence_length]",
-                                  "attention_mask: i64[batch_size, sequence_length]"]
+    assert types("minilm_l3") == [
+        "input_ids: i64[batch_size, sequence_length]",
+        "attention_mask: i64[batch_size, sequence_length]",
+    ]
     assert types("ppocr_cls") == ["x: f32[x_d0, 3, x_d2, x_d3]"]
 
 
 def test_results_depend_on_the_symbols_they_should() -> None:
     function = import_onnx(model_path("minilm_l3")).main
-    assert {n: str(v.type) for n, v in zip(function.result_names, function.results, strict=True)
-            } == {"output": "i64[batch_size, sequence_length]",
-                  "463": "i64[batch_size, sequence_length]",
-                  "onnx::Shape_422": "f32[batch_size, sequence_length, 384]",
-                  "461": "f32[batch_size, 384]"}
+    assert {
+        n: str(v.type) for n, v in zip(function.result_names, function.results, strict=True)
+    } == {
+        "output": "i64[batch_size, sequence_length]",
+        "463": "i64[batch_size, sequence_length]",
+        "onnx::Shape_422": "f32[batch_size, sequence_length, 384]",
+        "461": "f32[batch_size, 384]",
+    }
     (ppocr,) = import_onnx(model_path("ppocr_cls")).main.results
     assert str(ppocr.type) == "f32[x_d0, 2]"

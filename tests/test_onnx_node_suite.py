@@ -60,18 +60,29 @@ def test_pinned_cases_pass_as_spirv(part: int) -> None:
 # the harness itself
 
 
-def _case(op: str, opset: int, infos: list[onnx.ValueInfoProto], feeds: list[np.ndarray],
-          expected: np.ndarray) -> suite.Case:
+def _case(
+    op: str,
+    opset: int,
+    infos: list[onnx.ValueInfoProto],
+    feeds: list[np.ndarray],
+    expected: np.ndarray,
+) -> suite.Case:
     names = [i.name for i in infos]
     model = graph_model([helper.make_node(op, names, ["y"])], infos, ["y"], opset=opset)
-    return suite.Case("test_x", model, True, [dict(zip(names, feeds, strict=True))], [[expected]],
-                      1e-3, 1e-7)
+    return suite.Case(
+        "test_x", model, True, [dict(zip(names, feeds, strict=True))], [[expected]], 1e-3, 1e-7
+    )
 
 
 def _reshape() -> suite.Case:
     x = np.arange(6, dtype=np.float32)
-    return _case("Reshape", 17, [tensor_info("x", [6]), tensor_info("s", [2], TensorProto.INT64)],
-                 [x, np.array([2, 3])], x.reshape(2, 3))
+    return _case(
+        "Reshape",
+        17,
+        [tensor_info("x", [6]), tensor_info("s", [2], TensorProto.INT64)],
+        [x, np.array([2, 3])],
+        x.reshape(2, 3),
+    )
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
@@ -105,7 +116,8 @@ def test_one_case_that_does_not_compile_does_not_take_others_along() -> None:
 
 def test_causes_lose_what_names_a_case() -> None:
     assert report.cause("operand 3 ('a') of [1, 2] is not known; b") == (
-        "operand N ('...') of [...] is not known")
+        "operand N ('...') of [...] is not known"
+    )
     assert report.cause("wrong values: 3 of 4") == "wrong values"
 
 

@@ -11,8 +11,11 @@ from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY, OpRecord
 from aot.ops.record import Kind, Sample
 
-CASES = [pytest.param(record, sample, id=f"{record.name}-{number}")
-         for record in REGISTRY.values() for number, sample in enumerate(record.samples)]
+CASES = [
+    pytest.param(record, sample, id=f"{record.name}-{number}")
+    for record in REGISTRY.values()
+    for number, sample in enumerate(record.samples)
+]
 COMPUTED = [case for case in CASES if case.values[0].compute is not None]
 
 
@@ -38,8 +41,9 @@ def test_record_has_samples_unless_it_is_structure(name: str) -> None:
 
 @pytest.mark.parametrize(("record", "sample"), CASES)
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_reference_has_the_types_of_the_shape_rule(record: OpRecord, sample: Sample,
-                                                   is_exact: bool) -> None:
+def test_reference_has_the_types_of_the_shape_rule(
+    record: OpRecord, sample: Sample, is_exact: bool
+) -> None:
     call = record.call(sample.operands, sample.attrs)
     call.is_exact = is_exact
     assert not call.assumptions
@@ -56,8 +60,9 @@ def test_compute_agrees_with_the_reference(record: OpRecord, sample: Sample) -> 
     call = record.call(sample.operands, sample.attrs)
     inputs = draw_all(sample, seed=1)
     assert record.reference is not None
-    for found, expected in zip(evaluate_compute(call, inputs), record.reference(call, inputs),
-                               strict=True):
+    for found, expected in zip(
+        evaluate_compute(call, inputs), record.reference(call, inputs), strict=True
+    ):
         _assert_close(found, expected, record.name)
 
 
@@ -76,8 +81,9 @@ def _unknown(type: TensorType | None) -> TensorType | None:
     """The type with a symbol of its own for each extent but 0 and 1, equal ones alike."""
     if type is None:
         return None
-    return TensorType(type.dtype, tuple(symbol(f"n{d}") if d > 1 else d for d in type.shape),
-                      type.layout)
+    return TensorType(
+        type.dtype, tuple(symbol(f"n{d}") if d > 1 else d for d in type.shape), type.layout
+    )
 
 
 @pytest.mark.parametrize(("record", "sample"), CASES)
@@ -95,6 +101,7 @@ def test_unknown_dims_give_what_known_ones_do(record: OpRecord, sample: Sample) 
         return
     assert record.reference is not None
     inputs = draw_all(sample, seed=3)
-    for found, expected in zip(evaluate_compute(unknown, inputs, symbols),
-                               record.reference(known, inputs), strict=True):
+    for found, expected in zip(
+        evaluate_compute(unknown, inputs, symbols), record.reference(known, inputs), strict=True
+    ):
         _assert_close(found, expected, record.name)

@@ -43,8 +43,12 @@ def test_every_op_that_takes_dims() -> None:
     b = Builder()
     s = b.op("shape_of", b.input("x", "f32[N, 4, 2*H]"))
     summed = b.op("reduce_sum", s, axes=(0,), keepdims=True)
-    product = b.op("reduce_prod", b.op("slice", s, starts=(2,), stops=(-1,), steps=(-1,)),
-                   axes=(0,), keepdims=True)
+    product = b.op(
+        "reduce_prod",
+        b.op("slice", s, starts=(2,), stops=(-1,), steps=(-1,)),
+        axes=(0,),
+        keepdims=True,
+    )
     largest = b.op("reduce_max", s, axes=(0,), keepdims=True)
     half = b.op("div", b.op("sub", s, ints(0)), ints(2))
     padded = b.op("pad", b.op("cast", b.op("cast", s, to="i32"), to="i64"), pads=(1, 0), value=7)
@@ -54,9 +58,25 @@ def test_every_op_that_takes_dims() -> None:
     large = b.op("maximum", s, ints(5))
     every = b.op("concat", summed, product, largest, half, padded, flat, small, large, axis=0)
     assert values_of(b, every) == [
-        "2*H + N + 4", "8*H*N", "max(2*H, N, 4)", "N//2", "2", "H", "7", "N", "4", "2*H",
-        "-2*H - N - 4", "-2*H - N - 4", "min(N, 5)", "4", "min(2*H, 5)", "max(N, 5)", "5",
-        "max(2*H, 5)"]
+        "2*H + N + 4",
+        "8*H*N",
+        "max(2*H, N, 4)",
+        "N//2",
+        "2",
+        "H",
+        "7",
+        "N",
+        "4",
+        "2*H",
+        "-2*H - N - 4",
+        "-2*H - N - 4",
+        "min(N, 5)",
+        "4",
+        "min(2*H, 5)",
+        "max(N, 5)",
+        "5",
+        "max(2*H, 5)",
+    ]
 
 
 def test_comparisons_that_hold_for_all_symbols() -> None:
@@ -66,8 +86,14 @@ def test_comparisons_that_hold_for_all_symbols() -> None:
     assert values_of(b, chosen) == ["N", "N + 2"]
     b = Builder()
     s = b.op("shape_of", b.input("x", "f32[N, N + 2]"))
-    assert values_of(b, b.op("less", b.op("slice", s, starts=(0,), stops=(1,), steps=(1,)),
-                             b.op("slice", s, starts=(1,), stops=(2,), steps=(1,)))) == [True]
+    assert values_of(
+        b,
+        b.op(
+            "less",
+            b.op("slice", s, starts=(0,), stops=(1,), steps=(1,)),
+            b.op("slice", s, starts=(1,), stops=(2,), steps=(1,)),
+        ),
+    ) == [True]
 
 
 def test_what_depends_on_symbols_or_data_is_not_known() -> None:
@@ -75,10 +101,16 @@ def test_what_depends_on_symbols_or_data_is_not_known() -> None:
     x = b.input("x", "f32[N, 4]")
     k = b.input("k", "i64[2]")
     s = b.op("shape_of", x)
-    unknown = [b.op("equal", s, ints(3)), k, b.op("add", k, s),
-               b.op("where", b.op("less", s, ints(9)), s, s),
-               b.op("gather", s, b.op("gather", s, ints(0), axis=0), axis=0),
-               b.op("cast", b.op("cast", s, to="f32"), to="i64"), b.op("relu", s), x]
+    unknown = [
+        b.op("equal", s, ints(3)),
+        k,
+        b.op("add", k, s),
+        b.op("where", b.op("less", s, ints(9)), s, s),
+        b.op("gather", s, b.op("gather", s, ints(0), axis=0), axis=0),
+        b.op("cast", b.op("cast", s, to="f32"), to="i64"),
+        b.op("relu", s),
+        x,
+    ]
     for number, value in enumerate(unknown):
         b.output(f"y{number}", value)
     found = DimValues(_main(b))
@@ -117,12 +149,25 @@ def test_long_chains_and_diamonds_are_found_once() -> None:
     assert values_of(b, s) == ["N"]
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [
-    (7, 2, 3), (-7, 2, -3), (7, -2, -3), (-7, -2, 3), (7, 0, 0), ("2*N + 4", 2, "N + 2"),
-    ("N", 3, "N//3"), ("N", "M + 1", "N//(M + 1)"), ("N - 5", 3, None), ("N", "M", None),
-    ("N", -3, None)])
-def test_division_truncates_as_integers_do(a: int | str, b: int | str,
-                                           expected: int | str | None) -> None:
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (7, 2, 3),
+        (-7, 2, -3),
+        (7, -2, -3),
+        (-7, -2, 3),
+        (7, 0, 0),
+        ("2*N + 4", 2, "N + 2"),
+        ("N", 3, "N//3"),
+        ("N", "M + 1", "N//(M + 1)"),
+        ("N - 5", 3, None),
+        ("N", "M", None),
+        ("N", -3, None),
+    ],
+)
+def test_division_truncates_as_integers_do(
+    a: int | str, b: int | str, expected: int | str | None
+) -> None:
     left, right = (parse(v) if isinstance(v, str) else v for v in (a, b))
     if expected is None:
         with pytest.raises(UndecidedError):
@@ -131,16 +176,26 @@ def test_division_truncates_as_integers_do(a: int | str, b: int | str,
         assert str(ds.divide(left, right)) == str(expected)
 
 
-@pytest.mark.parametrize(("compare", "a", "b", "expected"), [
-    (ds.is_equal, "N", "N", True), (ds.is_equal, "N + 1", "N", False),
-    (ds.is_equal, "N", "0", None),
-    (ds.is_equal, "N", "-1", False), (ds.is_equal, "N", "M", None),
-    (ds.is_less, "N", "N + 1", True),
-    (ds.is_less, "N", "N", False), (ds.is_less, "N", "0", False), (ds.is_less, "0", "N", None),
-    (ds.is_less_equal, "0", "N", True), (ds.is_less_equal, "N", "0", None),
-    (ds.is_less_equal, "N + 1", "N", False)])
+@pytest.mark.parametrize(
+    ("compare", "a", "b", "expected"),
+    [
+        (ds.is_equal, "N", "N", True),
+        (ds.is_equal, "N + 1", "N", False),
+        (ds.is_equal, "N", "0", None),
+        (ds.is_equal, "N", "-1", False),
+        (ds.is_equal, "N", "M", None),
+        (ds.is_less, "N", "N + 1", True),
+        (ds.is_less, "N", "N", False),
+        (ds.is_less, "N", "0", False),
+        (ds.is_less, "0", "N", None),
+        (ds.is_less_equal, "0", "N", True),
+        (ds.is_less_equal, "N", "0", None),
+        (ds.is_less_equal, "N + 1", "N", False),
+    ],
+)
 def test_comparisons_are_decided_only_where_they_hold_for_all(
-        compare: Callable[[Dim, Dim], bool], a: str, b: str, expected: bool | None) -> None:
+    compare: Callable[[Dim, Dim], bool], a: str, b: str, expected: bool | None
+) -> None:
     if expected is None:
         with pytest.raises(UndecidedError):
             compare(parse(a), parse(b))

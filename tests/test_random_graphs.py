@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import MODEL_KINDS, modules, random_inputs
-from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import HealthCheck, assume, currently_in_test_context, given, note, settings
 from hypothesis import strategies as st
 from random_graphs import Graph, difference, graphs
 from vulkan_graph import run_on_driver
@@ -34,7 +34,8 @@ MANY = settings(max_examples=400, suppress_health_check=list(HealthCheck))
 def check(module: Module, inputs: dict[str, np.ndarray], target: str) -> None:
     """Fails where the compiled module differs from the interpreter by more than noise."""
     verify(module)
-    note(print_module(module))
+    if currently_in_test_context():
+        note(print_module(module))
     expected = run(module.main, inputs)
     try:
         data = aot.compile(module, targets=[target])

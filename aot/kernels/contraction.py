@@ -66,8 +66,9 @@ def _step(load: Load, var: Var) -> int:
     return step if isinstance(step, int) else 1 << 30
 
 
-def schedule_contraction(nest: Nest, output: Output, plan: Plan, panel: int) -> (
-        tuple[Stmt, ...] | None):
+def schedule_contraction(
+    nest: Nest, output: Output, plan: Plan, panel: int
+) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
     roles = find_roles(output)
     if roles is None:
@@ -100,8 +101,7 @@ class _Tile:
         self.width = self.columns if nest.is_gpu else min(self.columns, panel)
         self.chunks = self.columns // self.width
         dtype = roles.reduce.dtype
-        self.acc: Scratch = nest.builder.scratch(
-            "acc", dtype, (self.rows, self.chunks, self.width))
+        self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -112,8 +112,9 @@ class _Tile:
         if roles.rows is not None:
             row_tile = Axis(row_tile.var, dims.ceil_divide(roles.rows.extent, self.rows))
             axes.append(row_tile)
-        work = dims.multiply(dims.product([n for _, n in roles.reduce.axes]),
-                             self.rows * self.columns // 16 + 1)
+        work = dims.multiply(
+            dims.product([n for _, n in roles.reduce.axes]), self.rows * self.columns // 16 + 1
+        )
 
         def body(values: dict[Var, Expr]) -> list[Stmt]:
             first = expr.index(0)
@@ -130,9 +131,15 @@ class _Tile:
     def _tile(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
         nest = self.nest
         zero = expr.const(0, self.acc.dtype)
-        stmts: list[Stmt] = nest.unrolled(self.rows, lambda r: nest.unrolled(
-            self.chunks, lambda u: [nest.spread(self.width, lambda lane: [
-                Store(self.acc, (r, u, lane), zero)])]))
+        stmts: list[Stmt] = nest.unrolled(
+            self.rows,
+            lambda r: nest.unrolled(
+                self.chunks,
+                lambda u: [
+                    nest.spread(self.width, lambda lane: [Store(self.acc, (r, u, lane), zero)])
+                ],
+            ),
+        )
         stmts += self._loops(values, first, column_tile)
         return stmts + self._finish(values, first, column_tile)
 
@@ -144,17 +151,36 @@ class _Tile:
         """
         nest, acc = self.nest, self.acc
         if nest.is_gpu or self.rows * self.chunks == 1:
-            return nest.unrolled(self.rows, lambda r: self._finish_row(
-                values, first, r, column_tile, acc, nest.unrolled), "r")
+            return nest.unrolled(
+                self.rows,
+                lambda r: self._finish_row(values, first, r, column_tile, acc, nest.unrolled),
+                "r",
+            )
         tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.WORKGROUP)
-        spill = nest.unrolled(self.rows, lambda r: nest.unrolled(
-            self.chunks, lambda u: [nest.spread(self.width, lambda lane: [
-                Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))])]), "r")
-        return spill + nest.serial(self.rows, lambda r: self._finish_row(
-            values, first, r, column_tile, tile, nest.serial), "r")
+        spill = nest.unrolled(
+            self.rows,
+            lambda r: nest.unrolled(
+                self.chunks,
+                lambda u: [
+                    nest.spread(
+                        self.width,
+                        lambda lane: [
+                            Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+                        ],
+                    )
+                ],
+            ),
+            "r",
+        )
+        return spill + nest.serial(
+            self.rows,
+            lambda r: self._finish_row(values, first, r, column_tile, tile, nest.serial),
+            "r",
+        )
 
-    def _row(self, first: Expr, r: Expr, values: dict[Var, Expr], *, is_clamped: bool) -> (
-            dict[Var, Expr]):
+    def _row(
+        self, first: Expr, r: Expr, values: dict[Var, Expr], *, is_clamped: bool
+    ) -> dict[Var, Expr]:
         rows = self.roles.rows
         if rows is None:
             return values
@@ -171,12 +197,23 @@ class _Tile:
         axes.sort(key=lambda a: -_step_or_large(self.roles.right, a.var))
         return self._reduce_loops(axes, indices, values, first, column_tile)
 
-    def _reduce_loops(self, axes: Sequence[Axis], indices: dict[Var, Expr],
-                      values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+    def _reduce_loops(
+        self,
+        axes: Sequence[Axis],
+        indices: dict[Var, Expr],
+        values: dict[Var, Expr],
+        first: Expr,
+        column_tile: Expr,
+    ) -> list[Stmt]:
         if len(axes) > 1:
             axis = axes[0]
-            return self.nest.serial(axis.extent, lambda k: self._reduce_loops(
-                axes[1:], {**indices, axis.var: k}, values, first, column_tile), "k")
+            return self.nest.serial(
+                axis.extent,
+                lambda k: self._reduce_loops(
+                    axes[1:], {**indices, axis.var: k}, values, first, column_tile
+                ),
+                "k",
+            )
         inner = axes[0] if axes else None
         guards = self._guards(inner)
         if guards is None:
@@ -203,15 +240,31 @@ class _Tile:
             return None
         return left.guard
 
-    def _steps(self, inner: Axis | None, indices: dict[Var, Expr], values: dict[Var, Expr],
-               first: Expr, column_tile: Expr, left: Expr) -> list[Stmt]:
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: dict[Var, Expr],
+        values: dict[Var, Expr],
+        first: Expr,
+        column_tile: Expr,
+        left: Expr,
+    ) -> list[Stmt]:
         if inner is None:
             return self._step(indices, values, first, column_tile, left)
-        return self.nest.serial(inner.extent, lambda k: self._step(
-            {**indices, inner.var: k}, values, first, column_tile, left), "k")
+        return self.nest.serial(
+            inner.extent,
+            lambda k: self._step({**indices, inner.var: k}, values, first, column_tile, left),
+            "k",
+        )
 
-    def _step(self, indices: dict[Var, Expr], values: dict[Var, Expr], first: Expr,
-              column_tile: Expr, left: Expr) -> list[Stmt]:
+    def _step(
+        self,
+        indices: dict[Var, Expr],
+        values: dict[Var, Expr],
+        first: Expr,
+        column_tile: Expr,
+        left: Expr,
+    ) -> list[Stmt]:
         """One outer product: each row's scalar times the columns' vectors."""
         nest, acc = self.nest, self.acc
 
@@ -225,6 +278,7 @@ class _Tile:
                     weight = self._right({**indices, **values}, column_tile, u, lane)
                     old = Load(acc, (r, u, lane), acc.dtype)
                     return [Store(acc, (r, u, lane), _plus_product(old, scalar, weight))]
+
                 return [nest.spread(self.width, lanes)]
 
             return stmts + nest.unrolled(self.chunks, chunk)
@@ -234,8 +288,9 @@ class _Tile:
     def _right(self, values: dict[Var, Expr], column_tile: Expr, u: Expr, lane: Expr) -> Expr:
         """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
         columns, width = self.roles.columns, self.width
-        base = expr.add(expr.mul(column_tile, expr.index(self.columns)),
-                        expr.mul(u, expr.index(width)))
+        base = expr.add(
+            expr.mul(column_tile, expr.index(self.columns)), expr.mul(u, expr.index(width))
+        )
         last = expr.index(dims.add(columns.extent, -1))
         panel = expr.index(self.panel)
         is_gpu = self.nest.is_gpu
@@ -272,31 +327,45 @@ class _Tile:
 
     def _covers(self) -> bool:
         """Whether the tiles end exactly at the last panel's end."""
-        padded = dims.multiply(dims.ceil_divide(self.roles.columns.extent, self.panel),
-                               self.panel)
+        padded = dims.multiply(dims.ceil_divide(self.roles.columns.extent, self.panel), self.panel)
         return dims.modulo(padded, self.columns) == 0
 
-    def _finish_row(self, values: dict[Var, Expr], first: Expr, r: Expr, column_tile: Expr,
-                    source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
+    def _finish_row(
+        self,
+        values: dict[Var, Expr],
+        first: Expr,
+        r: Expr,
+        column_tile: Expr,
+        source: Scratch,
+        loop: Callable[..., list[Stmt]],
+    ) -> list[Stmt]:
         """Epilogue and store of one row, where the row is there."""
         nest, roles = self.nest, self.roles
         here = self._row(first, r, values, is_clamped=False)
 
         def chunk(u: Expr) -> list[Stmt]:
             def lanes(lane: Expr) -> list[Stmt]:
-                at = expr.add(expr.add(
-                    expr.mul(column_tile, expr.index(self.columns)),
-                    expr.mul(u, expr.index(self.width))), lane)
+                at = expr.add(
+                    expr.add(
+                        expr.mul(column_tile, expr.index(self.columns)),
+                        expr.mul(u, expr.index(self.width)),
+                    ),
+                    lane,
+                )
                 total = Load(source, (r, u, lane), source.dtype)
                 value = expr.transform(
-                    self.output.value, lambda e: total if e is roles.reduce else None)
+                    self.output.value, lambda e: total if e is roles.reduce else None
+                )
                 place = {**here, roles.columns.var: at}
-                store = Store(self.output.buffer,
-                              (expr.substitute(self.output.address, place),),
-                              expr.substitute(value, place))
+                store = Store(
+                    self.output.buffer,
+                    (expr.substitute(self.output.address, place),),
+                    expr.substitute(value, place),
+                )
                 if dims.modulo(roles.columns.extent, self.columns) == 0:
                     return [store]
                 return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+
             return [nest.spread(self.width, lanes)]
 
         stmts = loop(self.chunks, chunk)
@@ -325,5 +394,3 @@ def _step_or_large(load: Expr, var: Var) -> int:
     found = [expr.coefficient(x.indices[0], var) for x in loads_of(load)]
     steps = [s for s in found if isinstance(s, int)]
     return min(steps) if steps else 1 << 30
-
-

@@ -62,8 +62,9 @@ class Inliner:
 
         return expr.transform(compute.value, rewrite, memo)
 
-    def _operand(self, op: Op, load: Load, guard: Expr | None,
-                 rewrite: Callable[[Expr], Expr]) -> Expr:
+    def _operand(
+        self, op: Op, load: Load, guard: Expr | None, rewrite: Callable[[Expr], Expr]
+    ) -> Expr:
         operand = op.operands[load.source]
         if operand is None:
             raise InternalError(f"{op}: compute loads the absent operand {load.source}")

@@ -34,8 +34,15 @@ from aot.kernels.scalar import Array, apply, schedule
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 
 
-def run(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int], *,
-        check_races: bool = False, fused: bool = True, batch_limit: int = 1 << 16) -> None:
+def run(
+    kernel: Kernel,
+    buffers: Mapping[str, Array],
+    params: Mapping[str, float | int],
+    *,
+    check_races: bool = False,
+    fused: bool = True,
+    batch_limit: int = 1 << 16,
+) -> None:
     """Executes `kernel`, changing `buffers` in place.
 
     Args:
@@ -59,15 +66,22 @@ def run(kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float
 class _Run:
     """One execution: parameters, memory and the compiled order of each expression."""
 
-    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array],
-                 params: Mapping[str, float | int], check_races: bool, fused: bool,
-                 batch_limit: int) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        buffers: Mapping[str, Array],
+        params: Mapping[str, float | int],
+        check_races: bool,
+        fused: bool,
+        batch_limit: int,
+    ) -> None:
         self.kernel = kernel
         self.fused = fused
         self.batch_limit = batch_limit
         self.memory = Memory(kernel, buffers, params)
-        self.dim_values = {p.name: int(self.memory.params[p.name])
-                           for p in kernel.params if p.dtype is DType.INDEX}
+        self.dim_values = {
+            p.name: int(self.memory.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX
+        }
         self.races = RaceChecker(kernel) if check_races else None
         self.memory.races = self.races
         self._orders: dict[Expr, list[Expr]] = {}
@@ -161,8 +175,10 @@ class _Run:
     def stored_scratch(self, loop: For) -> frozenset[Scratch]:
         if loop not in self._stored_scratch:
             self._stored_scratch[loop] = frozenset(
-                s.target for s in walk(loop.body)
-                if isinstance(s, Store) and isinstance(s.target, Scratch))
+                s.target
+                for s in walk(loop.body)
+                if isinstance(s, Store) and isinstance(s.target, Scratch)
+            )
         return self._stored_scratch[loop]
 
     def branch(self, stmt: If, batch: Batch) -> None:
@@ -210,10 +226,11 @@ class _Run:
                 return self.memory.params[node.name]
             case Load():
                 rank = len(node.indices)
-                guard, other = (args[rank:] if node.guard is not None else (None, None))
+                guard, other = args[rank:] if node.guard is not None else (None, None)
                 return self.memory.load(node.source, args[:rank], batch, guard, other)
-        raise InternalError(f"kernel {self.kernel.name}: {type(node).__name__} "
-                            "cannot be evaluated in a kernel")
+        raise InternalError(
+            f"kernel {self.kernel.name}: {type(node).__name__} cannot be evaluated in a kernel"
+        )
 
     def variable(self, var: Var, batch: Batch) -> Array:
         value = batch.lookup(var)

@@ -217,16 +217,26 @@ class KernelBuilder:
     def var(self, name: str, dtype: DType = DType.INDEX) -> Var:
         return Var(self.unique(name), dtype)
 
-    def buffer(self, name: str, dtype: DType, binding: BufferClass, shape: tuple[Dim, ...],
-               strides: tuple[Dim, ...], *, is_written: bool = False) -> Buffer:
+    def buffer(
+        self,
+        name: str,
+        dtype: DType,
+        binding: BufferClass,
+        shape: tuple[Dim, ...],
+        strides: tuple[Dim, ...],
+        *,
+        is_written: bool = False,
+    ) -> Buffer:
         name = self.unique(name)
-        made = Buffer(name, dtype, binding, Param(f"{name}_offset", DType.INDEX), shape, strides,
-                      is_written)
+        made = Buffer(
+            name, dtype, binding, Param(f"{name}_offset", DType.INDEX), shape, strides, is_written
+        )
         self.buffers.append(made)
         return made
 
-    def scratch(self, name: str, dtype: DType, shape: tuple[int, ...],
-                space: Space = Space.REGISTER) -> Scratch:
+    def scratch(
+        self, name: str, dtype: DType, shape: tuple[int, ...], space: Space = Space.REGISTER
+    ) -> Scratch:
         made = Scratch(self.unique(name), dtype, shape, space)
         self.scratches.append(made)
         return made
@@ -241,6 +251,5 @@ class KernelBuilder:
         return made
 
     def build(self, body: tuple[Stmt, ...]) -> Kernel:
-        params = (*(b.offset for b in self.buffers), *self.dim_params.values(),
-                  *self.scalar_params)
+        params = (*(b.offset for b in self.buffers), *self.dim_params.values(), *self.scalar_params)
         return Kernel(self.name, params, tuple(self.buffers), tuple(self.scratches), body)

@@ -28,8 +28,9 @@ class Lines:
         results: the buffer of each of the op's results; None where nothing reads it.
     """
 
-    def __init__(self, nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
-                 results: Sequence[Buffer | None]) -> None:
+    def __init__(
+        self, nest: Nest, op: Op, buffers: Mapping[Value, Buffer], results: Sequence[Buffer | None]
+    ) -> None:
         self.nest, self.op, self.buffers, self.results = nest, op, buffers, results
 
     def operand(self, number: int) -> Value:
@@ -56,11 +57,21 @@ class Lines:
     def store(self, number: int, indices: Sequence[Expr], value: Expr) -> Store:
         return Store(self.result(number), (self.address(number, indices),), value)
 
-    def read_back(self, number: int, indices: Sequence[Expr], guard: Expr | None = None,
-                  other: Expr | None = None) -> Expr:
+    def read_back(
+        self,
+        number: int,
+        indices: Sequence[Expr],
+        guard: Expr | None = None,
+        other: Expr | None = None,
+    ) -> Expr:
         """What the lane itself stored in a result before."""
-        return Load(self.result(number), (self.address(number, indices),),
-                    self.op.results[number].type.dtype, guard, other)
+        return Load(
+            self.result(number),
+            (self.address(number, indices),),
+            self.op.results[number].type.dtype,
+            guard,
+            other,
+        )
 
     def each(self, extents: Sequence[Dim], body: Body) -> tuple[Stmt, ...]:
         """`body(indices, width, lane)` for every line; `extents` are the dims across lines."""
@@ -79,14 +90,17 @@ class Lines:
 
         return lanes_over_output(self.nest, axes, line)
 
-    def serial(self, extents: Sequence[Dim], body: Callable[[list[Expr]], Sequence[Stmt]],
-               name: str = "k") -> list[Stmt]:
+    def serial(
+        self, extents: Sequence[Dim], body: Callable[[list[Expr]], Sequence[Stmt]], name: str = "k"
+    ) -> list[Stmt]:
         """Loops in order over `extents`, the last one innermost."""
+
         def inside(number: int, indices: list[Expr]) -> Sequence[Stmt]:
             if number == len(extents):
                 return body(indices)
-            return self.nest.serial(extents[number],
-                                    lambda i: inside(number + 1, [*indices, i]), name)
+            return self.nest.serial(
+                extents[number], lambda i: inside(number + 1, [*indices, i]), name
+            )
 
         return list(inside(0, []))
 
@@ -126,7 +140,6 @@ def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
             out = lines.store(0, where, expr.cast(now, x.type.dtype))
             return [out, more] if op.attrs["exclusive"] else [more, out]
 
-        return [Store(acc, (slot,), identity(reduce, wide)),
-                *lines.nest.serial(extent, step, "i")]
+        return [Store(acc, (slot,), identity(reduce, wide)), *lines.nest.serial(extent, step, "i")]
 
     return lines.each([n for d, n in enumerate(x.type.dims) if d != axis], line)

@@ -60,8 +60,10 @@ def lower(function: Function, target: Target) -> Kernel:
     count = len(function.inputs)
     for value, binding in zip(function.inputs, classes[:count], strict=True):
         buffers[value] = _buffer(builder, "in", value, binding, is_written=False)
-    results = [_buffer(builder, "out", value, binding, is_written=True)
-               for value, binding in zip(function.results, classes[count:], strict=True)]
+    results = [
+        _buffer(builder, "out", value, binding, is_written=True)
+        for value, binding in zip(function.results, classes[count:], strict=True)
+    ]
     for name in function.dim_names:
         builder.dim_param(name)
     made = plan_of(function, target)
@@ -71,8 +73,10 @@ def lower(function: Function, target: Target) -> Kernel:
     if made.schedule is Schedule.LINES:
         return builder.build(_lines(nest, function, buffers, results))
     if len(results) != 1:
-        raise InternalError(f"executable {function.name} has {len(results)} results, "
-                            f"schedule {made.schedule.value} writes one")
+        raise InternalError(
+            f"executable {function.name} has {len(results)} results, "
+            f"schedule {made.schedule.value} writes one"
+        )
     output = _output(function.results[0], results[0], Inliner(function, buffers))
     return builder.build(_schedule(nest, output, made, target))
 
@@ -87,12 +91,12 @@ def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[S
     return schedule_reduction(nest, output)
 
 
-def _buffer(builder: KernelBuilder, name: str, value: Value, binding: BufferClass, *,
-            is_written: bool) -> Buffer:
+def _buffer(
+    builder: KernelBuilder, name: str, value: Value, binding: BufferClass, *, is_written: bool
+) -> Buffer:
     """A flat buffer: lowerings compute element numbers themselves."""
     elements = floor_divide(value.type.bytes, value.type.dtype.bytes)
-    return builder.buffer(name, value.type.dtype, binding, (elements,), (1,),
-                          is_written=is_written)
+    return builder.buffer(name, value.type.dtype, binding, (elements,), (1,), is_written=is_written)
 
 
 def _output(value: Value, buffer: Buffer, inliner: Inliner) -> Output:
@@ -105,20 +109,27 @@ def _output(value: Value, buffer: Buffer, inliner: Inliner) -> Output:
         var = Var(f"i{number}")
         axes.append(Axis(var, extent))
         indices.append(var)
-    return Output(buffer, flat_index(value.type, indices), inliner.element(value, indices),
-                  tuple(axes))
+    return Output(
+        buffer, flat_index(value.type, indices), inliner.element(value, indices), tuple(axes)
+    )
 
 
-def _recurrence(nest: Nest, function: Function, buffers: dict[Value, Buffer],
-                results: list[Buffer], target: Target) -> tuple[Stmt, ...]:
+def _recurrence(
+    nest: Nest,
+    function: Function,
+    buffers: dict[Value, Buffer],
+    results: list[Buffer],
+    target: Target,
+) -> tuple[Stmt, ...]:
     op = root_of(function)
     by_value = dict(zip(function.results, results, strict=True))
     wanted = [by_value.get(v) for v in op.results]
     return schedule_recurrence(nest, op, buffers, wanted, target.panel)
 
 
-def _lines(nest: Nest, function: Function, buffers: dict[Value, Buffer],
-           results: list[Buffer]) -> tuple[Stmt, ...]:
+def _lines(
+    nest: Nest, function: Function, buffers: dict[Value, Buffer], results: list[Buffer]
+) -> tuple[Stmt, ...]:
     op = root_of(function)
     by_value = dict(zip(function.results, results, strict=True))
     lines = Lines(nest, op, buffers, [by_value.get(v) for v in op.results])

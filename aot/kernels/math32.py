@@ -120,8 +120,13 @@ def _head(x: _V) -> _V:
 
 
 # exp(r) = 1 + r + r^2 p(r) on |r| <= 1.003 ln(2)/2, relative error 2^-28.2.
-_EXP = (0.499999933333404782, 0.166665189382590815, 0.0416684079989498955, 0.00836892182546909977,
-        0.00138141730791947443)
+_EXP = (
+    0.499999933333404782,
+    0.166665189382590815,
+    0.0416684079989498955,
+    0.00836892182546909977,
+    0.00138141730791947443,
+)
 _LOG2E = 1.4426950408889634
 # 355/512 has 9 bits, so that n * _LN2_HIGH is exact for |n| < 2^15.
 _LN2_HIGH = 355 / 512
@@ -171,8 +176,16 @@ def sigmoid(a: Expr) -> Expr:
 
 
 # log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
-_LOG = (0.333333317079741642, -0.250008210098687069, 0.200012270300410447, -0.166233579543574843,
-        0.142017531432324473, -0.131601732395109732, 0.127616125496812677, -0.0763456395104199821)
+_LOG = (
+    0.333333317079741642,
+    -0.250008210098687069,
+    0.200012270300410447,
+    -0.166233579543574843,
+    0.142017531432324473,
+    -0.131601732395109732,
+    0.127616125496812677,
+    -0.0763456395104199821,
+)
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 2.0**-126
 
@@ -203,8 +216,14 @@ def log(a: Expr) -> Expr:
 
 
 # tanh(x) = x + x^3 p(x^2) on |x| <= 0.875, relative error 2^-26.4.
-_TANH_SMALL = (-0.333332423935008499, 0.133309749182401542, -0.0537616019338447857,
-               0.0210171039152208037, -0.00700324979739173741, 0.00137098913667519212)
+_TANH_SMALL = (
+    -0.333332423935008499,
+    0.133309749182401542,
+    -0.0537616019338447857,
+    0.0210171039152208037,
+    -0.00700324979739173741,
+    0.00137098913667519212,
+)
 _TANH_SMALL_END = 0.875
 # tanh(x / 2) = (x + x^3 P(x^2)) / (2 Q(x^2)) on |x| <= 9.2; the tanh(x) that follows has relative
 # error 2^-26.9.
@@ -230,18 +249,36 @@ def tanh(a: Expr) -> Expr:
 
 
 # erf(x) = x + x p(x^2) on |x| <= 1.0625, relative error 2^-28.4.
-_ERF_SMALL = (0.128379164017281372, -0.376126129222125384, 0.112834287197626812,
-              -0.0268469293322916741, 0.0051747301301996895, -0.00078870648994447364,
-              7.43770419865011961e-05)
+_ERF_SMALL = (
+    0.128379164017281372,
+    -0.376126129222125384,
+    0.112834287197626812,
+    -0.0268469293322916741,
+    0.0051747301301996895,
+    -0.00078870648994447364,
+    7.43770419865011961e-05,
+)
 _ERF_SMALL_END = 1.0625
 # erf(x) = p(x - 2.541015625) on 1.0625 <= x <= 4, error 2^-26.6 with rounded coefficients: about
 # its middle the polynomial's first term is nearly all of it, so that rounding in the others does
 # not show, and this middle is one where the first term is nearly a float32.
-_ERF_LARGE = (0.999673781206616371, 0.00177134240828589146, -0.00450109534924797439,
-              0.00703582184425462107, -0.00743790962009278237, 0.00544240099532819905,
-              -0.00262909953952336296, 0.000627825901069890567, 0.000169482294174543238,
-              -0.000234578829903104321, 8.4303075559884829e-05, 9.59368485663571083e-06,
-              -1.42402120269280875e-05, 1.08445036891671888e-06, 7.42963280278518777e-07)
+_ERF_LARGE = (
+    0.999673781206616371,
+    0.00177134240828589146,
+    -0.00450109534924797439,
+    0.00703582184425462107,
+    -0.00743790962009278237,
+    0.00544240099532819905,
+    -0.00262909953952336296,
+    0.000627825901069890567,
+    0.000169482294174543238,
+    -0.000234578829903104321,
+    8.4303075559884829e-05,
+    9.59368485663571083e-06,
+    -1.42402120269280875e-05,
+    1.08445036891671888e-06,
+    7.42963280278518777e-07,
+)
 _ERF_LARGE_CENTRE = 2.541015625
 
 
@@ -257,8 +294,12 @@ def erf(a: Expr) -> Expr:
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
 # both relative, on |x| <= 1.
-_SIN = (-0.166666664854683696, 0.00833331605378880523, -0.000198361151284473592,
-        2.69480999045358114e-06)
+_SIN = (
+    -0.166666664854683696,
+    0.00833331605378880523,
+    -0.000198361151284473592,
+    2.69480999045358114e-06,
+)
 _COS = (0.0416665738836042839, -0.00138846751770071414, 2.42002999922102264e-05)
 _HALF_PI = math.pi / 2
 _HALF_PI_HEAD = 1.5703125  # its first 12 bits
@@ -274,12 +315,14 @@ def _window(offset: _V) -> tuple[_V, _V, _V]:
     words = [_V(Const(U32, w)) for w in _TWO_OVER_PI]
     for step in (2, 1):
         is_shifted = (offset & 32 * step).differs(0)
-        words = [is_shifted.choose(far, near)
-                 for near, far in zip(words, words[step:], strict=False)]
+        words = [
+            is_shifted.choose(far, near) for near, far in zip(words, words[step:], strict=False)
+        ]
     left = offset & 31
     right = left ^ 31
-    first, second, third, *_ = ((near << left) | ((far >> 1) >> right)
-                                for near, far in pairwise(words))
+    first, second, third, *_ = (
+        (near << left) | ((far >> 1) >> right) for near, far in pairwise(words)
+    )
     return first, second, third
 
 
@@ -363,8 +406,14 @@ _POW_LOG = (0.600002282647376997, 0.428207004838258289, 0.351278635637386786)
 _POW_SCALE = 0.96179669392597560491  # 2 / (3 ln 2)
 _POW_SCALE_HIGH = 0.961669921875  # its first 12 bits
 # 2^z = 1 + z p(z) on |z| <= 0.502, relative error 2^-28.4.
-_EXP2 = (0.693147216021335998, 0.240226528467395042, 0.0555030851461931741, 0.00961768410877397265,
-         0.00134073810419713111, 0.000155966166224565153)
+_EXP2 = (
+    0.693147216021335998,
+    0.240226528467395042,
+    0.0555030851461931741,
+    0.00961768410877397265,
+    0.00134073810419713111,
+    0.000155966166224565153,
+)
 
 
 def _log2_pair(x: _V) -> tuple[_V, _V]:
@@ -416,8 +465,9 @@ def pow(a: Expr, b: Expr) -> Expr:
     # Where size is 0 or infinite, or y infinite, only the direction counts.
     is_limit = _any(size.equals(0.0), size.equals(math.inf), y.abs().equals(math.inf))
     is_vanishing = _V(binary("ne", (size < 1.0).e, (y < 0.0).e))
-    result = is_limit.choose(is_vanishing.choose(_V(Const(F32, 0.0)), math.inf),
-                             _pow_finite(size, y))
+    result = is_limit.choose(
+        is_vanishing.choose(_V(Const(F32, 0.0)), math.inf), _pow_finite(size, y)
+    )
     result = size.equals(1.0).choose(1.0, result)
     half = y * 0.5
     is_integer = _V(unary("floor", y.e)).equals(y)
@@ -425,7 +475,8 @@ def pow(a: Expr, b: Expr) -> Expr:
     sign = x.bits(U32) & is_odd.choose(_V(Const(U32, _SIGN)), 0)
     result = (result.bits(U32) | sign).float_bits()
     is_undefined = _any(
-        (x < 0.0) & (x > -math.inf) & _V(unary("not", is_integer.e)), x.differs(x), y.differs(y))
+        (x < 0.0) & (x > -math.inf) & _V(unary("not", is_integer.e)), x.differs(x), y.differs(y)
+    )
     result = is_undefined.choose(nan, result)
     return _any(x.equals(1.0), y.equals(0.0)).choose(1.0, result).e
 
@@ -438,6 +489,12 @@ def _any(*conditions: _V) -> _V:
 
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": exp, "log": log, "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "sin": sin, "cos": cos,
+    "exp": exp,
+    "log": log,
+    "tanh": tanh,
+    "erf": erf,
+    "sigmoid": sigmoid,
+    "sin": sin,
+    "cos": cos,
     "pow": pow,
 }

@@ -82,19 +82,20 @@ class Batch:
 class Memory:
     """Buffers as bytes, scratch as typed arrays with a mask of what has been stored."""
 
-    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array],
-                 params: Mapping[str, float | int]) -> None:
+    def __init__(
+        self, kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int]
+    ) -> None:
         self.kernel = kernel
         self.races: RaceChecker | None = None
         by_class = not any(b.name in buffers for b in kernel.buffers)
         self.params = self._read_params(params, by_class)
-        dims = {p.name: int(self.params[p.name])
-                for p in kernel.params if p.dtype is DType.INDEX}
+        dims = {p.name: int(self.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
         self.views = {b: self._view(b, buffers, by_class) for b in kernel.buffers}
         self.shapes = {b: _numbers(b.shape, dims) for b in kernel.buffers}
         self.strides = {b: _numbers(b.strides, dims) for b in kernel.buffers}
         self.spaces: dict[Buffer, object] = {
-            b: b.binding if by_class else b for b in kernel.buffers}
+            b: b.binding if by_class else b for b in kernel.buffers
+        }
         self.lane_counts = kernel.workgroup_size
         self.values: dict[Scratch, Array] = {}
         self.defined: dict[Scratch, Array] = {}
@@ -102,8 +103,7 @@ class Memory:
     def fail(self, message: str) -> InternalError:
         return InternalError(f"kernel {self.kernel.name}: {message}")
 
-    def _read_params(self, params: Mapping[str, float | int],
-                     by_class: bool) -> dict[str, Array]:
+    def _read_params(self, params: Mapping[str, float | int], by_class: bool) -> dict[str, Array]:
         offsets = {b.offset.name for b in self.kernel.buffers}
         values: dict[str, Array] = {}
         for param in self.kernel.params:
@@ -173,7 +173,7 @@ class Memory:
             if value is not None:
                 rows = rows + value.reshape(-1, 1) * step
             else:
-                copies = (rows[:, :, None] + np.arange(count) * step)
+                copies = rows[:, :, None] + np.arange(count) * step
                 rows = copies.reshape(copies.shape[0], -1)
             step *= count
         return rows
@@ -185,29 +185,38 @@ class Memory:
         if isinstance(target, Buffer):
             shape, strides = self.shapes[target], self.strides[target]
             position: Array = np.asarray(
-                int(self.params[target.offset.name]) // target.dtype.bytes, np.int64)
+                int(self.params[target.offset.name]) // target.dtype.bytes, np.int64
+            )
         else:
             shape, strides = target.shape, _dense_strides(target.shape)
             position = np.asarray(0, np.int64)
-        for dim, (index, extent, stride) in enumerate(
-                zip(indices, shape, strides, strict=True)):
+        for dim, (index, extent, stride) in enumerate(zip(indices, shape, strides, strict=True)):
             outside = (index < 0) | (index >= extent)
             if np.any(outside):
                 bad = int(index[outside][0]) if index.ndim else int(index)
-                raise self.fail(f"index {bad} of dim {dim} of {target.name} is outside "
-                                f"0..{extent - 1}")
+                raise self.fail(
+                    f"index {bad} of dim {dim} of {target.name} is outside 0..{extent - 1}"
+                )
             position = np.asarray(position + index * stride)
         if isinstance(target, Buffer) and position.size:
             low, high = int(position.min()), int(position.max())
             if low < 0 or high >= len(self.views[target]):
-                raise self.fail(f"an element of {target.name} at byte "
-                                f"{(high if low >= 0 else low) * target.dtype.bytes} lies outside "
-                                f"its {target.binding.name} buffer of "
-                                f"{len(self.views[target]) * target.dtype.bytes} bytes")
+                raise self.fail(
+                    f"an element of {target.name} at byte "
+                    f"{(high if low >= 0 else low) * target.dtype.bytes} lies outside "
+                    f"its {target.binding.name} buffer of "
+                    f"{len(self.views[target]) * target.dtype.bytes} bytes"
+                )
         return position
 
-    def load(self, source: Buffer | Scratch, indices: list[Array], batch: Batch,
-             guard: Array | None, other: Array | None) -> Array:
+    def load(
+        self,
+        source: Buffer | Scratch,
+        indices: list[Array],
+        batch: Batch,
+        guard: Array | None,
+        other: Array | None,
+    ) -> Array:
         """Elements of `source`; where `guard` is false, `other` and no access."""
         if guard is None:
             return self._read(source, indices, batch)
@@ -226,8 +235,9 @@ class Memory:
         if isinstance(source, Scratch):
             return self._read_scratch(source, positions, batch)
         if self.races:
-            self.races.access_buffer(source, self.spaces[source], positions, batch, False,
-                                     self.lane(batch))
+            self.races.access_buffer(
+                source, self.spaces[source], positions, batch, False, self.lane(batch)
+            )
         found = np.asarray(self.views[source][positions])
         return found != 0 if source.dtype is DType.BOOL else found
 
@@ -242,12 +252,19 @@ class Memory:
         if found.shape[1] > 1 and np.any(raw != raw[:, :1]):
             raise self.fail(f"{source.name} is read outside LANE loops but its lanes differ")
         if self.races:
-            self.races.access_scratch(source, rows[:, :1] * values.shape[1] + columns, batch,
-                                      False, self.lane(batch))
+            self.races.access_scratch(
+                source, rows[:, :1] * values.shape[1] + columns, batch, False, self.lane(batch)
+            )
         return np.broadcast_to(found[:, 0], (batch.count,))
 
-    def store(self, target: Buffer | Scratch, indices: list[Array], value: Array, batch: Batch,
-              guard: Array | None = None) -> None:
+    def store(
+        self,
+        target: Buffer | Scratch,
+        indices: list[Array],
+        value: Array,
+        batch: Batch,
+        guard: Array | None = None,
+    ) -> None:
         """Writes where `guard` holds, every iteration of the batch."""
         if guard is not None:
             if guard.ndim == 0:
@@ -267,12 +284,12 @@ class Memory:
         if target.binding in (BufferClass.CONSTANTS, BufferClass.INPUTS):
             raise self.fail(f"store to {target.name}, which is never written")
         if self.races:
-            self.races.access_buffer(target, self.spaces[target], positions, batch, True,
-                                     self.lane(batch))
+            self.races.access_buffer(
+                target, self.spaces[target], positions, batch, True, self.lane(batch)
+            )
         self.views[target][np.broadcast_to(positions, (batch.count,))] = value
 
-    def _write_scratch(self, target: Scratch, positions: Array, value: Array,
-                       batch: Batch) -> None:
+    def _write_scratch(self, target: Scratch, positions: Array, value: Array, batch: Batch) -> None:
         rows = self.scratch_rows(target, batch)
         columns = positions.reshape(-1, 1)
         self.values[target][rows, columns] = value.reshape(-1, 1)

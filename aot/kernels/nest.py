@@ -55,8 +55,9 @@ class Output:
         return expr.substitute(self.address, values), expr.substitute(self.value, values)
 
 
-def collapse(axes: Sequence[Axis], address: Expr, values: Iterable[Expr]) -> tuple[
-        tuple[Axis, ...], dict[Var, Expr]]:
+def collapse(
+    axes: Sequence[Axis], address: Expr, values: Iterable[Expr]
+) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
     """Merges neighbouring axes that every access walks as one.
 
     Axes (i, j) become one of extent `Ei * Ej` where each address is linear in both with
@@ -81,7 +82,8 @@ def collapse(axes: Sequence[Axis], address: Expr, values: Iterable[Expr]) -> tup
                 break
         if fits:
             left[position : position + 2] = [
-                Axis(inner.var, dims.multiply(outer.extent, inner.extent))]
+                Axis(inner.var, dims.multiply(outer.extent, inner.extent))
+            ]
             gone[outer.var] = expr.index(0)
         position -= 1
     return tuple(left), gone
@@ -123,8 +125,14 @@ def _value_vars(e: Expr) -> set[Var]:
     return found
 
 
-_IDENTITY = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "and": True,
-             "or": False}
+_IDENTITY = {
+    "sum": 0,
+    "prod": 1,
+    "max": float("-inf"),
+    "min": float("inf"),
+    "and": True,
+    "or": False,
+}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
@@ -164,8 +172,9 @@ class Nest:
         kind = LoopKind.LANE if self.is_gpu else LoopKind.VECTOR
         return For(var, extent, kind, tuple(body(var)))
 
-    def serial(self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]],
-               name: str = "i") -> list[Stmt]:
+    def serial(
+        self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "i"
+    ) -> list[Stmt]:
         """A loop in order; none for extent 0, no loop for extent 1."""
         if extent == 0:
             return []
@@ -174,8 +183,9 @@ class Nest:
         var = self.builder.var(name)
         return [For(var, extent, LoopKind.SERIAL, tuple(body(var)))]
 
-    def unrolled(self, extent: int, body: Callable[[Expr], Sequence[Stmt]],
-                 name: str = "u") -> list[Stmt]:
+    def unrolled(
+        self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "u"
+    ) -> list[Stmt]:
         """A loop whose variable becomes a constant."""
         if extent == 1:
             return list(body(expr.index(0)))
@@ -190,8 +200,14 @@ class Nest:
         into.append(Let(var, value))
         return var
 
-    def grid(self, axes: Sequence[Axis], body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
-             work: Dim, *, first: int = 0) -> tuple[Stmt, ...]:
+    def grid(
+        self,
+        axes: Sequence[Axis],
+        body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
+        work: Dim,
+        *,
+        first: int = 0,
+    ) -> tuple[Stmt, ...]:
         """Loops over `axes` (outermost first) around `body`, which does about `work` elements.
 
         On a CPU the innermost axes stay inside a workgroup until it has GRAIN elements; the rest
@@ -213,8 +229,9 @@ class Nest:
         total = dims.product([a.extent for a in outside])
         return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
 
-    def decode(self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr],
-               into: list[Stmt]) -> None:
+    def decode(
+        self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr], into: list[Stmt]
+    ) -> None:
         """Takes a flat number apart into indices of `axes`, the last one running fastest."""
         rest = whole
         for position in range(len(axes) - 1, -1, -1):
@@ -226,30 +243,39 @@ class Nest:
             values[axis.var] = self.let(expr.binary("floormod", rest, size), into, axis.var.name)
             rest = self.let(expr.binary("floordiv", rest, size), into, "q")
 
-    def _inside(self, axes: Sequence[Axis], values: dict[Var, Expr],
-                body: Callable[[dict[Var, Expr]], Sequence[Stmt]]) -> list[Stmt]:
+    def _inside(
+        self,
+        axes: Sequence[Axis],
+        values: dict[Var, Expr],
+        body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
+    ) -> list[Stmt]:
         if not axes:
             return list(body(values))
         axis, rest = axes[0], axes[1:]
         return self.serial(
-            axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body),
-            axis.var.name)
+            axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body), axis.var.name
+        )
 
-    def reduce_serial(self, reduce: Reduce, width: int, body: Expr, values: dict[Var, Expr],
-                      lane_var: Var) -> tuple[list[Stmt], Scratch]:
+    def reduce_serial(
+        self, reduce: Reduce, width: int, body: Expr, values: dict[Var, Expr], lane_var: Var
+    ) -> tuple[list[Stmt], Scratch]:
         """A reduction per lane: `width` accumulators, loops in order.
 
         `body` may use `lane_var` for the lane; `values` replaces result indices.
         """
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        stmts: list[Stmt] = [self._lanes(width, lambda lane: [
-            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+        stmts: list[Stmt] = [
+            self._lanes(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
 
         def step(indices: dict[Var, Expr]) -> list[Stmt]:
             def one(lane: Expr) -> list[Stmt]:
                 term = expr.substitute(body, {**values, **indices, lane_var: lane})
                 old = Load(acc, (lane,), reduce.dtype)
                 return [Store(acc, (lane,), combine(reduce.op, old, term))]
+
             return [self._lanes(width, one)]
 
         axes = [Axis(v, n) for v, n in reduce.axes]
@@ -263,8 +289,9 @@ class Nest:
             return stmt
         return self.spread(width, body)
 
-    def reduce_lanes(self, reduce: Reduce, body: Expr, values: dict[Var, Expr]) -> tuple[
-            list[Stmt], Expr]:
+    def reduce_lanes(
+        self, reduce: Reduce, body: Expr, values: dict[Var, Expr]
+    ) -> tuple[list[Stmt], Expr]:
         """A reduction to one value, its innermost axis spread over the lanes."""
         axes = [Axis(v, n) for v, n in reduce.axes]
         zero = expr.index(0)
@@ -278,77 +305,131 @@ class Nest:
             while width > 1 and width > inner.extent:
                 width //= 2
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        stmts: list[Stmt] = [self._lanes(width, lambda lane: [
-            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+        stmts: list[Stmt] = [
+            self._lanes(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
 
         def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
             term = expr.substitute(body, {**values, **indices})
-            return [Store(acc, (lane,), combine(
-                reduce.op, Load(acc, (lane,), reduce.dtype), term))]
+            return [Store(acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term))]
 
         def rows(outer: dict[Var, Expr]) -> list[Stmt]:
             full = dims.floor_divide(inner.extent, width)
-            out = self.serial(full, lambda o: [self._lanes(width, lambda lane: accumulate(
-                lane, {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)}))],
-                "o")
+            out = self.serial(
+                full,
+                lambda o: [
+                    self._lanes(
+                        width,
+                        lambda lane: accumulate(
+                            lane,
+                            {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)},
+                        ),
+                    )
+                ],
+                "o",
+            )
             tail = dims.modulo(inner.extent, width)
             start = expr.index(dims.multiply(full, width))
-            out += self.serial(tail, lambda t: accumulate(
-                zero, {**outer, inner.var: expr.add(start, t)}), "t")
+            out += self.serial(
+                tail, lambda t: accumulate(zero, {**outer, inner.var: expr.add(start, t)}), "t"
+            )
             return out
 
         stmts += self._inside(axes[:-1], {}, rows)
         half = width // 2
         while half >= 1:
             offset = expr.index(half)
-            stmts.append(self._lanes(half, lambda lane, offset=offset: [  # type: ignore[misc]
-                Store(acc, (lane,), combine(
-                    reduce.op, Load(acc, (lane,), reduce.dtype),
-                    Load(acc, (expr.add(lane, offset),), reduce.dtype)))]))
+            stmts.append(
+                self._lanes(
+                    half,
+                    lambda lane, offset=offset: [  # type: ignore[misc]
+                        Store(
+                            acc,
+                            (lane,),
+                            combine(
+                                reduce.op,
+                                Load(acc, (lane,), reduce.dtype),
+                                Load(acc, (expr.add(lane, offset),), reduce.dtype),
+                            ),
+                        )
+                    ],
+                )
+            )
             half //= 2
         return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
 
-    def _collapse_reduction(self, axes: list[Axis], body: Expr) -> tuple[
-            list[Axis], dict[Var, Expr]]:
+    def _collapse_reduction(
+        self, axes: list[Axis], body: Expr
+    ) -> tuple[list[Axis], dict[Var, Expr]]:
         kept = [a for a in axes if a.extent != 1] or axes[-1:]
         gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
         merged, more = collapse(kept, expr.index(0), [body])
         # an address without any of the variables agrees with every merge
         return list(merged), {**gone, **more}
 
-    def _reduce_workgroup(self, reduce: Reduce, body: Expr, values: dict[Var, Expr],
-                          axes: list[Axis]) -> tuple[list[Stmt], Expr]:
+    def _reduce_workgroup(
+        self, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
+    ) -> tuple[list[Stmt], Expr]:
         """Lanes stride over the innermost axis, then a tree over shared memory."""
         inner, width = axes[-1], self.lanes
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
         shared = self.builder.scratch("shared", reduce.dtype, (width,), Space.WORKGROUP)
-        stmts: list[Stmt] = [self.spread(width, lambda lane: [
-            Store(acc, (lane,), identity(reduce.op, reduce.dtype))])]
+        stmts: list[Stmt] = [
+            self.spread(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
 
         def rows(outer: dict[Var, Expr]) -> list[Stmt]:
             def one(o: Expr, lane: Expr) -> list[Stmt]:
                 at = expr.add(expr.mul(o, expr.index(width)), lane)
                 term = expr.substitute(body, {**values, **outer, inner.var: at})
-                update = Store(acc, (lane,), combine(
-                    reduce.op, Load(acc, (lane,), reduce.dtype), term))
+                update = Store(
+                    acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+                )
                 if dims.modulo(inner.extent, width) == 0:
                     return [update]
                 return [If(expr.binary("lt", at, expr.index(inner.extent)), (update,))]
 
-            return self.serial(dims.ceil_divide(inner.extent, width), lambda o: [
-                self.spread(width, lambda lane: one(o, lane))], "o")
+            return self.serial(
+                dims.ceil_divide(inner.extent, width),
+                lambda o: [self.spread(width, lambda lane: one(o, lane))],
+                "o",
+            )
 
         stmts += self._inside(axes[:-1], {}, rows)
-        stmts.append(self.spread(width, lambda lane: [
-            Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]))
+        stmts.append(
+            self.spread(
+                width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]
+            )
+        )
         stmts.append(Barrier())
         half = width // 2
         while half >= 1:
             offset = expr.index(half)
-            stmts.append(self.spread(width, lambda lane, offset=offset: [  # type: ignore[misc]
-                If(expr.binary("lt", lane, offset), (Store(shared, (lane,), combine(
-                    reduce.op, Load(shared, (lane,), reduce.dtype),
-                    Load(shared, (expr.add(lane, offset),), reduce.dtype))),))]))
+            stmts.append(
+                self.spread(
+                    width,
+                    lambda lane, offset=offset: [  # type: ignore[misc]
+                        If(
+                            expr.binary("lt", lane, offset),
+                            (
+                                Store(
+                                    shared,
+                                    (lane,),
+                                    combine(
+                                        reduce.op,
+                                        Load(shared, (lane,), reduce.dtype),
+                                        Load(shared, (expr.add(lane, offset),), reduce.dtype),
+                                    ),
+                                ),
+                            ),
+                        )
+                    ],
+                )
+            )
             stmts.append(Barrier())
             half //= 2
         return stmts, self.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")

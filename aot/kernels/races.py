@@ -27,9 +27,17 @@ class _Events:
     def add(self, owner: Array, address: Array, who: Array, when: int, is_write: bool) -> None:
         owner, address, who = np.broadcast_arrays(owner, address, who)
         shape = address.shape
-        self.rows.append(np.stack([
-            owner.reshape(-1), address.reshape(-1), who.reshape(-1),
-            np.full(shape, when).reshape(-1), np.full(shape, int(is_write)).reshape(-1)]))
+        self.rows.append(
+            np.stack(
+                [
+                    owner.reshape(-1),
+                    address.reshape(-1),
+                    who.reshape(-1),
+                    np.full(shape, when).reshape(-1),
+                    np.full(shape, int(is_write)).reshape(-1),
+                ]
+            )
+        )
 
     def sorted(self) -> tuple[Array, Array]:
         """Events by (owner, address, who, when), and where each (owner, address) begins."""
@@ -55,14 +63,20 @@ class LoopLog:
         self.inner = inner
         self.iterations = inner.values[var]
 
-    def record(self, space: object, name: str, addresses: Array, batch: Batch, when: int,
-               is_write: bool) -> None:
+    def record(
+        self, space: object, name: str, addresses: Array, batch: Batch, when: int, is_write: bool
+    ) -> None:
         assert self.inner is not None and self.inner.gather is not None
         assert self.iterations is not None
         elements = batch.elements_of(self.inner)
         log = self.events.setdefault(space, _Events(name))
-        log.add(self.inner.gather[elements].reshape(-1, 1), addresses,
-                self.iterations[elements].reshape(-1, 1), when, is_write)
+        log.add(
+            self.inner.gather[elements].reshape(-1, 1),
+            addresses,
+            self.iterations[elements].reshape(-1, 1),
+            when,
+            is_write,
+        )
 
     def stored_by_several(self) -> list[tuple[Scratch, Array]]:
         """Scratch elements that more than one iteration stored."""
@@ -102,7 +116,8 @@ class RaceChecker:
             if clash is not None:
                 raise self.fail(
                     f"iterations {clash[0]} and {clash[1]} of {log.loop.kind.value} loop "
-                    f"{log.loop.var.name} are not independent: both touch {events.name}")
+                    f"{log.loop.var.name} are not independent: both touch {events.name}"
+                )
 
     def enter_workgroups(self, workgroups: Batch) -> None:
         self.lanes = {}
@@ -111,8 +126,10 @@ class RaceChecker:
         for events in self.lanes.values():
             clash = _clash(events)
             if clash is not None:
-                raise self.fail(f"lanes {clash[0]} and {clash[1]} of a workgroup race: both touch "
-                                f"{events.name} with no barrier between (-1: all lanes)")
+                raise self.fail(
+                    f"lanes {clash[0]} and {clash[1]} of a workgroup race: both touch "
+                    f"{events.name} with no barrier between (-1: all lanes)"
+                )
 
     def barrier(self) -> None:
         self.epoch += 1
@@ -120,36 +137,53 @@ class RaceChecker:
     def finish(self) -> None:
         assert not self.loops
 
-    def access_buffer(self, buffer: Buffer, space: object, positions: Array, batch: Batch,
-                      is_write: bool, lane: Array | None) -> None:
+    def access_buffer(
+        self,
+        buffer: Buffer,
+        space: object,
+        positions: Array,
+        batch: Batch,
+        is_write: bool,
+        lane: Array | None,
+    ) -> None:
         """An access of element `positions` (counted in the buffer's dtype) of its class."""
         per_element = buffer.dtype.bytes // self.unit
-        addresses = (np.broadcast_to(positions, (batch.count,)).reshape(-1, 1) * per_element
-                     + np.arange(per_element))
+        addresses = np.broadcast_to(positions, (batch.count,)).reshape(
+            -1, 1
+        ) * per_element + np.arange(per_element)
         self._record_loops(space, buffer.name, addresses, batch, is_write)
         if self.has_lanes:
             # No barrier orders buffers between lanes, so all of a workgroup's run is one epoch.
             self._record_lanes(space, buffer.name, addresses, batch, is_write, lane, 0)
 
-    def access_scratch(self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool,
-                       lane: Array | None) -> None:
+    def access_scratch(
+        self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool, lane: Array | None
+    ) -> None:
         """An access of the elements `addresses`, numbered over all rows of the scratch."""
         addresses = np.broadcast_to(addresses, (batch.count, 1))
         self._record_loops(scratch, scratch.name, addresses, batch, is_write)
         if self.has_lanes and scratch.space is Space.WORKGROUP:
-            self._record_lanes(scratch, scratch.name, addresses, batch, is_write, lane,
-                               self.epoch)
+            self._record_lanes(scratch, scratch.name, addresses, batch, is_write, lane, self.epoch)
 
-    def _record_loops(self, space: object, name: str, addresses: Array, batch: Batch,
-                      is_write: bool) -> None:
+    def _record_loops(
+        self, space: object, name: str, addresses: Array, batch: Batch, is_write: bool
+    ) -> None:
         self.clock += 1
         for log in self.loops:
             # A workgroup has scratch of its own.
             if log.loop.kind is not LoopKind.WORKGROUP or not isinstance(space, Scratch):
                 log.record(space, name, addresses, batch, self.clock, is_write)
 
-    def _record_lanes(self, space: object, name: str, addresses: Array, batch: Batch,
-                      is_write: bool, lane: Array | None, epoch: int) -> None:
+    def _record_lanes(
+        self,
+        space: object,
+        name: str,
+        addresses: Array,
+        batch: Batch,
+        is_write: bool,
+        lane: Array | None,
+        epoch: int,
+    ) -> None:
         group = batch.lookup(GROUP_VAR)
         assert group is not None
         owner = group.reshape(-1, 1)

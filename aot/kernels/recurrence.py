@@ -35,8 +35,13 @@ from aot.ops.recurrent import (
 PANELS_AT_ONCE = 4
 
 
-def schedule_recurrence(nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
-                        results: Sequence[Buffer | None], panel: int) -> tuple[Stmt, ...]:
+def schedule_recurrence(
+    nest: Nest,
+    op: Op,
+    buffers: Mapping[Value, Buffer],
+    results: Sequence[Buffer | None],
+    panel: int,
+) -> tuple[Stmt, ...]:
     """Operands as the op's record has them; results y [T, D, B, H] and the last states [D, B, H],
     each where asked for.
     """
@@ -68,8 +73,14 @@ class _At:
 
 
 class _Layer:
-    def __init__(self, nest: Nest, op: Op, buffers: Mapping[Value, Buffer],
-                 results: Sequence[Buffer | None], panel: int) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        op: Op,
+        buffers: Mapping[Value, Buffer],
+        results: Sequence[Buffer | None],
+        panel: int,
+    ) -> None:
         self.nest, self.op, self.buffers, self.results = nest, op, buffers, results
         self.panel = panel
         self.operands = [*op.operands, *[None] * (8 - len(op.operands))]
@@ -90,8 +101,9 @@ class _Layer:
         self.sums = self._scratch("gates", self.panels * panel)
         self.around = self._scratch("around", self.panels * panel) if self.cell.is_split else None
         self.late = self._scratch("late", hidden) if self.cell.late_state else None
-        self.late_sums = (self._scratch("late_gates", self.panels * panel)
-                          if self.cell.late_state else None)
+        self.late_sums = (
+            self._scratch("late_gates", self.panels * panel) if self.cell.late_state else None
+        )
 
     def _operand(self, number: int) -> Value:
         value = self.operands[number]
@@ -135,11 +147,19 @@ class _Layer:
             while width > hidden:
                 width //= 2
             full = hidden // width
-            stmts = nest.serial(full, lambda o: [nest.spread(width, lambda lane: body(
-                expr.add(expr.mul(o, expr.index(width)), lane)))], "o")
+            stmts = nest.serial(
+                full,
+                lambda o: [
+                    nest.spread(
+                        width, lambda lane: body(expr.add(expr.mul(o, expr.index(width)), lane))
+                    )
+                ],
+                "o",
+            )
             done = expr.index(full * width)
-            return stmts + nest.serial(hidden - full * width,
-                                       lambda i: body(expr.add(done, i)), "i")
+            return stmts + nest.serial(
+                hidden - full * width, lambda i: body(expr.add(done, i)), "i"
+            )
 
         def guarded(o: Expr, lane: Expr) -> Sequence[Stmt]:
             at = expr.add(expr.mul(o, expr.index(width)), lane)
@@ -147,16 +167,23 @@ class _Layer:
                 return body(at)
             return [If(expr.binary("lt", at, expr.index(hidden)), tuple(body(at)))]
 
-        return nest.serial(-(-hidden // width), lambda o: [
-            nest.spread(width, lambda lane: guarded(o, lane))], "o")
+        return nest.serial(
+            -(-hidden // width), lambda o: [nest.spread(width, lambda lane: guarded(o, lane))], "o"
+        )
 
     def _start(self, d: Expr, b: Expr) -> list[Stmt]:
         initial = [self.operands[n] for n in (INITIAL_H, INITIAL_C)]
 
         def one(j: Expr) -> list[Stmt]:
-            return [Store(scratch, (j,), self._number(0) if value is None
-                          else self._load(value, (d, b, j)))
-                    for scratch, value in zip(self.states, initial, strict=False)]
+            return [
+                Store(
+                    scratch,
+                    (j,),
+                    self._number(0) if value is None else self._load(value, (d, b, j)),
+                )
+                for scratch, value in zip(self.states, initial, strict=False)
+            ]
+
         return self._over_hidden(one)
 
     # time
@@ -166,19 +193,23 @@ class _Layer:
         value = self.operands[LENGTHS]
         if value is None:
             return None
-        given = expr.cast(Load(self.buffers[value], (flat_index(value.type, (b,)),),
-                               value.type.dtype), expr.index(0).dtype)
+        given = expr.cast(
+            Load(self.buffers[value], (flat_index(value.type, (b,)),), value.type.dtype),
+            expr.index(0).dtype,
+        )
         steps = expr.index(self.x.type.dims[0])
         low = expr.binary("max", given, expr.index(0))
         return self.nest.let(expr.binary("min", low, steps), into, "length")
 
-    def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr,
-               into: list[Stmt]) -> _At:
+    def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr, into: list[Stmt]) -> _At:
         """Which step of the input is the t-th of direction d."""
         direction = self.op.attrs["direction"]
         count = expr.index(self.x.type.dims[0]) if length is None else length
-        is_there = None if length is None else self.nest.let(
-            expr.binary("lt", t, length), into, "is_there")
+        is_there = (
+            None
+            if length is None
+            else self.nest.let(expr.binary("lt", t, length), into, "is_there")
+        )
         # counted from the sequence's end; behind it, steps stay where they are
         backward = expr.sub(expr.sub(count, expr.index(1)), t)
         if is_there is not None:
@@ -267,8 +298,14 @@ class _Layer:
         loaded = Load(self.buffers[value], (address,), self.dtype, guard, other)
         return expr.cast(loaded, self.wide)
 
-    def _sums(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int],
-              panels: tuple[int, int], d: Expr) -> list[Stmt]:
+    def _sums(
+        self,
+        target: Scratch,
+        terms: Sequence[_Term],
+        offsets: Sequence[int],
+        panels: tuple[int, int],
+        d: Expr,
+    ) -> list[Stmt]:
         """Biases and terms of the gates in panels [first, last) into `target`."""
         if self.nest.is_gpu:
             return self._sums_gpu(target, terms, offsets, panels, d)
@@ -281,8 +318,16 @@ class _Layer:
             stmts += self._groups(target, terms, offsets, d, first + full * group, 1, rest)
         return stmts
 
-    def _groups(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int], d: Expr,
-                first: int, count: int, group: int) -> list[Stmt]:
+    def _groups(
+        self,
+        target: Scratch,
+        terms: Sequence[_Term],
+        offsets: Sequence[int],
+        d: Expr,
+        first: int,
+        count: int,
+        group: int,
+    ) -> list[Stmt]:
         """`count` times `group` panels, whose accumulators stay in registers."""
         nest, size = self.nest, expr.index(self.panel)
         acc = nest.builder.scratch("acc", self.wide, (group, self.panel))
@@ -291,26 +336,53 @@ class _Layer:
             start = expr.add(expr.mul(g, expr.index(group)), expr.index(first))
 
             def lanes(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-                return nest.unrolled(group, lambda u: [nest.spread(
-                    self.panel, lambda lane: [body(u, expr.add(start, u), lane)])])
+                return nest.unrolled(
+                    group,
+                    lambda u: [
+                        nest.spread(self.panel, lambda lane: [body(u, expr.add(start, u), lane)])
+                    ],
+                )
 
             def add(term: _Term, k: Expr) -> list[Stmt]:
                 scalar = term.scalar(k)
-                return lanes(lambda u, panel, lane: Store(acc, (u, lane), Fma(
-                    scalar, self._weight(term.weight, d, panel, lane, k),
-                    Load(acc, (u, lane), self.wide), self.wide)))
+                return lanes(
+                    lambda u, panel, lane: Store(
+                        acc,
+                        (u, lane),
+                        Fma(
+                            scalar,
+                            self._weight(term.weight, d, panel, lane, k),
+                            Load(acc, (u, lane), self.wide),
+                            self.wide,
+                        ),
+                    )
+                )
 
-            stmts = lanes(lambda u, panel, lane: Store(acc, (u, lane), self._bias(
-                d, expr.add(expr.mul(panel, size), lane), offsets)))
+            stmts = lanes(
+                lambda u, panel, lane: Store(
+                    acc, (u, lane), self._bias(d, expr.add(expr.mul(panel, size), lane), offsets)
+                )
+            )
             for term in terms:
                 stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
-            return stmts + lanes(lambda u, panel, lane: Store(
-                target, (expr.add(expr.mul(panel, size), lane),), Load(acc, (u, lane), self.wide)))
+            return stmts + lanes(
+                lambda u, panel, lane: Store(
+                    target,
+                    (expr.add(expr.mul(panel, size), lane),),
+                    Load(acc, (u, lane), self.wide),
+                )
+            )
 
         return nest.serial(count, one, "g")
 
-    def _sums_gpu(self, target: Scratch, terms: Sequence[_Term], offsets: Sequence[int],
-                  panels: tuple[int, int], d: Expr) -> list[Stmt]:
+    def _sums_gpu(
+        self,
+        target: Scratch,
+        terms: Sequence[_Term],
+        offsets: Sequence[int],
+        panels: tuple[int, int],
+        d: Expr,
+    ) -> list[Stmt]:
         """One gate an invocation."""
         nest, size = self.nest, expr.index(self.panel)
         start, end = (n * self.panel for n in panels)
@@ -322,9 +394,18 @@ class _Layer:
             inner = expr.binary("floormod", gate, size)
 
             def add(term: _Term, k: Expr) -> list[Stmt]:
-                return [Store(acc, (lane,), Fma(
-                    term.scalar(k), self._weight(term.weight, d, panel, inner, k),
-                    Load(acc, (lane,), self.wide), self.wide))]
+                return [
+                    Store(
+                        acc,
+                        (lane,),
+                        Fma(
+                            term.scalar(k),
+                            self._weight(term.weight, d, panel, inner, k),
+                            Load(acc, (lane,), self.wide),
+                            self.wide,
+                        ),
+                    )
+                ]
 
             stmts: list[Stmt] = [Store(acc, (lane,), self._bias(d, gate, offsets))]
             for term in terms:
@@ -334,13 +415,17 @@ class _Layer:
                 return stmts
             return [If(expr.binary("lt", gate, expr.index(end)), tuple(stmts))]
 
-        return nest.serial(-(-(end - start) // nest.lanes), lambda o: [
-            nest.spread(nest.lanes, lambda lane: one(o, lane))], "o")
+        return nest.serial(
+            -(-(end - start) // nest.lanes),
+            lambda o: [nest.spread(nest.lanes, lambda lane: one(o, lane))],
+            "o",
+        )
 
     # one unit
 
     def _terms(self, j: Expr, at: _At, into: list[Stmt], *, is_late: bool) -> Unit:
         """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there."""
+
         def place(gate: int) -> Expr:
             return expr.add(j, expr.index(gate * self.hidden))
 
@@ -352,8 +437,9 @@ class _Layer:
 
         def activate(number: int, x: Expr) -> Expr:
             if self.clip and number not in self.cell.unclipped:
-                x = expr.binary("min", expr.binary("max", x, self._number(-self.clip)),
-                                self._number(self.clip))
+                x = expr.binary(
+                    "min", expr.binary("max", x, self._number(-self.clip)), self._number(self.clip)
+                )
             return self.activations[number].build(x)
 
         def peephole(gate: int) -> Expr | None:
@@ -367,9 +453,15 @@ class _Layer:
         return Unit(
             [Load(state, (j,), self.wide) for state in self.states],
             lambda gate: Load(self.sums, (place(gate),), self.wide),
-            (lambda gate: zero) if self.around is None else around, peephole, activate,
-            lambda value: self.nest.let(value, into, "v"), add, expr.sub, expr.mul,
-            self._number(1))
+            (lambda gate: zero) if self.around is None else around,
+            peephole,
+            activate,
+            lambda value: self.nest.let(value, into, "v"),
+            add,
+            expr.sub,
+            expr.mul,
+            self._number(1),
+        )
 
     def _unit(self, j: Expr, at: _At) -> list[Stmt]:
         stmts: list[Stmt] = []
@@ -379,10 +471,13 @@ class _Layer:
         if at.is_there is not None:
             # behind a sequence's end y is 0, and the states stay
             y = expr.select(at.is_there, y, self._number(0))
-            fresh = [self.nest.let(expr.select(at.is_there, new, old), stmts, "s")
-                     for new, old in zip(fresh, unit.before, strict=True)]
-        stmts += [Store(state, (j,), value)
-                  for state, value in zip(self.states, fresh, strict=True)]
+            fresh = [
+                self.nest.let(expr.select(at.is_there, new, old), stmts, "s")
+                for new, old in zip(fresh, unit.before, strict=True)
+            ]
+        stmts += [
+            Store(state, (j,), value) for state, value in zip(self.states, fresh, strict=True)
+        ]
         if self.results[0] is not None:
             stmts.append(self._store(0, (at.t, at.d, at.b, j), y))
         return stmts
@@ -397,5 +492,6 @@ class _Layer:
         wanted = [(n, s) for n, s in enumerate(self.states, 1) if self.results[n] is not None]
         if not wanted:
             return []
-        return self._over_hidden(lambda j: [
-            self._store(n, (d, b, j), Load(s, (j,), self.wide)) for n, s in wanted])
+        return self._over_hidden(
+            lambda j: [self._store(n, (d, b, j), Load(s, (j,), self.wide)) for n, s in wanted]
+        )

@@ -30,8 +30,9 @@ def _position(lines: Lines, at: Sequence[Expr], extent: Dim, into: list[Stmt]) -
     """A position, counted from the front; one outside names no element."""
     found = let(lines, expr.cast(lines.load(1, at), DType.INDEX), into, "p")
     wrapped = expr.add(found, expr.index(extent))
-    return let(lines, expr.select(expr.binary("lt", found, expr.index(0)), wrapped, found), into,
-               "p")
+    return let(
+        lines, expr.select(expr.binary("lt", found, expr.index(0)), wrapped, found), into, "p"
+    )
 
 
 def _update(lines: Lines, where: Sequence[Expr], update: Expr) -> Stmt:
@@ -54,14 +55,20 @@ def _along_axis(lines: Lines) -> tuple[Stmt, ...]:
         def apply(k: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             position = _position(lines, place(k), data.dims[axis], stmts)
-            return stmts + when(inside(position, data.dims[axis]), [
-                _update(lines, place(position), lines.load(2, place(k)))])
+            return stmts + when(
+                inside(position, data.dims[axis]),
+                [_update(lines, place(position), lines.load(2, place(k)))],
+            )
 
         # lines beyond the positions' dims are copied only
-        reached = [expr.binary("lt", i, expr.index(chosen.dims[d]))
-                   for i, d in zip(at, others, strict=True) if chosen.dims[d] != data.dims[d]]
-        copy = lines.nest.serial(data.dims[axis], lambda i: [
-            lines.store(0, place(i), lines.load(0, place(i)))], "i")
+        reached = [
+            expr.binary("lt", i, expr.index(chosen.dims[d]))
+            for i, d in zip(at, others, strict=True)
+            if chosen.dims[d] != data.dims[d]
+        ]
+        copy = lines.nest.serial(
+            data.dims[axis], lambda i: [lines.store(0, place(i), lines.load(0, place(i)))], "i"
+        )
         return copy + when(reached, lines.nest.serial(chosen.dims[axis], apply, "k"))
 
     return lines.each([data.dims[d] for d in others], line)
@@ -80,11 +87,13 @@ def _by_rows(lines: Lines) -> tuple[Stmt, ...]:
             for number, extent in enumerate(data.dims[:depth]):
                 where.append(_position(lines, [*k, expr.index(number)], extent, stmts))
                 conditions += inside(where[-1], extent)
-            return stmts + when(conditions, [
-                _update(lines, [*where, *at], lines.load(2, [*k, *at]))])
+            return stmts + when(
+                conditions, [_update(lines, [*where, *at], lines.load(2, [*k, *at]))]
+            )
 
-        copy = lines.serial(data.dims[:depth], lambda i: [
-            lines.store(0, [*i, *at], lines.load(0, [*i, *at]))], "i")
+        copy = lines.serial(
+            data.dims[:depth], lambda i: [lines.store(0, [*i, *at], lines.load(0, [*i, *at]))], "i"
+        )
         return copy + lines.serial(chosen.dims[:-1], apply)
 
     return lines.each(data.dims[depth:], line)

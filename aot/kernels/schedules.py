@@ -60,19 +60,32 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tu
 
     def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
         """`count` elements from `start`: vectors, then what is left one by one."""
+
         def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
             return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
 
         full = dims.floor_divide(count, width)
-        out = nest.serial(full, lambda o: [nest.spread(width, lambda lane: element(
-            expr.add(expr.mul(o, expr.index(width)), lane), width, lane))], "o")
+        out = nest.serial(
+            full,
+            lambda o: [
+                nest.spread(
+                    width,
+                    lambda lane: element(
+                        expr.add(expr.mul(o, expr.index(width)), lane), width, lane
+                    ),
+                )
+            ],
+            "o",
+        )
         done = expr.index(dims.multiply(full, width))
-        return out + nest.serial(dims.modulo(count, width), lambda t: element(
-            expr.add(done, t), 1, None), "t")
+        return out + nest.serial(
+            dims.modulo(count, width), lambda t: element(expr.add(done, t), 1, None), "t"
+        )
 
     if _is_one_piece(inner.extent, outer):
-        return nest.grid(outer, lambda values: row(values, expr.index(0), inner.extent),
-                         inner.extent)
+        return nest.grid(
+            outer, lambda values: row(values, expr.index(0), inner.extent), inner.extent
+        )
     piece = nest.builder.var("piece")
     start = expr.mul(piece, expr.index(GRAIN))
     end = expr.index(inner.extent)
@@ -96,8 +109,7 @@ def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
     return extent <= 2 * GRAIN if isinstance(extent, int) else bool(outer)
 
 
-def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[
-        Stmt, ...]:
+def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
     total = dims.product([a.extent for a in axes])
     group = nest.builder.var("g")
     size = expr.index(nest.lanes)
@@ -114,8 +126,15 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) ->
         first = inside[0]
         return [first, If(expr.binary("lt", whole, expr.index(total)), tuple(inside[1:]))]
 
-    return (For(group, dims.ceil_divide(total, nest.lanes), LoopKind.WORKGROUP,
-                (nest.spread(nest.lanes, one),), axis=0),)
+    return (
+        For(
+            group,
+            dims.ceil_divide(total, nest.lanes),
+            LoopKind.WORKGROUP,
+            (nest.spread(nest.lanes, one),),
+            axis=0,
+        ),
+    )
 
 
 def schedule_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:
@@ -163,15 +182,21 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
             stmts += loops
             done[reduce] = value
         value = expr.transform(output.value, done.get)
-        stmts.append(Store(output.buffer, (expr.substitute(output.address, values),),
-                           expr.substitute(value, values)))
+        stmts.append(
+            Store(
+                output.buffer,
+                (expr.substitute(output.address, values),),
+                expr.substitute(value, values),
+            )
+        )
         return stmts
 
     return lanes_over_output(nest, axes, body)
 
 
-def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Values,
-                 lane: Expr | None) -> tuple[list[Stmt], Expr]:
+def _reduce_here(
+    nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Values, lane: Expr | None
+) -> tuple[list[Stmt], Expr]:
     """A reduction inside a lane: one accumulator per lane, serial loops."""
     width = nest.lanes
     slot = expr.index(0) if lane is None else lane
@@ -183,8 +208,7 @@ def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Val
     def loops(axes: Sequence[tuple[Var, Dim]], indices: Values) -> list[Stmt]:
         if not axes:
             term = expr.substitute(body, {**values, **indices})
-            return [Store(acc, (slot,), combine(
-                reduce.op, Load(acc, (slot,), reduce.dtype), term))]
+            return [Store(acc, (slot,), combine(reduce.op, Load(acc, (slot,), reduce.dtype), term))]
         (var, extent), rest = axes[0], axes[1:]
         return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}), var.name)
 
@@ -192,8 +216,9 @@ def _reduce_here(nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Val
     return stmts, Load(acc, (slot,), reduce.dtype)
 
 
-def _lanes_over_reduction(nest: Nest, output: Output, reduces: list[Reduce],
-                          is_row: bool) -> tuple[Stmt, ...]:
+def _lanes_over_reduction(
+    nest: Nest, output: Output, reduces: list[Reduce], is_row: bool
+) -> tuple[Stmt, ...]:
     """Lanes along the reduced dim; with `is_row` the innermost result dim is a loop after it."""
     outer = output.axes[:-1] if is_row else output.axes
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
@@ -210,24 +235,34 @@ def _lanes_over_reduction(nest: Nest, output: Output, reduces: list[Reduce],
 
         def store(more: Values) -> list[Stmt]:
             both = {**values, **more}
-            return [Store(output.buffer, (expr.substitute(output.address, both),),
-                          expr.substitute(value, both))]
+            return [
+                Store(
+                    output.buffer,
+                    (expr.substitute(output.address, both),),
+                    expr.substitute(value, both),
+                )
+            ]
 
         if is_row:
             return stmts + _row_of_stores(nest, output.axes[-1], store)
         if nest.is_gpu:
-            return [*stmts, nest.spread(nest.lanes, lambda lane: [
-                If(expr.binary("eq", lane, expr.index(0)), tuple(store({})))])]
+            return [
+                *stmts,
+                nest.spread(
+                    nest.lanes,
+                    lambda lane: [If(expr.binary("eq", lane, expr.index(0)), tuple(store({})))],
+                ),
+            ]
         return stmts + store({})
 
     return nest.grid(outer, row, work)
 
 
-def _row_of_stores(nest: Nest, axis: Axis,
-                   store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
+def _row_of_stores(nest: Nest, axis: Axis, store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
     """The elements of one row, spread over lanes."""
     width = nest.lanes
     if nest.is_gpu:
+
         def strided(o: Expr, lane: Expr) -> list[Stmt]:
             at = expr.add(expr.mul(o, expr.index(width)), lane)
             stmts = store({axis.var: at})
@@ -235,16 +270,27 @@ def _row_of_stores(nest: Nest, axis: Axis,
                 return list(stmts)
             return [If(expr.binary("lt", at, expr.index(axis.extent)), tuple(stmts))]
 
-        return nest.serial(dims.ceil_divide(axis.extent, width), lambda o: [
-            nest.spread(width, lambda lane: strided(o, lane))], "o")
+        return nest.serial(
+            dims.ceil_divide(axis.extent, width),
+            lambda o: [nest.spread(width, lambda lane: strided(o, lane))],
+            "o",
+        )
     if isinstance(axis.extent, int):
         while width > 1 and width > axis.extent:
             width //= 2
     full = dims.floor_divide(axis.extent, width)
     out: list[Stmt] = []
     if width > 1:
-        out += nest.serial(full, lambda o: [nest.spread(width, lambda lane: store(
-            {axis.var: expr.add(expr.mul(o, expr.index(width)), lane)}))], "o")
+        out += nest.serial(
+            full,
+            lambda o: [
+                nest.spread(
+                    width,
+                    lambda lane: store({axis.var: expr.add(expr.mul(o, expr.index(width)), lane)}),
+                )
+            ],
+            "o",
+        )
     else:
         full = 0
     start = expr.index(dims.multiply(full, width))

@@ -44,26 +44,38 @@ class _TopK:
         self.position_dtype = lines.op.results[POSITIONS].type.dtype
         self.wanted = [n for n in (VALUES, POSITIONS) if lines.results[n] is not None]
         builder = lines.nest.builder
-        self.held = {VALUES: builder.scratch("value", self.x.dtype, (1,)),
-                     POSITIONS: builder.scratch("position", self.position_dtype, (1,))}
+        self.held = {
+            VALUES: builder.scratch("value", self.x.dtype, (1,)),
+            POSITIONS: builder.scratch("position", self.position_dtype, (1,)),
+        }
         self.hole = builder.scratch("hole", DType.INDEX, (1,))
         self.levels = count.bit_length() if isinstance(count, int) else _MOST_LEVELS
 
     def build(self) -> tuple[Stmt, ...]:
-        return self.lines.each([n for d, n in enumerate(self.x.dims) if d != self.axis],
-                               lambda at, width, lane: self.line(at))
+        return self.lines.each(
+            [n for d, n in enumerate(self.x.dims) if d != self.axis],
+            lambda at, width, lane: self.line(at),
+        )
 
     def line(self, at: Sequence[Expr]) -> list[Stmt]:
         serial, k = self.lines.nest.serial, self.count
         half = dims.floor_divide(k, 2)
         return [
             *serial(k, lambda i: self.fill(at, i), "i"),
-            *serial(half, lambda j: self.settle(
-                at, expr.sub(expr.index(dims.add(half, -1)), j)), "j"),
-            *serial(self.at_least_0(dims.add(self.extent, dims.multiply(k, -1))),
-                    lambda i: self.offer(at, expr.add(i, expr.index(k))), "i"),
-            *serial(self.at_least_0(dims.add(k, -1)), lambda j: self.take_worst(
-                at, expr.sub(expr.index(dims.add(k, -1)), j)), "j")]
+            *serial(
+                half, lambda j: self.settle(at, expr.sub(expr.index(dims.add(half, -1)), j)), "j"
+            ),
+            *serial(
+                self.at_least_0(dims.add(self.extent, dims.multiply(k, -1))),
+                lambda i: self.offer(at, expr.add(i, expr.index(k))),
+                "i",
+            ),
+            *serial(
+                self.at_least_0(dims.add(k, -1)),
+                lambda j: self.take_worst(at, expr.sub(expr.index(dims.add(k, -1)), j)),
+                "j",
+            ),
+        ]
 
     def at_least_0(self, extent: Dim) -> Dim:
         return max(extent, 0) if isinstance(extent, int) else dims.maximum(0, extent)
@@ -85,8 +97,10 @@ class _TopK:
         stmts: list[Stmt] = []
         zero = expr.index(0)
         value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
-        held = [Store(self.held[VALUES], (zero,), value),
-                Store(self.held[POSITIONS], (zero,), expr.cast(i, self.position_dtype))]
+        held = [
+            Store(self.held[VALUES], (zero,), value),
+            Store(self.held[POSITIONS], (zero,), expr.cast(i, self.position_dtype)),
+        ]
         is_better = expr.binary(self.compare, value, self.value(at, zero))
         return [*stmts, If(is_better, (*held, *self.sink(at, zero, expr.index(self.count))))]
 
@@ -118,22 +132,26 @@ class _TopK:
         return [self.lines.store(n, self.place(at, p), stored[n]) for n in self.wanted]
 
     def move(self, at: Sequence[Expr], to: Expr, source: Expr) -> list[Stmt]:
-        return [self.lines.store(n, self.place(at, to),
-                                 self.lines.read_back(n, self.place(at, source)))
-                for n in self.wanted]
+        return [
+            self.lines.store(n, self.place(at, to), self.lines.read_back(n, self.place(at, source)))
+            for n in self.wanted
+        ]
 
     def hold(self, at: Sequence[Expr], p: Expr) -> list[Stmt]:
         zero = expr.index(0)
-        return [Store(self.held[VALUES], (zero,), self.value(at, p)),
-                Store(self.held[POSITIONS], (zero,), self.position(at, p))]
+        return [
+            Store(self.held[VALUES], (zero,), self.value(at, p)),
+            Store(self.held[POSITIONS], (zero,), self.position(at, p)),
+        ]
 
     def is_worse(self, value: Expr, position: Expr, other: Expr, than: Expr) -> Expr:
         """Whether an element comes after another in the result."""
         is_worse = expr.binary(self.compare, other, value)
         if POSITIONS not in self.wanted:
             return is_worse  # equal values can't be told apart
-        is_later = expr.binary("and", expr.binary("eq", value, other),
-                               expr.binary("gt", position, than))
+        is_later = expr.binary(
+            "and", expr.binary("eq", value, other), expr.binary("gt", position, than)
+        )
         return expr.binary("or", is_worse, is_later)
 
     def sink(self, at: Sequence[Expr], start: Expr, size: Expr) -> list[Stmt]:
@@ -148,17 +166,22 @@ class _TopK:
             right = expr.binary("min", expr.add(left, one), expr.sub(size, one))
             inner: list[Stmt] = []
             right = let(self.lines, right, inner, "right")
-            is_right = self.is_worse(self.value(at, right), self.position(at, right),
-                                     self.value(at, left), self.position(at, left))
+            is_right = self.is_worse(
+                self.value(at, right),
+                self.position(at, right),
+                self.value(at, left),
+                self.position(at, left),
+            )
             child = let(self.lines, expr.select(is_right, right, left), inner, "child")
             sinks = self.is_worse(self.value(at, child), self.position(at, child), value, position)
-            inner.append(If(sinks, (*self.move(at, hole, child),
-                                    Store(self.hole, (zero,), child))))
+            inner.append(If(sinks, (*self.move(at, hole, child), Store(self.hole, (zero,), child))))
             return [*stmts, If(expr.binary("lt", left, size), tuple(inner))]
 
-        return [Store(self.hole, (zero,), start),
-                *self.lines.nest.serial(self.levels, level, "level"),
-                *self.store(at, hole, value, position)]
+        return [
+            Store(self.hole, (zero,), start),
+            *self.lines.nest.serial(self.levels, level, "level"),
+            *self.store(at, hole, value, position),
+        ]
 
     def read(self, scratch: Scratch) -> Expr:
         return Load(scratch, (expr.index(0),), scratch.dtype)

@@ -43,9 +43,25 @@ from aot.kernels.ir import (
 )
 from aot.kernels.scalar import schedule
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%",
-          "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=",
-          "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "floormod": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
 _LONG = 72  # a subexpression whose text is longer gets a name, for the sake of line length
 
 
@@ -65,8 +81,10 @@ def to_text(kernel: Kernel) -> str:
 def _buffer(b: Buffer) -> str:
     shape, strides = ", ".join(map(str, b.shape)), ", ".join(map(str, b.strides))
     written = " written" if b.is_written else ""
-    return (f"buffer {b.name}: {b.dtype}[{shape}] strides [{strides}] "
-            f"in {b.binding.name.lower()} at {b.offset.name}{written}")
+    return (
+        f"buffer {b.name}: {b.dtype}[{shape}] strides [{strides}] "
+        f"in {b.binding.name.lower()} at {b.offset.name}{written}"
+    )
 
 
 def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
@@ -178,8 +196,11 @@ def _node(node: Expr, args: list[str]) -> str:
         case Load():
             rank = len(node.indices)
             text = _access(node.source, [_bare(a) for a in args[:rank]])
-            return text if node.guard is None else (
-                f"({text} where {args[rank]} else {args[rank + 1]})")
+            return (
+                text
+                if node.guard is None
+                else (f"({text} where {args[rank]} else {args[rank + 1]})")
+            )
         case Unary():
             return f"{node.op}({_bare(args[0])})"
         case Binary():
@@ -210,6 +231,9 @@ def _literal(node: Const) -> str:
         return f"{value}:{node.dtype}"
     # The fewest digits that give the same value of the dtype back.
     is_plain = value == 0 or 1e-4 <= abs(value) < 1e6
-    digits = (np.format_float_positional(value, trim="0") if is_plain
-              else np.format_float_scientific(value, trim="0", exp_digits=1))
+    digits = (
+        np.format_float_positional(value, trim="0")
+        if is_plain
+        else np.format_float_scientific(value, trim="0", exp_digits=1)
+    )
     return f"{digits}:{node.dtype}"

@@ -47,8 +47,23 @@ from aot.kernels.ir import (
 )
 from aot.kernels.scalar import schedule
 
-_FLOAT_UNARY = frozenset({"sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "floor",
-                          "ceil", "trunc", "round", "isnan"})
+_FLOAT_UNARY = frozenset(
+    {
+        "sqrt",
+        "exp",
+        "log",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "sin",
+        "cos",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "isnan",
+    }
+)
 _INTEGER_BINARY = frozenset({"floordiv", "floormod", "shl", "shr"})
 _BITWISE = frozenset({"and", "or", "xor"})
 _CONSTANT_EXTENT = (LoopKind.UNROLLED, LoopKind.VECTOR, LoopKind.LANE)
@@ -79,8 +94,9 @@ class _Verifier:
         self.loops: list[For] = []
         self.spread_vars: set[Var] = set()  # constants once loops are unrolled and spread
         self.lane_extents: dict[int, int] = {}
-        self.has_lanes = any(isinstance(s, For) and s.kind is LoopKind.LANE
-                             for s in walk(kernel.body))
+        self.has_lanes = any(
+            isinstance(s, For) and s.kind is LoopKind.LANE for s in walk(kernel.body)
+        )
 
     def fail(self, message: str) -> InternalError:
         where = "".join(f" in {loop.kind.value} loop {loop.var.name}" for loop in self.loops[-1:])
@@ -93,16 +109,19 @@ class _Verifier:
         if not kernel.name.isidentifier():
             raise self.fail(f"{kernel.name!r} is not an identifier")
         self._unique("parameter", (p.name for p in kernel.params))
-        self._unique("buffer or scratch", (
-            *(b.name for b in kernel.buffers), *(s.name for s in kernel.scratch)))
+        self._unique(
+            "buffer or scratch",
+            (*(b.name for b in kernel.buffers), *(s.name for s in kernel.scratch)),
+        )
         if len({b.offset for b in kernel.buffers}) != len(kernel.buffers):
             raise self.fail("two buffers share an offset parameter")
         for buffer in kernel.buffers:
             self._buffer(buffer)
         for scratch in kernel.scratch:
             if any(type(d) is not int or d < 1 for d in scratch.shape):
-                raise self.fail(f"scratch {scratch.name} has shape {scratch.shape}: expected "
-                                "positive integers")
+                raise self.fail(
+                    f"scratch {scratch.name} has shape {scratch.shape}: expected positive integers"
+                )
 
     def _unique(self, what: str, names: Iterable[str]) -> None:
         seen: set[str] = set()
@@ -116,13 +135,16 @@ class _Verifier:
     def _buffer(self, buffer: Buffer) -> None:
         self._param(buffer.offset)
         if buffer.offset.dtype is not DType.INDEX:
-            raise self.fail(f"the offset of buffer {buffer.name} is {buffer.offset.dtype}, "
-                            "expected index")
+            raise self.fail(
+                f"the offset of buffer {buffer.name} is {buffer.offset.dtype}, expected index"
+            )
         if buffer.dtype is DType.INDEX:
             raise self.fail(f"buffer {buffer.name} has dtype index, which has no size in memory")
         if len(buffer.shape) != len(buffer.strides):
-            raise self.fail(f"buffer {buffer.name} has {len(buffer.shape)} dims and "
-                            f"{len(buffer.strides)} strides")
+            raise self.fail(
+                f"buffer {buffer.name} has {len(buffer.shape)} dims and "
+                f"{len(buffer.strides)} strides"
+            )
         if buffer.is_written and buffer.binding in _READ_ONLY:
             raise self.fail(f"buffer {buffer.name} of class {buffer.binding.name} is written")
         for dim in (*buffer.shape, *buffer.strides):
@@ -198,8 +220,10 @@ class _Verifier:
             raise self.fail(f"loop variable {loop.var.name} is {loop.var.dtype}, expected index")
         self._dim(loop.extent, f"the extent of loop {loop.var.name}")
         if loop.kind in _CONSTANT_EXTENT and not isinstance(loop.extent, int):
-            raise self.fail(f"{loop.kind.value} loop {loop.var.name} has extent {loop.extent}: "
-                            "expected a constant")
+            raise self.fail(
+                f"{loop.kind.value} loop {loop.var.name} has extent {loop.extent}: "
+                "expected a constant"
+            )
         if isinstance(loop.extent, int) and loop.extent < 0:
             raise self.fail(f"loop {loop.var.name} has extent {loop.extent}")
         if loop.axis not in (0, 1, 2):
@@ -211,8 +235,10 @@ class _Verifier:
             raise self.fail(f"lane loop {loop.var.name} stands inside another on axis {loop.axis}")
         extent = self.lane_extents.setdefault(loop.axis, loop.extent)
         if extent != loop.extent or extent < 1:
-            raise self.fail(f"lane loop {loop.var.name} has extent {loop.extent}: expected "
-                            f"{max(extent, 1)}, as others on axis {loop.axis}")
+            raise self.fail(
+                f"lane loop {loop.var.name} has extent {loop.extent}: expected "
+                f"{max(extent, 1)}, as others on axis {loop.axis}"
+            )
         if any(o.kind is LoopKind.VECTOR for o in self.loops):
             raise self.fail(f"lane loop {loop.var.name} stands inside a vector loop")
 
@@ -248,12 +274,15 @@ class _Verifier:
         if self.has_lanes:
             missing = self._lane_axes() - {o.axis for o in self.loops if o.kind is LoopKind.LANE}
             if missing:
-                raise self.fail(f"store to {target.name} outside the lane loops of axis "
-                                f"{min(missing)}: every lane would do it")
+                raise self.fail(
+                    f"store to {target.name} outside the lane loops of axis "
+                    f"{min(missing)}: every lane would do it"
+                )
 
     def _lane_axes(self) -> set[int]:
-        return {s.axis for s in walk(self.kernel.body)
-                if isinstance(s, For) and s.kind is LoopKind.LANE}
+        return {
+            s.axis for s in walk(self.kernel.body) if isinstance(s, For) and s.kind is LoopKind.LANE
+        }
 
     def barrier(self) -> None:
         inside = {LoopKind.LANE, LoopKind.VECTOR, LoopKind.PARALLEL} & {o.kind for o in self.loops}
@@ -273,8 +302,10 @@ class _Verifier:
         for stmt, axes in placed:
             for node in schedule(list(_expressions(stmt))):
                 if isinstance(node, Load) and not stored.get(node.source, set()) <= axes:
-                    raise self.fail(f"{node.source.name} differs from lane to lane and is read "
-                                    "outside their loop")
+                    raise self.fail(
+                        f"{node.source.name} differs from lane to lane and is read "
+                        "outside their loop"
+                    )
 
     # Expressions
 
@@ -334,8 +365,11 @@ class _Verifier:
             raise self.fail(f"literal {e.value!r} of {e.dtype}")
         if e.dtype.is_integer:
             bits = e.dtype.bytes * 8
-            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if e.dtype.is_signed else (
-                0, (1 << bits) - 1)
+            low, high = (
+                (-(1 << bits - 1), (1 << bits - 1) - 1)
+                if e.dtype.is_signed
+                else (0, (1 << bits) - 1)
+            )
             if not isinstance(e.value, int) or not low <= e.value <= high:
                 raise self.fail(f"literal {e.value!r} of {e.dtype}")
 
@@ -344,8 +378,10 @@ class _Verifier:
         if e.source.dtype is not e.dtype:
             raise self.fail(f"load of {e.source.dtype} {e.source.name} as {e.dtype}")
         if (e.guard is None) != (e.other is None):
-            raise self.fail(f"load of {e.source.name} has a guard without a value for where it "
-                            "fails, or the reverse")
+            raise self.fail(
+                f"load of {e.source.name} has a guard without a value for where it "
+                "fails, or the reverse"
+            )
         if e.guard is not None and e.guard.dtype is not DType.BOOL:
             raise self.fail(f"the guard of a load of {e.source.name} is {e.guard.dtype}")
         if e.other is not None and e.other.dtype is not e.dtype:
@@ -361,21 +397,25 @@ class _Verifier:
         if not is_known:
             raise self.fail(f"{source.name} is not declared")
         if len(indices) != len(source.shape):
-            raise self.fail(f"{len(indices)} indices of {source.name} of rank "
-                            f"{len(source.shape)}")
+            raise self.fail(f"{len(indices)} indices of {source.name} of rank {len(source.shape)}")
         for dim, index in enumerate(indices):
             if index.dtype is not DType.INDEX:
                 raise self.fail(f"index {dim} of {source.name} is {index.dtype}, expected index")
-            if (isinstance(source, Scratch) and source.space is Space.REGISTER
-                    and not self._is_spread(index)):
-                raise self.fail(f"index {dim} of register scratch {source.name} does not become a "
-                                "constant: expected variables of unrolled, vector or lane loops")
+            if (
+                isinstance(source, Scratch)
+                and source.space is Space.REGISTER
+                and not self._is_spread(index)
+            ):
+                raise self.fail(
+                    f"index {dim} of register scratch {source.name} does not become a "
+                    "constant: expected variables of unrolled, vector or lane loops"
+                )
 
     def _is_spread(self, e: Expr) -> bool:
         return all(
-            n in self.spread_vars if isinstance(n, Var)
-            else not isinstance(n, (Load, Param, Size))
-            for n in schedule([e]))
+            n in self.spread_vars if isinstance(n, Var) else not isinstance(n, (Load, Param, Size))
+            for n in schedule([e])
+        )
 
     def _unary(self, e: Unary) -> None:
         dtype = e.a.dtype
@@ -383,10 +423,14 @@ class _Verifier:
             raise self.fail(f"unknown unary op {e.op!r}")
         result = DType.BOOL if e.op in ("isnan", "not") else dtype
         is_legal = (
-            dtype.is_float if e.op in _FLOAT_UNARY
-            else dtype is DType.BOOL if e.op == "not"
-            else dtype.is_integer if e.op == "bitnot"
-            else dtype is not DType.BOOL)
+            dtype.is_float
+            if e.op in _FLOAT_UNARY
+            else dtype is DType.BOOL
+            if e.op == "not"
+            else dtype.is_integer
+            if e.op == "bitnot"
+            else dtype is not DType.BOOL
+        )
         if not is_legal or e.dtype is not result:
             raise self.fail(f"{e.op} of {dtype} gives {e.dtype}")
 
@@ -398,17 +442,23 @@ class _Verifier:
             raise self.fail(f"{e.op} of {dtype} and {e.b.dtype}")
         result = DType.BOOL if e.op in COMPARE_OPS else dtype
         is_legal = (
-            dtype.is_float if e.op == "pow"
-            else dtype.is_integer if e.op in _INTEGER_BINARY
-            else not dtype.is_float if e.op in _BITWISE
-            else True if e.op in ("eq", "ne")
-            else dtype is not DType.BOOL)
+            dtype.is_float
+            if e.op == "pow"
+            else dtype.is_integer
+            if e.op in _INTEGER_BINARY
+            else not dtype.is_float
+            if e.op in _BITWISE
+            else True
+            if e.op in ("eq", "ne")
+            else dtype is not DType.BOOL
+        )
         if not is_legal or e.dtype is not result:
             raise self.fail(f"{e.op} of {dtype} gives {e.dtype}")
 
 
-def _with_lane_axes(body: tuple[Stmt, ...],
-                    axes: frozenset[int]) -> Iterator[tuple[Stmt, frozenset[int]]]:
+def _with_lane_axes(
+    body: tuple[Stmt, ...], axes: frozenset[int]
+) -> Iterator[tuple[Stmt, frozenset[int]]]:
     """Every statement, with the axes of the LANE loops around it."""
     for stmt in body:
         yield stmt, axes

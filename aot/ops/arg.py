@@ -66,8 +66,11 @@ def _arg_compute(call: Call, is_max: bool) -> Sequence[Compute]:
     extremum = e.Reduce("max" if is_max else "min", ((m, x.dims[axis]),), element(m), x.dtype)
     never = e.const(-1 if is_last else int(np.iinfo(dtype.numpy).max), dtype)
     candidate = e.select(is_extremum(element(a), extremum), e.cast(a, dtype), never)
-    return [Compute(indices, e.Reduce("max" if is_last else "min", ((a, x.dims[axis]),),
-                                      candidate, dtype))]
+    return [
+        Compute(
+            indices, e.Reduce("max" if is_last else "min", ((a, x.dims[axis]),), candidate, dtype)
+        )
+    ]
 
 
 def _arg_type(call: Call) -> Sequence[TensorType]:
@@ -89,28 +92,52 @@ def _arg_reference(call: Call, x: Array, is_max: bool) -> Sequence[Array]:
 
 
 def _arg(name: str, summary: str, is_max: bool) -> OpRecord:
-    def sample(shape: tuple[int, ...], axis: int, dtype: DType = F32, keepdims: bool = True,
-               last: bool = False, to: DType = I32) -> Sample:
-        return Sample((TensorType(dtype, shape),), {
-            "axis": axis, "keepdims": keepdims, "select_last": last, "dtype": to})
+    def sample(
+        shape: tuple[int, ...],
+        axis: int,
+        dtype: DType = F32,
+        keepdims: bool = True,
+        last: bool = False,
+        to: DType = I32,
+    ) -> Sample:
+        return Sample(
+            (TensorType(dtype, shape),),
+            {"axis": axis, "keepdims": keepdims, "select_last": last, "dtype": to},
+        )
 
-    return register(OpRecord(
-        name=name, summary=summary, operands=(Operand("x", NUMBERS),),
-        attributes=(Attribute("axis", "int", doc="not negative"),
-                    Attribute("keepdims", "bool", True, "the axis stays with extent 1"),
-                    Attribute("select_last", "bool", False, "of equal ones the last, not first"),
-                    DTYPE),
-        constraints=(
-            AXIS, DTYPE_FITS,
-            Constraint("x has elements along axis",
-                       lambda call: call.operand(0).dims[call.int("axis")] != 0)),
-        infer=_arg_type,
-        reference=lambda call, inputs: _arg_reference(call, inputs[0], is_max),
-        compute=lambda call: _arg_compute(call, is_max),
-        kind=Kind.REDUCTION, absorb=Absorb.FOLD,
-        samples=(sample((4, 37), 1), sample((3, 5, 6), 1, keepdims=False),
-                 sample((3, 9), 1, I32, last=True), sample((7, 3), 0, I32, to=I32),
-                 sample((5,), 0, keepdims=False))))
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(Operand("x", NUMBERS),),
+            attributes=(
+                Attribute("axis", "int", doc="not negative"),
+                Attribute("keepdims", "bool", True, "the axis stays with extent 1"),
+                Attribute("select_last", "bool", False, "of equal ones the last, not first"),
+                DTYPE,
+            ),
+            constraints=(
+                AXIS,
+                DTYPE_FITS,
+                Constraint(
+                    "x has elements along axis",
+                    lambda call: call.operand(0).dims[call.int("axis")] != 0,
+                ),
+            ),
+            infer=_arg_type,
+            reference=lambda call, inputs: _arg_reference(call, inputs[0], is_max),
+            compute=lambda call: _arg_compute(call, is_max),
+            kind=Kind.REDUCTION,
+            absorb=Absorb.FOLD,
+            samples=(
+                sample((4, 37), 1),
+                sample((3, 5, 6), 1, keepdims=False),
+                sample((3, 9), 1, I32, last=True),
+                sample((7, 3), 0, I32, to=I32),
+                sample((5,), 0, keepdims=False),
+            ),
+        )
+    )
 
 
 ARG_MAX = _arg("arg_max", "Position of the largest element along axis.", True)
@@ -121,8 +148,9 @@ def _pool_indices_type(call: Call) -> Sequence[TensorType]:
     return [TensorType(position_dtype(call), pool_type(call)[0].dims)]
 
 
-def _number(at: Sequence[e.Expr], extents: Sequence[Dim], order: Sequence[int],
-            dtype: DType) -> e.Expr:
+def _number(
+    at: Sequence[e.Expr], extents: Sequence[Dim], order: Sequence[int], dtype: DType
+) -> e.Expr:
     """The number of element `at` when `order` lists dims from slowest to fastest."""
     total: e.Expr = e.index(0)
     for d in order:
@@ -140,9 +168,16 @@ def _pool_indices_compute(call: Call) -> Sequence[Compute]:
     if again.guard is not None:
         wanted = e.binary("and", again.guard, wanted)
     row_major = range(x.rank)
-    first = e.Reduce("min", more, e.select(
-        wanted, _number(again.indices, x.dims, row_major, dtype),
-        e.const(int(np.iinfo(dtype.numpy).max), dtype)), dtype)
+    first = e.Reduce(
+        "min",
+        more,
+        e.select(
+            wanted,
+            _number(again.indices, x.dims, row_major, dtype),
+            e.const(int(np.iinfo(dtype.numpy).max), dtype),
+        ),
+        dtype,
+    )
     if not call.attrs["column_major"]:
         return [Compute(indices, first)]
     at, rest = [e.index(0)] * x.rank, e.cast(first, DType.INDEX)
@@ -163,33 +198,58 @@ def _pool_indices_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     places = taps_of(call, x, padded_input(call, numbers, -1, np.dtype(np.int64)))
     best, where = taps[0].copy(), places[0].copy()
     for value, place in zip(taps[1:], places[1:], strict=True):
-        is_better = (place >= 0) & ((where < 0) | (value > best)
-                                    | (np.isnan(value) & ~np.isnan(best)))
+        is_better = (place >= 0) & (
+            (where < 0) | (value > best) | (np.isnan(value) & ~np.isnan(best))
+        )
         best, where = np.where(is_better, value, best), np.where(is_better, place, where)
     return [where.astype(position_dtype(call).numpy)]
 
 
-def _pool_sample(x: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...],
-                 pads: tuple[int, ...], **more: bool) -> Sample:
-    return Sample((TensorType(F32, x),), {
-        "kernel": kernel, "strides": strides, "pads": pads, "dilations": (1,) * len(kernel),
-        "dtype": I32, **more})
+def _pool_sample(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    **more: bool,
+) -> Sample:
+    return Sample(
+        (TensorType(F32, x),),
+        {
+            "kernel": kernel,
+            "strides": strides,
+            "pads": pads,
+            "dilations": (1,) * len(kernel),
+            "dtype": I32,
+            **more,
+        },
+    )
 
 
-MAX_POOL_INDICES = register(OpRecord(
-    name="max_pool_indices",
-    summary="Where in x, counted over all its elements, max_pool's elements lie; the first one.",
-    operands=(Operand("x", NUMBERS),),
-    attributes=(*WINDOW_ATTRIBUTES, DTYPE, Attribute(
-        "column_major", "bool", False, "elements are counted with the first spatial dim fastest")),
-    constraints=(*CONSTRAINTS, DTYPE_FITS),
-    infer=_pool_indices_type,
-    reference=_pool_indices_reference,
-    compute=_pool_indices_compute,
-    kind=Kind.REDUCTION,
-    samples=(_pool_sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
-             _pool_sample((2, 2, 7, 10), (3, 2), (2, 3), (0, 0, 0, 0), ceil_mode=True),
-             _pool_sample((1, 2, 5, 6), (2, 2), (1, 2), (0, 1, 1, 0), column_major=True),
-             _pool_sample((2, 3, 11), (3,), (2,), (1, 1))),
-))
-
+MAX_POOL_INDICES = register(
+    OpRecord(
+        name="max_pool_indices",
+        summary="Where in x, counted over all its elements, max_pool's elements lie; the first.",
+        operands=(Operand("x", NUMBERS),),
+        attributes=(
+            *WINDOW_ATTRIBUTES,
+            DTYPE,
+            Attribute(
+                "column_major",
+                "bool",
+                False,
+                "elements are counted with the first spatial dim fastest",
+            ),
+        ),
+        constraints=(*CONSTRAINTS, DTYPE_FITS),
+        infer=_pool_indices_type,
+        reference=_pool_indices_reference,
+        compute=_pool_indices_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            _pool_sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
+            _pool_sample((2, 2, 7, 10), (3, 2), (2, 3), (0, 0, 0, 0), ceil_mode=True),
+            _pool_sample((1, 2, 5, 6), (2, 2), (1, 2), (0, 1, 1, 0), column_major=True),
+            _pool_sample((2, 3, 11), (3,), (2,), (1, 1)),
+        ),
+    )
+)

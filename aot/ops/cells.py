@@ -49,8 +49,7 @@ def _unless_negative(x: Expr, otherwise: Expr) -> Expr:
 def _softplus(x: Expr) -> Expr:
     # max(x, 0) + log(1 + exp(-|x|)) can't overflow
     tail = e.unary("exp", e.unary("neg", e.unary("abs", x)))
-    return e.add(e.binary("max", x, _number(0, x)),
-                 e.unary("log", e.add(tail, _number(1, x))))
+    return e.add(e.binary("max", x, _number(0, x)), e.unary("log", e.add(tail, _number(1, x))))
 
 
 def _elu(x: Expr, alpha: float) -> Expr:
@@ -68,32 +67,45 @@ def _sigmoid(x: Array) -> Array:
 
 
 ACTIVATIONS: Mapping[str, ActivationKind] = {
-    "affine": ActivationKind((1.0, 0.0), lambda x, p: _affine(x, p[0], p[1]),
-                             lambda x, p: p[0] * x + p[1]),
-    "elu": ActivationKind((1.0,), lambda x, p: _elu(x, p[0]),
-                          lambda x, p: np.where(x < 0, p[0] * np.expm1(np.minimum(x, 0)), x)),
+    "affine": ActivationKind(
+        (1.0, 0.0), lambda x, p: _affine(x, p[0], p[1]), lambda x, p: p[0] * x + p[1]
+    ),
+    "elu": ActivationKind(
+        (1.0,),
+        lambda x, p: _elu(x, p[0]),
+        lambda x, p: np.where(x < 0, p[0] * np.expm1(np.minimum(x, 0)), x),
+    ),
     "hardsigmoid": ActivationKind(
-        (0.2, 0.5), lambda x, p: _clamped(_affine(x, p[0], p[1]), 0.0, 1.0),
-        lambda x, p: np.clip(p[0] * x + p[1], 0, 1)),
+        (0.2, 0.5),
+        lambda x, p: _clamped(_affine(x, p[0], p[1]), 0.0, 1.0),
+        lambda x, p: np.clip(p[0] * x + p[1], 0, 1),
+    ),
     "leakyrelu": ActivationKind(
-        (0.01,), lambda x, p: _unless_negative(x, e.mul(x, _number(p[0], x))),
-        lambda x, p: np.where(x < 0, p[0] * x, x)),
-    "relu": ActivationKind((), lambda x, p: e.binary("max", x, _number(0, x)),
-                           lambda x, p: np.maximum(x, 0)),
+        (0.01,),
+        lambda x, p: _unless_negative(x, e.mul(x, _number(p[0], x))),
+        lambda x, p: np.where(x < 0, p[0] * x, x),
+    ),
+    "relu": ActivationKind(
+        (), lambda x, p: e.binary("max", x, _number(0, x)), lambda x, p: np.maximum(x, 0)
+    ),
     "scaledtanh": ActivationKind(
         (1.0, 1.0),
         lambda x, p: e.mul(e.unary("tanh", e.mul(x, _number(p[1], x))), _number(p[0], x)),
-        lambda x, p: p[0] * np.tanh(p[1] * x)),
+        lambda x, p: p[0] * np.tanh(p[1] * x),
+    ),
     "sigmoid": ActivationKind((), lambda x, p: e.unary("sigmoid", x), lambda x, p: _sigmoid(x)),
     "softplus": ActivationKind((), lambda x, p: _softplus(x), lambda x, p: np.logaddexp(x, 0)),
     "softsign": ActivationKind(
-        (), lambda x, p: e.binary("div", x, e.add(e.unary("abs", x), _number(1, x))),
-        lambda x, p: x / (1 + np.abs(x))),
+        (),
+        lambda x, p: e.binary("div", x, e.add(e.unary("abs", x), _number(1, x))),
+        lambda x, p: x / (1 + np.abs(x)),
+    ),
     "tanh": ActivationKind((), lambda x, p: e.unary("tanh", x), lambda x, p: np.tanh(x)),
     "thresholdedrelu": ActivationKind(
         (1.0,),
         lambda x, p: e.select(e.binary("lt", x, _number(p[0], x)), _number(0, x), x),
-        lambda x, p: np.where(x < p[0], 0, x)),
+        lambda x, p: np.where(x < p[0], 0, x),
+    ),
 }
 
 
@@ -120,8 +132,7 @@ _ONE = re.compile(r"\s*([a-z]+)(?:\(([^()]*)\))?\s*(?:;|$)")
 
 
 def parse_activations(text: str) -> tuple[Activation, ...] | None:
-    """The activations that `text` such as "sigmoid; affine(2.0, 0.5)" lists; None if it is wrong.
-    """
+    """The activations that `text`, like "sigmoid; affine(2.0, 0.5)", lists; None if it is wrong."""
     found: list[Activation] = []
     at = 0
     while at < len(text):
@@ -201,6 +212,7 @@ class Cell:
 
 def _lstm_unit(forgets_by_input: bool) -> Callable[[Unit], Sequence[Any]]:
     """c' = f c + i g; h' = o tanh(c'); gates in the order i, o, f, g."""
+
     def unit(u: Unit) -> Sequence[Any]:
         before = u.name(u.before[1])
         i = u.name(u.activate(0, u.gate(0, before)))
@@ -220,6 +232,7 @@ def _gru_reset(u: Unit) -> Any:
 def _gru_unit(resets_after: bool) -> Callable[[Unit], Sequence[Any]]:
     """h' = (1 - z) g + z h; gates in the order z, r, g. The reset gate r scales h before the
     recurrent product of g, or that product."""
+
     def unit(u: Unit) -> Sequence[Any]:
         z = u.name(u.activate(0, u.gate(0)))
         recurrent = u.recurrent(2)
@@ -232,16 +245,24 @@ def _gru_unit(resets_after: bool) -> Callable[[Unit], Sequence[Any]]:
 
 
 def lstm_cell(forgets_by_input: bool) -> Cell:
-    return Cell(4, 2, ("sigmoid", "tanh", "tanh"), _lstm_unit(forgets_by_input),
-                unclipped=frozenset({2}))
+    return Cell(
+        4, 2, ("sigmoid", "tanh", "tanh"), _lstm_unit(forgets_by_input), unclipped=frozenset({2})
+    )
 
 
 def gru_cell(resets_after: bool) -> Cell:
     """`resets_after` is ONNX's linear_before_reset."""
     if resets_after:
         return Cell(3, 1, ("sigmoid", "tanh"), _gru_unit(True), is_split=True)
-    return Cell(3, 1, ("sigmoid", "tanh"), _gru_unit(False), is_split=True, late_gate=2,
-                late_state=_gru_reset)
+    return Cell(
+        3,
+        1,
+        ("sigmoid", "tanh"),
+        _gru_unit(False),
+        is_split=True,
+        late_gate=2,
+        late_state=_gru_reset,
+    )
 
 
 def rnn_cell() -> Cell:

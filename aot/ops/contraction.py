@@ -44,8 +44,16 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64) if dtype.kind == "f" else dtype
 
 
-def window_extent(size: Dim, kernel: Dim, stride: int, dilation: int, begin: Dim, end: Dim,
-                  *, ceil_mode: bool = False) -> Dim:
+def window_extent(
+    size: Dim,
+    kernel: Dim,
+    stride: int,
+    dilation: int,
+    begin: Dim,
+    end: Dim,
+    *,
+    ceil_mode: bool = False,
+) -> Dim:
     """How many windows of `kernel` taps fit along a dim of `size` with `begin`, `end` padding.
 
     With `ceil_mode` a last window may run over the end, but must not start there.
@@ -81,32 +89,45 @@ def has_window_attributes(call: Call) -> bool:
     spatial = call.operand(0).rank - 2
     strides, dilations = call.ints("strides"), call.ints("dilations")
     pads = call.dims("pads")
-    return (len(strides) == len(dilations) == spatial and len(pads) == 2 * spatial
-            and min(strides) >= 1 and min(dilations) >= 1 and may_be_positions(pads))
+    return (
+        len(strides) == len(dilations) == spatial
+        and len(pads) == 2 * spatial
+        and min(strides) >= 1
+        and min(dilations) >= 1
+        and may_be_positions(pads)
+    )
 
 
-WINDOW_TEXT = ("strides and dilations have one positive number a spatial dim, pads two that are "
-               "not negative, all begins before all ends")
+WINDOW_TEXT = (
+    "strides and dilations have one positive number a spatial dim, pads two that are "
+    "not negative, all begins before all ends"
+)
 
 
 def _conv_channels_match(call: Call) -> bool:
     x, w = call.operand(0), call.operand(1)
-    return call.equal(x.dims[1], dims.multiply(w.dims[1], call.int("group")),
-                      "conv: input channels are the weight's times group")
+    return call.equal(
+        x.dims[1],
+        dims.multiply(w.dims[1], call.int("group")),
+        "conv: input channels are the weight's times group",
+    )
 
 
 def _conv_group_divides(call: Call) -> bool:
     group, filters = call.int("group"), call.operand(1).dims[0]
-    return group >= 1 and (group == 1 or call.equal(dims.modulo(filters, group), 0,
-                                                    "conv: group divides the number of filters"))
+    return group >= 1 and (
+        group == 1
+        or call.equal(dims.modulo(filters, group), 0, "conv: group divides the number of filters")
+    )
 
 
 def _conv_bias_fits(call: Call) -> bool:
     if not call.has(2):
         return True
     bias = call.operand(2)
-    return bias.rank == 1 and call.equal(bias.dims[0], call.operand(1).dims[0],
-                                         "conv: one bias a filter")
+    return bias.rank == 1 and call.equal(
+        bias.dims[0], call.operand(1).dims[0], "conv: one bias a filter"
+    )
 
 
 def _conv_type(call: Call) -> Sequence[TensorType]:
@@ -115,12 +136,20 @@ def _conv_type(call: Call) -> Sequence[TensorType]:
     pads = call.dims("pads")
     result: list[Dim] = [x.dims[0], w.dims[0]]
     for d in range(spatial):
-        extent = window_extent(x.dims[2 + d], w.dims[2 + d], call.ints("strides")[d],
-                               call.ints("dilations")[d], pads[d], pads[spatial + d])
+        extent = window_extent(
+            x.dims[2 + d],
+            w.dims[2 + d],
+            call.ints("strides")[d],
+            call.ints("dilations")[d],
+            pads[d],
+            pads[spatial + d],
+        )
         if isinstance(extent, int) and extent < 1:
-            raise call.error(f"the kernel of {w.dims[2 + d]} does not fit into spatial dim {d}, "
-                             f"which is {x.dims[2 + d]} with padding {pads[d]} + "
-                             f"{pads[spatial + d]}")
+            raise call.error(
+                f"the kernel of {w.dims[2 + d]} does not fit into spatial dim {d}, "
+                f"which is {x.dims[2 + d]} with padding {pads[d]} + "
+                f"{pads[spatial + d]}"
+            )
         result.append(extent)
     return [TensorType(x.dtype, tuple(result))]
 
@@ -139,15 +168,21 @@ def _conv_compute(call: Call) -> Sequence[Compute]:
         channel_of_x = e.add(e.mul(group_number, e.index(w.dims[1])), channel)
     positions, conditions = [], []
     for d in range(spatial):
-        position = window_position(indices[2 + d], taps[d], call.ints("strides")[d],
-                                   call.ints("dilations")[d], pads[d])
+        position = window_position(
+            indices[2 + d], taps[d], call.ints("strides")[d], call.ints("dilations")[d], pads[d]
+        )
         positions.append(position)
         if pads[d] != 0 or pads[spatial + d] != 0:
             conditions.extend(inside(position, x.dims[2 + d]))
     guard = e.all_of(conditions)
     wide = accumulator(x.dtype)
-    loaded = e.Load(0, (batch, channel_of_x, *positions), x.dtype, guard,
-                    None if guard is None else e.const(0, x.dtype))
+    loaded = e.Load(
+        0,
+        (batch, channel_of_x, *positions),
+        x.dtype,
+        guard,
+        None if guard is None else e.const(0, x.dtype),
+    )
     weight = e.Load(1, (filter, channel, *taps), w.dtype)
     axes = ((channel, w.dims[1]), *zip(taps, w.dims[2:], strict=True))
     total: e.Expr = e.Reduce("sum", axes, e.mul(e.cast(loaded, wide), e.cast(weight, wide)), wide)
@@ -165,8 +200,14 @@ def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     strides, dilations = call.ints("strides"), call.ints("dilations")
     borders = [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)]
     padded = np.pad(x.astype(wide), borders)
-    extents = [int(window_extent(x.shape[2 + d], w.shape[2 + d], strides[d], dilations[d],
-                                 pads[d], pads[spatial + d])) for d in range(spatial)]
+    extents = [
+        int(
+            window_extent(
+                x.shape[2 + d], w.shape[2 + d], strides[d], dilations[d], pads[d], pads[spatial + d]
+            )
+        )
+        for d in range(spatial)
+    ]
     batch, filters = x.shape[0], w.shape[0]
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
     weights = w.astype(wide).reshape(group, filters // group, *w.shape[1:])
@@ -181,11 +222,18 @@ def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [out.astype(x.dtype)]
 
 
-def take_taps(padded: Array, tap: Sequence[int], extents: Sequence[int], strides: Sequence[int],
-              dilations: Sequence[int]) -> Array:
+def take_taps(
+    padded: Array,
+    tap: Sequence[int],
+    extents: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Array:
     """What `extents` windows over the last dims of `padded` read at one tap."""
-    chosen = tuple(slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
-                   for t, n, stride, dilation in zip(tap, extents, strides, dilations, strict=True))
+    chosen = tuple(
+        slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
+        for t, n, stride, dilation in zip(tap, extents, strides, dilations, strict=True)
+    )
     return np.asarray(padded[(slice(None),) * (padded.ndim - len(chosen)) + chosen])
 
 
@@ -198,56 +246,79 @@ def add_products(out: Array, a: Array, b: Array, is_exact: bool) -> None:
         out += np.matmul(a, b)
 
 
-def _conv_sample(x: tuple[int, ...], w: tuple[int, ...], strides: tuple[int, ...],
-                 pads: tuple[int, ...], *, dilations: tuple[int, ...] = (), group: int = 1,
-                 bias: bool = False, dtype: DType = F32) -> Sample:
+def _conv_sample(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    *,
+    dilations: tuple[int, ...] = (),
+    group: int = 1,
+    bias: bool = False,
+    dtype: DType = F32,
+) -> Sample:
     types = [TensorType(dtype, x), TensorType(dtype, w)]
     if bias:
         types.append(TensorType(dtype, w[:1]))
-    return Sample(tuple(types), {"strides": strides, "pads": pads, "group": group,
-                                 "dilations": dilations or (1,) * len(strides)},
-                  constant_operands=(1, 2)[: len(types) - 1])
+    return Sample(
+        tuple(types),
+        {
+            "strides": strides,
+            "pads": pads,
+            "group": group,
+            "dilations": dilations or (1,) * len(strides),
+        },
+        constant_operands=(1, 2)[: len(types) - 1],
+    )
 
 
-CONV = register(OpRecord(
-    name="conv",
-    summary="Convolution (cross-correlation) of x [N, C, spatial...] with w [O, C/group, k...].",
-    operands=(Operand("x", NUMBERS), Operand("w", NUMBERS, same_as="x"),
-              Operand("bias", NUMBERS, "optional", same_as="x")),
-    attributes=(
-        Attribute("strides", "ints", doc="one a spatial dim"),
-        Attribute("dilations", "ints", doc="one a spatial dim"),
-        Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
-        Attribute("group", "int", 1, "channels are split into so many independent groups"),
-    ),
-    constraints=(
-        Constraint("x and w have one rank, 3, 4 or 5",
-                   lambda call: call.operand(0).rank == call.operand(1).rank in (3, 4, 5)),
-        Constraint(WINDOW_TEXT, has_window_attributes),
-        Constraint("group is positive and divides the number of filters", _conv_group_divides),
-        Constraint("x has group times as many channels as w", _conv_channels_match),
-        Constraint("bias is one number a filter", _conv_bias_fits),
-    ),
-    infer=_conv_type,
-    reference=_conv_reference,
-    compute=_conv_compute,
-    kind=Kind.CONTRACTION,
-    samples=(
-        _conv_sample((1, 3, 9, 7), (5, 3, 3, 3), (1, 1), (1, 1, 1, 1), bias=True),
-        _conv_sample((2, 6, 8, 11), (4, 3, 3, 2), (2, 1), (1, 0, 0, 1), group=2),
-        _conv_sample((1, 7, 10, 5), (7, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=7, bias=True),
-        _conv_sample((1, 4, 5, 6), (17, 4, 1, 1), (1, 1), (0, 0, 0, 0), bias=True),
-        _conv_sample((1, 2, 11, 9), (3, 2, 3, 3), (1, 2), (2, 2, 3, 1), dilations=(2, 3)),
-        _conv_sample((2, 3, 13), (4, 3, 5), (3,), (2, 1)),
-        _conv_sample((1, 2, 4, 5, 3), (3, 2, 2, 3, 1), (1, 2, 1), (0, 1, 0, 1, 1, 0)),
-        _conv_sample((1, 2, 5, 5), (3, 2, 3, 3), (1, 1), (1, 1, 1, 1), dtype=DType.I32),
-    ),
-))
+CONV = register(
+    OpRecord(
+        name="conv",
+        summary="Convolution (cross-correlation) of x [N, C, spatial...], w [O, C/group, k...].",
+        operands=(
+            Operand("x", NUMBERS),
+            Operand("w", NUMBERS, same_as="x"),
+            Operand("bias", NUMBERS, "optional", same_as="x"),
+        ),
+        attributes=(
+            Attribute("strides", "ints", doc="one a spatial dim"),
+            Attribute("dilations", "ints", doc="one a spatial dim"),
+            Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
+            Attribute("group", "int", 1, "channels are split into so many independent groups"),
+        ),
+        constraints=(
+            Constraint(
+                "x and w have one rank, 3, 4 or 5",
+                lambda call: call.operand(0).rank == call.operand(1).rank in (3, 4, 5),
+            ),
+            Constraint(WINDOW_TEXT, has_window_attributes),
+            Constraint("group is positive and divides the number of filters", _conv_group_divides),
+            Constraint("x has group times as many channels as w", _conv_channels_match),
+            Constraint("bias is one number a filter", _conv_bias_fits),
+        ),
+        infer=_conv_type,
+        reference=_conv_reference,
+        compute=_conv_compute,
+        kind=Kind.CONTRACTION,
+        samples=(
+            _conv_sample((1, 3, 9, 7), (5, 3, 3, 3), (1, 1), (1, 1, 1, 1), bias=True),
+            _conv_sample((2, 6, 8, 11), (4, 3, 3, 2), (2, 1), (1, 0, 0, 1), group=2),
+            _conv_sample((1, 7, 10, 5), (7, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=7, bias=True),
+            _conv_sample((1, 4, 5, 6), (17, 4, 1, 1), (1, 1), (0, 0, 0, 0), bias=True),
+            _conv_sample((1, 2, 11, 9), (3, 2, 3, 3), (1, 2), (2, 2, 3, 1), dilations=(2, 3)),
+            _conv_sample((2, 3, 13), (4, 3, 5), (3,), (2, 1)),
+            _conv_sample((1, 2, 4, 5, 3), (3, 2, 2, 3, 1), (1, 2, 1), (0, 1, 0, 1, 1, 0)),
+            _conv_sample((1, 2, 5, 5), (3, 2, 3, 3), (1, 1), (1, 1, 1, 1), dtype=DType.I32),
+        ),
+    )
+)
 
 
 def _matmul_inner(call: Call) -> bool:
-    return call.equal(call.operand(0).dims[-1], call.operand(1).dims[-2],
-                      "matmul: columns of a are rows of b")
+    return call.equal(
+        call.operand(0).dims[-1], call.operand(1).dims[-2], "matmul: columns of a are rows of b"
+    )
 
 
 def _matmul_type(call: Call) -> Sequence[TensorType]:
@@ -265,8 +336,9 @@ def _matmul_compute(call: Call) -> Sequence[Compute]:
 
     def at(type: TensorType) -> tuple[e.Expr, ...]:
         tail = batch[len(batch) - (type.rank - 2) :]
-        return tuple(e.index(0) if extent == 1 else i
-                     for extent, i in zip(type.dims[:-2], tail, strict=True))
+        return tuple(
+            e.index(0) if extent == 1 else i for extent, i in zip(type.dims[:-2], tail, strict=True)
+        )
 
     wide = accumulator(a.dtype)
     left = e.cast(e.Load(0, (*at(a), row, k), a.dtype), wide)
@@ -287,32 +359,38 @@ def _matmul_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         return [out.astype(a.dtype)]
 
 
-def _matmul_sample(a: tuple[int, ...], b: tuple[int, ...], dtype: DType = F32,
-                   constant: bool = False) -> Sample:
-    return Sample((TensorType(dtype, a), TensorType(dtype, b)),
-                  constant_operands=(1,) if constant else ())
+def _matmul_sample(
+    a: tuple[int, ...], b: tuple[int, ...], dtype: DType = F32, constant: bool = False
+) -> Sample:
+    return Sample(
+        (TensorType(dtype, a), TensorType(dtype, b)), constant_operands=(1,) if constant else ()
+    )
 
 
-MATMUL = register(OpRecord(
-    name="matmul",
-    summary="Matrix product of the last two dims; dims before them broadcast.",
-    operands=(Operand("a", NUMBERS), Operand("b", NUMBERS, same_as="a")),
-    constraints=(
-        Constraint("a and b have at least two dims",
-                   lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2),
-        Constraint("a has as many columns as b has rows", _matmul_inner),
-    ),
-    infer=_matmul_type,
-    reference=_matmul_reference,
-    compute=_matmul_compute,
-    kind=Kind.CONTRACTION,
-    samples=(
-        _matmul_sample((5, 7), (7, 3)),
-        _matmul_sample((1, 33), (33, 19), constant=True),
-        _matmul_sample((2, 3, 4, 5), (2, 3, 5, 6)),
-        _matmul_sample((2, 1, 4, 5), (3, 5, 2)),
-        _matmul_sample((2, 4, 5), (5, 17), constant=True),
-        _matmul_sample((3, 5), (5, 2), DType.I32),
-        _matmul_sample((5, 33), (33, 19), DType.I32, constant=True),
-    ),
-))
+MATMUL = register(
+    OpRecord(
+        name="matmul",
+        summary="Matrix product of the last two dims; dims before them broadcast.",
+        operands=(Operand("a", NUMBERS), Operand("b", NUMBERS, same_as="a")),
+        constraints=(
+            Constraint(
+                "a and b have at least two dims",
+                lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2,
+            ),
+            Constraint("a has as many columns as b has rows", _matmul_inner),
+        ),
+        infer=_matmul_type,
+        reference=_matmul_reference,
+        compute=_matmul_compute,
+        kind=Kind.CONTRACTION,
+        samples=(
+            _matmul_sample((5, 7), (7, 3)),
+            _matmul_sample((1, 33), (33, 19), constant=True),
+            _matmul_sample((2, 3, 4, 5), (2, 3, 5, 6)),
+            _matmul_sample((2, 1, 4, 5), (3, 5, 2)),
+            _matmul_sample((2, 4, 5), (5, 17), constant=True),
+            _matmul_sample((3, 5), (5, 2), DType.I32),
+            _matmul_sample((5, 33), (33, 19), DType.I32, constant=True),
+        ),
+    )
+)

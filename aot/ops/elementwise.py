@@ -55,8 +55,10 @@ def broadcast_dims(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, 
                 extent = dim
             elif not call.equal(extent, dim, f"{call.record.name}: operands broadcast"):
                 texts = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
-                raise call.error(f"operands do not broadcast: shapes {texts}, "
-                                 f"dim {position} is {extent} and {dim}")
+                raise call.error(
+                    f"operands do not broadcast: shapes {texts}, "
+                    f"dim {position} is {extent} and {dim}"
+                )
             elif isinstance(dim, int):
                 extent = dim
         result.append(extent)
@@ -72,8 +74,9 @@ def broadcast_load(call: Call, operand: int, indices: Sequence[e.Expr]) -> e.Loa
     """The element of `operand` that a broadcast result's element `indices` reads."""
     type = call.operand(operand)
     tail = indices[len(indices) - type.rank :]
-    chosen = tuple(e.index(0) if extent == 1 else i
-                   for extent, i in zip(type.dims, tail, strict=True))
+    chosen = tuple(
+        e.index(0) if extent == 1 else i for extent, i in zip(type.dims, tail, strict=True)
+    )
     return e.Load(operand, chosen, type.dtype)
 
 
@@ -81,8 +84,9 @@ def elementwise_compute(call: Call, body: Callable[..., e.Expr]) -> Sequence[Com
     """`body` of each present operand's element (None where absent)."""
     (result,) = call.result_types
     indices = result_indices(result.rank)
-    loads = [broadcast_load(call, i, indices) if call.has(i) else None
-             for i in range(len(call.operands))]
+    loads = [
+        broadcast_load(call, i, indices) if call.has(i) else None for i in range(len(call.operands))
+    ]
     return [Compute(indices, body(*loads))]
 
 
@@ -116,24 +120,45 @@ def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _unary(name: str, summary: str, numpy: Callable[..., Any], body: Callable[[e.Expr], e.Expr],
-           dtypes: frozenset[DType] = FLOATS, *, to_bool: bool = False,
-           of_dims: Callable[[Dim], Dim] | None = None, low: float = -2.0, high: float = 2.0,
-           is_cheap: bool = True) -> OpRecord:
+def _unary(
+    name: str,
+    summary: str,
+    numpy: Callable[..., Any],
+    body: Callable[[e.Expr], e.Expr],
+    dtypes: frozenset[DType] = FLOATS,
+    *,
+    to_bool: bool = False,
+    of_dims: Callable[[Dim], Dim] | None = None,
+    low: float = -2.0,
+    high: float = 2.0,
+    is_cheap: bool = True,
+) -> OpRecord:
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         if of_dims is not None and ds.has_dims(*inputs):
             return [ds.map_dims(of_dims, *inputs)]
         with np.errstate(all="ignore"):
             return [numpy(inputs[0])]
 
-    sample = _f32(2, 3, 5) if F32 in dtypes else TensorType(sorted(
-        dtypes, key=lambda d: d.value)[0], (2, 3, 5))
-    return register(OpRecord(
-        name=name, summary=summary, operands=(Operand("x", dtypes),),
-        infer=_to_bool if to_bool else _same_dtype, reference=reference,
-        compute=lambda call: elementwise_compute(call, body),
-        kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_cheap=is_cheap,
-        takes_dims=of_dims is not None, samples=(Sample((sample,), low=low, high=high),)))
+    sample = (
+        _f32(2, 3, 5)
+        if F32 in dtypes
+        else TensorType(sorted(dtypes, key=lambda d: d.value)[0], (2, 3, 5))
+    )
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(Operand("x", dtypes),),
+            infer=_to_bool if to_bool else _same_dtype,
+            reference=reference,
+            compute=lambda call: elementwise_compute(call, body),
+            kind=Kind.ELEMENTWISE,
+            absorb=Absorb.PUSH,
+            is_cheap=is_cheap,
+            takes_dims=of_dims is not None,
+            samples=(Sample((sample,), low=low, high=high),),
+        )
+    )
 
 
 def _by_name(op: str) -> Callable[[e.Expr], e.Expr]:
@@ -162,10 +187,12 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
     is_large = e.binary("gt", size, number(2.414213562373095))
     is_middle = e.binary("gt", size, number(0.4142135623730950))
     middle = e.binary("div", e.sub(size, number(1.0)), e.add(size, number(1.0)))
-    inner = e.select(is_large, e.binary("div", number(-1.0), size),
-                     e.select(is_middle, middle, size))
-    start = e.select(is_large, number(math.pi / 2),
-                     e.select(is_middle, number(math.pi / 4), number(0.0)))
+    inner = e.select(
+        is_large, e.binary("div", number(-1.0), size), e.select(is_middle, middle, size)
+    )
+    start = e.select(
+        is_large, number(math.pi / 2), e.select(is_middle, number(math.pi / 4), number(0.0))
+    )
     square = e.mul(inner, inner)
     total = number(8.05374449538e-2)
     for c in (-1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1):
@@ -174,36 +201,69 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
     return e.select(e.binary("lt", x, number(0.0)), e.unary("neg", value), value)
 
 
-NEG = _unary("neg", "-x", np.negative, _by_name("neg"), FLOATS | SIGNED,
-             of_dims=lambda x: dims.multiply(x, -1))
+NEG = _unary(
+    "neg",
+    "-x",
+    np.negative,
+    _by_name("neg"),
+    FLOATS | SIGNED,
+    of_dims=lambda x: dims.multiply(x, -1),
+)
 ABS = _unary("abs", "|x|", np.abs, _by_name("abs"), FLOATS | SIGNED)
-SQRT = _unary("sqrt", "Square root; NaN for negative x.", np.sqrt, _by_name("sqrt"),
-              low=0.0, high=4.0)
+SQRT = _unary(
+    "sqrt", "Square root; NaN for negative x.", np.sqrt, _by_name("sqrt"), low=0.0, high=4.0
+)
 EXP = _unary("exp", "e to the x.", _wide(np.exp), _by_name("exp"), is_cheap=False)
-LOG = _unary("log", "Natural logarithm.", _wide(np.log), _by_name("log"), low=0.01, high=9.0,
-             is_cheap=False)
+LOG = _unary(
+    "log", "Natural logarithm.", _wide(np.log), _by_name("log"), low=0.01, high=9.0, is_cheap=False
+)
 TANH = _unary("tanh", "Hyperbolic tangent.", _wide(np.tanh), _by_name("tanh"), is_cheap=False)
 ERF = _unary("erf", "Error function.", _wide(_erf), _by_name("erf"), is_cheap=False)
-SIGMOID = _unary("sigmoid", "1 / (1 + exp(-x))", _wide(_sigmoid), _by_name("sigmoid"),
-                 is_cheap=False)
+SIGMOID = _unary(
+    "sigmoid", "1 / (1 + exp(-x))", _wide(_sigmoid), _by_name("sigmoid"), is_cheap=False
+)
 SIN = _unary("sin", "Sine of radians.", _wide(np.sin), _by_name("sin"), is_cheap=False)
 COS = _unary("cos", "Cosine of radians.", _wide(np.cos), _by_name("cos"), is_cheap=False)
-ATAN = _unary("atan", "Arc tangent, in radians.", _wide(np.arctan), _arc_tangent,
-              FLOATS - {DType.F64}, low=-9.0, high=9.0, is_cheap=False)
+ATAN = _unary(
+    "atan",
+    "Arc tangent, in radians.",
+    _wide(np.arctan),
+    _arc_tangent,
+    FLOATS - {DType.F64},
+    low=-9.0,
+    high=9.0,
+    is_cheap=False,
+)
 FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"))
 CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"))
 ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"))
 TRUNC = _unary("trunc", "x without its fraction.", np.trunc, _by_name("trunc"))
 NOT = _unary("not", "Logical negation.", np.logical_not, _by_name("not"), BOOL)
 IS_NAN = _unary("is_nan", "Whether x is NaN.", np.isnan, _by_name("isnan"), to_bool=True)
-RELU = _unary("relu", "max(x, 0); NaN stays.", lambda x: np.maximum(x, x.dtype.type(0)),
-              lambda x: e.binary("max", x, e.const(0, x.dtype)), FLOATS | SIGNED)
+RELU = _unary(
+    "relu",
+    "max(x, 0); NaN stays.",
+    lambda x: np.maximum(x, x.dtype.type(0)),
+    lambda x: e.binary("max", x, e.const(0, x.dtype)),
+    FLOATS | SIGNED,
+)
 
 
-def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
-            dtypes: frozenset[DType], of_dims: Callable[[Dim, Dim], Dim] | None = None, *,
-            compare: bool = False, commutes: bool = False, low: float = -2.0, high: float = 2.0,
-            is_cheap: bool = True, clamps: bool = False) -> OpRecord:
+def _binary(
+    name: str,
+    summary: str,
+    numpy: Callable[..., Any],
+    op: str,
+    dtypes: frozenset[DType],
+    of_dims: Callable[[Dim, Dim], Dim] | None = None,
+    *,
+    compare: bool = False,
+    commutes: bool = False,
+    low: float = -2.0,
+    high: float = 2.0,
+    is_cheap: bool = True,
+    clamps: bool = False,
+) -> OpRecord:
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         if of_dims is not None and ds.has_dims(*inputs):
             result = ds.map_dims(of_dims, *inputs)
@@ -214,20 +274,33 @@ def _binary(name: str, summary: str, numpy: Callable[..., Any], op: str,
 
     shapes = (((2, 3, 5), (3, 1)), ((17,), ()))
     dtype = DType.BOOL if dtypes == BOOL else F32
-    samples = [Sample((TensorType(dtype, a), TensorType(dtype, b)), low=low, high=high)
-               for a, b in shapes]
+    samples = [
+        Sample((TensorType(dtype, a), TensorType(dtype, b)), low=low, high=high) for a, b in shapes
+    ]
     if dtypes >= NUMBERS:
         # from 1, as integers have no quotient by 0
-        samples.append(Sample((TensorType(DType.I64, (3, 7)), TensorType(DType.I64, (7,))),
-                              low=1.0, high=9.0))
-    return register(OpRecord(
-        name=name, summary=summary,
-        operands=(Operand("a", dtypes, clamps=clamps),
-                  Operand("b", dtypes, same_as="a", clamps=clamps)),
-        infer=_to_bool if compare else _same_dtype, reference=reference,
-        compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
-        kind=Kind.ELEMENTWISE, absorb=Absorb.PUSH, is_commutative=commutes, is_cheap=is_cheap,
-        takes_dims=of_dims is not None, samples=tuple(samples)))
+        samples.append(
+            Sample((TensorType(DType.I64, (3, 7)), TensorType(DType.I64, (7,))), low=1.0, high=9.0)
+        )
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(
+                Operand("a", dtypes, clamps=clamps),
+                Operand("b", dtypes, same_as="a", clamps=clamps),
+            ),
+            infer=_to_bool if compare else _same_dtype,
+            reference=reference,
+            compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
+            kind=Kind.ELEMENTWISE,
+            absorb=Absorb.PUSH,
+            is_commutative=commutes,
+            is_cheap=is_cheap,
+            takes_dims=of_dims is not None,
+            samples=tuple(samples),
+        )
+    )
 
 
 def _div(a: Array, b: Array) -> Array:
@@ -240,21 +313,55 @@ def _div(a: Array, b: Array) -> Array:
 
 
 ADD = _binary("add", "a + b", np.add, "add", NUMBERS, dims.add, commutes=True)
-SUB = _binary("sub", "a - b", np.subtract, "sub", NUMBERS,
-              lambda a, b: dims.add(a, dims.multiply(b, -1)))
+SUB = _binary(
+    "sub", "a - b", np.subtract, "sub", NUMBERS, lambda a, b: dims.add(a, dims.multiply(b, -1))
+)
 MUL = _binary("mul", "a * b", np.multiply, "mul", NUMBERS, dims.multiply, commutes=True)
-DIV = _binary("div", "a / b; integers truncate towards zero.", _div, "div", NUMBERS, ds.divide,
-              low=0.5, high=3.0)
-POW = _binary("pow", "a to the power b, as C's powf.", _wide(np.power), "pow", FLOATS,
-              low=0.25, high=3.0, is_cheap=False)
-MINIMUM = _binary("minimum", "The smaller; NaN if either is.", np.minimum, "min", NUMBERS,
-                  dims.minimum, commutes=True, clamps=True)
-MAXIMUM = _binary("maximum", "The larger; NaN if either is.", np.maximum, "max", NUMBERS,
-                  dims.maximum, commutes=True, clamps=True)
+DIV = _binary(
+    "div",
+    "a / b; integers truncate towards zero.",
+    _div,
+    "div",
+    NUMBERS,
+    ds.divide,
+    low=0.5,
+    high=3.0,
+)
+POW = _binary(
+    "pow",
+    "a to the power b, as C's powf.",
+    _wide(np.power),
+    "pow",
+    FLOATS,
+    low=0.25,
+    high=3.0,
+    is_cheap=False,
+)
+MINIMUM = _binary(
+    "minimum",
+    "The smaller; NaN if either is.",
+    np.minimum,
+    "min",
+    NUMBERS,
+    dims.minimum,
+    commutes=True,
+    clamps=True,
+)
+MAXIMUM = _binary(
+    "maximum",
+    "The larger; NaN if either is.",
+    np.maximum,
+    "max",
+    NUMBERS,
+    dims.maximum,
+    commutes=True,
+    clamps=True,
+)
 EQUAL = _binary("equal", "a == b", np.equal, "eq", ANY, ds.is_equal, compare=True, commutes=True)
 LESS = _binary("less", "a < b", np.less, "lt", NUMBERS, ds.is_less, compare=True)
-LESS_EQUAL = _binary("less_equal", "a <= b", np.less_equal, "le", NUMBERS, ds.is_less_equal,
-                     compare=True)
+LESS_EQUAL = _binary(
+    "less_equal", "a <= b", np.less_equal, "le", NUMBERS, ds.is_less_equal, compare=True
+)
 AND = _binary("and", "Logical and.", np.logical_and, "and", BOOL, commutes=True)
 OR = _binary("or", "Logical or.", np.logical_or, "or", BOOL, commutes=True)
 XOR = _binary("xor", "Logical exclusive or.", np.logical_xor, "xor", BOOL, commutes=True)
@@ -282,8 +389,7 @@ def cast_array(x: Array, to: DType) -> Array:
         return _cast_dims(x, to)
     if x.dtype.kind == "f" and to.is_integer:
         info = np.iinfo(to.numpy)
-        wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf,
-                                      neginf=-np.inf))
+        wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
         low, high = wide <= float(info.min), wide >= float(info.max)
         with np.errstate(all="ignore"):
             inside = np.where(low | high, 0.0, wide).astype(to.numpy)
@@ -304,22 +410,26 @@ def _cast_body(call: Call) -> Sequence[Compute]:
     return elementwise_compute(call, lambda x: e.cast(x, to))
 
 
-CAST = register(OpRecord(
-    name="cast",
-    summary="Conversion by value: float to int truncates and saturates, NaN gives 0.",
-    operands=(Operand("x", ANY),),
-    attributes=(Attribute("to", "dtype"),),
-    infer=_cast_type,
-    reference=_cast_reference,
-    compute=_cast_body,
-    kind=Kind.ELEMENTWISE,
-    absorb=Absorb.PUSH,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((_f32(3, 4),), {"to": DType.I32}),
-             Sample((TensorType(DType.I32, (3, 4)),), {"to": F32}),
-             Sample((TensorType(DType.BOOL, (5,)),), {"to": F32})),
-))
+CAST = register(
+    OpRecord(
+        name="cast",
+        summary="Conversion by value: float to int truncates and saturates, NaN gives 0.",
+        operands=(Operand("x", ANY),),
+        attributes=(Attribute("to", "dtype"),),
+        infer=_cast_type,
+        reference=_cast_reference,
+        compute=_cast_body,
+        kind=Kind.ELEMENTWISE,
+        absorb=Absorb.PUSH,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(
+            Sample((_f32(3, 4),), {"to": DType.I32}),
+            Sample((TensorType(DType.I32, (3, 4)),), {"to": F32}),
+            Sample((TensorType(DType.BOOL, (5,)),), {"to": F32}),
+        ),
+    )
+)
 
 
 def _where_type(call: Call) -> Sequence[TensorType]:
@@ -327,18 +437,18 @@ def _where_type(call: Call) -> Sequence[TensorType]:
     return [TensorType(types[1].dtype, broadcast_dims(call, [t.dims for t in types]))]
 
 
-WHERE = register(OpRecord(
-    name="where",
-    summary="condition ? a : b, by element.",
-    operands=(Operand("condition", BOOL), Operand("a", ANY), Operand("b", ANY, same_as="a")),
-    infer=_where_type,
-    reference=lambda call, inputs: [np.where(*inputs)],
-    compute=lambda call: elementwise_compute(call, e.select),
-    kind=Kind.ELEMENTWISE,
-    absorb=Absorb.PUSH,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((TensorType(DType.BOOL, (3, 1)), _f32(3, 4), _f32(4))),),
-))
-
-
+WHERE = register(
+    OpRecord(
+        name="where",
+        summary="condition ? a : b, by element.",
+        operands=(Operand("condition", BOOL), Operand("a", ANY), Operand("b", ANY, same_as="a")),
+        infer=_where_type,
+        reference=lambda call, inputs: [np.where(*inputs)],
+        compute=lambda call: elementwise_compute(call, e.select),
+        kind=Kind.ELEMENTWISE,
+        absorb=Absorb.PUSH,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(Sample((TensorType(DType.BOOL, (3, 1)), _f32(3, 4), _f32(4))),),
+    )
+)

@@ -47,8 +47,9 @@ def clamp_array(positions: Array, extent: int) -> Array:
 
 def not_empty(extents: Sequence[Dim]) -> e.Expr | None:
     """The condition that unknown extents are not 0; None where all are known."""
-    return e.all_of(e.binary("lt", e.index(0), e.index(d))
-                    for d in extents if not isinstance(d, int))
+    return e.all_of(
+        e.binary("lt", e.index(0), e.index(d)) for d in extents if not isinstance(d, int)
+    )
 
 
 def _other(guard: e.Expr | None, dtype: DType) -> e.Expr | None:
@@ -72,7 +73,8 @@ def indices_fit_but_along_axis(call: Call) -> bool:
     data, chosen, axis = call.operand(0), call.operand(1), call.int("axis")
     return data.rank == chosen.rank and not any(
         d != axis and isinstance(a, int) and isinstance(b, int) and a > b
-        for d, (a, b) in enumerate(zip(chosen.dims, data.dims, strict=True)))
+        for d, (a, b) in enumerate(zip(chosen.dims, data.dims, strict=True))
+    )
 
 
 def _gather_elements_compute(call: Call) -> Sequence[Compute]:
@@ -92,28 +94,40 @@ def _gather_elements_reference(call: Call, inputs: Sequence[Any]) -> Sequence[An
     return [np.take_along_axis(data[within], clamp_array(chosen, data.shape[axis]), axis)]
 
 
-GATHER_ELEMENTS = register(OpRecord(
-    name="gather_elements",
-    summary="result[i, j, ...] is data[i, indices[i, j, ...], ...], the position along axis.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
-    attributes=(Attribute("axis", "int", doc="not negative"),),
-    constraints=(
-        Constraint("axis is a dim of data, not negative", _axis_is_a_dim),
-        Constraint("indices has data's rank, and no more elements along any dim but axis",
-                   indices_fit_but_along_axis),
-        Constraint("data has elements along axis",
-                   lambda call: has_elements(call, [call.operand(0).dims[call.int("axis")]]))),
-    infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(1).dims)],
-    reference=_gather_elements_reference,
-    compute=_gather_elements_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    samples=(
-        Sample((TensorType(F32, (3, 5)), TensorType(I64, (3, 4))), {"axis": 1}, low=-5, high=5),
-        Sample((TensorType(F32, (4, 3, 6)), TensorType(I32, (7, 2, 5))), {"axis": 0}, low=-4,
-               high=4),
-        Sample((TensorType(DType.U8, (9,)), TensorType(I64, (5,))), {"axis": 0}, low=0, high=9)),
-))
+GATHER_ELEMENTS = register(
+    OpRecord(
+        name="gather_elements",
+        summary="result[i, j, ...] is data[i, indices[i, j, ...], ...], the position along axis.",
+        operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
+        attributes=(Attribute("axis", "int", doc="not negative"),),
+        constraints=(
+            Constraint("axis is a dim of data, not negative", _axis_is_a_dim),
+            Constraint(
+                "indices has data's rank, and no more elements along any dim but axis",
+                indices_fit_but_along_axis,
+            ),
+            Constraint(
+                "data has elements along axis",
+                lambda call: has_elements(call, [call.operand(0).dims[call.int("axis")]]),
+            ),
+        ),
+        infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(1).dims)],
+        reference=_gather_elements_reference,
+        compute=_gather_elements_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        samples=(
+            Sample((TensorType(F32, (3, 5)), TensorType(I64, (3, 4))), {"axis": 1}, low=-5, high=5),
+            Sample(
+                (TensorType(F32, (4, 3, 6)), TensorType(I32, (7, 2, 5))),
+                {"axis": 0},
+                low=-4,
+                high=4,
+            ),
+            Sample((TensorType(DType.U8, (9,)), TensorType(I64, (5,))), {"axis": 0}, low=0, high=9),
+        ),
+    )
+)
 
 
 # gather_nd
@@ -122,14 +136,20 @@ GATHER_ELEMENTS = register(OpRecord(
 def _nd_ranks_fit(call: Call) -> bool:
     data, chosen = call.operand(0), call.operand(1)
     batch, depth = call.int("batch_dims"), call.int("depth")
-    return (chosen.rank > batch >= 0 and depth >= 0 and batch + depth <= data.rank
-            and call.equal(chosen.dims[-1], depth, "gather_nd: indices name depth dims"))
+    return (
+        chosen.rank > batch >= 0
+        and depth >= 0
+        and batch + depth <= data.rank
+        and call.equal(chosen.dims[-1], depth, "gather_nd: indices name depth dims")
+    )
 
 
 def _batches_fit(call: Call) -> bool:
     batch = call.int("batch_dims")
-    return all(call.equal(a, b, "gather_nd: batch dims are equal") for a, b in zip(
-        call.operand(0).dims[:batch], call.operand(1).dims[:batch], strict=True))
+    return all(
+        call.equal(a, b, "gather_nd: batch dims are equal")
+        for a, b in zip(call.operand(0).dims[:batch], call.operand(1).dims[:batch], strict=True)
+    )
 
 
 def _chosen_extents(call: Call) -> tuple[Dim, ...]:
@@ -148,19 +168,32 @@ def _gather_nd_compute(call: Call) -> Sequence[Compute]:
     batch, lead = call.int("batch_dims"), chosen.rank - 1
     indices = result_indices(call.result_types[0].rank)
     extents = _chosen_extents(call)
-    at = [clamped_position(e.Load(1, (*indices[:lead], e.index(k)), chosen.dtype), extent)
-          for k, extent in enumerate(extents)]
+    at = [
+        clamped_position(e.Load(1, (*indices[:lead], e.index(k)), chosen.dtype), extent)
+        for k, extent in enumerate(extents)
+    ]
     guard = not_empty(extents)
-    return [Compute(indices, e.Load(0, (*indices[:batch], *at, *indices[lead:]), data.dtype,
-                                    guard, _other(guard, data.dtype)))]
+    return [
+        Compute(
+            indices,
+            e.Load(
+                0,
+                (*indices[:batch], *at, *indices[lead:]),
+                data.dtype,
+                guard,
+                _other(guard, data.dtype),
+            ),
+        )
+    ]
 
 
 def _gather_nd_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     data, chosen = inputs
     batch, depth = call.int("batch_dims"), call.int("depth")
     lead = chosen.shape[:-1]
-    at: list[Array] = [np.arange(n).reshape(-1, *[1] * (len(lead) - d - 1))
-                       for d, n in enumerate(lead[:batch])]
+    at: list[Array] = [
+        np.arange(n).reshape(-1, *[1] * (len(lead) - d - 1)) for d, n in enumerate(lead[:batch])
+    ]
     at += [clamp_array(chosen[..., k], data.shape[batch + k]) for k in range(depth)]
     if not at:
         return [np.broadcast_to(data, (*lead, *data.shape)).copy()]
@@ -170,31 +203,47 @@ def _gather_nd_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.ascontiguousarray(data[tuple(grid)])]
 
 
-GATHER_ND = register(OpRecord(
-    name="gather_nd",
-    summary="Slices of data by rows of positions: the last dim of indices names its first dims.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
-    attributes=(Attribute("depth", "int", doc="how many dims of data a row of indices names"),
-                Attribute("batch_dims", "int", 0, "leading dims that data and indices share")),
-    constraints=(
-        Constraint("the last dim of indices is depth, and data has depth dims after batch_dims",
-                   _nd_ranks_fit),
-        Constraint("data and indices agree in the first batch_dims dims", _batches_fit),
-        Constraint("data has elements to choose",
-                   lambda call: has_elements(call, _chosen_extents(call)))),
-    infer=_gather_nd_type,
-    reference=_gather_nd_reference,
-    compute=_gather_nd_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    samples=(
-        Sample((TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2},
-               low=-3, high=3),
-        Sample((TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))),
-               {"batch_dims": 1, "depth": 1}, low=-3, high=3),
-        Sample((TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {"depth": 2},
-               low=-3, high=3)),
-))
+GATHER_ND = register(
+    OpRecord(
+        name="gather_nd",
+        summary="Slices of data by rows of positions: indices' last dim names data's first dims.",
+        operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
+        attributes=(
+            Attribute("depth", "int", doc="how many dims of data a row of indices names"),
+            Attribute("batch_dims", "int", 0, "leading dims that data and indices share"),
+        ),
+        constraints=(
+            Constraint(
+                "the last dim of indices is depth, and data has depth dims after batch_dims",
+                _nd_ranks_fit,
+            ),
+            Constraint("data and indices agree in the first batch_dims dims", _batches_fit),
+            Constraint(
+                "data has elements to choose",
+                lambda call: has_elements(call, _chosen_extents(call)),
+            ),
+        ),
+        infer=_gather_nd_type,
+        reference=_gather_nd_reference,
+        compute=_gather_nd_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        samples=(
+            Sample(
+                (TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2}, low=-3, high=3
+            ),
+            Sample(
+                (TensorType(F32, (2, 3, 7)), TensorType(I64, (2, 5, 1))),
+                {"batch_dims": 1, "depth": 1},
+                low=-3,
+                high=3,
+            ),
+            Sample(
+                (TensorType(I32, (4, 3)), TensorType(I32, (2, 1, 2))), {"depth": 2}, low=-3, high=3
+            ),
+        ),
+    )
+)
 
 
 # trilu
@@ -213,21 +262,28 @@ def _trilu_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.asarray(keep(inputs[0], call.int("k")), inputs[0].dtype)]
 
 
-TRILU = register(OpRecord(
-    name="trilu",
-    summary="The upper or lower triangle of each matrix, zeros elsewhere.",
-    operands=(Operand("x", ANY),),
-    attributes=(Attribute("upper", "bool", True, "keep what is on and above the diagonal"),
-                Attribute("k", "int", 0, "the diagonal: 0 is the main one, 1 the one above")),
-    constraints=(Constraint("x has at least two dims", lambda call: call.operand(0).rank >= 2),),
-    infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
-    reference=_trilu_reference,
-    compute=_trilu_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    is_cheap=True,
-    samples=(
-        Sample((TensorType(F32, (5, 7)),), {"k": 1}),
-        Sample((TensorType(F32, (2, 6, 4)),), {"upper": False, "k": -2}),
-        Sample((TensorType(I64, (3, 3)),), {"upper": False})),
-))
+TRILU = register(
+    OpRecord(
+        name="trilu",
+        summary="The upper or lower triangle of each matrix, zeros elsewhere.",
+        operands=(Operand("x", ANY),),
+        attributes=(
+            Attribute("upper", "bool", True, "keep what is on and above the diagonal"),
+            Attribute("k", "int", 0, "the diagonal: 0 is the main one, 1 the one above"),
+        ),
+        constraints=(
+            Constraint("x has at least two dims", lambda call: call.operand(0).rank >= 2),
+        ),
+        infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
+        reference=_trilu_reference,
+        compute=_trilu_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        is_cheap=True,
+        samples=(
+            Sample((TensorType(F32, (5, 7)),), {"k": 1}),
+            Sample((TensorType(F32, (2, 6, 4)),), {"upper": False, "k": -2}),
+            Sample((TensorType(I64, (3, 3)),), {"upper": False}),
+        ),
+    )
+)

@@ -61,41 +61,56 @@ def _scan_sample(shape: tuple[int, ...], axis: int, dtype: DType = F32, **more: 
     return Sample((TensorType(dtype, shape),), {"axis": axis, **more})
 
 
-SCAN = register(OpRecord(
-    name="scan",
-    summary="Running sums or products along axis.",
-    operands=(Operand("x", NUMBERS),),
-    attributes=(Attribute("axis", "int", doc="not negative"),
-                Attribute("combine", "str", "sum", "sum or prod"),
-                Attribute("exclusive", "bool", False, "an element itself is left out"),
-                Attribute("reverse", "bool", False, "from the end to the front")),
-    constraints=(AXIS, Constraint("combine is sum or prod",
-                                  lambda call: call.attrs["combine"] in _SCANS)),
-    infer=_same_type,
-    reference=_scan_reference,
-    kind=Kind.SCAN,
-    samples=(_scan_sample((3, 7), 1), _scan_sample((5, 37), 0, exclusive=True),
-             _scan_sample((2, 6, 3), 1, reverse=True, combine="prod"),
-             _scan_sample((9,), 0, exclusive=True, reverse=True),
-             _scan_sample((4, 5), 1, I32, combine="prod"), _scan_sample((2, 1, 19), 2, I32)),
-))
+SCAN = register(
+    OpRecord(
+        name="scan",
+        summary="Running sums or products along axis.",
+        operands=(Operand("x", NUMBERS),),
+        attributes=(
+            Attribute("axis", "int", doc="not negative"),
+            Attribute("combine", "str", "sum", "sum or prod"),
+            Attribute("exclusive", "bool", False, "an element itself is left out"),
+            Attribute("reverse", "bool", False, "from the end to the front"),
+        ),
+        constraints=(
+            AXIS,
+            Constraint("combine is sum or prod", lambda call: call.attrs["combine"] in _SCANS),
+        ),
+        infer=_same_type,
+        reference=_scan_reference,
+        kind=Kind.SCAN,
+        samples=(
+            _scan_sample((3, 7), 1),
+            _scan_sample((5, 37), 0, exclusive=True),
+            _scan_sample((2, 6, 3), 1, reverse=True, combine="prod"),
+            _scan_sample((9,), 0, exclusive=True, reverse=True),
+            _scan_sample((4, 5), 1, I32, combine="prod"),
+            _scan_sample((2, 1, 19), 2, I32),
+        ),
+    )
+)
 
 
 # scatter
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_REDUCTION = Attribute("reduction", "str", "none",
-                       "what becomes of an update and the element there: none (it is replaced), "
-                       "add, mul, max or min")
+_REDUCTION = Attribute(
+    "reduction",
+    "str",
+    "none",
+    "what becomes of an update and the element there: none (it is replaced), add, mul, max or min",
+)
 
 
 def _reduction_fits(call: Call) -> bool:
     return call.attrs["reduction"] == "none" or (
-        call.attrs["reduction"] in _REDUCTIONS and call.operand(0).dtype is not DType.BOOL)
+        call.attrs["reduction"] in _REDUCTIONS and call.operand(0).dtype is not DType.BOOL
+    )
 
 
-_REDUCTION_FITS = Constraint("reduction is none, or add, mul, max or min of numbers",
-                             _reduction_fits)
+_REDUCTION_FITS = Constraint(
+    "reduction is none, or add, mul, max or min of numbers", _reduction_fits
+)
 
 
 def _combined(call: Call, old: Array, update: Array) -> Array:
@@ -108,7 +123,8 @@ def _combined(call: Call, old: Array, update: Array) -> Array:
 def _updates_fit(call: Call) -> bool:
     return call.operand(1).rank == call.operand(2).rank and all(
         call.equal(a, b, "scatter_elements: one update a position")
-        for a, b in zip(call.operand(1).dims, call.operand(2).dims, strict=True))
+        for a, b in zip(call.operand(1).dims, call.operand(2).dims, strict=True)
+    )
 
 
 def _scatter_elements_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -129,35 +145,56 @@ def _scatter_elements_reference(call: Call, inputs: Sequence[Any]) -> Sequence[A
     return [result]
 
 
-SCATTER_ELEMENTS = register(OpRecord(
-    name="scatter_elements",
-    summary="data with updates[i, j, ...] at [i, indices[i, j, ...], ...], the position along "
-            "axis; in order along axis, positions outside are left out.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True),
-              Operand("updates", ANY, same_as="data")),
-    attributes=(Attribute("axis", "int", doc="not negative"), _REDUCTION),
-    constraints=(
-        AXIS, _REDUCTION_FITS,
-        Constraint("indices has data's rank, and no more elements along any dim but axis",
-                   indices_fit_but_along_axis),
-        Constraint("updates has the dims of indices", _updates_fit)),
-    infer=_same_type,
-    reference=_scatter_elements_reference,
-    kind=Kind.SCATTER,
-    samples=tuple(
-        Sample((TensorType(dtype, data), TensorType(I32, chosen), TensorType(dtype, chosen)),
-               {"axis": axis, "reduction": reduction}, low=low, high=high)
-        for data, chosen, axis, reduction, dtype, low, high in (
-            ((3, 5), (3, 4), 1, "none", F32, -5, 4), ((6, 19), (4, 18), 0, "add", F32, -6, 5),
-            ((2, 4, 3), (2, 7, 3), 1, "mul", F32, -4, 3), ((9,), (5,), 0, "max", F32, -12, 12),
-            ((4, 5), (2, 5), 1, "min", I32, -5, 4), ((4, 6), (4, 2), 1, "none", DType.BOOL, 0, 5))),
-))
+SCATTER_ELEMENTS = register(
+    OpRecord(
+        name="scatter_elements",
+        summary="data with updates[i, j, ...] at [i, indices[i, j, ...], ...], the position along "
+        "axis; in order along axis, positions outside are left out.",
+        operands=(
+            Operand("data", ANY),
+            Operand("indices", INTEGERS, clamps=True),
+            Operand("updates", ANY, same_as="data"),
+        ),
+        attributes=(Attribute("axis", "int", doc="not negative"), _REDUCTION),
+        constraints=(
+            AXIS,
+            _REDUCTION_FITS,
+            Constraint(
+                "indices has data's rank, and no more elements along any dim but axis",
+                indices_fit_but_along_axis,
+            ),
+            Constraint("updates has the dims of indices", _updates_fit),
+        ),
+        infer=_same_type,
+        reference=_scatter_elements_reference,
+        kind=Kind.SCATTER,
+        samples=tuple(
+            Sample(
+                (TensorType(dtype, data), TensorType(I32, chosen), TensorType(dtype, chosen)),
+                {"axis": axis, "reduction": reduction},
+                low=low,
+                high=high,
+            )
+            for data, chosen, axis, reduction, dtype, low, high in (
+                ((3, 5), (3, 4), 1, "none", F32, -5, 4),
+                ((6, 19), (4, 18), 0, "add", F32, -6, 5),
+                ((2, 4, 3), (2, 7, 3), 1, "mul", F32, -4, 3),
+                ((9,), (5,), 0, "max", F32, -12, 12),
+                ((4, 5), (2, 5), 1, "min", I32, -5, 4),
+                ((4, 6), (4, 2), 1, "none", DType.BOOL, 0, 5),
+            )
+        ),
+    )
+)
 
 
 def _scatter_nd_fits(call: Call) -> bool:
     data, chosen, depth = call.operand(0), call.operand(1), call.int("depth")
-    return chosen.rank >= 1 and 0 <= depth <= data.rank and call.equal(
-        chosen.dims[-1], depth, "scatter_nd: indices name depth dims")
+    return (
+        chosen.rank >= 1
+        and 0 <= depth <= data.rank
+        and call.equal(chosen.dims[-1], depth, "scatter_nd: indices name depth dims")
+    )
 
 
 def _slices_fit(call: Call) -> bool:
@@ -165,7 +202,8 @@ def _slices_fit(call: Call) -> bool:
     wanted = (*chosen.dims[:-1], *data.dims[call.int("depth") :])
     return updates.rank == len(wanted) and all(
         call.equal(a, b, "scatter_nd: one slice a position")
-        for a, b in zip(updates.dims, wanted, strict=True))
+        for a, b in zip(updates.dims, wanted, strict=True)
+    )
 
 
 def _scatter_nd_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -181,30 +219,49 @@ def _scatter_nd_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [result]
 
 
-SCATTER_ND = register(OpRecord(
-    name="scatter_nd",
-    summary="data with slices of updates where rows of positions say; in order, rows that name "
-            "nothing are left out.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True),
-              Operand("updates", ANY, same_as="data")),
-    attributes=(Attribute("depth", "int", doc="how many dims of data a row of indices names"),
-                _REDUCTION),
-    constraints=(
-        _REDUCTION_FITS,
-        Constraint("the last dim of indices is depth, and data has depth dims", _scatter_nd_fits),
-        Constraint("updates has the dims of indices but the last, then data's after depth",
-                   _slices_fit)),
-    infer=_same_type,
-    reference=_scatter_nd_reference,
-    kind=Kind.SCATTER,
-    samples=tuple(
-        Sample((TensorType(dtype, data), TensorType(I32, chosen), TensorType(dtype, updates)),
-               {"depth": chosen[-1], "reduction": reduction}, low=-5, high=4)
-        for data, chosen, updates, reduction, dtype in (
-            ((5, 7), (3, 1), (3, 7), "none", F32), ((4, 5, 6), (2, 3, 2), (2, 3, 6), "add", F32),
-            ((5, 5), (8, 2), (8,), "mul", F32), ((8,), (4, 1), (4,), "max", I32),
-            ((3, 19), (4, 1), (4, 19), "min", F32))),
-))
+SCATTER_ND = register(
+    OpRecord(
+        name="scatter_nd",
+        summary="data with slices of updates where rows of positions say; in order, rows that name "
+        "nothing are left out.",
+        operands=(
+            Operand("data", ANY),
+            Operand("indices", INTEGERS, clamps=True),
+            Operand("updates", ANY, same_as="data"),
+        ),
+        attributes=(
+            Attribute("depth", "int", doc="how many dims of data a row of indices names"),
+            _REDUCTION,
+        ),
+        constraints=(
+            _REDUCTION_FITS,
+            Constraint(
+                "the last dim of indices is depth, and data has depth dims", _scatter_nd_fits
+            ),
+            Constraint(
+                "updates has the dims of indices but the last, then data's after depth", _slices_fit
+            ),
+        ),
+        infer=_same_type,
+        reference=_scatter_nd_reference,
+        kind=Kind.SCATTER,
+        samples=tuple(
+            Sample(
+                (TensorType(dtype, data), TensorType(I32, chosen), TensorType(dtype, updates)),
+                {"depth": chosen[-1], "reduction": reduction},
+                low=-5,
+                high=4,
+            )
+            for data, chosen, updates, reduction, dtype in (
+                ((5, 7), (3, 1), (3, 7), "none", F32),
+                ((4, 5, 6), (2, 3, 2), (2, 3, 6), "add", F32),
+                ((5, 5), (8, 2), (8,), "mul", F32),
+                ((8,), (4, 1), (4,), "max", I32),
+                ((3, 19), (4, 1), (4, 19), "min", F32),
+            )
+        ),
+    )
+)
 
 
 # top_k
@@ -240,24 +297,42 @@ def _top_k_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.take_along_axis(x, order, axis), order.astype(position_dtype(call).numpy)]
 
 
-def _top_k_sample(shape: tuple[int, ...], axis: int, k: int, dtype: DType = F32,
-                  largest: bool = True) -> Sample:
-    return Sample((TensorType(dtype, shape),), {
-        "axis": axis, "k": k, "largest": largest, "dtype": I32}, low=-9, high=9)
+def _top_k_sample(
+    shape: tuple[int, ...], axis: int, k: int, dtype: DType = F32, largest: bool = True
+) -> Sample:
+    return Sample(
+        (TensorType(dtype, shape),),
+        {"axis": axis, "k": k, "largest": largest, "dtype": I32},
+        low=-9,
+        high=9,
+    )
 
 
-TOP_K = register(OpRecord(
-    name="top_k",
-    summary="The k largest or smallest elements along axis, best first, equal ones in their order, "
-            "and their positions; NaN anywhere leaves the order open.",
-    operands=(Operand("x", NUMBERS),),
-    attributes=(Attribute("axis", "int", doc="not negative"), Attribute("k", "dim"),
-                Attribute("largest", "bool", True, "or the smallest"), DTYPE),
-    constraints=(AXIS, DTYPE_FITS,
-                 Constraint("k is not negative and at most x's extent along axis", _count_fits)),
-    infer=_top_k_type,
-    reference=_top_k_reference,
-    kind=Kind.SORT,
-    samples=(_top_k_sample((3, 40), 1, 5), _top_k_sample((7, 9), 0, 7, largest=False),
-             _top_k_sample((2, 11, 3), 1, 4, I32), _top_k_sample((6,), 0, 1, I32, largest=False)),
-))
+TOP_K = register(
+    OpRecord(
+        name="top_k",
+        summary="The k largest or smallest elements along axis, best first, equal ones in their "
+        "order, and their positions; NaN anywhere leaves the order open.",
+        operands=(Operand("x", NUMBERS),),
+        attributes=(
+            Attribute("axis", "int", doc="not negative"),
+            Attribute("k", "dim"),
+            Attribute("largest", "bool", True, "or the smallest"),
+            DTYPE,
+        ),
+        constraints=(
+            AXIS,
+            DTYPE_FITS,
+            Constraint("k is not negative and at most x's extent along axis", _count_fits),
+        ),
+        infer=_top_k_type,
+        reference=_top_k_reference,
+        kind=Kind.SORT,
+        samples=(
+            _top_k_sample((3, 40), 1, 5),
+            _top_k_sample((7, 9), 0, 7, largest=False),
+            _top_k_sample((2, 11, 3), 1, 4, I32),
+            _top_k_sample((6,), 0, 1, I32, largest=False),
+        ),
+    )
+)

@@ -52,35 +52,59 @@ def _sample(operand: tuple[int, ...], dtype: DType = F32, **attrs: Attr) -> Samp
     return Sample((TensorType(dtype, operand),), attrs)
 
 
-def _movement(name: str, summary: str, attributes: tuple[Attribute, ...],
-              constraints: tuple[Constraint, ...], infer: Callable[[Call], Sequence[TensorType]],
-              reference: Callable[[Call, Array], Array],
-              load: Callable[[Call, tuple[e.Var, ...]], e.Expr], samples: tuple[Sample, ...], *,
-              kind: Kind = Kind.MOVEMENT, view_of: int | None = None) -> OpRecord:
+def _movement(
+    name: str,
+    summary: str,
+    attributes: tuple[Attribute, ...],
+    constraints: tuple[Constraint, ...],
+    infer: Callable[[Call], Sequence[TensorType]],
+    reference: Callable[[Call, Array], Array],
+    load: Callable[[Call, tuple[e.Var, ...]], e.Expr],
+    samples: tuple[Sample, ...],
+    *,
+    kind: Kind = Kind.MOVEMENT,
+    view_of: int | None = None,
+) -> OpRecord:
     """An op whose result element at some indices is `load` of its one operand."""
 
     def compute(call: Call) -> Sequence[Compute]:
         indices = result_indices(call.result_types[0].rank)
         return [Compute(indices, load(call, indices))]
 
-    return register(OpRecord(
-        name=name, summary=summary, operands=(Operand("x", ANY),), attributes=attributes,
-        constraints=constraints, infer=infer,
-        reference=lambda call, inputs: [np.array(reference(call, inputs[0]), order="C")],
-        compute=compute, kind=kind, view_of=view_of, absorb=Absorb.FOLD, is_cheap=True,
-        takes_dims=True, samples=samples))
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(Operand("x", ANY),),
+            attributes=attributes,
+            constraints=constraints,
+            infer=infer,
+            reference=lambda call, inputs: [np.array(reference(call, inputs[0]), order="C")],
+            compute=compute,
+            kind=kind,
+            view_of=view_of,
+            absorb=Absorb.FOLD,
+            is_cheap=True,
+            takes_dims=True,
+            samples=samples,
+        )
+    )
 
 
 # reshape
 
 
 def _same_count(call: Call) -> bool:
-    return call.equal(call.operand(0).element_count, dims.product(call.dims("shape")),
-                      "reshape: the number of elements stays")
+    return call.equal(
+        call.operand(0).element_count,
+        dims.product(call.dims("shape")),
+        "reshape: the number of elements stays",
+    )
 
 
-def reshape_indices(old: Sequence[Dim], new: Sequence[Dim],
-                    indices: Sequence[e.Expr]) -> tuple[e.Expr, ...]:
+def reshape_indices(
+    old: Sequence[Dim], new: Sequence[Dim], indices: Sequence[e.Expr]
+) -> tuple[e.Expr, ...]:
     """Where in dims `old` the row-major element `indices` of dims `new` lies.
 
     Dims are matched in the shortest groups of equal products, so that an index of one group never
@@ -91,8 +115,13 @@ def reshape_indices(old: Sequence[Dim], new: Sequence[Dim],
     right = [d for d, extent in enumerate(new) if extent != 1]
     while left and right:
         a, b = _shortest_group([old[d] for d in left], [new[d] for d in right])
-        _map_group([old[d] for d in left[:a]], left[:a], [new[d] for d in right[:b]],
-                   [indices[d] for d in right[:b]], result)
+        _map_group(
+            [old[d] for d in left[:a]],
+            left[:a],
+            [new[d] for d in right[:b]],
+            [indices[d] for d in right[:b]],
+            result,
+        )
         left, right = left[a:], right[b:]
     return tuple(result)
 
@@ -105,8 +134,13 @@ def _shortest_group(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[int, int]:
     return len(old), len(new)
 
 
-def _map_group(old: Sequence[Dim], positions: Sequence[int], new: Sequence[Dim],
-               indices: Sequence[e.Expr], result: list[e.Expr]) -> None:
+def _map_group(
+    old: Sequence[Dim],
+    positions: Sequence[int],
+    new: Sequence[Dim],
+    indices: Sequence[e.Expr],
+    result: list[e.Expr],
+) -> None:
     linear: e.Expr = e.index(0)
     for extent, index in zip(new, indices, strict=True):
         linear = e.add(e.mul(linear, e.index(extent)), index)
@@ -122,17 +156,25 @@ def _reshape_load(call: Call, indices: tuple[e.Var, ...]) -> e.Expr:
 
 
 RESHAPE = _movement(
-    "reshape", "The same elements in row-major order under other dims.",
+    "reshape",
+    "The same elements in row-major order under other dims.",
     (Attribute("shape", "dims", doc="the new dims, all explicit"),),
     (Constraint("shape has as many elements as x", _same_count),),
     lambda call: [TensorType(call.operand(0).dtype, call.dims("shape"))],
     lambda call, x: np.reshape(x, static_dims(call, "shape")),
     _reshape_load,
-    (_sample((2, 3, 4), shape=(6, 4)), _sample((2, 12, 5), shape=(2, 3, 4, 5)),
-     _sample((1, 7, 1, 3), shape=(7, 3)), _sample((4, 6), shape=(3, 8)),
-     _sample((5,), shape=(1, 5, 1)), _sample((1, 1), shape=()),
-     _sample((6, 10), shape=(4, 15), dtype=DType.I64)),
-    kind=Kind.VIEW, view_of=0)
+    (
+        _sample((2, 3, 4), shape=(6, 4)),
+        _sample((2, 12, 5), shape=(2, 3, 4, 5)),
+        _sample((1, 7, 1, 3), shape=(7, 3)),
+        _sample((4, 6), shape=(3, 8)),
+        _sample((5,), shape=(1, 5, 1)),
+        _sample((1, 1), shape=()),
+        _sample((6, 10), shape=(4, 15), dtype=DType.I64),
+    ),
+    kind=Kind.VIEW,
+    view_of=0,
+)
 
 
 # transpose
@@ -148,15 +190,22 @@ def _transpose_load(call: Call, indices: tuple[e.Var, ...]) -> e.Expr:
 
 
 TRANSPOSE = _movement(
-    "transpose", "Dims in another order: result dim i is x's dim perm[i].",
+    "transpose",
+    "Dims in another order: result dim i is x's dim perm[i].",
     (Attribute("perm", "ints"),),
     (Constraint("perm is a permutation of x's dims", _is_permutation),),
-    lambda call: [TensorType(call.operand(0).dtype,
-                             tuple(call.operand(0).dims[d] for d in call.ints("perm")))],
+    lambda call: [
+        TensorType(call.operand(0).dtype, tuple(call.operand(0).dims[d] for d in call.ints("perm")))
+    ],
     lambda call, x: np.transpose(x, call.ints("perm")),
     _transpose_load,
-    (_sample((2, 3, 5), perm=(0, 2, 1)), _sample((2, 3, 4, 5), perm=(2, 0, 3, 1)),
-     _sample((7, 3), perm=(1, 0)), _sample((), perm=())))
+    (
+        _sample((2, 3, 5), perm=(0, 2, 1)),
+        _sample((2, 3, 4, 5), perm=(2, 0, 3, 1)),
+        _sample((7, 3), perm=(1, 0)),
+        _sample((), perm=()),
+    ),
+)
 
 
 # broadcast_to
@@ -166,19 +215,27 @@ def _broadcasts(call: Call) -> bool:
     old, new = call.operand(0).dims, call.dims("shape")
     if len(old) > len(new):
         return False
-    return all(a == 1 or call.equal(a, b, "broadcast_to: dims that are not 1 stay")
-               for a, b in zip(old, new[len(new) - len(old) :], strict=True))
+    return all(
+        a == 1 or call.equal(a, b, "broadcast_to: dims that are not 1 stay")
+        for a, b in zip(old, new[len(new) - len(old) :], strict=True)
+    )
 
 
 BROADCAST_TO = _movement(
-    "broadcast_to", "Dims of extent 1, and new ones in front, repeat up to shape.",
+    "broadcast_to",
+    "Dims of extent 1, and new ones in front, repeat up to shape.",
     (Attribute("shape", "dims", doc="the result's dims"),),
     (Constraint("x broadcasts to shape as in numpy", _broadcasts),),
     lambda call: [TensorType(call.operand(0).dtype, call.dims("shape"))],
     lambda call, x: np.broadcast_to(x, static_dims(call, "shape")),
     lambda call, indices: broadcast_load(call, 0, indices),
-    (_sample((3, 1), shape=(2, 3, 4)), _sample((), shape=(3, 5)), _sample((1, 5), shape=(7, 5)),
-     _sample((2, 1, 3), shape=(2, 4, 3), dtype=DType.I64)))
+    (
+        _sample((3, 1), shape=(2, 3, 4)),
+        _sample((), shape=(3, 5)),
+        _sample((1, 5), shape=(7, 5)),
+        _sample((2, 1, 3), shape=(2, 4, 3), dtype=DType.I64),
+    ),
+)
 
 
 # slice
@@ -191,9 +248,13 @@ def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
     # stop - min(a, b) is max(stop - a, stop - b), which keeps x[2:] at max(0, n - 2)
     starts = [start]
     if isinstance(start, DimExpr) and len(start.terms) == 1 and not start.constant:
-        (monomial, coefficient), = start.terms
-        if (coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], dims.Extremum)
-                and not monomial[0].is_max):
+        ((monomial, coefficient),) = start.terms
+        if (
+            coefficient == 1
+            and len(monomial) == 1
+            and isinstance(monomial[0], dims.Extremum)
+            and not monomial[0].is_max
+        ):
             starts = list(monomial[0].args)
     spans = [dims.add(stop, dims.multiply(s, -1)) for s in starts]
     return dims.floor_divide(dims.add(dims.maximum(0, *spans), step - 1), step)
@@ -201,13 +262,20 @@ def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
 
 def _slice_lengths(call: Call) -> bool:
     rank = call.operand(0).rank
-    return all(len(items) == rank for items in (call.dims("starts"), call.dims("stops"),
-                                                call.ints("steps"))) and 0 not in call.ints("steps")
+    return all(
+        len(items) == rank
+        for items in (call.dims("starts"), call.dims("stops"), call.ints("steps"))
+    ) and 0 not in call.ints("steps")
 
 
 def _slice_in_range(call: Call) -> bool:
-    for extent, start, stop, step in zip(call.operand(0).dims, call.dims("starts"),
-                                         call.dims("stops"), call.ints("steps"), strict=True):
+    for extent, start, stop, step in zip(
+        call.operand(0).dims,
+        call.dims("starts"),
+        call.dims("stops"),
+        call.ints("steps"),
+        strict=True,
+    ):
         low, high = (start, stop) if step > 0 else (dims.add(stop, 1), dims.add(start, 1))
         room = dims.add(extent, dims.multiply(high, -1))
         if not may_be_positions([low, room]):
@@ -221,35 +289,51 @@ def _slice_type(call: Call) -> Sequence[TensorType]:
 
 
 def _slice_reference(call: Call, x: Array) -> Array:
-    items = zip(static_dims(call, "starts"), static_dims(call, "stops"), call.ints("steps"),
-                strict=True)
-    return np.asarray(x[tuple(slice(start, None if stop < 0 else stop, step)
-                              for start, stop, step in items)])
+    items = zip(
+        static_dims(call, "starts"), static_dims(call, "stops"), call.ints("steps"), strict=True
+    )
+    return np.asarray(
+        x[tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in items)]
+    )
 
 
 def _slice_load(call: Call, indices: tuple[e.Var, ...]) -> e.Expr:
-    at = tuple(e.add(e.mul(i, e.index(step)), e.index(start)) for i, start, step in
-               zip(indices, call.dims("starts"), call.ints("steps"), strict=True))
+    at = tuple(
+        e.add(e.mul(i, e.index(step)), e.index(start))
+        for i, start, step in zip(indices, call.dims("starts"), call.ints("steps"), strict=True)
+    )
     return e.Load(0, at, call.operand(0).dtype)
 
 
 SLICE = _movement(
-    "slice", "Every step-th element from start up to, not including, stop, in each dim.",
-    (Attribute("starts", "dims", doc="positions, one a dim"),
-     Attribute("stops", "dims", doc="positions, one a dim; -1 with a negative step: to the front"),
-     Attribute("steps", "ints", doc="not 0")),
-    (Constraint("starts, stops and steps have one item a dim of x, and no step is 0",
-                _slice_lengths),
-     Constraint("starts and stops are positions in x, not counted from the end",
-                _slice_in_range)),
+    "slice",
+    "Every step-th element from start up to, not including, stop, in each dim.",
+    (
+        Attribute("starts", "dims", doc="positions, one a dim"),
+        Attribute(
+            "stops", "dims", doc="positions, one a dim; -1 with a negative step: to the front"
+        ),
+        Attribute("steps", "ints", doc="not 0"),
+    ),
+    (
+        Constraint(
+            "starts, stops and steps have one item a dim of x, and no step is 0", _slice_lengths
+        ),
+        Constraint(
+            "starts and stops are positions in x, not counted from the end", _slice_in_range
+        ),
+    ),
     _slice_type,
     _slice_reference,
     _slice_load,
-    (_sample((5, 7), starts=(1, 0), stops=(4, 7), steps=(1, 1)),
-     _sample((2, 9, 3), starts=(0, 1, 0), stops=(2, 9, 3), steps=(1, 3, 2)),
-     _sample((6, 5), starts=(5, 3), stops=(-1, 0), steps=(-1, -2)),
-     _sample((4, 3), starts=(3, 0), stops=(2, 3), steps=(1, 1)),
-     _sample((8,), starts=(2,), stops=(3,), steps=(1,), dtype=DType.I64)))
+    (
+        _sample((5, 7), starts=(1, 0), stops=(4, 7), steps=(1, 1)),
+        _sample((2, 9, 3), starts=(0, 1, 0), stops=(2, 9, 3), steps=(1, 3, 2)),
+        _sample((6, 5), starts=(5, 3), stops=(-1, 0), steps=(-1, -2)),
+        _sample((4, 3), starts=(3, 0), stops=(2, 3), steps=(1, 1)),
+        _sample((8,), starts=(2,), stops=(3,), steps=(1,), dtype=DType.I64),
+    ),
+)
 
 
 # pad
@@ -271,16 +355,27 @@ def _pad_mode_fits(call: Call) -> bool:
     spare = {"reflect": 1, "edge": None, "wrap": 0}[str(mode)]
     for d, extent in enumerate(x.dims):
         for amount in (pads[d], pads[x.rank + d]):
-            if isinstance(amount, int) and isinstance(extent, int) and amount > 0 and (
-                    extent == 0 or (spare is not None and amount > extent - spare)):
+            if (
+                isinstance(amount, int)
+                and isinstance(extent, int)
+                and amount > 0
+                and (extent == 0 or (spare is not None and amount > extent - spare))
+            ):
                 return False
     return True
 
 
 def _pad_type(call: Call) -> Sequence[TensorType]:
     x, pads = call.operand(0), call.dims("pads")
-    return [TensorType(x.dtype, tuple(dims.add(extent, dims.add(pads[d], pads[x.rank + d]))
-                                      for d, extent in enumerate(x.dims)))]
+    return [
+        TensorType(
+            x.dtype,
+            tuple(
+                dims.add(extent, dims.add(pads[d], pads[x.rank + d]))
+                for d, extent in enumerate(x.dims)
+            ),
+        )
+    ]
 
 
 def _pad_value(call: Call) -> float | int | bool:
@@ -333,18 +428,30 @@ def _pad_load(call: Call, indices: tuple[e.Var, ...]) -> e.Expr:
 
 
 PAD = _movement(
-    "pad", "Elements added at both ends of each dim.",
-    (Attribute("pads", "dims", doc="counts at the begins of all dims, then at the ends"),
-     Attribute("mode", "str", "constant", "constant, reflect, edge or wrap"),
-     Attribute("value", "float", 0.0, "what constant mode adds")),
-    (Constraint("pads has two counts a dim of x, none negative", _pads_fit),
-     Constraint("mode is constant, reflect, edge or wrap, and reflect and wrap have the elements "
-                "they repeat", _pad_mode_fits)),
+    "pad",
+    "Elements added at both ends of each dim.",
+    (
+        Attribute("pads", "dims", doc="counts at the begins of all dims, then at the ends"),
+        Attribute("mode", "str", "constant", "constant, reflect, edge or wrap"),
+        Attribute("value", "float", 0.0, "what constant mode adds"),
+    ),
+    (
+        Constraint("pads has two counts a dim of x, none negative", _pads_fit),
+        Constraint(
+            "mode is constant, reflect, edge or wrap, and reflect and wrap have the elements "
+            "they repeat",
+            _pad_mode_fits,
+        ),
+    ),
     _pad_type,
     _pad_reference,
     _pad_load,
-    (_sample((2, 3), pads=(1, 0, 2, 1), value=1.5), _sample((3, 5), pads=(0, 3, 0, 0)),
-     _sample((2, 5), pads=(0, 3, 1, 4), mode="reflect"), _sample((3, 4), pads=(2, 0, 0, 6),
-                                                                 mode="edge"),
-     _sample((5,), pads=(3, 5), mode="wrap"),
-     _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64)))
+    (
+        _sample((2, 3), pads=(1, 0, 2, 1), value=1.5),
+        _sample((3, 5), pads=(0, 3, 0, 0)),
+        _sample((2, 5), pads=(0, 3, 1, 4), mode="reflect"),
+        _sample((3, 4), pads=(2, 0, 0, 6), mode="edge"),
+        _sample((5,), pads=(3, 5), mode="wrap"),
+        _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64),
+    ),
+)

@@ -34,10 +34,12 @@ def _layout(call: Call) -> Layout:
 def _layout_fits(call: Call) -> bool:
     layout, rank = _layout(call), call.operand(0).rank
     physical = rank + len(layout.splits)
-    return (not layout.strides
-            and all(0 <= dim < rank and factor >= 1 for dim, factor in layout.splits)
-            and len({dim for dim, _ in layout.splits}) == len(layout.splits)
-            and (not layout.order or sorted(layout.order) == list(range(physical))))
+    return (
+        not layout.strides
+        and all(0 <= dim < rank and factor >= 1 for dim, factor in layout.splits)
+        and len({dim for dim, _ in layout.splits}) == len(layout.splits)
+        and (not layout.order or sorted(layout.order) == list(range(physical)))
+    )
 
 
 def _pack_type(call: Call) -> Sequence[TensorType]:
@@ -52,22 +54,33 @@ def _pack_compute(call: Call) -> Sequence[Compute]:
     return [Compute(indices, e.Load(0, indices, x.dtype))]
 
 
-PACK = register(OpRecord(
-    name="pack",
-    summary="x in another layout; the empty layout unpacks.",
-    operands=(Operand("x", ANY),),
-    attributes=(Attribute("layout", "layout"),),
-    constraints=(Constraint("layout splits each dim of x at most once, by a positive factor, "
-                            "orders all physical dims, and has no strides", _layout_fits),),
-    infer=_pack_type,
-    reference=lambda call, inputs: [inputs[0]],
-    compute=_pack_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    samples=(
-        Sample((TensorType(F32, (5, 7)),), {"layout": Layout(order=(1, 0))}),
-        Sample((TensorType(F32, (2, 5, 3, 4)),), {"layout": Layout(order=(0, 2, 3, 1))}),
-        Sample((TensorType(F32, (19, 6)),),
-               {"layout": Layout(splits=((0, 16),), order=(0, 1, 2))}, constant_operands=(0,)),
-        Sample((TensorType(F32, (5, 7), Layout(order=(1, 0))),), {"layout": Layout()})),
-))
+PACK = register(
+    OpRecord(
+        name="pack",
+        summary="x in another layout; the empty layout unpacks.",
+        operands=(Operand("x", ANY),),
+        attributes=(Attribute("layout", "layout"),),
+        constraints=(
+            Constraint(
+                "layout splits each dim of x at most once, by a positive factor, "
+                "orders all physical dims, and has no strides",
+                _layout_fits,
+            ),
+        ),
+        infer=_pack_type,
+        reference=lambda call, inputs: [inputs[0]],
+        compute=_pack_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        samples=(
+            Sample((TensorType(F32, (5, 7)),), {"layout": Layout(order=(1, 0))}),
+            Sample((TensorType(F32, (2, 5, 3, 4)),), {"layout": Layout(order=(0, 2, 3, 1))}),
+            Sample(
+                (TensorType(F32, (19, 6)),),
+                {"layout": Layout(splits=((0, 16),), order=(0, 1, 2))},
+                constant_operands=(0,),
+            ),
+            Sample((TensorType(F32, (5, 7), Layout(order=(1, 0))),), {"layout": Layout()}),
+        ),
+    )
+)

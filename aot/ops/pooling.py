@@ -71,9 +71,15 @@ CONSTRAINTS = (
 
 def _extent(call: Call, d: int) -> Dim:
     x, pads = call.operand(0), call.dims("pads")
-    return window_extent(x.dims[2 + d], call.ints("kernel")[d], call.ints("strides")[d],
-                         call.ints("dilations")[d], pads[d], pads[x.rank - 2 + d],
-                         ceil_mode=bool(call.attrs["ceil_mode"]))
+    return window_extent(
+        x.dims[2 + d],
+        call.ints("kernel")[d],
+        call.ints("strides")[d],
+        call.ints("dilations")[d],
+        pads[d],
+        pads[x.rank - 2 + d],
+        ceil_mode=bool(call.attrs["ceil_mode"]),
+    )
 
 
 def pool_type(call: Call) -> Sequence[TensorType]:
@@ -81,13 +87,16 @@ def pool_type(call: Call) -> Sequence[TensorType]:
     spatial = [_extent(call, d) for d in range(x.rank - 2)]
     for d, extent in enumerate(spatial):
         if isinstance(extent, int) and extent < 1:
-            raise call.error(f"the kernel of {call.ints('kernel')[d]} does not fit into spatial "
-                             f"dim {d}, which is {x.dims[2 + d]}")
+            raise call.error(
+                f"the kernel of {call.ints('kernel')[d]} does not fit into spatial "
+                f"dim {d}, which is {x.dims[2 + d]}"
+            )
     return [TensorType(x.dtype, (*x.dims[:2], *spatial))]
 
 
-def window(call: Call, other: float | int, indices: tuple[e.Var, ...] = ()) -> tuple[
-        tuple[e.Var, ...], e.Load, tuple[tuple[e.Var, Dim], ...]]:
+def window(
+    call: Call, other: float | int, indices: tuple[e.Var, ...] = ()
+) -> tuple[tuple[e.Var, ...], e.Load, tuple[tuple[e.Var, Dim], ...]]:
     """Result indices (those given, or fresh ones), the guarded element at a tap, the taps."""
     x, pads = call.operand(0), call.dims("pads")
     spatial = x.rank - 2
@@ -95,14 +104,20 @@ def window(call: Call, other: float | int, indices: tuple[e.Var, ...] = ()) -> t
     taps = tuple(e.Var(f"k{d}") for d in range(spatial))
     positions, conditions = [], []
     for d in range(spatial):
-        position = window_position(indices[2 + d], taps[d], call.ints("strides")[d],
-                                   call.ints("dilations")[d], pads[d])
+        position = window_position(
+            indices[2 + d], taps[d], call.ints("strides")[d], call.ints("dilations")[d], pads[d]
+        )
         positions.append(position)
         if pads[d] != 0 or pads[spatial + d] != 0 or call.attrs["ceil_mode"]:
             conditions.extend(inside(position, x.dims[2 + d]))
     guard = e.all_of(conditions)
-    load = e.Load(0, (*indices[:2], *positions), x.dtype, guard,
-                  None if guard is None else e.const(other, x.dtype))
+    load = e.Load(
+        0,
+        (*indices[:2], *positions),
+        x.dtype,
+        guard,
+        None if guard is None else e.const(other, x.dtype),
+    )
     return indices, load, tuple(zip(taps, call.ints("kernel"), strict=True))
 
 
@@ -112,24 +127,35 @@ def padded_input(call: Call, x: Array, fill: float | int, dtype: np.dtype[Any]) 
     borders = [(0, 0), (0, 0)]
     for d in range(spatial):
         begin, end = int(call.dims("pads")[d]), int(call.dims("pads")[spatial + d])
-        over = ((int(_extent_of(call, x, d)) - 1) * call.ints("strides")[d]
-                + (call.ints("kernel")[d] - 1) * call.ints("dilations")[d] + 1)
+        over = (
+            (int(_extent_of(call, x, d)) - 1) * call.ints("strides")[d]
+            + (call.ints("kernel")[d] - 1) * call.ints("dilations")[d]
+            + 1
+        )
         borders.append((begin, max(end, over - begin - x.shape[2 + d])))
     return np.pad(x.astype(dtype), borders, constant_values=fill)
 
 
 def _extent_of(call: Call, x: Array, d: int) -> Dim:
     pads = call.dims("pads")
-    return window_extent(x.shape[2 + d], call.ints("kernel")[d], call.ints("strides")[d],
-                         call.ints("dilations")[d], pads[d], pads[x.ndim - 2 + d],
-                         ceil_mode=bool(call.attrs["ceil_mode"]))
+    return window_extent(
+        x.shape[2 + d],
+        call.ints("kernel")[d],
+        call.ints("strides")[d],
+        call.ints("dilations")[d],
+        pads[d],
+        pads[x.ndim - 2 + d],
+        ceil_mode=bool(call.attrs["ceil_mode"]),
+    )
 
 
 def taps_of(call: Call, x: Array, padded: Array) -> list[Array]:
     """For each tap the elements that all windows read there, in the taps' order."""
     extents = [int(_extent_of(call, x, d)) for d in range(x.ndim - 2)]
-    return [take_taps(padded, tap, extents, call.ints("strides"), call.ints("dilations"))
-            for tap in cartesian(*(range(k) for k in call.ints("kernel")))]
+    return [
+        take_taps(padded, tap, extents, call.ints("strides"), call.ints("dilations"))
+        for tap in cartesian(*(range(k) for k in call.ints("kernel")))
+    ]
 
 
 def lowest(dtype: DType) -> float | int:
@@ -153,33 +179,48 @@ def _max_compute(call: Call) -> Sequence[Compute]:
     return [Compute(indices, e.Reduce("max", taps, load, dtype))]
 
 
-def _sample(x: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...],
-            pads: tuple[int, ...], dilations: tuple[int, ...] = (), dtype: DType = F32,
-            **more: bool) -> Sample:
-    return Sample((TensorType(dtype, x),), {
-        "kernel": kernel, "strides": strides, "pads": pads,
-        "dilations": dilations or (1,) * len(kernel), **more})
+def _sample(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    dilations: tuple[int, ...] = (),
+    dtype: DType = F32,
+    **more: bool,
+) -> Sample:
+    return Sample(
+        (TensorType(dtype, x),),
+        {
+            "kernel": kernel,
+            "strides": strides,
+            "pads": pads,
+            "dilations": dilations or (1,) * len(kernel),
+            **more,
+        },
+    )
 
 
-MAX_POOL = register(OpRecord(
-    name="max_pool",
-    summary="Largest element of each window; padding never wins.",
-    operands=(Operand("x", NUMBERS),),
-    attributes=WINDOW_ATTRIBUTES,
-    constraints=CONSTRAINTS,
-    infer=pool_type,
-    reference=_max_reference,
-    compute=_max_compute,
-    kind=Kind.REDUCTION,
-    samples=(
-        _sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
-        _sample((2, 5, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
-        _sample((1, 2, 7, 10), (3, 2), (2, 3), (0, 0, 0, 0), ceil_mode=True),
-        _sample((1, 2, 11), (3,), (1,), (2, 1), (2,)),
-        _sample((1, 2, 4, 5, 6), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 0)),
-        _sample((1, 2, 5, 5), (3, 3), (1, 1), (1, 1, 1, 1), dtype=DType.I32),
-    ),
-))
+MAX_POOL = register(
+    OpRecord(
+        name="max_pool",
+        summary="Largest element of each window; padding never wins.",
+        operands=(Operand("x", NUMBERS),),
+        attributes=WINDOW_ATTRIBUTES,
+        constraints=CONSTRAINTS,
+        infer=pool_type,
+        reference=_max_reference,
+        compute=_max_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            _sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
+            _sample((2, 5, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
+            _sample((1, 2, 7, 10), (3, 2), (2, 3), (0, 0, 0, 0), ceil_mode=True),
+            _sample((1, 2, 11), (3,), (1,), (2, 1), (2,)),
+            _sample((1, 2, 4, 5, 6), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 0)),
+            _sample((1, 2, 5, 5), (3, 3), (1, 1), (1, 1, 1, 1), dtype=DType.I32),
+        ),
+    )
+)
 
 
 def _taps_in_range(position: e.Expr, kernel: int, dilation: int, low: Dim, high: Dim) -> e.Expr:
@@ -209,8 +250,7 @@ def _average_count(call: Call, indices: Sequence[e.Var]) -> e.Expr:
         start = window_position(indices[2 + d], e.index(0), call.ints("strides")[d], 1, begin)
         low: Dim = -begin if counts_pads else 0
         high = x.dims[2 + d] + end if counts_pads else x.dims[2 + d]
-        total = e.mul(total, _taps_in_range(start, kernel[d], call.ints("dilations")[d], low,
-                                            high))
+        total = e.mul(total, _taps_in_range(start, kernel[d], call.ints("dilations")[d], low, high))
     return e.binary("max", total, e.index(1))
 
 
@@ -235,8 +275,10 @@ def _average_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     if call.attrs["count_include_pad"]:
         real = [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)]
         counted = np.pad(counted, real, constant_values=1)
-        borders = [(0, total - real) for total, real in
-                   zip((1, 1, *frame.shape[2:]), counted.shape, strict=True)]
+        borders = [
+            (0, total - real)
+            for total, real in zip((1, 1, *frame.shape[2:]), counted.shape, strict=True)
+        ]
     total = _in_order_sum(taps_of(call, x, frame))
     count = _in_order_sum(taps_of(call, x, np.pad(counted, borders)))
     return [(total / np.maximum(count, 1)).astype(x.dtype)]
@@ -249,25 +291,30 @@ def _in_order_sum(arrays: Sequence[Array]) -> Array:
     return total
 
 
-AVERAGE_POOL = register(OpRecord(
-    name="average_pool",
-    summary="Mean of each window; padding counts as zeros, or not at all.",
-    operands=(Operand("x", FLOATS),),
-    attributes=(*WINDOW_ATTRIBUTES,
-                Attribute("count_include_pad", "bool", False, "pads are averaged as zeros")),
-    constraints=CONSTRAINTS,
-    infer=pool_type,
-    reference=_average_reference,
-    compute=_average_compute,
-    kind=Kind.REDUCTION,
-    samples=(
-        _sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
-        _sample((1, 3, 9, 7), (3, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True),
-        _sample((2, 5, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
-        _sample((1, 2, 7, 10), (3, 2), (2, 3), (1, 0, 0, 0), ceil_mode=True),
-        _sample((1, 2, 7, 10), (3, 2), (2, 3), (1, 0, 1, 0), ceil_mode=True,
-                count_include_pad=True),
-        _sample((1, 2, 11), (3,), (1,), (2, 1), (2,)),
-        _sample((1, 2, 4, 5, 6), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 0)),
-    ),
-))
+AVERAGE_POOL = register(
+    OpRecord(
+        name="average_pool",
+        summary="Mean of each window; padding counts as zeros, or not at all.",
+        operands=(Operand("x", FLOATS),),
+        attributes=(
+            *WINDOW_ATTRIBUTES,
+            Attribute("count_include_pad", "bool", False, "pads are averaged as zeros"),
+        ),
+        constraints=CONSTRAINTS,
+        infer=pool_type,
+        reference=_average_reference,
+        compute=_average_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            _sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
+            _sample((1, 3, 9, 7), (3, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True),
+            _sample((2, 5, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
+            _sample((1, 2, 7, 10), (3, 2), (2, 3), (1, 0, 0, 0), ceil_mode=True),
+            _sample(
+                (1, 2, 7, 10), (3, 2), (2, 3), (1, 0, 1, 0), ceil_mode=True, count_include_pad=True
+            ),
+            _sample((1, 2, 11), (3,), (1,), (2, 1), (2,)),
+            _sample((1, 2, 4, 5, 6), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 0)),
+        ),
+    )
+)

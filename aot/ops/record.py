@@ -241,7 +241,8 @@ class Call:
 
 
 _shape_rule_calls: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar(
-    "shape_rule_calls", default=None)
+    "shape_rule_calls", default=None
+)
 
 
 class count_shape_rules:  # noqa: N801 - used like a function
@@ -313,8 +314,9 @@ class OpRecord:
     results_from: str = "rule"
     samples: tuple[Sample, ...] = ()
 
-    def call(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr],
-             origin: str = "") -> Call:
+    def call(
+        self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr], origin: str = ""
+    ) -> Call:
         """Checks operands, attributes and constraints, and runs the shape rule.
 
         Raises:
@@ -330,8 +332,9 @@ class OpRecord:
                 raise made.error(f"result {number} would be {type}: {type.problem}")
         return made
 
-    def check(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr],
-              origin: str = "") -> Call:
+    def check(
+        self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr], origin: str = ""
+    ) -> Call:
         """All of `call` but the shape rule: the call has no result types yet.
 
         Raises:
@@ -342,8 +345,9 @@ class OpRecord:
         for number, constraint in enumerate(self.constraints, 1):
             if not constraint.holds(made):
                 types = ", ".join("none" if t is None else str(t) for t in made.operands)
-                raise made.error(f"constraint {number}: {constraint.text}; found operands "
-                                 f"({types})")
+                raise made.error(
+                    f"constraint {number}: {constraint.text}; found operands ({types})"
+                )
         return made
 
     def _complete(self, attrs: Mapping[str, Attr], origin: str) -> dict[str, Attr]:
@@ -352,14 +356,18 @@ class OpRecord:
         where = f" (node {origin!r})" if origin else ""
         for name in attrs:
             if name not in known:
-                raise CompileError(f"{self.name}{where}: unknown attribute {name!r}, "
-                                   f"expected one of {sorted(known)}")
+                raise CompileError(
+                    f"{self.name}{where}: unknown attribute {name!r}, "
+                    f"expected one of {sorted(known)}"
+                )
         for attribute in self.attributes:
             if attribute.name in attrs:
                 value = attrs[attribute.name]
                 if not attribute.accepts(value):
-                    raise CompileError(f"{self.name}{where}: attribute {attribute.name} is "
-                                       f"{value!r}, expected {attribute.type}")
+                    raise CompileError(
+                        f"{self.name}{where}: attribute {attribute.name} is "
+                        f"{value!r}, expected {attribute.type}"
+                    )
                 complete[attribute.name] = value
             elif attribute.is_required:
                 raise CompileError(f"{self.name}{where}: attribute {attribute.name!r} is missing")
@@ -382,14 +390,19 @@ class OpRecord:
                 continue
             if found.dtype not in spec.dtypes:
                 allowed = ", ".join(sorted(d.value for d in spec.dtypes))
-                raise call.error(f"operand {number} ({spec.name}) is {found.dtype}, "
-                                 f"expected one of {allowed}")
+                raise call.error(
+                    f"operand {number} ({spec.name}) is {found.dtype}, expected one of {allowed}"
+                )
             wanted = by_name.get(spec.same_as or spec.name)
-            if wanted is not None and found.dtype is not wanted and (
-                    spec.same_as is not None
-                    or (spec.kind == "variadic" and not spec.is_mixed)):
-                raise call.error(f"operand {number} ({spec.name}) is {found.dtype}, "
-                                 f"expected {wanted} as {spec.same_as or spec.name}")
+            if (
+                wanted is not None
+                and found.dtype is not wanted
+                and (spec.same_as is not None or (spec.kind == "variadic" and not spec.is_mixed))
+            ):
+                raise call.error(
+                    f"operand {number} ({spec.name}) is {found.dtype}, "
+                    f"expected {wanted} as {spec.same_as or spec.name}"
+                )
             by_name.setdefault(spec.name, found.dtype)
 
 

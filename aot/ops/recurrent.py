@@ -71,9 +71,15 @@ def _expected(call: Call) -> dict[int, tuple[Dim, ...]]:
     """Operand number -> dims it must have."""
     d, h, gates = _directions(call), call.int("hidden_size"), _cell(call).gates
     _, batch, features = call.operand(X).dims
-    return {W: (d, gates * h, features), R: (d, gates * h, h), B: (d, 2 * gates * h),
-            LENGTHS: (batch,), INITIAL_H: (d, batch, h), INITIAL_C: (d, batch, h),
-            PEEPHOLES: (d, 3 * h)}
+    return {
+        W: (d, gates * h, features),
+        R: (d, gates * h, h),
+        B: (d, 2 * gates * h),
+        LENGTHS: (batch,),
+        INITIAL_H: (d, batch, h),
+        INITIAL_C: (d, batch, h),
+        PEEPHOLES: (d, 3 * h),
+    }
 
 
 def _operand_fits(number: int) -> Callable[[Call], bool]:
@@ -84,7 +90,8 @@ def _operand_fits(number: int) -> Callable[[Call], bool]:
         name = call.record.operands[number].name
         return len(found) == len(wanted) and all(
             call.equal(a, b, f"{call.record.name}: dims of {name}")
-            for a, b in zip(found, wanted, strict=True))
+            for a, b in zip(found, wanted, strict=True)
+        )
 
     return holds
 
@@ -149,8 +156,18 @@ class _Direction:
         def gate_of(sums: Array) -> Callable[[int], Array]:
             return lambda n: sums[:, n * self.hidden : (n + 1) * self.hidden]
 
-        unit = Unit(self.states, gate_of(into), gate_of(around), self._peephole, self._activate,
-                    lambda v: v, np.add, np.subtract, np.multiply, 1.0)
+        unit = Unit(
+            self.states,
+            gate_of(into),
+            gate_of(around),
+            self._peephole,
+            self._activate,
+            lambda v: v,
+            np.add,
+            np.subtract,
+            np.multiply,
+            1.0,
+        )
         if self.cell.late_state is not None:
             late = self.cell.late_state(unit)
             rows = slice(self.cell.late_gate * self.hidden, (self.cell.late_gate + 1) * self.hidden)
@@ -167,8 +184,10 @@ class _Direction:
             at = np.where(is_there, lengths - 1 - t, t) if is_reverse else np.full(batch, t)
             before = self.states
             self.step(self.x[at, rows])
-            self.states = [np.where(is_there[:, None], new, old)
-                           for new, old in zip(self.states, before, strict=True)]
+            self.states = [
+                np.where(is_there[:, None], new, old)
+                for new, old in zip(self.states, before, strict=True)
+            ]
             y[at, rows] = np.where(is_there[:, None], self.states[0], 0)
         return y
 
@@ -177,13 +196,18 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     padded: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
     dtype = padded[X].dtype
     steps, batch, _ = padded[X].shape
-    lengths = np.full(batch, steps) if padded[LENGTHS] is None else (
-        np.clip(padded[LENGTHS].astype(np.int64), 0, steps))
+    lengths = (
+        np.full(batch, steps)
+        if padded[LENGTHS] is None
+        else (np.clip(padded[LENGTHS].astype(np.int64), 0, steps))
+    )
     ys: list[Array] = []
     lasts: list[list[Array]] = []
     for d in range(_directions(call)):
-        operands = [None if a is None or n == LENGTHS else np.asarray(a[d], np.float64)
-                    for n, a in enumerate(padded[1:], 1)]
+        operands = [
+            None if a is None or n == LENGTHS else np.asarray(a[d], np.float64)
+            for n, a in enumerate(padded[1:], 1)
+        ]
         one = _Direction(call, [padded[X].astype(np.float64), *operands])
         with np.errstate(all="ignore"):
             ys.append(one.run(lengths, d == 1 or call.attrs["direction"] == "reverse"))
@@ -195,91 +219,172 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 # the records
 
 
-def _sample(name: str, steps: int, batch: int, features: int, hidden: int, present: str = "",
-            **attrs: Attr) -> Sample:
+def _sample(
+    name: str, steps: int, batch: int, features: int, hidden: int, present: str = "", **attrs: Attr
+) -> Sample:
     """`present` names optional operands: b, l(engths), h, c, p."""
     complete: dict[str, Attr] = {"input_forget": False, "linear_before_reset": False, **attrs}
     gates = cell_of(name, complete).gates
     d = _DIRECTIONS[str(attrs.get("direction", "forward"))]
-    types = {"b": TensorType(F32, (d, 2 * gates * hidden)), "l": TensorType(I32, (batch,)),
-             "h": TensorType(F32, (d, batch, hidden)), "c": TensorType(F32, (d, batch, hidden)),
-             "p": TensorType(F32, (d, 3 * hidden))}
+    types = {
+        "b": TensorType(F32, (d, 2 * gates * hidden)),
+        "l": TensorType(I32, (batch,)),
+        "h": TensorType(F32, (d, batch, hidden)),
+        "c": TensorType(F32, (d, batch, hidden)),
+        "p": TensorType(F32, (d, 3 * hidden)),
+    }
     optional = [types[key] if key in present else None for key in types]
-    required = (TensorType(F32, (steps, batch, features)),
-                TensorType(F32, (d, gates * hidden, features)),
-                TensorType(F32, (d, gates * hidden, hidden)))
+    required = (
+        TensorType(F32, (steps, batch, features)),
+        TensorType(F32, (d, gates * hidden, features)),
+        TensorType(F32, (d, gates * hidden, hidden)),
+    )
     operands = (*required, *(optional if name == "lstm" else optional[:3]))
     # lengths are drawn from the same range: with some they go up to the number of steps
-    return Sample(operands, {"hidden_size": hidden, **attrs}, low=-0.5 if "l" in present else -1.0,
-                  high=float(steps) if "l" in present else 1.0, constant_operands=(W, R))
+    return Sample(
+        operands,
+        {"hidden_size": hidden, **attrs},
+        low=-0.5 if "l" in present else -1.0,
+        high=float(steps) if "l" in present else 1.0,
+        constant_operands=(W, R),
+    )
 
 
-def _record(name: str, summary: str, cell: Cell, more: tuple[Attribute, ...],
-            samples: tuple[Sample, ...]) -> OpRecord:
+def _record(
+    name: str, summary: str, cell: Cell, more: tuple[Attribute, ...], samples: tuple[Sample, ...]
+) -> OpRecord:
     g = "" if cell.gates == 1 else f"{cell.gates} * "
-    optional = [Operand("b", FLOATS, "optional", same_as="x"),
-                Operand("lengths", frozenset({I32}), "optional"),
-                Operand("initial_h", FLOATS, "optional", same_as="x")]
-    fits = [Constraint(f"w is [directions, {g}hidden_size, features]", _operand_fits(W)),
-            Constraint(f"r is [directions, {g}hidden_size, hidden_size]", _operand_fits(R)),
-            Constraint(f"b is [directions, {2 * cell.gates} * hidden_size]", _operand_fits(B)),
-            Constraint("lengths is [batch]", _operand_fits(LENGTHS)),
-            Constraint("initial_h is [directions, batch, hidden_size]", _operand_fits(INITIAL_H))]
+    optional = [
+        Operand("b", FLOATS, "optional", same_as="x"),
+        Operand("lengths", frozenset({I32}), "optional"),
+        Operand("initial_h", FLOATS, "optional", same_as="x"),
+    ]
+    fits = [
+        Constraint(f"w is [directions, {g}hidden_size, features]", _operand_fits(W)),
+        Constraint(f"r is [directions, {g}hidden_size, hidden_size]", _operand_fits(R)),
+        Constraint(f"b is [directions, {2 * cell.gates} * hidden_size]", _operand_fits(B)),
+        Constraint("lengths is [batch]", _operand_fits(LENGTHS)),
+        Constraint("initial_h is [directions, batch, hidden_size]", _operand_fits(INITIAL_H)),
+    ]
     if cell.states == 2:
-        optional += [Operand("initial_c", FLOATS, "optional", same_as="x"),
-                     Operand("p", FLOATS, "optional", same_as="x")]
-        fits += [Constraint("initial_c is [directions, batch, hidden_size]",
-                            _operand_fits(INITIAL_C)),
-                 Constraint("p is [directions, 3 * hidden_size]", _operand_fits(PEEPHOLES))]
+        optional += [
+            Operand("initial_c", FLOATS, "optional", same_as="x"),
+            Operand("p", FLOATS, "optional", same_as="x"),
+        ]
+        fits += [
+            Constraint("initial_c is [directions, batch, hidden_size]", _operand_fits(INITIAL_C)),
+            Constraint("p is [directions, 3 * hidden_size]", _operand_fits(PEEPHOLES)),
+        ]
     usual = activations_text([Activation(a) for a in cell.activations])
-    return register(OpRecord(
-        name=name, summary=summary,
-        operands=(Operand("x", FLOATS), Operand("w", FLOATS, same_as="x"),
-                  Operand("r", FLOATS, same_as="x"), *optional),
-        attributes=(Attribute("hidden_size", "int"),
-                    Attribute("direction", "str", "forward", "forward, reverse or bidirectional"),
-                    Attribute("activations", "str", usual,
-                              "one each, as: sigmoid; affine(2.0, 0.5)"),
-                    Attribute("clip", "float", 0.0,
-                              "limit of the gates' sums; 0 for none"), *more),
-        constraints=(
-            Constraint("direction is forward, reverse or bidirectional",
-                       lambda call: call.attrs["direction"] in _DIRECTIONS),
-            Constraint("hidden_size is positive", lambda call: call.int("hidden_size") >= 1),
-            Constraint("x is [steps, batch, features]", lambda call: call.operand(X).rank == 3),
-            *fits,
-            Constraint(f"activations are {len(cell.activations)} known ones with their numbers",
-                       _has_its_activations),
-            Constraint("clip is not negative", lambda call: call.float("clip") >= 0)),
-        infer=_types, reference=_reference, kind=Kind.RECURRENCE, samples=samples))
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(
+                Operand("x", FLOATS),
+                Operand("w", FLOATS, same_as="x"),
+                Operand("r", FLOATS, same_as="x"),
+                *optional,
+            ),
+            attributes=(
+                Attribute("hidden_size", "int"),
+                Attribute("direction", "str", "forward", "forward, reverse or bidirectional"),
+                Attribute("activations", "str", usual, "one each, as: sigmoid; affine(2.0, 0.5)"),
+                Attribute("clip", "float", 0.0, "limit of the gates' sums; 0 for none"),
+                *more,
+            ),
+            constraints=(
+                Constraint(
+                    "direction is forward, reverse or bidirectional",
+                    lambda call: call.attrs["direction"] in _DIRECTIONS,
+                ),
+                Constraint("hidden_size is positive", lambda call: call.int("hidden_size") >= 1),
+                Constraint("x is [steps, batch, features]", lambda call: call.operand(X).rank == 3),
+                *fits,
+                Constraint(
+                    f"activations are {len(cell.activations)} known ones with their numbers",
+                    _has_its_activations,
+                ),
+                Constraint("clip is not negative", lambda call: call.float("clip") >= 0),
+            ),
+            infer=_types,
+            reference=_reference,
+            kind=Kind.RECURRENCE,
+            samples=samples,
+        )
+    )
 
 
 LSTM = _record(
-    "lstm", "Long short-term memory over x [T, B, I]; gates in the order i, o, f, c.",
-    lstm_cell(False), (Attribute("input_forget", "bool", False, "the forget gate is 1 - i"),),
-    (_sample("lstm", 3, 2, 5, 7, "bhc"), _sample("lstm", 1, 1, 4, 8),
-     _sample("lstm", 4, 3, 3, 5, "bhcp", direction="reverse"),
-     _sample("lstm", 2, 2, 6, 3, "b", direction="bidirectional"),
-     _sample("lstm", 4, 5, 2, 4, "lhc", direction="bidirectional"),
-     _sample("lstm", 3, 2, 4, 17, "b", clip=0.4, input_forget=True,
-             activations="hardsigmoid(0.3, 0.4); softsign; leakyrelu(0.1)")))
+    "lstm",
+    "Long short-term memory over x [T, B, I]; gates in the order i, o, f, c.",
+    lstm_cell(False),
+    (Attribute("input_forget", "bool", False, "the forget gate is 1 - i"),),
+    (
+        _sample("lstm", 3, 2, 5, 7, "bhc"),
+        _sample("lstm", 1, 1, 4, 8),
+        _sample("lstm", 4, 3, 3, 5, "bhcp", direction="reverse"),
+        _sample("lstm", 2, 2, 6, 3, "b", direction="bidirectional"),
+        _sample("lstm", 4, 5, 2, 4, "lhc", direction="bidirectional"),
+        _sample(
+            "lstm",
+            3,
+            2,
+            4,
+            17,
+            "b",
+            clip=0.4,
+            input_forget=True,
+            activations="hardsigmoid(0.3, 0.4); softsign; leakyrelu(0.1)",
+        ),
+    ),
+)
 
 GRU = _record(
-    "gru", "Gated recurrent unit over x [T, B, I]; gates in the order z, r, h.", gru_cell(False),
-    (Attribute("linear_before_reset", "bool", False,
-               "the reset gate scales the recurrent product and not the state"),),
-    (_sample("gru", 3, 2, 5, 7, "bh"), _sample("gru", 1, 1, 4, 16),
-     _sample("gru", 3, 2, 5, 9, "bh", linear_before_reset=True),
-     _sample("gru", 4, 3, 3, 17, "b", direction="reverse"),
-     _sample("gru", 4, 5, 2, 4, "lh", direction="bidirectional"),
-     _sample("gru", 3, 2, 4, 5, "b", clip=0.4, linear_before_reset=True,
-             direction="bidirectional", activations="elu(0.5); softplus")))
+    "gru",
+    "Gated recurrent unit over x [T, B, I]; gates in the order z, r, h.",
+    gru_cell(False),
+    (
+        Attribute(
+            "linear_before_reset",
+            "bool",
+            False,
+            "the reset gate scales the recurrent product and not the state",
+        ),
+    ),
+    (
+        _sample("gru", 3, 2, 5, 7, "bh"),
+        _sample("gru", 1, 1, 4, 16),
+        _sample("gru", 3, 2, 5, 9, "bh", linear_before_reset=True),
+        _sample("gru", 4, 3, 3, 17, "b", direction="reverse"),
+        _sample("gru", 4, 5, 2, 4, "lh", direction="bidirectional"),
+        _sample(
+            "gru",
+            3,
+            2,
+            4,
+            5,
+            "b",
+            clip=0.4,
+            linear_before_reset=True,
+            direction="bidirectional",
+            activations="elu(0.5); softplus",
+        ),
+    ),
+)
 
 RNN = _record(
-    "rnn", "Plain recurrence h' = tanh(x W + h R + b) over x [T, B, I].", rnn_cell(), (),
-    (_sample("rnn", 3, 2, 5, 7, "bh"), _sample("rnn", 1, 1, 4, 16),
-     _sample("rnn", 4, 5, 2, 18, "blh", direction="bidirectional"),
-     _sample("rnn", 3, 2, 4, 5, "b", activations="scaledtanh(1.5, 0.5)", direction="reverse"),
-     _sample("rnn", 2, 2, 4, 5, activations="thresholdedrelu(0.3)"),
-     _sample("rnn", 2, 2, 4, 5, activations="relu", clip=0.5),
-     _sample("rnn", 2, 2, 4, 5, activations="affine(0.5, 0.25)")))
+    "rnn",
+    "Plain recurrence h' = tanh(x W + h R + b) over x [T, B, I].",
+    rnn_cell(),
+    (),
+    (
+        _sample("rnn", 3, 2, 5, 7, "bh"),
+        _sample("rnn", 1, 1, 4, 16),
+        _sample("rnn", 4, 5, 2, 18, "blh", direction="bidirectional"),
+        _sample("rnn", 3, 2, 4, 5, "b", activations="scaledtanh(1.5, 0.5)", direction="reverse"),
+        _sample("rnn", 2, 2, 4, 5, activations="thresholdedrelu(0.3)"),
+        _sample("rnn", 2, 2, 4, 5, activations="relu", clip=0.5),
+        _sample("rnn", 2, 2, 4, 5, activations="affine(0.5, 0.25)"),
+    ),
+)

@@ -96,8 +96,13 @@ def _in_order(function: np.ufunc, wide: Array) -> Array:
     return np.asarray(function.accumulate(wide, axis=0)[-1])
 
 
-def _reduce_reference(call: Call, inputs: Sequence[Any], function: np.ufunc,
-                      of_dims: Callable[[Dim, Dim], Dim] | None, is_mean: bool) -> Sequence[Any]:
+def _reduce_reference(
+    call: Call,
+    inputs: Sequence[Any],
+    function: np.ufunc,
+    of_dims: Callable[[Dim, Dim], Dim] | None,
+    is_mean: bool,
+) -> Sequence[Any]:
     x: Array = inputs[0]
     axes, keepdims = call.ints("axes"), bool(call.attrs["keepdims"])
     kept = [d for d in range(x.ndim) if d not in axes]
@@ -117,40 +122,67 @@ def _reduce_reference(call: Call, inputs: Sequence[Any], function: np.ufunc,
     return [result]
 
 
-def _reduce(name: str, summary: str, op: str, function: np.ufunc,
-            of_dims: Callable[[Dim, Dim], Dim] | None = None, *,
-            dtypes: frozenset[DType] = NUMBERS, is_mean: bool = False) -> OpRecord:
+def _reduce(
+    name: str,
+    summary: str,
+    op: str,
+    function: np.ufunc,
+    of_dims: Callable[[Dim, Dim], Dim] | None = None,
+    *,
+    dtypes: frozenset[DType] = NUMBERS,
+    is_mean: bool = False,
+) -> OpRecord:
     def is_not_empty(call: Call) -> bool:
         return not is_mean or all(call.operand(0).dims[a] != 0 for a in call.ints("axes"))
 
-    samples = [Sample((TensorType(F32, shape),), {"axes": axes, "keepdims": keepdims})
-               for shape, axes, keepdims in (((2, 3, 5), (1,), True), ((4, 7), (1,), False),
-                                             ((2, 3, 4, 5), (2, 3), True), ((3, 5), (0, 1), False),
-                                             ((2, 17, 3), (0, 2), False), ((2, 3), (), True))]
+    samples = [
+        Sample((TensorType(F32, shape),), {"axes": axes, "keepdims": keepdims})
+        for shape, axes, keepdims in (
+            ((2, 3, 5), (1,), True),
+            ((4, 7), (1,), False),
+            ((2, 3, 4, 5), (2, 3), True),
+            ((3, 5), (0, 1), False),
+            ((2, 17, 3), (0, 2), False),
+            ((2, 3), (), True),
+        )
+    ]
     if dtypes == NUMBERS:
         samples.append(Sample((TensorType(DType.I64, (3, 4)),), {"axes": (0,), "keepdims": False}))
-    return register(OpRecord(
-        name=name, summary=summary, operands=(Operand("x", dtypes),),
-        attributes=(Attribute("axes", "ints", doc="sorted, not negative"),
-                    Attribute("keepdims", "bool", True, "reduced dims stay with extent 1")),
-        constraints=(
-            Constraint("axes are sorted, distinct dims of x", _axes_are_canonical),
-            Constraint("reduced dims are not empty", is_not_empty)),
-        infer=_reduced_type,
-        reference=lambda call, inputs: _reduce_reference(call, inputs, function, of_dims, is_mean),
-        compute=lambda call: _reduce_compute(call, op, is_mean),
-        kind=Kind.REDUCTION, absorb=Absorb.FOLD, takes_dims=of_dims is not None,
-        samples=tuple(samples)))
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(Operand("x", dtypes),),
+            attributes=(
+                Attribute("axes", "ints", doc="sorted, not negative"),
+                Attribute("keepdims", "bool", True, "reduced dims stay with extent 1"),
+            ),
+            constraints=(
+                Constraint("axes are sorted, distinct dims of x", _axes_are_canonical),
+                Constraint("reduced dims are not empty", is_not_empty),
+            ),
+            infer=_reduced_type,
+            reference=lambda call, inputs: _reduce_reference(
+                call, inputs, function, of_dims, is_mean
+            ),
+            compute=lambda call: _reduce_compute(call, op, is_mean),
+            kind=Kind.REDUCTION,
+            absorb=Absorb.FOLD,
+            takes_dims=of_dims is not None,
+            samples=tuple(samples),
+        )
+    )
 
 
 REDUCE_SUM = _reduce("reduce_sum", "Sum along axes.", "sum", np.add, dims.add)
-REDUCE_MEAN = _reduce("reduce_mean", "Mean along axes.", "sum", np.add, dtypes=FLOATS,
-                      is_mean=True)
+REDUCE_MEAN = _reduce("reduce_mean", "Mean along axes.", "sum", np.add, dtypes=FLOATS, is_mean=True)
 REDUCE_PROD = _reduce("reduce_prod", "Product along axes.", "prod", np.multiply, dims.multiply)
-REDUCE_MAX = _reduce("reduce_max", "Largest along axes; NaN if one is.", "max", np.maximum,
-                     dims.maximum)
-REDUCE_MIN = _reduce("reduce_min", "Smallest along axes; NaN if one is.", "min", np.minimum,
-                     dims.minimum)
+REDUCE_MAX = _reduce(
+    "reduce_max", "Largest along axes; NaN if one is.", "max", np.maximum, dims.maximum
+)
+REDUCE_MIN = _reduce(
+    "reduce_min", "Smallest along axes; NaN if one is.", "min", np.minimum, dims.minimum
+)
 
 
 def _axis_is_a_dim(call: Call) -> bool:
@@ -171,11 +203,13 @@ def _softmax_compute(call: Call, is_log: bool) -> Sequence[Compute]:
 
     m, s = e.Var("m"), e.Var("s")
     largest = e.Reduce("max", ((m, x.dims[axis]),), element(m), wide)
-    total = e.Reduce("sum", ((s, x.dims[axis]),),
-                     e.unary("exp", e.sub(element(s), largest)), wide)
+    total = e.Reduce("sum", ((s, x.dims[axis]),), e.unary("exp", e.sub(element(s), largest)), wide)
     shifted = e.sub(element(indices[axis]), largest)
-    value = (e.sub(shifted, e.unary("log", total)) if is_log
-             else e.binary("div", e.unary("exp", shifted), total))
+    value = (
+        e.sub(shifted, e.unary("log", total))
+        if is_log
+        else e.binary("div", e.unary("exp", shifted), total)
+    )
     return [Compute(indices, e.cast(value, x.dtype))]
 
 
@@ -193,18 +227,26 @@ def _softmax_reference(call: Call, inputs: Sequence[Any], is_log: bool) -> Seque
 
 
 def _softmax(name: str, summary: str, is_log: bool) -> OpRecord:
-    return register(OpRecord(
-        name=name, summary=summary, operands=(Operand("x", FLOATS),),
-        attributes=(Attribute("axis", "int", doc="not negative"),),
-        constraints=(AXIS,),
-        infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
-        reference=lambda call, inputs: _softmax_reference(call, inputs, is_log),
-        compute=lambda call: _softmax_compute(call, is_log),
-        kind=Kind.REDUCTION, absorb=Absorb.FOLD,
-        samples=(Sample((TensorType(F32, (2, 3, 5)),), {"axis": 2}),
-                 Sample((TensorType(F32, (3, 7, 2)),), {"axis": 1}),
-                 Sample((TensorType(F32, (4, 33)),), {"axis": 1}, low=-80.0, high=80.0),
-                 Sample((TensorType(F32, (5,)),), {"axis": 0}))))
+    return register(
+        OpRecord(
+            name=name,
+            summary=summary,
+            operands=(Operand("x", FLOATS),),
+            attributes=(Attribute("axis", "int", doc="not negative"),),
+            constraints=(AXIS,),
+            infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
+            reference=lambda call, inputs: _softmax_reference(call, inputs, is_log),
+            compute=lambda call: _softmax_compute(call, is_log),
+            kind=Kind.REDUCTION,
+            absorb=Absorb.FOLD,
+            samples=(
+                Sample((TensorType(F32, (2, 3, 5)),), {"axis": 2}),
+                Sample((TensorType(F32, (3, 7, 2)),), {"axis": 1}),
+                Sample((TensorType(F32, (4, 33)),), {"axis": 1}, low=-80.0, high=80.0),
+                Sample((TensorType(F32, (5,)),), {"axis": 0}),
+            ),
+        )
+    )
 
 
 SOFTMAX = _softmax("softmax", "exp(x - max) / sum(exp(x - max)) along an axis.", False)
@@ -219,7 +261,8 @@ def _affine_fits(operand: int) -> Callable[[Call], bool]:
         found = call.operand(operand).dims
         return len(found) == len(tail) and all(
             call.equal(a, b, "layer_norm: scale and bias have the normalised dims")
-            for a, b in zip(found, tail, strict=True))
+            for a, b in zip(found, tail, strict=True)
+        )
 
     return holds
 
@@ -268,27 +311,45 @@ def _layer_norm_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [result.astype(x.dtype)]
 
 
-LAYER_NORM = register(OpRecord(
-    name="layer_norm",
-    summary="(x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from axis on.",
-    operands=(Operand("x", FLOATS), Operand("scale", FLOATS, same_as="x"),
-              Operand("bias", FLOATS, "optional", same_as="x")),
-    attributes=(Attribute("axis", "int", doc="first normalised dim, not negative"),
-                Attribute("epsilon", "float", 1e-5)),
-    constraints=(
-        AXIS,
-        Constraint("scale has the dims of x from axis on", _affine_fits(1)),
-        Constraint("bias has the dims of x from axis on", _affine_fits(2))),
-    infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
-    reference=_layer_norm_reference,
-    compute=_layer_norm_compute,
-    kind=Kind.REDUCTION,
-    absorb=Absorb.FOLD,
-    samples=(
-        Sample((TensorType(F32, (2, 3, 7)), TensorType(F32, (7,)), TensorType(F32, (7,))),
-               {"axis": 2, "epsilon": 1e-5}, constant_operands=(1, 2)),
-        Sample((TensorType(F32, (3, 4, 5)), TensorType(F32, (4, 5)), None),
-               {"axis": 1, "epsilon": 1e-3}, constant_operands=(1,)),
-        Sample((TensorType(F32, (2, 33)), TensorType(F32, (33,))), {"axis": 1},
-               constant_operands=(1,))),
-))
+LAYER_NORM = register(
+    OpRecord(
+        name="layer_norm",
+        summary="(x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from axis on.",
+        operands=(
+            Operand("x", FLOATS),
+            Operand("scale", FLOATS, same_as="x"),
+            Operand("bias", FLOATS, "optional", same_as="x"),
+        ),
+        attributes=(
+            Attribute("axis", "int", doc="first normalised dim, not negative"),
+            Attribute("epsilon", "float", 1e-5),
+        ),
+        constraints=(
+            AXIS,
+            Constraint("scale has the dims of x from axis on", _affine_fits(1)),
+            Constraint("bias has the dims of x from axis on", _affine_fits(2)),
+        ),
+        infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(0).dims)],
+        reference=_layer_norm_reference,
+        compute=_layer_norm_compute,
+        kind=Kind.REDUCTION,
+        absorb=Absorb.FOLD,
+        samples=(
+            Sample(
+                (TensorType(F32, (2, 3, 7)), TensorType(F32, (7,)), TensorType(F32, (7,))),
+                {"axis": 2, "epsilon": 1e-5},
+                constant_operands=(1, 2),
+            ),
+            Sample(
+                (TensorType(F32, (3, 4, 5)), TensorType(F32, (4, 5)), None),
+                {"axis": 1, "epsilon": 1e-3},
+                constant_operands=(1,),
+            ),
+            Sample(
+                (TensorType(F32, (2, 33)), TensorType(F32, (33,))),
+                {"axis": 1},
+                constant_operands=(1,),
+            ),
+        ),
+    )
+)

@@ -221,7 +221,7 @@ RESAMPLE = register(OpRecord(
 
 # grid_sample
 
-_MODES = {"nearest": 1, "linear": 2, "cubic": 4}
+_MODES = ("nearest", "linear", "cubic")
 _PADDINGS = ("zeros", "border", "reflection")
 
 
@@ -307,41 +307,49 @@ def _cubic_weight(distance: e.Expr, dtype: DType) -> e.Expr:
     return e.select(e.binary("le", distance, e.const(1.0, dtype)), near, far)
 
 
+def _grid_taps(call: Call, d: int, number: e.Expr) -> list[tuple[e.Expr | None, e.Expr,
+                                                                 list[e.Expr]]]:
+    """For each tap along spatial dim d: weight (None: 1), position, and when there is one."""
+    x, mode = call.operand(0), str(call.attrs["mode"])
+    wide = number.dtype
+    along = _Coordinates(call, x.dims[2 + d], wide)
+    v = along.unnormalised(number)
+    if mode == "nearest":
+        return [(None, *along.pixel(e.unary("round", along.bordered(e.unary("round", v)))))]
+    v = along.bordered(v)
+    first = e.unary("floor", v)
+    taps: list[tuple[e.Expr | None, e.Expr, list[e.Expr]]] = []
+    for step in (-1, 0, 1, 2) if mode == "cubic" else (0, 1):
+        at = first if step == 0 else e.add(first, e.const(float(step), wide))
+        distance = e.unary("abs", e.sub(v, at))
+        weight = (_cubic_weight(distance, wide) if mode == "cubic"
+                  else e.sub(e.const(1.0, wide), distance))
+        taps.append((weight, *along.pixel(at)))
+    return taps
+
+
 def _grid_compute(call: Call) -> Sequence[Compute]:
-    x, grid, mode = call.operand(0), call.operand(1), str(call.attrs["mode"])
+    """The taps are written out, as they share what is known of the coordinates."""
+    x, grid = call.operand(0), call.operand(1)
     spatial = x.rank - 2
     indices = result_indices(x.rank)
     wide = accumulator(x.dtype)
-    axes: list[tuple[e.Var, Dim]] = []
-    positions: list[e.Expr] = []
-    conditions: list[e.Expr] = []
-    weight: e.Expr | None = None
-    for d in range(spatial):
-        along = _Coordinates(call, x.dims[2 + d], wide)
-        # a grid's numbers are in the order of the last dim first
-        number = e.Load(1, (indices[0], *indices[2:], e.index(spatial - 1 - d)), grid.dtype)
-        v = along.unnormalised(e.cast(number, wide))
-        v = along.bordered(e.unary("round", v) if mode == "nearest" else v)
-        t = e.Var(f"t{d}")
-        axes.append((t, _MODES[mode]))
-        if mode == "nearest":
-            position, holds = along.pixel(e.unary("round", v))
-        else:
-            tap = e.cast(e.cast(t, DType.I32), wide)
-            tap = e.sub(tap, e.const(1.0, wide)) if mode == "cubic" else tap
-            at = e.add(e.unary("floor", v), tap)
-            distance = e.unary("abs", e.sub(v, at))
-            part = (_cubic_weight(distance, wide) if mode == "cubic"
-                    else e.sub(e.const(1.0, wide), distance))
-            weight = part if weight is None else e.mul(weight, part)
-            position, holds = along.pixel(at)
-        positions.append(position)
-        conditions += holds
-    guard = e.all_of(conditions)
-    load = e.cast(e.Load(0, (*indices[:2], *positions), x.dtype, guard,
-                         None if guard is None else zero(x.dtype)), wide)
-    total = e.Reduce("sum", tuple(axes), load if weight is None else e.mul(load, weight), wide)
-    return [Compute(indices, e.cast(total, x.dtype))]
+    # a grid's numbers are in the order of the last dim first
+    numbers = [e.Load(1, (indices[0], *indices[2:], e.index(spatial - 1 - d)), grid.dtype)
+               for d in range(spatial)]
+    axes = [_grid_taps(call, d, e.cast(number, wide)) for d, number in enumerate(numbers)]
+    total: e.Expr | None = None
+    for taps in cartesian(*axes):
+        guard = e.all_of(condition for _, _, holds in taps for condition in holds)
+        term: e.Expr = e.cast(e.Load(
+            0, (*indices[:2], *(position for _, position, _ in taps)), x.dtype, guard,
+            None if guard is None else zero(x.dtype)), wide)
+        for weight, _, _ in taps:
+            term = term if weight is None else e.mul(term, weight)
+        total = term if total is None else e.add(total, term)
+    assert total is not None
+    # a reduction in one step: each lane makes its own result
+    return [Compute(indices, e.cast(e.Reduce("sum", ((e.Var("t"), 1),), total, wide), x.dtype))]
 
 
 def _reflect(v: Array, low: float, span: float) -> Array:

@@ -11,6 +11,7 @@ from aot.frontends.onnx import (
     ops_recurrent,
     ops_reduction,
     ops_resize,
+    ops_signal,
     ops_spatial,
     ops_tensor,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ops_recurrent",
     "ops_reduction",
     "ops_resize",
+    "ops_signal",
     "ops_spatial",
     "ops_tensor",
     "supported_ops",

@@ -82,7 +82,7 @@ def _function(proto: onnx.NodeProto, schema: defs.OpSchema, opset: int,
     function = onnx.FunctionProto()
     function.ParseFromString(text)
     # a builder that can't say what these operands mean gives an empty function
-    return function if function.node else None
+    return function if function.node and len(function.input) >= len(inputs) else None
 
 
 def _type_of(value: Value | None) -> bytes:

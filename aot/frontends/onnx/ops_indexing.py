@@ -136,7 +136,7 @@ def hardmax(node: Node) -> Value:
 def one_hot(node: Node) -> Value:
     wanted, values = node.cast(node.input(0), I64), node.input(2)
     is_float = node.input(1).type.dtype.is_float
-    depth: Dim = int(node.number(1, "depth")) if is_float else node.dim(1, "depth")
+    depth: Dim = node.whole(1, "depth") if is_float else node.dim(1, "depth")
     rank = wanted.type.rank + 1
     axis = node.axis(node.int_attr("axis", -1), rank)
     extent = node.reshape(node.emit("dim_values", dims=(depth,)), ())

@@ -110,7 +110,7 @@ def _taps(options: _Options, axis: _Axis) -> tuple[Array, Array]:
     x = _coordinates(options, axis)
     assert axis.scale is not None and isinstance(axis.extent, int)
     radius = 1 if options.mode == "linear" else 2
-    scale = min(axis.scale, 1.0) if options.antialias else 1.0
+    scale = min(axis.scale, 1.0) if options.antialias and axis.size else 1.0
     first = math.floor(-radius / scale) + 1
     left = np.ceil(x) - 1  # the pixel before x, or one left of it
     offsets = np.arange(first, 2 - first)
@@ -271,6 +271,12 @@ def _resized(node: Node, options: _Options, axes: Sequence[_Axis]) -> Value:
             if axis.extent != axis.size or axis.scale != 1 or (
                 options.coordinates == "tf_crop_and_resize" and axis.roi != (0.0, 1.0))]
     y = x if options.mode == "nearest" or dtype.is_float else node.cast(x, F32)
+    for axis in axes:
+        if isinstance(axis.size, int) and axis.scale is not None:
+            # antialiasing widens the kernel of what shrinks
+            widening = 1 / min(axis.scale, 1.0) if options.antialias and axis.scale > 0 else 1.0
+            node.check_computed(int(axis.size * min(4 * widening, 1e9)),
+                                f"the table of dim {axis.number}")
     factors = {axis.number: factor for axis in axes
                if (factor := _repetition(options, axis)) is not None}
     rest = [axis for axis in axes if axis.number not in factors]

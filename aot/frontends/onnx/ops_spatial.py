@@ -123,7 +123,7 @@ def _by_phases(node: Node, w: Value, group: int, strides: Sequence[int], image: 
     ones = (1,) * spatial
     if math.prod(strides) == 1 and all(isinstance(b, int) and b < t for b, t in zip(
             begins, rounds, strict=True)):
-        pads = [t - 1 - int(b) for t, b in zip(rounds, begins, strict=True)]  # type: ignore[call-overload]
+        pads = [t - 1 - b for t, b in zip(rounds, begins, strict=True) if isinstance(b, int)]
         ends = [dims.add(n, t - 1 - m - p) for n, t, m, p in zip(
             image, rounds, x.type.dims[2:], pads, strict=True)]
         if all(isinstance(n, int) and n >= 0 for n in ends):
@@ -166,6 +166,10 @@ def col2im(node: Node) -> Value:
     strides = per_spatial_dim(node, "strides", spatial)
     dilations = per_spatial_dim(node, "dilations", spatial)
     pads = node.ints_attr("pads", (0,) * 2 * spatial)
+    if len(pads) != 2 * spatial or min((*kernel, *strides, *dilations), default=1) < 1:
+        raise node.error(f"pads are {list(pads)}, block_shape {list(kernel)}, strides "
+                         f"{list(strides)} and dilations {list(dilations)}; expected two pads a "
+                         "dim, and the others at least 1")
     windows = [window_extent(image[d], kernel[d], strides[d], dilations[d], pads[d],
                              pads[spatial + d]) for d in range(spatial)]
     channels = dims.floor_divide(x.type.dims[1], dims.product(kernel))
@@ -201,6 +205,8 @@ def max_unpool(node: Node) -> Value:
     if node.optional(2) is None:
         return y
     wanted = node.dims(2, "output_shape")
+    if len(wanted) != y.type.rank:
+        raise node.error(f"output_shape has {len(wanted)} numbers, expected {y.type.rank}")
     ends = [dims.add(n, dims.multiply(have, -1)) for n, have in zip(
         wanted, y.type.dims, strict=True)]
     if any(isinstance(n, int) and n < 0 for n in ends):
@@ -230,6 +236,8 @@ def local_response_normalization(node: Node) -> Value:
 
 def _powers(node: Node, x: Value, p: float) -> Value:
     """|x| to the p."""
+    if p <= 0:
+        raise node.error(f"attribute 'p' is {p}, expected more than 0")
     if p == 2:
         return node.emit("mul", x, x)
     size = node.emit("abs", x)
@@ -299,3 +307,65 @@ def grid_sample(node: Node) -> Value:
     return node.emit("grid_sample", node.input(0), node.input(1), mode=_GRID_MODES[mode],
                      padding=node.str_attr("padding_mode", "zeros"),
                      align_corners=bool(node.int_attr("align_corners", 0)))
+
+
+def _deformed_grid(node: Node, offset: Value, groups: int, kernel: Sequence[int],
+                   strides: Sequence[int], dilations: Sequence[int],
+                   begins: Sequence[int]) -> Value:
+    """Where each tap of each window reads, as a grid [N * groups, taps * rows, columns, 2].
+
+    Coordinates are those of grids without aligned corners, (2 p + 1) / extent - 1.
+    """
+    x = node.input(0)
+    dtype, taps = offset.type.dtype, math.prod(kernel)
+    batch, _, rows, columns = offset.type.dims
+    split = node.reshape(offset, (dims.multiply(batch, groups), taps, 2, rows, columns))
+    parts = []
+    for d, windows in ((1, columns), (0, rows)):
+        extent = _static(node, x.type.dims[2 + d : 3 + d], "an extent")[0]
+        moved = node.emit("slice", split, starts=(0, 0, d, 0, 0),
+                          stops=(*split.type.dims[:2], d + 1, rows, columns), steps=(1,) * 5)
+        moved = node.reshape(moved, (*split.type.dims[:2], rows, columns))
+        tap = np.unravel_index(np.arange(taps), kernel)[d] * dilations[d] - begins[d]
+        start = node.constant(tap.reshape(-1, 1, 1).astype(dtype.numpy))
+        count = node.cast(node.emit("range", size=windows), dtype)
+        count = node.emit("mul", node.reshape(count, (windows, 1) if d == 0 else (windows,)),
+                          node.scalar(strides[d], dtype))
+        place = node.emit("add", moved, node.emit("add", start, count))
+        scaled = node.emit("mul", place, node.scalar(2 / extent, dtype))
+        scaled = node.emit("add", scaled, node.scalar(1 / extent - 1, dtype))
+        parts.append(node.reshape(scaled, (*scaled.type.dims, 1)))
+    grid = node.emit("concat", *parts, axis=4)
+    return node.reshape(grid, (grid.type.dims[0], dims.multiply(taps, rows), columns, 2))
+
+
+@onnx_op("DeformConv", since=19)
+def deformable_convolution(node: Node) -> Value:
+    """What the taps read, sampled from x with a grid, then a product over channels and taps."""
+    x, w, offset = (node.input(i) for i in range(3))
+    bias, mask = node.optional(3), node.optional(4)
+    if x.type.rank != 4:
+        raise UnsupportedNodeError(f"a deformable convolution of rank {x.type.rank} is not "
+                                   "supported")
+    filters, per_group, *kernel = _static(node, w.type.dims, "a weight")
+    groups, taps = node.int_attr("offset_group", 1), math.prod(kernel)
+    node.ignore("kernel_shape")  # it is the weight's
+    batch, channels = x.type.dims[0], _static(node, x.type.dims[1:2], "a channel count")[0]
+    if groups < 1 or channels % groups or offset.type.dims[1] != groups * taps * 2:
+        raise node.error(f"offset has dims ({', '.join(map(str, offset.type.dims))}), which do not "
+                         f"fit {channels} channels, {taps} taps and offset_group {groups}")
+    pads = node.ints_attr("pads", (0,) * 4)
+    grid = _deformed_grid(node, offset, groups, kernel, per_spatial_dim(node, "strides", 2),
+                          per_spatial_dim(node, "dilations", 2), pads[:2])
+    images = node.reshape(x, (dims.multiply(batch, groups), channels // groups, *x.type.dims[2:]))
+    read = node.emit("grid_sample", images, grid, mode="linear", padding="zeros",
+                     align_corners=False)
+    rows, columns = offset.type.dims[2:]
+    if mask is not None:
+        read = node.reshape(read, (read.type.dims[0], channels // groups, taps, rows, columns))
+        read = node.emit("mul", read, node.reshape(mask, (read.type.dims[0], 1, taps, rows,
+                                                          columns)))
+    flat = node.reshape(read, (batch, channels * taps, rows, columns))
+    weight = node.reshape(w, (filters, per_group * taps, 1, 1))
+    return node.emit("conv", flat, weight, bias, strides=(1, 1), dilations=(1, 1),
+                     pads=(0, 0, 0, 0), group=node.int_attr("group", 1))

@@ -25,6 +25,7 @@ from aot.ops import lookup
 from aot.ops.record import Array
 
 Results = Union[Value, Sequence["Value | None"]]
+MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
 _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}
 
 
@@ -135,6 +136,19 @@ class Node:
             raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
         value: float | int | bool = found.reshape(()).item()
         return value
+
+    def whole(self, index: int, what: str) -> int:
+        """As `number`, where it must be a whole one."""
+        value = self.number(index, what)
+        if isinstance(value, float) and not value.is_integer():
+            raise self.error(f"operand {index} ({what}) is {value}, expected a whole number")
+        return int(value)
+
+    def check_computed(self, elements: int, what: str) -> None:
+        """What an entry computes while importing must not exhaust the memory."""
+        if elements > MAX_COMPUTED:
+            raise self.error(f"{what} would have {elements} elements, expected at most "
+                             f"{MAX_COMPUTED}")
 
     # attributes
 
