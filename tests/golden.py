@@ -81,7 +81,12 @@ def check(name: str, found: str, *, bless: bool) -> None:
 def assert_same(found: str, expected: str, path: Path) -> None:
     """An assertion whose message is a diff and says how to accept it."""
     if found != expected:
-        diff = "".join(difflib.unified_diff(expected.splitlines(True), found.splitlines(True),
-                                            "expected", "found"))
-        raise AssertionError(f"{path.relative_to(ROOT.parent)} differs; if that is right, run "
-                             f"pytest with --bless\n{diff}")
+        diff = "".join(
+            difflib.unified_diff(
+                expected.splitlines(True), found.splitlines(True), "expected", "found"
+            )
+        )
+        raise AssertionError(
+            f"{path.relative_to(ROOT.parent)} differs; if that is right, run "
+            f"pytest with --bless\n{diff}"
+        )

@@ -62,14 +62,19 @@ def call(name: str, a: Expr) -> Expr:
     return ex.unary(name, a)
 
 
-def load(source: Buffer | Scratch, *indices: Dim | Expr, guard: Expr | None = None,
-         other: float | int = 0) -> Expr:
+def load(
+    source: Buffer | Scratch,
+    *indices: Dim | Expr,
+    guard: Expr | None = None,
+    other: float | int = 0,
+) -> Expr:
     otherwise = None if guard is None else term(other, source.dtype)
     return Load(source, tuple(map(ix, indices)), source.dtype, guard, otherwise)
 
 
-def store(target: Buffer | Scratch, *indices: Dim | Expr, value: Expr,
-          guard: Expr | None = None) -> Store:
+def store(
+    target: Buffer | Scratch, *indices: Dim | Expr, value: Expr, guard: Expr | None = None
+) -> Store:
     return Store(target, tuple(map(ix, indices)), value, guard)
 
 

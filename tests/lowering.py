@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir.builder import Builder
-from aot.ir.core import Function, Module
+from aot.ir.core import Function
 from aot.ir.types import DType, TensorType
 from aot.ops.record import OpRecord, Sample
 
@@ -41,23 +41,6 @@ def sample_function(record: OpRecord, sample: Sample, *, is_packed: bool = False
     for number, value in enumerate(results):
         b.output(f"y{number}", value)
     return b.function()
-
-
-def outlined(function: Function, target: Any) -> Module:
-    """The function after the pipeline's later half: packed, fused, outlined."""
-    from aot.passes.fold_constants import fold_constants
-    from aot.passes.fuse import fuse
-    from aot.passes.outline import outline
-    from aot.passes.pack import pack
-    from aot.passes.tie_operands import tie_operands
-
-    module = Module([function])
-    pack(function, target)
-    fold_constants(function)
-    fuse(function)
-    tie_operands(function)
-    outline(module)
-    return module
 
 
 def run_executable(

@@ -15,8 +15,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "samples"))
 import model_zoo
 from model_zoo import MODELS
 
-__all__ = ["MODELS", "SMALL_MODELS", "all_runs", "bound_values", "feeds", "model_path", "reference",
-           "runs"]
+__all__ = [
+    "MODELS",
+    "SMALL_MODELS",
+    "all_runs",
+    "bound_values",
+    "feeds",
+    "model_path",
+    "reference",
+    "runs",
+]
 
 # what tests of single stages use; tests/test_model_set.py takes all
 SMALL_MODELS = ("ppocr_cls", "squeezenet_rw", "silero_vad_16k", "minilm_l3")
@@ -62,7 +70,8 @@ def reference(name: str, run: str = "1") -> Mapping[str, Array]:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(model_path(name)), options,
-                                           providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(model_path(name)), options, providers=["CPUExecutionProvider"]
+    )
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, feeds(name, run)), strict=True))

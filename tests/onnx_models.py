@@ -45,8 +45,9 @@ class Case:
 
     def model(self, *, symbolic: bool = False) -> onnx.ModelProto:
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(self.inputs)]
-        node = helper.make_node(self.op, names, [f"y{i}" for i in range(self.outputs)],
-                                name="the node", **self.attrs)
+        node = helper.make_node(
+            self.op, names, [f"y{i}" for i in range(self.outputs)], name="the node", **self.attrs
+        )
         infos, initializers = [], []
         for number, (name, array) in enumerate(zip(names, self.inputs, strict=True)):
             if array is None:
@@ -55,31 +56,49 @@ class Case:
                 initializers.append(numpy_helper.from_array(array, name))
                 continue
             # an extent of 1 may be there to broadcast, which an unknown dim never is
-            shape = [f"{name}_s{d}" if symbolic and n != 1 else n
-                     for d, n in enumerate(array.shape)]
-            infos.append(helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(array.dtype), shape))
-        return graph_model([node], infos, [f"y{i}" for i in range(self.outputs)], initializers,
-                           self.opset)
+            shape = [
+                f"{name}_s{d}" if symbolic and n != 1 else n for d, n in enumerate(array.shape)
+            ]
+            infos.append(
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(array.dtype), shape
+                )
+            )
+        return graph_model(
+            [node], infos, [f"y{i}" for i in range(self.outputs)], initializers, self.opset
+        )
 
     def feeds(self) -> dict[str, Array]:
-        return {f"x{i}": a for i, a in enumerate(self.inputs)
-                if a is not None and i not in self.constant}
+        return {
+            f"x{i}": a
+            for i, a in enumerate(self.inputs)
+            if a is not None and i not in self.constant
+        }
 
 
-def graph_model(nodes: Sequence[onnx.NodeProto], inputs: Sequence[onnx.ValueInfoProto],
-                outputs: Sequence[str], initializers: Sequence[onnx.TensorProto] = (),
-                opset: int = 17) -> onnx.ModelProto:
+def graph_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[str],
+    initializers: Sequence[onnx.TensorProto] = (),
+    opset: int = 17,
+) -> onnx.ModelProto:
     """A model; outputs are names, whose types are left to whoever runs it."""
-    graph = helper.make_graph(list(nodes), "test", list(inputs),
-                              [onnx.ValueInfoProto(name=name) for name in outputs],
-                              list(initializers))
-    return helper.make_model(graph, ir_version=IR_VERSION,
-                             opset_imports=[helper.make_opsetid("", opset)])
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        list(inputs),
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        list(initializers),
+    )
+    return helper.make_model(
+        graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", opset)]
+    )
 
 
-def tensor_info(name: str, shape: Sequence[int | str | None],
-                elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+def tensor_info(
+    name: str, shape: Sequence[int | str | None], elem_type: int = TensorProto.FLOAT
+) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, elem_type, list(shape))
 
 
@@ -88,8 +107,9 @@ def ort_run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options,
-                                           providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return [np.asarray(a) for a in session.run(None, dict(feeds))]
 
 

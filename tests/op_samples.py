@@ -18,8 +18,14 @@ from aot.ir.types import DType, TensorType
 from aot.kernels import scalar
 from aot.ops.record import Array, Call, Sample
 
-_REDUCERS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-             "and": np.logical_and, "or": np.logical_or}
+_REDUCERS = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
 
 
 def draw(type: TensorType, low: float, high: float, rng: np.random.Generator) -> Array:
@@ -39,8 +45,9 @@ def draw_all(sample: Sample, seed: int = 0) -> list[Array | None]:
     return [None if t is None else draw(t, sample.low, sample.high, rng) for t in sample.operands]
 
 
-def evaluate_compute(call: Call, inputs: list[Any],
-                     symbols: Mapping[str, int] | None = None) -> list[Array]:
+def evaluate_compute(
+    call: Call, inputs: list[Any], symbols: Mapping[str, int] | None = None
+) -> list[Array]:
     """The results of a call by its record's `compute`; `symbols` are the values of its dims'.
 
     Raises:
@@ -61,8 +68,13 @@ def evaluate_compute(call: Call, inputs: list[Any],
 class _Scope:
     """Values of nodes under given loop variables; what needs fewer variables is found outside."""
 
-    def __init__(self, inputs: list[Any], variables: dict[e.Var, Array],
-                 outer: _Scope | None, symbols: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        inputs: list[Any],
+        variables: dict[e.Var, Array],
+        outer: _Scope | None,
+        symbols: Mapping[str, int],
+    ) -> None:
         self.inputs = inputs
         self.symbols = symbols
         self.variables = variables
@@ -94,8 +106,11 @@ class _Scope:
     def _load(self, node: e.Load) -> Array:
         source = self.inputs[node.source]
         assert source.dtype == node.dtype.numpy
-        at = list(np.broadcast_arrays(*(self.value(i) for i in node.indices))) if (
-            node.indices) else []
+        at = (
+            list(np.broadcast_arrays(*(self.value(i) for i in node.indices)))
+            if (node.indices)
+            else []
+        )
         guard = np.asarray(True) if node.guard is None else self.value(node.guard)
         shape = np.broadcast_shapes(guard.shape, *(a.shape for a in at))
         guard = np.broadcast_to(guard, shape)

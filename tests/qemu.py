@@ -57,8 +57,10 @@ def run_on(arch: str, image: CodeImage, jobs: list[Job], timeout_s: float = 300)
         if result.returncode:
             last = result.stdout.split()
             kernel = jobs[int(last[-1])].kernel.name if last else "none"
-            raise AssertionError(f"runner for {arch} ended with {result.returncode} in kernel "
-                                 f"{kernel}: {result.stderr.strip()}")
+            raise AssertionError(
+                f"runner for {arch} ended with {result.returncode} in kernel "
+                f"{kernel}: {result.stderr.strip()}"
+            )
         out = paths[2].read_bytes()
     for job in jobs:
         for name in ("arena", "outputs"):

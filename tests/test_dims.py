@@ -26,22 +26,30 @@ def _leaf() -> st.SearchStrategy[Pair]:
 
 
 def _compound(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
-    def combine(dim: Callable[[Dim, Dim], Dim], number: Callable[[int, int], int],
-                right: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
-        return st.tuples(inner, right).map(lambda ab: (
-            dim(ab[0][0], ab[1][0]), lambda v: number(ab[0][1](v), ab[1][1](v))))
+    def combine(
+        dim: Callable[[Dim, Dim], Dim],
+        number: Callable[[int, int], int],
+        right: st.SearchStrategy[Pair],
+    ) -> st.SearchStrategy[Pair]:
+        return st.tuples(inner, right).map(
+            lambda ab: (dim(ab[0][0], ab[1][0]), lambda v: number(ab[0][1](v), ab[1][1](v)))
+        )
 
-    divisors = st.integers(1, 6).map(lambda k: (k, lambda v: k)) | st.integers(-4, -1).map(
-        lambda k: (k, lambda v: k)) | st.sampled_from(NAMES).map(
-        lambda n: (symbol(n) + 1, lambda v: v[n] + 1))
-    return (combine(dims.add, lambda a, b: a + b, inner)
-            | combine(lambda a, b: dims.add(a, dims.multiply(b, -1)), lambda a, b: a - b, inner)
-            | combine(dims.multiply, lambda a, b: a * b, inner)
-            | combine(dims.floor_divide, lambda a, b: a // b, divisors)
-            | combine(dims.ceil_divide, lambda a, b: -(-a // b), divisors)
-            | combine(dims.modulo, lambda a, b: a % b, divisors)
-            | combine(dims.maximum, max, inner)
-            | combine(dims.minimum, min, inner))
+    divisors = (
+        st.integers(1, 6).map(lambda k: (k, lambda v: k))
+        | st.integers(-4, -1).map(lambda k: (k, lambda v: k))
+        | st.sampled_from(NAMES).map(lambda n: (symbol(n) + 1, lambda v: v[n] + 1))
+    )
+    return (
+        combine(dims.add, lambda a, b: a + b, inner)
+        | combine(lambda a, b: dims.add(a, dims.multiply(b, -1)), lambda a, b: a - b, inner)
+        | combine(dims.multiply, lambda a, b: a * b, inner)
+        | combine(dims.floor_divide, lambda a, b: a // b, divisors)
+        | combine(dims.ceil_divide, lambda a, b: -(-a // b), divisors)
+        | combine(dims.modulo, lambda a, b: a % b, divisors)
+        | combine(dims.maximum, max, inner)
+        | combine(dims.minimum, min, inner)
+    )
 
 
 pairs = st.recursive(_leaf(), _compound, max_leaves=6)
@@ -95,39 +103,47 @@ def test_equal_dims_have_equal_hashes_and_text(a: Dim, b: Dim) -> None:
     assert (a == b) == (str(a) == str(b))
 
 
-@pytest.mark.parametrize(("dim", "text"), [
-    (2 * N + 3, "2*N + 3"),
-    (N * M - W, "M*N - W"),
-    ((N + 1) // 2, "(N + 1)//2"),
-    (-(N // 2), "-(N//2)"),
-    (3 * (N // 2) - 1, "3*(N//2) - 1"),
-    (N // M, "N//M"),
-    (5 // N, "5//N"),
-    ((4 * N + 6) // 4, "N + 1"),
-    ((N // 2 + 1) // 3, "(N + 2)//6"),
-    (dims.maximum(N, 3), "max(N, 3)"),
-    (dims.minimum(N, N + 1), "N"),
-    (dims.maximum(N - 1, 0, dims.maximum(N - 1, M)), "max(M, N - 1)"),
-])
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (2 * N + 3, "2*N + 3"),
+        (N * M - W, "M*N - W"),
+        ((N + 1) // 2, "(N + 1)//2"),
+        (-(N // 2), "-(N//2)"),
+        (3 * (N // 2) - 1, "3*(N//2) - 1"),
+        (N // M, "N//M"),
+        (5 // N, "5//N"),
+        ((4 * N + 6) // 4, "N + 1"),
+        ((N // 2 + 1) // 3, "(N + 2)//6"),
+        (dims.maximum(N, 3), "max(N, 3)"),
+        (dims.minimum(N, N + 1), "N"),
+        (dims.maximum(N - 1, 0, dims.maximum(N - 1, M)), "max(M, N - 1)"),
+    ],
+)
 def test_canonical_text(dim: Dim, text: str) -> None:
     assert str(dim) == text
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "expected a number or a name, found the end in dim ''"),
-    ("N +", "expected a number or a name, found the end in dim 'N +'"),
-    ("N M", "expected the end, found 'M' in dim 'N M'"),
-    ("(N", "expected ')', found the end in dim '(N'"),
-    ("N // 0", "division by zero in dim 'N // 0'"),
-    ("N / 2", "expected the end, found '/' in dim 'N / 2'"),
-    ("max(N", "expected ')', found the end in dim 'max(N'"),
-    ("é", "expected a number or a name, found 'é' in dim 'é'"),
-    ("9999999999999999999", "number 9999999999999999999 is too large for a dim"),
-    ("(" * 40 + "N" + ")" * 40, f"dim {'(' * 40 + 'N' + ')' * 39!r} is nested too deeply"),
-    ("a//b//c" + "//d//e" * 40, f"dim {('a//b//c' + '//d//e' * 40)[:80]!r} is too large"),
-    ("(a+b+c+d+e+f)" + "*(a+b+c+d+e+f)" * 9,
-     f"dim {('(a+b+c+d+e+f)' + '*(a+b+c+d+e+f)' * 9)[:80]!r} is too large"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a number or a name, found the end in dim ''"),
+        ("N +", "expected a number or a name, found the end in dim 'N +'"),
+        ("N M", "expected the end, found 'M' in dim 'N M'"),
+        ("(N", "expected ')', found the end in dim '(N'"),
+        ("N // 0", "division by zero in dim 'N // 0'"),
+        ("N / 2", "expected the end, found '/' in dim 'N / 2'"),
+        ("max(N", "expected ')', found the end in dim 'max(N'"),
+        ("é", "expected a number or a name, found 'é' in dim 'é'"),
+        ("9999999999999999999", "number 9999999999999999999 is too large for a dim"),
+        ("(" * 40 + "N" + ")" * 40, f"dim {'(' * 40 + 'N' + ')' * 39!r} is nested too deeply"),
+        ("a//b//c" + "//d//e" * 40, f"dim {('a//b//c' + '//d//e' * 40)[:80]!r} is too large"),
+        (
+            "(a+b+c+d+e+f)" + "*(a+b+c+d+e+f)" * 9,
+            f"dim {('(a+b+c+d+e+f)' + '*(a+b+c+d+e+f)' * 9)[:80]!r} is too large",
+        ),
+    ],
+)
 def test_refuses(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         dims.parse(text)

@@ -25,8 +25,13 @@ from aot.ops.record import REGISTRY
 Array = np.ndarray[Any, Any]
 
 NATIVE = ("x86-64-v2", "x86-64-v3", "x86-64-v3-128", "x86-64-v4")
-CROSS = {"aarch64-generic": "aarch64", "aarch64-linux-dotprod": "aarch64", "armv7-neon": "arm",
-         "riscv64": "riscv64", "riscv64-v": "riscv64"}
+CROSS = {
+    "aarch64-generic": "aarch64",
+    "aarch64-linux-dotprod": "aarch64",
+    "armv7-neon": "arm",
+    "riscv64": "riscv64",
+    "riscv64-v": "riscv64",
+}
 CASES = [
     (name, number)
     for name, record in sorted(REGISTRY.items())
@@ -109,8 +114,16 @@ def test_under_qemu(target: str, tmp_path: Path) -> None:
     module.write_bytes(compiled(target))
     for name, number in CASES:
         entry = f"{name}_{number}"
-        command: list[str | Path] = [tool, module, "--entry", entry, "--runs", "0", "--output",
-                                     tmp_path]
+        command: list[str | Path] = [
+            tool,
+            module,
+            "--entry",
+            entry,
+            "--runs",
+            "0",
+            "--output",
+            tmp_path,
+        ]
         for input_name, array in inputs_of(entry).items():
             path = tmp_path / f"{input_name}.npy"
             np.save(path, array)

@@ -26,8 +26,9 @@ def load_text(path: str | Path) -> Module:
     try:
         text = contents.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CompileError(f"{path}: not UTF-8 text: byte {error.start} is "
-                           f"0x{contents[error.start]:02x}") from None
+        raise CompileError(
+            f"{path}: not UTF-8 text: byte {error.start} is 0x{contents[error.start]:02x}"
+        ) from None
     return import_text(text, str(path))
 
 

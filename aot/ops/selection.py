@@ -46,10 +46,14 @@ def _operands(call: Call) -> list[TensorType]:
 
 def _concat_fits(call: Call) -> bool:
     first, axis = call.operand(0), call.int("axis")
-    return all(t.rank == first.rank and all(
-        d == axis or call.equal(a, b, "concat: dims other than axis are equal")
-        for d, (a, b) in enumerate(zip(first.dims, t.dims, strict=True)))
-        for t in _operands(call))
+    return all(
+        t.rank == first.rank
+        and all(
+            d == axis or call.equal(a, b, "concat: dims other than axis are equal")
+            for d, (a, b) in enumerate(zip(first.dims, t.dims, strict=True))
+        )
+        for t in _operands(call)
+    )
 
 
 def _concat_type(call: Call) -> Sequence[TensorType]:
@@ -58,8 +62,10 @@ def _concat_type(call: Call) -> Sequence[TensorType]:
     for type in types:
         extent = dims.add(extent, type.dims[axis])
     # among dims assumed equal a number says most
-    result = [next((t.dims[d] for t in types if isinstance(t.dims[d], int)), types[0].dims[d])
-              for d in range(types[0].rank)]
+    result = [
+        next((t.dims[d] for t in types if isinstance(t.dims[d], int)), types[0].dims[d])
+        for d in range(types[0].rank)
+    ]
     result[axis] = extent
     return [TensorType(types[0].dtype, tuple(result))]
 
@@ -98,29 +104,39 @@ def _concat_compute(call: Call) -> Sequence[Compute]:
     return [Compute(indices, choose(0, len(types)))]
 
 
-CONCAT = register(OpRecord(
-    name="concat",
-    summary="Operands one after the other along axis.",
-    operands=(Operand("parts", ANY, "variadic"),),
-    attributes=(Attribute("axis", "int", doc="not negative"),),
-    constraints=(
-        Constraint("axis is a dim of the operands, not negative", _axis_is_a_dim),
-        Constraint("operands have one rank, and equal dims except along axis", _concat_fits)),
-    infer=_concat_type,
-    reference=lambda call, inputs: [np.concatenate(list(inputs), axis=call.int("axis"))],
-    compute=_concat_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(
-        Sample((TensorType(F32, (2, 3)), TensorType(F32, (2, 5))), {"axis": 1}),
-        Sample((TensorType(F32, (1, 2, 3)), TensorType(F32, (4, 2, 3)), TensorType(F32, (2, 2, 3))),
-               {"axis": 0}),
-        Sample((TensorType(F32, (2, 3)),), {"axis": 0}),
-        Sample(tuple(TensorType(DType.I64, (n,)) for n in (1, 2, 1, 3, 1)), {"axis": 0}),
-        Sample((TensorType(F32, (2, 0, 2)), TensorType(F32, (2, 3, 2))), {"axis": 1})),
-))
+CONCAT = register(
+    OpRecord(
+        name="concat",
+        summary="Operands one after the other along axis.",
+        operands=(Operand("parts", ANY, "variadic"),),
+        attributes=(Attribute("axis", "int", doc="not negative"),),
+        constraints=(
+            Constraint("axis is a dim of the operands, not negative", _axis_is_a_dim),
+            Constraint("operands have one rank, and equal dims except along axis", _concat_fits),
+        ),
+        infer=_concat_type,
+        reference=lambda call, inputs: [np.concatenate(list(inputs), axis=call.int("axis"))],
+        compute=_concat_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(
+            Sample((TensorType(F32, (2, 3)), TensorType(F32, (2, 5))), {"axis": 1}),
+            Sample(
+                (
+                    TensorType(F32, (1, 2, 3)),
+                    TensorType(F32, (4, 2, 3)),
+                    TensorType(F32, (2, 2, 3)),
+                ),
+                {"axis": 0},
+            ),
+            Sample((TensorType(F32, (2, 3)),), {"axis": 0}),
+            Sample(tuple(TensorType(DType.I64, (n,)) for n in (1, 2, 1, 3, 1)), {"axis": 0}),
+            Sample((TensorType(F32, (2, 0, 2)), TensorType(F32, (2, 3, 2))), {"axis": 1}),
+        ),
+    )
+)
 
 
 def _gather_type(call: Call) -> Sequence[TensorType]:
@@ -129,8 +145,7 @@ def _gather_type(call: Call) -> Sequence[TensorType]:
 
 
 def _has_elements(call: Call) -> bool:
-    return (call.operand(0).dims[call.int("axis")] != 0
-            or any(d == 0 for d in call.operand(1).dims))
+    return call.operand(0).dims[call.int("axis")] != 0 or any(d == 0 for d in call.operand(1).dims)
 
 
 def _gather_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -160,29 +175,46 @@ def _gather_compute(call: Call) -> Sequence[Compute]:
     # an extent that may be 0 at run time has no element to clamp to
     guard = None if isinstance(extent, int) else e.binary("lt", e.index(0), e.index(extent))
     at = (*indices[:axis], clamped, *indices[axis + chosen.rank :])
-    return [Compute(indices, e.Load(0, at, data.dtype, guard,
-                                    None if guard is None else _zero(data.dtype)))]
+    return [
+        Compute(
+            indices, e.Load(0, at, data.dtype, guard, None if guard is None else _zero(data.dtype))
+        )
+    ]
 
 
-GATHER = register(OpRecord(
-    name="gather",
-    summary="Slices of data along axis by number; negative counts from the end, outside clamps.",
-    operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
-    attributes=(Attribute("axis", "int", 0, "not negative"),),
-    constraints=(
-        Constraint("axis is a dim of data, not negative", _axis_is_a_dim),
-        Constraint("data has elements along axis", _has_elements)),
-    infer=_gather_type,
-    reference=_gather_reference,
-    compute=_gather_compute,
-    kind=Kind.MOVEMENT,
-    absorb=Absorb.FOLD,
-    takes_dims=True,
-    samples=(
-        Sample((TensorType(F32, (7, 5)), TensorType(DType.I64, (2, 3))), {"axis": 0},
-               low=-7.0, high=7.0, constant_operands=(0,)),
-        Sample((TensorType(F32, (2, 5, 3)), TensorType(DType.I32, (4,))), {"axis": 1},
-               low=-9.0, high=9.0),
-        Sample((TensorType(F32, (3, 4)), TensorType(DType.I64, ())), {"axis": 1}),
-        Sample((TensorType(DType.I64, (4,)), TensorType(DType.I64, (1,))), {"axis": 0})),
-))
+GATHER = register(
+    OpRecord(
+        name="gather",
+        summary="Slices of data along axis by number; negative counts from the end, "
+        "outside clamps.",
+        operands=(Operand("data", ANY), Operand("indices", INTEGERS, clamps=True)),
+        attributes=(Attribute("axis", "int", 0, "not negative"),),
+        constraints=(
+            Constraint("axis is a dim of data, not negative", _axis_is_a_dim),
+            Constraint("data has elements along axis", _has_elements),
+        ),
+        infer=_gather_type,
+        reference=_gather_reference,
+        compute=_gather_compute,
+        kind=Kind.MOVEMENT,
+        absorb=Absorb.FOLD,
+        takes_dims=True,
+        samples=(
+            Sample(
+                (TensorType(F32, (7, 5)), TensorType(DType.I64, (2, 3))),
+                {"axis": 0},
+                low=-7.0,
+                high=7.0,
+                constant_operands=(0,),
+            ),
+            Sample(
+                (TensorType(F32, (2, 5, 3)), TensorType(DType.I32, (4,))),
+                {"axis": 1},
+                low=-9.0,
+                high=9.0,
+            ),
+            Sample((TensorType(F32, (3, 4)), TensorType(DType.I64, ())), {"axis": 1}),
+            Sample((TensorType(DType.I64, (4,)), TensorType(DType.I64, (1,))), {"axis": 0}),
+        ),
+    )
+)

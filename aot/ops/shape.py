@@ -50,39 +50,47 @@ def _listed(values: Sequence[Dim]) -> Sequence[Compute]:
         if last - first == 1:
             return e.cast(e.index(values[first]), I64)
         middle = (first + last) // 2
-        return e.select(e.binary("lt", index, e.index(middle)), choose(first, middle),
-                        choose(middle, last))
+        return e.select(
+            e.binary("lt", index, e.index(middle)), choose(first, middle), choose(middle, last)
+        )
 
     return [Compute((index,), choose(0, len(values)) if values else e.const(0, I64))]
 
 
-SHAPE_OF = register(OpRecord(
-    name="shape_of",
-    summary="The dims of x as an i64 tensor.",
-    operands=(Operand("x", ANY),),
-    infer=lambda call: [TensorType(I64, (call.operand(0).rank,))],
-    reference=lambda call, _: [array_of_dims(call.operand(0).dims)],
-    compute=lambda call: _listed(call.operand(0).dims),
-    kind=Kind.SHAPE,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((TensorType(F32, (2, 3, 5)),)), Sample((TensorType(DType.BOOL, (7,)),)),
-             Sample((TensorType(F32, ()),))),
-))
+SHAPE_OF = register(
+    OpRecord(
+        name="shape_of",
+        summary="The dims of x as an i64 tensor.",
+        operands=(Operand("x", ANY),),
+        infer=lambda call: [TensorType(I64, (call.operand(0).rank,))],
+        reference=lambda call, _: [array_of_dims(call.operand(0).dims)],
+        compute=lambda call: _listed(call.operand(0).dims),
+        kind=Kind.SHAPE,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(
+            Sample((TensorType(F32, (2, 3, 5)),)),
+            Sample((TensorType(DType.BOOL, (7,)),)),
+            Sample((TensorType(F32, ()),)),
+        ),
+    )
+)
 
-DIM_VALUES = register(OpRecord(
-    name="dim_values",
-    summary="The given dims as an i64 tensor.",
-    operands=(),
-    attributes=(Attribute("dims", "dims"),),
-    infer=lambda call: [TensorType(I64, (len(call.dims("dims")),))],
-    reference=lambda call, _: [array_of_dims(call.dims("dims"))],
-    compute=lambda call: _listed(call.dims("dims")),
-    kind=Kind.SHAPE,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((), {"dims": (4, 0, 17)}), Sample((), {"dims": (3,)})),
-))
+DIM_VALUES = register(
+    OpRecord(
+        name="dim_values",
+        summary="The given dims as an i64 tensor.",
+        operands=(),
+        attributes=(Attribute("dims", "dims"),),
+        infer=lambda call: [TensorType(I64, (len(call.dims("dims")),))],
+        reference=lambda call, _: [array_of_dims(call.dims("dims"))],
+        compute=lambda call: _listed(call.dims("dims")),
+        kind=Kind.SHAPE,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(Sample((), {"dims": (4, 0, 17)}), Sample((), {"dims": (3,)})),
+    )
+)
 
 
 def _dim(call: Call, name: str) -> Dim:
@@ -115,24 +123,34 @@ def _range_compute(call: Call) -> Sequence[Compute]:
     return [Compute((index,), e.cast(value, call.result_types[0].dtype))]
 
 
-RANGE = register(OpRecord(
-    name="range",
-    summary="start, start + step, ...: size integers.",
-    operands=(),
-    attributes=(Attribute("size", "dim"), Attribute("start", "dim", 0), Attribute("step", "dim", 1),
-                Attribute("dtype", "dtype", I64, "i32 or i64")),
-    constraints=(
-        Constraint("dtype is i32 or i64", lambda call: call.attrs["dtype"] in (DType.I32, I64)),
-        Constraint("size is not negative", lambda call: may_be_positions([_dim(call, "size")]))),
-    infer=_range_type,
-    reference=_range_values,
-    compute=_range_compute,
-    kind=Kind.SHAPE,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((), {"size": 7}), Sample((), {"size": 5, "start": 9, "step": -2}),
-             Sample((), {"size": 3, "start": 4, "dtype": DType.I32})),
-))
+RANGE = register(
+    OpRecord(
+        name="range",
+        summary="start, start + step, ...: size integers.",
+        operands=(),
+        attributes=(
+            Attribute("size", "dim"),
+            Attribute("start", "dim", 0),
+            Attribute("step", "dim", 1),
+            Attribute("dtype", "dtype", I64, "i32 or i64"),
+        ),
+        constraints=(
+            Constraint("dtype is i32 or i64", lambda call: call.attrs["dtype"] in (DType.I32, I64)),
+            Constraint("size is not negative", lambda call: may_be_positions([_dim(call, "size")])),
+        ),
+        infer=_range_type,
+        reference=_range_values,
+        compute=_range_compute,
+        kind=Kind.SHAPE,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(
+            Sample((), {"size": 7}),
+            Sample((), {"size": 5, "start": 9, "step": -2}),
+            Sample((), {"size": 3, "start": 4, "dtype": DType.I32}),
+        ),
+    )
+)
 
 
 def _fill_value(call: Call) -> ConstantData:
@@ -153,29 +171,39 @@ def _fill_reference(call: Call, _: Sequence[Any]) -> Sequence[Array]:
 
 def _fill_compute(call: Call) -> Sequence[Compute]:
     value = _fill_value(call)
-    return [Compute(result_indices(len(call.dims("shape"))),
-                    e.const(value.array.item(), value.type.dtype))]
+    return [
+        Compute(
+            result_indices(len(call.dims("shape"))), e.const(value.array.item(), value.type.dtype)
+        )
+    ]
 
 
 def _scalar(value: float | int | bool, dtype: DType) -> ConstantData:
     return ConstantData(np.array(value, dtype.numpy))
 
 
-FILL = register(OpRecord(
-    name="fill",
-    summary="A tensor whose elements all are value.",
-    operands=(),
-    attributes=(Attribute("shape", "dims"), Attribute("value", "data", doc="a scalar")),
-    constraints=(
-        Constraint("value is a scalar", _is_scalar),
-        Constraint("shape has no negative dim", lambda call: may_be_positions(call.dims("shape")))),
-    infer=lambda call: [TensorType(_fill_value(call).type.dtype, call.dims("shape"))],
-    reference=_fill_reference,
-    compute=_fill_compute,
-    kind=Kind.SHAPE,
-    is_cheap=True,
-    takes_dims=True,
-    samples=(Sample((), {"shape": (2, 3), "value": _scalar(1.5, F32)}),
-             Sample((), {"shape": (), "value": _scalar(7, I64)}),
-             Sample((), {"shape": (5,), "value": _scalar(True, DType.BOOL)})),
-))
+FILL = register(
+    OpRecord(
+        name="fill",
+        summary="A tensor whose elements all are value.",
+        operands=(),
+        attributes=(Attribute("shape", "dims"), Attribute("value", "data", doc="a scalar")),
+        constraints=(
+            Constraint("value is a scalar", _is_scalar),
+            Constraint(
+                "shape has no negative dim", lambda call: may_be_positions(call.dims("shape"))
+            ),
+        ),
+        infer=lambda call: [TensorType(_fill_value(call).type.dtype, call.dims("shape"))],
+        reference=_fill_reference,
+        compute=_fill_compute,
+        kind=Kind.SHAPE,
+        is_cheap=True,
+        takes_dims=True,
+        samples=(
+            Sample((), {"shape": (2, 3), "value": _scalar(1.5, F32)}),
+            Sample((), {"shape": (), "value": _scalar(7, I64)}),
+            Sample((), {"shape": (5,), "value": _scalar(True, DType.BOOL)}),
+        ),
+    )
+)

@@ -48,13 +48,21 @@ def _spatial(call: Call) -> int:
 
 def _col2im_attributes_fit(call: Call) -> bool:
     spatial = _spatial(call)
-    return (len(call.dims("image")) == len(call.ints("strides")) == len(call.ints("dilations"))
-            == len(call.dims("begins")) == spatial and min(call.ints("strides")) >= 1
-            and min(call.ints("dilations")) >= 1 and may_be_positions(call.dims("begins")))
+    return (
+        len(call.dims("image"))
+        == len(call.ints("strides"))
+        == len(call.ints("dilations"))
+        == len(call.dims("begins"))
+        == spatial
+        and min(call.ints("strides")) >= 1
+        and min(call.ints("dilations")) >= 1
+        and may_be_positions(call.dims("begins"))
+    )
 
 
-def _tap_position(call: Call, d: int, index: e.Expr) -> tuple[tuple[e.Var, Dim], e.Expr, e.Expr,
-                                                              list[e.Expr]]:
+def _tap_position(
+    call: Call, d: int, index: e.Expr
+) -> tuple[tuple[e.Var, Dim], e.Expr, e.Expr, list[e.Expr]]:
     """For spatial dim d: a loop over taps, the tap, its window, and when they exist.
 
     A pixel at p = index + begin is tap k of window w where p = w * stride + k * dilation. With
@@ -68,13 +76,15 @@ def _tap_position(call: Call, d: int, index: e.Expr) -> tuple[tuple[e.Var, Dim],
     if dilation == 1:
         tap = e.add(e.binary("floormod", position, e.index(stride)), e.mul(t, e.index(stride)))
         window = e.sub(e.binary("floordiv", position, e.index(stride)), t)
-        is_tap = [] if dims.modulo(taps, stride) == 0 else [
-            e.binary("lt", tap, e.index(taps))]
+        is_tap = [] if dims.modulo(taps, stride) == 0 else [e.binary("lt", tap, e.index(taps))]
         return (t, dims.ceil_divide(taps, stride)), tap, window, is_tap + inside(window, windows)
     rest = e.sub(position, e.mul(t, e.index(dilation)))
     window = e.binary("floordiv", rest, e.index(stride))
-    is_tap = [] if stride == 1 else [
-        e.binary("eq", e.binary("floormod", rest, e.index(stride)), e.index(0))]
+    is_tap = (
+        []
+        if stride == 1
+        else [e.binary("eq", e.binary("floormod", rest, e.index(stride)), e.index(0))]
+    )
     return (t, taps), t, window, is_tap + inside(window, windows)
 
 
@@ -89,8 +99,7 @@ def _col2im_compute(call: Call) -> Sequence[Compute]:
         windows.append(window)
         conditions += holds
     wide = accumulator(x.dtype)
-    load = e.Load(0, (*indices[:2], *taps, *windows), x.dtype, e.all_of(conditions),
-                  zero(x.dtype))
+    load = e.Load(0, (*indices[:2], *taps, *windows), x.dtype, e.all_of(conditions), zero(x.dtype))
     total = e.Reduce("sum", tuple(axes), e.cast(load, wide), wide)
     return [Compute(indices, e.cast(total, x.dtype))]
 
@@ -102,13 +111,16 @@ def _col2im_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     begins = [int(n) for n in call.dims("begins")]
     strides, dilations = call.ints("strides"), call.ints("dilations")
     taps, windows = x.shape[2 : 2 + spatial], x.shape[2 + spatial :]
-    spans = [max(b + n, (w - 1) * s + (k - 1) * dil + 1) for b, n, w, s, k, dil in zip(
-        begins, image, windows, strides, taps, dilations, strict=True)]
+    spans = [
+        max(b + n, (w - 1) * s + (k - 1) * dil + 1)
+        for b, n, w, s, k, dil in zip(begins, image, windows, strides, taps, dilations, strict=True)
+    ]
     total = np.zeros((*x.shape[:2], *spans), sum_dtype(x.dtype))
     for tap in cartesian(*map(range, taps)):
         where: tuple[Any, ...] = tuple(
             slice(t * dil, t * dil + (w - 1) * s + 1, s)
-            for t, dil, w, s in zip(tap, dilations, windows, strides, strict=True))
+            for t, dil, w, s in zip(tap, dilations, windows, strides, strict=True)
+        )
         chosen: tuple[Any, ...] = (slice(None), slice(None), *tap)
         if 0 not in windows:
             total[(slice(None), slice(None), *where)] += x[chosen]
@@ -116,40 +128,59 @@ def _col2im_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.ascontiguousarray(total[(slice(None), slice(None), *cut)]).astype(x.dtype)]
 
 
-def _col2im_sample(x: tuple[int, ...], image: tuple[int, ...], strides: tuple[int, ...],
-                   dilations: tuple[int, ...], begins: tuple[int, ...],
-                   dtype: DType = F32) -> Sample:
-    return Sample((TensorType(dtype, x),), {"image": image, "strides": strides,
-                                            "dilations": dilations, "begins": begins})
+def _col2im_sample(
+    x: tuple[int, ...],
+    image: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    begins: tuple[int, ...],
+    dtype: DType = F32,
+) -> Sample:
+    return Sample(
+        (TensorType(dtype, x),),
+        {"image": image, "strides": strides, "dilations": dilations, "begins": begins},
+    )
 
 
-COL2IM = register(OpRecord(
-    name="col2im",
-    summary="The sum of all windows' taps at each pixel: x [N, C, taps..., windows...] to "
-            "[N, C, image...].",
-    operands=(Operand("x", NUMBERS),),
-    attributes=(Attribute("image", "dims", doc="spatial dims of the result"),
-                Attribute("strides", "ints", doc="between windows"),
-                Attribute("dilations", "ints", doc="between taps"),
-                Attribute("begins", "dims", doc="pixels cut off at the begin of each dim")),
-    constraints=(
-        Constraint("x is [N, C, taps..., windows...] of 1 to 3 spatial dims",
-                   lambda call: call.operand(0).rank in (4, 6, 8)),
-        Constraint("image, strides, dilations and begins have one item a spatial dim; strides "
-                   "and dilations are positive, begins not negative", _col2im_attributes_fit)),
-    infer=lambda call: [TensorType(call.operand(0).dtype,
-                                   (*call.operand(0).dims[:2], *call.dims("image")))],
-    reference=_col2im_reference,
-    compute=_col2im_compute,
-    kind=Kind.REDUCTION,
-    samples=(
-        _col2im_sample((1, 3, 3, 2, 4, 5), (9, 10), (2, 2), (1, 1), (0, 0)),
-        _col2im_sample((2, 2, 4, 4, 3, 3), (6, 6), (2, 2), (1, 1), (1, 1)),
-        _col2im_sample((1, 2, 3, 2, 4, 3), (8, 11), (1, 3), (2, 3), (1, 0)),
-        _col2im_sample((2, 3, 5, 6), (21,), (4,), (1,), (2,)),
-        _col2im_sample((1, 2, 2, 1, 2, 2, 3, 2), (4, 3, 4), (2, 1, 2), (1, 1, 1), (0, 0, 0)),
-        _col2im_sample((1, 2, 2, 2, 3, 3), (4, 4), (1, 1), (1, 1), (0, 0), DType.I32)),
-))
+COL2IM = register(
+    OpRecord(
+        name="col2im",
+        summary="The sum of all windows' taps at each pixel: x [N, C, taps..., windows...] to "
+        "[N, C, image...].",
+        operands=(Operand("x", NUMBERS),),
+        attributes=(
+            Attribute("image", "dims", doc="spatial dims of the result"),
+            Attribute("strides", "ints", doc="between windows"),
+            Attribute("dilations", "ints", doc="between taps"),
+            Attribute("begins", "dims", doc="pixels cut off at the begin of each dim"),
+        ),
+        constraints=(
+            Constraint(
+                "x is [N, C, taps..., windows...] of 1 to 3 spatial dims",
+                lambda call: call.operand(0).rank in (4, 6, 8),
+            ),
+            Constraint(
+                "image, strides, dilations and begins have one item a spatial dim; strides "
+                "and dilations are positive, begins not negative",
+                _col2im_attributes_fit,
+            ),
+        ),
+        infer=lambda call: [
+            TensorType(call.operand(0).dtype, (*call.operand(0).dims[:2], *call.dims("image")))
+        ],
+        reference=_col2im_reference,
+        compute=_col2im_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            _col2im_sample((1, 3, 3, 2, 4, 5), (9, 10), (2, 2), (1, 1), (0, 0)),
+            _col2im_sample((2, 2, 4, 4, 3, 3), (6, 6), (2, 2), (1, 1), (1, 1)),
+            _col2im_sample((1, 2, 3, 2, 4, 3), (8, 11), (1, 3), (2, 3), (1, 0)),
+            _col2im_sample((2, 3, 5, 6), (21,), (4,), (1,), (2,)),
+            _col2im_sample((1, 2, 2, 1, 2, 2, 3, 2), (4, 3, 4), (2, 1, 2), (1, 1, 1), (0, 0, 0)),
+            _col2im_sample((1, 2, 2, 2, 3, 3), (4, 4), (1, 1), (1, 1), (0, 0), DType.I32),
+        ),
+    )
+)
 
 
 # resample
@@ -159,7 +190,8 @@ def _tables_fit(call: Call) -> bool:
     chosen, weights = call.operand(1), call.operand(2)
     return chosen.rank == weights.rank == 2 and all(
         call.equal(a, b, "resample: positions and weights have the same dims")
-        for a, b in zip(chosen.dims, weights.dims, strict=True))
+        for a, b in zip(chosen.dims, weights.dims, strict=True)
+    )
 
 
 def _resample_type(call: Call) -> Sequence[TensorType]:
@@ -175,8 +207,13 @@ def _resample_compute(call: Call) -> Sequence[Compute]:
     weight = e.cast(e.Load(2, (t, indices[axis]), x.dtype), wide)
     extent = x.dims[axis]
     guard = None if isinstance(extent, int) else e.binary("lt", e.index(0), e.index(extent))
-    load = e.Load(0, (*indices[:axis], position, *indices[axis + 1 :]), x.dtype, guard,
-                  None if guard is None else zero(x.dtype))
+    load = e.Load(
+        0,
+        (*indices[:axis], position, *indices[axis + 1 :]),
+        x.dtype,
+        guard,
+        None if guard is None else zero(x.dtype),
+    )
     total = e.Reduce("sum", ((t, chosen.dims[0]),), e.mul(e.cast(load, wide), weight), wide)
     return [Compute(indices, e.cast(total, x.dtype))]
 
@@ -194,29 +231,45 @@ def _resample_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _resample_sample(x: tuple[int, ...], axis: int, count: int, taps: int) -> Sample:
-    return Sample((TensorType(F32, x), TensorType(I64, (taps, count)),
-                   TensorType(F32, (taps, count))), {"axis": axis}, constant_operands=(1, 2))
+    return Sample(
+        (TensorType(F32, x), TensorType(I64, (taps, count)), TensorType(F32, (taps, count))),
+        {"axis": axis},
+        constant_operands=(1, 2),
+    )
 
 
-RESAMPLE = register(OpRecord(
-    name="resample",
-    summary="Weighted sums of elements along axis: element i is the sum over t of weights[t, i] "
-            "times x's element positions[t, i].",
-    operands=(Operand("x", FLOATS), Operand("positions", INTEGERS, clamps=True),
-              Operand("weights", FLOATS, same_as="x")),
-    attributes=(Attribute("axis", "int", doc="not negative"),),
-    constraints=(
-        Constraint("axis is a dim of x, not negative, and not empty",
-                   lambda call: 0 <= call.int("axis") < call.operand(0).rank
-                   and call.operand(0).dims[call.int("axis")] != 0),
-        Constraint("positions and weights are [taps, result's extent]", _tables_fit)),
-    infer=_resample_type,
-    reference=_resample_reference,
-    compute=_resample_compute,
-    kind=Kind.REDUCTION,
-    samples=(_resample_sample((2, 3, 5, 7), 2, 9, 2), _resample_sample((2, 3, 5, 7), 3, 4, 4),
-             _resample_sample((3, 4), 0, 6, 1)),
-))
+RESAMPLE = register(
+    OpRecord(
+        name="resample",
+        summary="Weighted sums of elements along axis: element i is the sum over t of weights[t, i] "
+        "times x's element positions[t, i].",
+        operands=(
+            Operand("x", FLOATS),
+            Operand("positions", INTEGERS, clamps=True),
+            Operand("weights", FLOATS, same_as="x"),
+        ),
+        attributes=(Attribute("axis", "int", doc="not negative"),),
+        constraints=(
+            Constraint(
+                "axis is a dim of x, not negative, and not empty",
+                lambda call: (
+                    0 <= call.int("axis") < call.operand(0).rank
+                    and call.operand(0).dims[call.int("axis")] != 0
+                ),
+            ),
+            Constraint("positions and weights are [taps, result's extent]", _tables_fit),
+        ),
+        infer=_resample_type,
+        reference=_resample_reference,
+        compute=_resample_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            _resample_sample((2, 3, 5, 7), 2, 9, 2),
+            _resample_sample((2, 3, 5, 7), 3, 4, 4),
+            _resample_sample((3, 4), 0, 6, 1),
+        ),
+    )
+)
 
 
 # grid_sample
@@ -227,9 +280,12 @@ _PADDINGS = ("zeros", "border", "reflection")
 
 def _grid_fits(call: Call) -> bool:
     x, grid = call.operand(0), call.operand(1)
-    return (x.rank in (3, 4, 5) and grid.rank == x.rank
-            and call.equal(grid.dims[-1], x.rank - 2, "grid_sample: a number a spatial dim")
-            and call.equal(x.dims[0], grid.dims[0], "grid_sample: one grid an image"))
+    return (
+        x.rank in (3, 4, 5)
+        and grid.rank == x.rank
+        and call.equal(grid.dims[-1], x.rank - 2, "grid_sample: a number a spatial dim")
+        and call.equal(x.dims[0], grid.dims[0], "grid_sample: one grid an image")
+    )
 
 
 def _grid_type(call: Call) -> Sequence[TensorType]:
@@ -287,8 +343,11 @@ class _Coordinates:
             return position, inside(position, self.extent)
         last = e.index(dims.add(self.extent, -1))
         clamped = e.binary("max", e.binary("min", position, last), e.index(0))
-        unknown = [] if isinstance(self.extent, int) else [
-            e.binary("lt", e.index(0), e.index(self.extent))]
+        unknown = (
+            []
+            if isinstance(self.extent, int)
+            else [e.binary("lt", e.index(0), e.index(self.extent))]
+        )
         return clamped, unknown
 
 
@@ -307,8 +366,9 @@ def _cubic_weight(distance: e.Expr, dtype: DType) -> e.Expr:
     return e.select(e.binary("le", distance, e.const(1.0, dtype)), near, far)
 
 
-def _grid_taps(call: Call, d: int, number: e.Expr) -> list[tuple[e.Expr | None, e.Expr,
-                                                                 list[e.Expr]]]:
+def _grid_taps(
+    call: Call, d: int, number: e.Expr
+) -> list[tuple[e.Expr | None, e.Expr, list[e.Expr]]]:
     """For each tap along spatial dim d: weight (None: 1), position, and when there is one."""
     x, mode = call.operand(0), str(call.attrs["mode"])
     wide = number.dtype
@@ -322,8 +382,11 @@ def _grid_taps(call: Call, d: int, number: e.Expr) -> list[tuple[e.Expr | None, 
     for step in (-1, 0, 1, 2) if mode == "cubic" else (0, 1):
         at = first if step == 0 else e.add(first, e.const(float(step), wide))
         distance = e.unary("abs", e.sub(v, at))
-        weight = (_cubic_weight(distance, wide) if mode == "cubic"
-                  else e.sub(e.const(1.0, wide), distance))
+        weight = (
+            _cubic_weight(distance, wide)
+            if mode == "cubic"
+            else e.sub(e.const(1.0, wide), distance)
+        )
         taps.append((weight, *along.pixel(at)))
     return taps
 
@@ -335,15 +398,24 @@ def _grid_compute(call: Call) -> Sequence[Compute]:
     indices = result_indices(x.rank)
     wide = accumulator(x.dtype)
     # a grid's numbers are in the order of the last dim first
-    numbers = [e.Load(1, (indices[0], *indices[2:], e.index(spatial - 1 - d)), grid.dtype)
-               for d in range(spatial)]
+    numbers = [
+        e.Load(1, (indices[0], *indices[2:], e.index(spatial - 1 - d)), grid.dtype)
+        for d in range(spatial)
+    ]
     axes = [_grid_taps(call, d, e.cast(number, wide)) for d, number in enumerate(numbers)]
     total: e.Expr | None = None
     for taps in cartesian(*axes):
         guard = e.all_of(condition for _, _, holds in taps for condition in holds)
-        term: e.Expr = e.cast(e.Load(
-            0, (*indices[:2], *(position for _, position, _ in taps)), x.dtype, guard,
-            None if guard is None else zero(x.dtype)), wide)
+        term: e.Expr = e.cast(
+            e.Load(
+                0,
+                (*indices[:2], *(position for _, position, _ in taps)),
+                x.dtype,
+                guard,
+                None if guard is None else zero(x.dtype),
+            ),
+            wide,
+        )
         for weight, _, _ in taps:
             term = term if weight is None else e.mul(term, weight)
         total = term if total is None else e.add(total, term)
@@ -355,8 +427,9 @@ def _grid_compute(call: Call) -> Sequence[Compute]:
 def _reflect(v: Array, low: float, span: float) -> Array:
     period = max(2 * span, 1e-6)
     phase = np.mod(v - low, period)
-    return np.asarray(np.where((v >= low) & (v <= low + span), v,
-                               low + span - np.abs(phase - span)))
+    return np.asarray(
+        np.where((v >= low) & (v <= low + span), v, low + span - np.abs(phase - span))
+    )
 
 
 def _grid_axis(call: Call, g: Array, extent: int) -> list[tuple[Array, Array, Array]]:
@@ -395,8 +468,9 @@ def _grid_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x, grid = inputs
     spatial = x.ndim - 2
     coordinates = grid.astype(np.float32) if grid.dtype == np.float16 else grid
-    axes = [_grid_axis(call, coordinates[..., spatial - 1 - d], x.shape[2 + d])
-            for d in range(spatial)]
+    axes = [
+        _grid_axis(call, coordinates[..., spatial - 1 - d], x.shape[2 + d]) for d in range(spatial)
+    ]
     images = np.arange(x.shape[0]).reshape(-1, *[1] * spatial)
     total = np.zeros((*grid.shape[:-1], x.shape[1]))
     last = np.moveaxis(x, 1, -1).astype(np.float64)
@@ -406,39 +480,66 @@ def _grid_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [np.ascontiguousarray(np.moveaxis(total, -1, 1)).astype(x.dtype)]
 
 
-def _grid_sample(x: tuple[int, ...], out: tuple[int, ...], mode: str, padding: str,
-                 align: bool) -> Sample:
-    return Sample((TensorType(F32, x), TensorType(F32, (x[0], *out, len(x) - 2))),
-                  {"mode": mode, "padding": padding, "align_corners": align}, low=-1.6, high=1.6)
+def _grid_sample(
+    x: tuple[int, ...], out: tuple[int, ...], mode: str, padding: str, align: bool
+) -> Sample:
+    return Sample(
+        (TensorType(F32, x), TensorType(F32, (x[0], *out, len(x) - 2))),
+        {"mode": mode, "padding": padding, "align_corners": align},
+        low=-1.6,
+        high=1.6,
+    )
 
 
-GRID_SAMPLE = register(OpRecord(
-    name="grid_sample",
-    summary="x [N, C, spatial...] at the coordinates of grid [N, out..., spatial dims], which run "
-            "from -1 to 1, the last dim's first.",
-    operands=(Operand("x", FLOATS), Operand("grid", FLOATS)),
-    attributes=(Attribute("mode", "str", "linear", "nearest, linear or cubic"),
-                Attribute("padding", "str", "zeros", "zeros, border or reflection"),
-                Attribute("align_corners", "bool", False,
-                          "-1 and 1 are the centres of the corner elements, not their edges")),
-    constraints=(
-        Constraint("x is [N, C, 1 to 3 spatial dims] and grid [N, out..., one number a spatial "
-                   "dim]", _grid_fits),
-        Constraint("mode is nearest, linear or cubic",
-                   lambda call: call.attrs["mode"] in _MODES),
-        Constraint("padding is zeros, border or reflection",
-                   lambda call: call.attrs["padding"] in _PADDINGS)),
-    infer=_grid_type,
-    reference=_grid_reference,
-    compute=_grid_compute,
-    kind=Kind.REDUCTION,
-    samples=(
-        *(_grid_sample((2, 3, 5, 7), (4, 6), mode, padding, align)
-          for mode, padding, align in (
-              ("linear", "zeros", False), ("linear", "border", True),
-              ("linear", "reflection", False), ("nearest", "zeros", True),
-              ("nearest", "reflection", False), ("cubic", "zeros", False),
-              ("cubic", "border", True), ("cubic", "reflection", True))),
-        _grid_sample((1, 2, 4, 3, 5), (2, 3, 4), "linear", "zeros", False),
-        _grid_sample((2, 2, 6), (5,), "linear", "border", False)),
-))
+GRID_SAMPLE = register(
+    OpRecord(
+        name="grid_sample",
+        summary="x [N, C, spatial...] at the coordinates of grid [N, out..., spatial dims], which run "
+        "from -1 to 1, the last dim's first.",
+        operands=(Operand("x", FLOATS), Operand("grid", FLOATS)),
+        attributes=(
+            Attribute("mode", "str", "linear", "nearest, linear or cubic"),
+            Attribute("padding", "str", "zeros", "zeros, border or reflection"),
+            Attribute(
+                "align_corners",
+                "bool",
+                False,
+                "-1 and 1 are the centres of the corner elements, not their edges",
+            ),
+        ),
+        constraints=(
+            Constraint(
+                "x is [N, C, 1 to 3 spatial dims] and grid [N, out..., one number a spatial dim]",
+                _grid_fits,
+            ),
+            Constraint(
+                "mode is nearest, linear or cubic", lambda call: call.attrs["mode"] in _MODES
+            ),
+            Constraint(
+                "padding is zeros, border or reflection",
+                lambda call: call.attrs["padding"] in _PADDINGS,
+            ),
+        ),
+        infer=_grid_type,
+        reference=_grid_reference,
+        compute=_grid_compute,
+        kind=Kind.REDUCTION,
+        samples=(
+            *(
+                _grid_sample((2, 3, 5, 7), (4, 6), mode, padding, align)
+                for mode, padding, align in (
+                    ("linear", "zeros", False),
+                    ("linear", "border", True),
+                    ("linear", "reflection", False),
+                    ("nearest", "zeros", True),
+                    ("nearest", "reflection", False),
+                    ("cubic", "zeros", False),
+                    ("cubic", "border", True),
+                    ("cubic", "reflection", True),
+                )
+            ),
+            _grid_sample((1, 2, 4, 3, 5), (2, 3, 4), "linear", "zeros", False),
+            _grid_sample((2, 2, 6), (5,), "linear", "border", False),
+        ),
+    )
+)

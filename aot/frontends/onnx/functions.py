@@ -32,8 +32,12 @@ class Body:
     opsets: Mapping[str, int]
 
 
-def body_of(proto: onnx.NodeProto, schema: defs.OpSchema, opsets: Mapping[str, int],
-            inputs: Sequence[Value | None]) -> Body | None:
+def body_of(
+    proto: onnx.NodeProto,
+    schema: defs.OpSchema,
+    opsets: Mapping[str, int],
+    inputs: Sequence[Value | None],
+) -> Body | None:
     """What `proto` means in smaller ops; None where ONNX does not say.
 
     Args:
@@ -43,15 +47,17 @@ def body_of(proto: onnx.NodeProto, schema: defs.OpSchema, opsets: Mapping[str, i
     function = _function(proto, schema, opsets[schema.domain], inputs)
     if function is None:
         return None
-    absent = {name for number, name in enumerate(function.input)
-              if number >= len(inputs) or inputs[number] is None}
+    absent = {
+        name
+        for number, name in enumerate(function.input)
+        if number >= len(inputs) or inputs[number] is None
+    }
     bindings = {a.name: a for a in proto.attribute}
     for name, attribute in schema.attributes.items():
         if name not in bindings and attribute.default_value.type:
             bindings[name] = attribute.default_value
     nodes = tuple(_bound(node, bindings, absent) for node in function.node)
-    own = {"" if o.domain == "ai.onnx" else o.domain: int(o.version)
-              for o in function.opset_import}
+    own = {"" if o.domain == "ai.onnx" else o.domain: int(o.version) for o in function.opset_import}
     return Body(tuple(function.input), tuple(function.output), nodes, {**opsets, **own})
 
 
@@ -61,8 +67,9 @@ def has_body(schema: defs.OpSchema) -> bool:
     return bool(described.has_function or described.has_context_dependent_function)
 
 
-def _function(proto: onnx.NodeProto, schema: defs.OpSchema, opset: int,
-              inputs: Sequence[Value | None]) -> onnx.FunctionProto | None:
+def _function(
+    proto: onnx.NodeProto, schema: defs.OpSchema, opset: int, inputs: Sequence[Value | None]
+) -> onnx.FunctionProto | None:
     """The body of the newest opset that is not newer than the model's; the oldest, where the op
     got its body only later."""
     described: Any = schema  # its stubs lack what is asked here
@@ -78,7 +85,8 @@ def _function(proto: onnx.NodeProto, schema: defs.OpSchema, opset: int,
         node = onnx.NodeProto()
         node.CopyFrom(proto)
         text = described.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), [_type_of(v) for v in inputs])
+            version, node.SerializeToString(), [_type_of(v) for v in inputs]
+        )
     function = onnx.FunctionProto()
     function.ParseFromString(text)
     # a builder that can't say what these operands mean gives an empty function
@@ -93,8 +101,7 @@ def _type_of(value: Value | None) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def _bound(node: onnx.NodeProto, bindings: Mapping[str, Any],
-           absent: set[str]) -> onnx.NodeProto:
+def _bound(node: onnx.NodeProto, bindings: Mapping[str, Any], absent: set[str]) -> onnx.NodeProto:
     """The node with references to the function's attributes replaced, absent operands left out."""
     found = onnx.NodeProto()
     found.CopyFrom(node)
@@ -114,8 +121,9 @@ def _bound(node: onnx.NodeProto, bindings: Mapping[str, Any],
     return found
 
 
-def _bind_inside(attribute: onnx.AttributeProto, bindings: Mapping[str, Any],
-                 absent: set[str]) -> None:
+def _bind_inside(
+    attribute: onnx.AttributeProto, bindings: Mapping[str, Any], absent: set[str]
+) -> None:
     graphs = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
     for graph in graphs:
         fresh = [_bound(node, bindings, absent) for node in graph.node]

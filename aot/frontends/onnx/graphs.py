@@ -24,8 +24,12 @@ def domain_of(node: onnx.NodeProto) -> str:
     return "" if node.domain == "ai.onnx" else str(node.domain)
 
 
-def producers_of(graph: Any, inputs: Iterable[str], nodes: Sequence[onnx.NodeProto],
-                 is_outside: Callable[[str], bool]) -> dict[str, int]:
+def producers_of(
+    graph: Any,
+    inputs: Iterable[str],
+    nodes: Sequence[onnx.NodeProto],
+    is_outside: Callable[[str], bool],
+) -> dict[str, int]:
     """Number of the node that makes each name; -1 for inputs and initializers.
 
     Args:
@@ -39,8 +43,9 @@ def producers_of(graph: Any, inputs: Iterable[str], nodes: Sequence[onnx.NodePro
 
     def add(name: str, number: int, what: str) -> None:
         if name in producers:
-            raise CompileError(f"{what} {name!r}: another input, initializer or node has that "
-                               "name already")
+            raise CompileError(
+                f"{what} {name!r}: another input, initializer or node has that name already"
+            )
         producers[name] = number
 
     for name in inputs:
@@ -56,8 +61,10 @@ def producers_of(graph: Any, inputs: Iterable[str], nodes: Sequence[onnx.NodePro
     for node in nodes:
         for name in node.input:
             if name and name not in producers and not is_outside(name):
-                raise CompileError(f"{node.op_type} (node {label_of(node)!r}): operand {name!r} "
-                                   "is no input, initializer or other node's output")
+                raise CompileError(
+                    f"{node.op_type} (node {label_of(node)!r}): operand {name!r} "
+                    "is no input, initializer or other node's output"
+                )
     for output in graph.output:
         if output.name not in producers and not is_outside(output.name):
             raise CompileError(f"output {output.name!r} is made by no node")
@@ -107,8 +114,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
 
 
-def in_order(nodes: Sequence[onnx.NodeProto],
-             producers: Mapping[str, int]) -> list[onnx.NodeProto]:
+def in_order(nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]) -> list[onnx.NodeProto]:
     """The nodes with producers before readers, else in the model's order.
 
     Raises:
@@ -134,6 +140,8 @@ def in_order(nodes: Sequence[onnx.NodeProto],
                 heapq.heappush(ready, reader)
     if len(order) < len(nodes):
         stuck = [repr(label_of(n)) for number, n in enumerate(nodes) if waiting[number]]
-        raise CompileError(f"nodes depend on each other in a circle: {', '.join(stuck[:5])}"
-                           + (", ..." if len(stuck) > 5 else ""))
+        raise CompileError(
+            f"nodes depend on each other in a circle: {', '.join(stuck[:5])}"
+            + (", ..." if len(stuck) > 5 else "")
+        )
     return order

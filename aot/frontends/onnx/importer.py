@@ -41,8 +41,12 @@ from aot.ops import lookup
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto]
 
 
-def import_onnx(model: ModelLike, *, input_shapes: InputShapes | None = None,
-                input_values: Mapping[str, Any] | None = None) -> Module:
+def import_onnx(
+    model: ModelLike,
+    *,
+    input_shapes: InputShapes | None = None,
+    input_values: Mapping[str, Any] | None = None,
+) -> Module:
     """A module whose function "main" is the model.
 
     Arguments and results have the model's names; each op's origin is its node's name.
@@ -66,8 +70,9 @@ def import_onnx(model: ModelLike, *, input_shapes: InputShapes | None = None,
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
     except UnsupportedError as error:
-        raise UnsupportedError(f"{where}: not supported in this model ({len(error.items)}):",
-                               error.items) from error
+        raise UnsupportedError(
+            f"{where}: not supported in this model ({len(error.items)}):", error.items
+        ) from error
 
 
 def _parsed(model: ModelLike) -> onnx.ModelProto:
@@ -173,8 +178,13 @@ def _is_if(proto: onnx.NodeProto) -> bool:
 
 
 class _Importer:
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, shapes: InputShapes,
-                 values: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        shapes: InputShapes,
+        values: Mapping[str, Any],
+    ) -> None:
         self.graph = proto.graph
         self.folder = folder
         self.opsets = _opsets(proto)
@@ -185,10 +195,14 @@ class _Importer:
     def run(self) -> Module:
         if not self.graph.output:
             raise CompileError("the model has no outputs")
-        types = {name: type for name, type in self.input_types.types.items()
-                 if name not in self.input_types.values}
-        function = Function("main", Block(list(types.values()), list(types)),
-                            [o.name for o in self.graph.output])
+        types = {
+            name: type
+            for name, type in self.input_types.types.items()
+            if name not in self.input_types.values
+        }
+        function = Function(
+            "main", Block(list(types.values()), list(types)), [o.name for o in self.graph.output]
+        )
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
         scope = _Scope(self.opsets)
@@ -200,16 +214,19 @@ class _Importer:
         self._add_initializers(self.graph, scope)
         for node in nodes:
             self._add_node(node, scope)
-        unsupported = [*self.input_types.unsupported,
-                       *scope.lacks(nodes, [o.name for o in self.graph.output])]
+        unsupported = [
+            *self.input_types.unsupported,
+            *scope.lacks(nodes, [o.name for o in self.graph.output]),
+        ]
         if unsupported:
             raise UnsupportedError("not supported:", unsupported)
         results = [scope.known[o.name] for o in self.graph.output]
         self.rewriter.create(lookup("return"), results)
         return Module([function])
 
-    def _nodes_of(self, graph: onnx.GraphProto, inputs: Sequence[str],
-                  scope: _Scope) -> list[onnx.NodeProto]:
+    def _nodes_of(
+        self, graph: onnx.GraphProto, inputs: Sequence[str], scope: _Scope
+    ) -> list[onnx.NodeProto]:
         """The nodes that are needed, in order; notes in the scope which names they read."""
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
@@ -221,8 +238,9 @@ class _Importer:
         return nodes
 
     def _constant(self, array: Any, origin: str) -> Value:
-        return self.rewriter.create(lookup("constant"), [], {"value": ConstantData(array)},
-                                    origin).result
+        return self.rewriter.create(
+            lookup("constant"), [], {"value": ConstantData(array)}, origin
+        ).result
 
     def _add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         for tensor in graph.initializer:
@@ -248,19 +266,21 @@ class _Importer:
             first = next(name for name in proto.output if name)  # unneeded nodes are left out
             scope.unsupported.append((first, f"{shown} (node {label!r}): {reason}"))
 
-    def _imported(self, proto: onnx.NodeProto, label: str, domain: str,
-                  scope: _Scope) -> str | None:
+    def _imported(
+        self, proto: onnx.NodeProto, label: str, domain: str, scope: _Scope
+    ) -> str | None:
         """Imports a node. Returns None, or why not; "" if only what it reads is to blame."""
         opset = scope.opsets.get(domain)
         if opset is None:
             if domain in ("", "ai.onnx.ml"):
-                raise CompileError(f"{proto.op_type} (node {label!r}): the model imports no opset "
-                                   f"of domain {domain!r}")
+                raise CompileError(
+                    f"{proto.op_type} (node {label!r}): the model imports no opset "
+                    f"of domain {domain!r}"
+                )
             return f"domain {domain!r} is not known"
         schema = find_schema(domain, proto.op_type, opset)
         if schema is None and domain == "":
-            raise CompileError(f"there is no op {proto.op_type} in opset {opset} "
-                               f"(node {label!r})")
+            raise CompileError(f"there is no op {proto.op_type} in opset {opset} (node {label!r})")
         if schema is None:
             return f"there is no op {proto.op_type} in version {opset} of domain {domain!r}"
         if not (_is_if(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
@@ -274,8 +294,17 @@ class _Importer:
         while inputs and inputs[-1] is None:
             inputs.pop()
         outputs = [name if name in scope.read else "" for name in proto.output]
-        node = Node(proto.op_type, label, opset, inputs, outputs,
-                    {a.name: a for a in proto.attribute}, self.rewriter, self.values, self.folder)
+        node = Node(
+            proto.op_type,
+            label,
+            opset,
+            inputs,
+            outputs,
+            {a.name: a for a in proto.attribute},
+            self.rewriter,
+            self.values,
+            self.folder,
+        )
         check_node(node, schema)
         try:
             results = self._results(node, proto, schema, domain, scope)
@@ -289,8 +318,9 @@ class _Importer:
                 scope.known[name] = value
         return None
 
-    def _results(self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str,
-                 scope: _Scope) -> Sequence[Value | None]:
+    def _results(
+        self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str, scope: _Scope
+    ) -> Sequence[Value | None]:
         """The node's outputs: by its entry, or else by ONNX's own definition of the op.
 
         Raises:
@@ -315,8 +345,9 @@ class _Importer:
         results, lacks = self._body(node, body)
         if lacks:
             # what the entry lacks says more than what the definition does
-            raise UnsupportedNodeError(f"its definition uses {lacks[0]}" if entry is None
-                                       else reason)
+            raise UnsupportedNodeError(
+                f"its definition uses {lacks[0]}" if entry is None else reason
+            )
         return results
 
     def _body(self, node: Node, body: Body) -> tuple[Sequence[Value | None], list[str]]:
@@ -333,20 +364,23 @@ class _Importer:
         results = [scope.known[name] if name in outputs else None for name in body.outputs]
         return results, scope.lacks(nodes, outputs)
 
-    def _taken_branch(self, node: Node, proto: onnx.NodeProto,
-                      outer: _Scope) -> Sequence[Value | None]:
+    def _taken_branch(
+        self, node: Node, proto: onnx.NodeProto, outer: _Scope
+    ) -> Sequence[Value | None]:
         """Imports the branch of an If whose condition is known; the other one is not looked at."""
         known = self.values.known(node.input(0))
         if known is None or known.dtype == object:
             raise UnsupportedNodeError(
                 "its condition is known only when the model runs; give the inputs that it depends "
-                "on a value (input_values, --input-value), or a shape")
+                "on a value (input_values, --input-value), or a shape"
+            )
         if known.size != 1:
             raise node.error(f"the condition has {known.size} elements, expected 1")
         graph = node.attribute("then_branch" if known.reshape(()).item() else "else_branch").g
         if len(graph.output) < len(node.outputs):
-            raise node.error(f"has {len(node.outputs)} outputs, but its branch gives "
-                             f"{len(graph.output)}")
+            raise node.error(
+                f"has {len(node.outputs)} outputs, but its branch gives {len(graph.output)}"
+            )
         if graph.input:
             raise node.error("its branch has inputs, which a branch never has")
         scope = _Scope(outer.opsets, outer=outer, origin=outer.origin)
@@ -378,6 +412,7 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
         raise CompileError("the model imports no opset")
     newest = defs.onnx_opset_version()
     if not 1 <= found.get("", 1) <= newest:
-        raise CompileError(f"the model uses opset {found['']}, which is not known; expected 1 to "
-                           f"{newest}")
+        raise CompileError(
+            f"the model uses opset {found['']}, which is not known; expected 1 to {newest}"
+        )
     return found

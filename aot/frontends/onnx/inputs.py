@@ -38,8 +38,9 @@ class InputTypes:
         unsupported: one line per input that we have no type for.
     """
 
-    def __init__(self, infos: Sequence[Any], shapes: InputShapes,
-                 values: Mapping[str, Any]) -> None:
+    def __init__(
+        self, infos: Sequence[Any], shapes: InputShapes, values: Mapping[str, Any]
+    ) -> None:
         self._bound: dict[str, Dim] = {}
         self._taken = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim}
         self.unsupported: list[str] = []
@@ -48,8 +49,10 @@ class InputTypes:
         for what, given in (("input_shapes", shapes), ("input_values", values)):
             for name in given:
                 if name not in names:
-                    raise CompileError(f"{what}: the model has no input {name!r}; its inputs are "
-                                       f"{', '.join(map(repr, names)) or 'none'}")
+                    raise CompileError(
+                        f"{what}: the model has no input {name!r}; its inputs are "
+                        f"{', '.join(map(repr, names)) or 'none'}"
+                    )
         declared: dict[str, TensorType] = {}
         for info in infos:
             try:
@@ -74,17 +77,23 @@ class InputTypes:
         dtype = dtype_of(tensor.elem_type)
         if not tensor.HasField("shape"):
             if given is None:
-                raise CompileError(f"input {name!r} has no shape in the model: give one with "
-                                   f"--input-shape {name}=...")
+                raise CompileError(
+                    f"input {name!r} has no shape in the model: give one with "
+                    f"--input-shape {name}=..."
+                )
             return TensorType(dtype, tuple(self._given(name, item, None) for item in given))
         dims: list[Dim] = [self._dim(name, number, d) for number, d in enumerate(tensor.shape.dim)]
         if given is None:
             return TensorType(dtype, tuple(dims))
         if len(given) != len(dims):
-            raise CompileError(f"input {name!r} has rank {len(dims)} in the model, but the shape "
-                               f"given for it has {len(given)} dims")
-        return TensorType(dtype, tuple(self._given(name, item, dim)
-                                       for item, dim in zip(given, dims, strict=True)))
+            raise CompileError(
+                f"input {name!r} has rank {len(dims)} in the model, but the shape "
+                f"given for it has {len(given)} dims"
+            )
+        return TensorType(
+            dtype,
+            tuple(self._given(name, item, dim) for item, dim in zip(given, dims, strict=True)),
+        )
 
     def _dim(self, name: str, number: int, dim: Any) -> Dim:
         kind = dim.WhichOneof("value")
@@ -105,8 +114,9 @@ class InputTypes:
         fresh: Dim
         if item is None:
             if dim is None:
-                raise CompileError(f"input {name!r} has no shape in the model: each of its dims "
-                                   "must be given")
+                raise CompileError(
+                    f"input {name!r} has no shape in the model: each of its dims must be given"
+                )
             return dim
         if isinstance(item, str):
             if not is_symbol_name(item):
@@ -115,8 +125,10 @@ class InputTypes:
         elif isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0:
             fresh = int(item)
         else:
-            raise CompileError(f"input {name!r}: {item!r} is no dim; expected a number that is "
-                               "not negative, or a name")
+            raise CompileError(
+                f"input {name!r}: {item!r} is no dim; expected a number that is "
+                "not negative, or a name"
+            )
         if isinstance(dim, DimExpr):
             self._bind(name, str(dim), fresh)
         return fresh
@@ -124,25 +136,29 @@ class InputTypes:
     def _bind(self, name: str, old: str, fresh: Dim) -> None:
         known = self._bound.setdefault(old, fresh)
         if known != fresh:
-            raise CompileError(f"input {name!r}: dim {old} is {fresh} here and {known} in another "
-                               "place")
+            raise CompileError(
+                f"input {name!r}: dim {old} is {fresh} here and {known} in another place"
+            )
 
     def _value(self, name: str, value: Any, type: TensorType) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
-        if array.dtype.kind not in "fiub" or (type.dtype is not DType.BOOL
-                                              and array.dtype.kind == "f"
-                                              and not type.dtype.is_float):
-            raise CompileError(f"input {name!r} is {type.dtype}, but the value given for it is "
-                               f"{array.dtype}")
+        if array.dtype.kind not in "fiub" or (
+            type.dtype is not DType.BOOL and array.dtype.kind == "f" and not type.dtype.is_float
+        ):
+            raise CompileError(
+                f"input {name!r} is {type.dtype}, but the value given for it is {array.dtype}"
+            )
         converted = array.astype(type.dtype.numpy)
         if array.dtype.kind in "iu" and not np.array_equal(converted, array):
             raise CompileError(f"input {name!r}: the value given for it does not fit {type.dtype}")
         fits = converted.ndim == type.rank and all(
             isinstance(dim, DimExpr) or dim == extent
-            for dim, extent in zip(type.dims, converted.shape, strict=True))
+            for dim, extent in zip(type.dims, converted.shape, strict=True)
+        )
         if not fits:
-            raise CompileError(f"input {name!r} is {type}, but the value given for it has shape "
-                               f"{converted.shape}")
+            raise CompileError(
+                f"input {name!r} is {type}, but the value given for it has shape {converted.shape}"
+            )
         for dim, extent in zip(type.dims, converted.shape, strict=True):
             if isinstance(dim, DimExpr):
                 self._bind(name, str(dim), extent)

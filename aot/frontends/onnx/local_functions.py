@@ -78,10 +78,12 @@ def _sizes(calls: Mapping[_Key, Counter[_Key]]) -> dict[_Key, int]:
                 sizes[key] = sum(n * sizes.get(k, 1) for k, n in calls[key].items())
                 del path[key]
             elif following in path:
-                circle = list(path)[list(path).index(following):]
-                raise CompileError("the model's functions call each other in a circle: "
-                                   + ", ".join(map(_shown, circle[:5]))
-                                   + (", ..." if len(circle) > 5 else ""))
+                circle = list(path)[list(path).index(following) :]
+                raise CompileError(
+                    "the model's functions call each other in a circle: "
+                    + ", ".join(map(_shown, circle[:5]))
+                    + (", ..." if len(circle) > 5 else "")
+                )
             else:
                 path[following] = iter(calls[following])
     return sizes

@@ -15,12 +15,36 @@ from aot.ir.types import DType
 # Since opset 7 operands broadcast as in numpy; before, along attributes that nothing writes now.
 _NUMPY_BROADCAST = 7
 
-_UNARY = {"Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp",
-          "Floor": "floor", "IsNaN": "is_nan", "Log": "log", "Neg": "neg", "Not": "not",
-          "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sin": "sin", "Sqrt": "sqrt",
-          "Tanh": "tanh"}
-_BINARY = {"Add": "add", "And": "and", "Div": "div", "Equal": "equal", "Less": "less",
-           "LessOrEqual": "less_equal", "Mul": "mul", "Or": "or", "Sub": "sub", "Xor": "xor"}
+_UNARY = {
+    "Abs": "abs",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "IsNaN": "is_nan",
+    "Log": "log",
+    "Neg": "neg",
+    "Not": "not",
+    "Relu": "relu",
+    "Round": "round",
+    "Sigmoid": "sigmoid",
+    "Sin": "sin",
+    "Sqrt": "sqrt",
+    "Tanh": "tanh",
+}
+_BINARY = {
+    "Add": "add",
+    "And": "and",
+    "Div": "div",
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Mul": "mul",
+    "Or": "or",
+    "Sub": "sub",
+    "Xor": "xor",
+}
 _SWAPPED = {"Greater": "less", "GreaterOrEqual": "less_equal"}
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
@@ -83,8 +107,9 @@ def power(node: Node) -> Value:
     wide = exponent.type.dtype
     other = node.cast(node.emit("pow", node.cast(base, wide), exponent), dtype)
     zero = node.scalar(0, wide)
-    is_whole = node.emit("and", node.emit("equal", whole, exponent),
-                         node.emit("less_equal", zero, exponent))
+    is_whole = node.emit(
+        "and", node.emit("equal", whole, exponent), node.emit("less_equal", zero, exponent)
+    )
     return node.emit("where", is_whole, exact, other)
 
 
@@ -210,8 +235,9 @@ class _Math:
         self.dtype = self.x.type.dtype
 
     def __call__(self, op: str, *operands: Value | float) -> Value:
-        return self.node.emit(op, *(o if isinstance(o, Value) else self.node.scalar(o, self.dtype)
-                                    for o in operands))
+        return self.node.emit(
+            op, *(o if isinstance(o, Value) else self.node.scalar(o, self.dtype) for o in operands)
+        )
 
     def softplus(self, x: Value) -> Value:
         """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which can't overflow."""
@@ -344,8 +370,7 @@ def gelu(node: Node) -> Value:
         inner = m("erf", m("mul", m.x, math.sqrt(0.5)))
     elif kind == "tanh":
         cube = m("mul", m("mul", m.x, m.x), m.x)
-        inner = m("tanh", m("mul", m("add", m.x, m("mul", cube, 0.044715)),
-                            math.sqrt(2 / math.pi)))
+        inner = m("tanh", m("mul", m("add", m.x, m("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
     else:
         raise node.error(f"attribute 'approximate' is {kind!r}, expected 'none' or 'tanh'")
     return m("mul", m("mul", m.x, 0.5), m("add", inner, 1.0))

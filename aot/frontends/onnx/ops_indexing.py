@@ -28,37 +28,57 @@ def _last_extent(node: Node, index: int) -> int:
 @onnx_op("GatherElements", since=11)
 def gather_elements(node: Node) -> Value:
     data = node.input(0)
-    return node.emit("gather_elements", data, node.input(1),
-                     axis=node.axis_attr(data.type.rank, 0))
+    return node.emit("gather_elements", data, node.input(1), axis=node.axis_attr(data.type.rank, 0))
 
 
 @onnx_op("GatherND", since=11)
 def gather_nd(node: Node) -> Value:
-    return node.emit("gather_nd", node.input(0), node.input(1), depth=_last_extent(node, 1),
-                     batch_dims=node.int_attr("batch_dims", 0))
+    return node.emit(
+        "gather_nd",
+        node.input(0),
+        node.input(1),
+        depth=_last_extent(node, 1),
+        batch_dims=node.int_attr("batch_dims", 0),
+    )
 
 
 @onnx_op("ScatterElements", since=11)
 @onnx_op("Scatter", since=9)
 def scatter_elements(node: Node) -> Value:
     data = node.input(0)
-    return node.emit("scatter_elements", data, node.input(1), node.input(2),
-                     axis=node.axis_attr(data.type.rank, 0),
-                     reduction=node.str_attr("reduction", "none"))
+    return node.emit(
+        "scatter_elements",
+        data,
+        node.input(1),
+        node.input(2),
+        axis=node.axis_attr(data.type.rank, 0),
+        reduction=node.str_attr("reduction", "none"),
+    )
 
 
 @onnx_op("ScatterND", since=11)
 def scatter_nd(node: Node) -> Value:
-    return node.emit("scatter_nd", node.input(0), node.input(1), node.input(2),
-                     depth=_last_extent(node, 1), reduction=node.str_attr("reduction", "none"))
+    return node.emit(
+        "scatter_nd",
+        node.input(0),
+        node.input(1),
+        node.input(2),
+        depth=_last_extent(node, 1),
+        reduction=node.str_attr("reduction", "none"),
+    )
 
 
 def _scan(node: Node, combine: str) -> Value:
     x = node.input(0)
     axis = node.axis(int(node.number(1, "axis")), x.type.rank)
-    return node.emit("scan", x, axis=axis, combine=combine,
-                     exclusive=bool(node.int_attr("exclusive", 0)),
-                     reverse=bool(node.int_attr("reverse", 0)))
+    return node.emit(
+        "scan",
+        x,
+        axis=axis,
+        combine=combine,
+        exclusive=bool(node.int_attr("exclusive", 0)),
+        reverse=bool(node.int_attr("reverse", 0)),
+    )
 
 
 @onnx_op("CumSum", since=11)
@@ -73,9 +93,13 @@ def cumulative_product(node: Node) -> Value:
 
 def _extremum(node: Node, op: str) -> Value:
     x = node.input(0)
-    return node.emit(op, x, axis=node.axis_attr(x.type.rank, 0),
-                     keepdims=bool(node.int_attr("keepdims", 1)),
-                     select_last=bool(node.int_attr("select_last_index", 0)))
+    return node.emit(
+        op,
+        x,
+        axis=node.axis_attr(x.type.rank, 0),
+        keepdims=bool(node.int_attr("keepdims", 1)),
+        select_last=bool(node.int_attr("select_last_index", 0)),
+    )
 
 
 @onnx_op("ArgMax")
@@ -91,8 +115,13 @@ def arg_min(node: Node) -> Value:
 def _top_k(node: Node, k: Dim) -> list[Value]:
     x = node.input(0)
     node.ignore("sorted")  # sorted is one of the orders that unsorted may have
-    return node.emit_all("top_k", x, axis=node.axis_attr(x.type.rank, -1), k=k,
-                         largest=bool(node.int_attr("largest", 1)))
+    return node.emit_all(
+        "top_k",
+        x,
+        axis=node.axis_attr(x.type.rank, -1),
+        k=k,
+        largest=bool(node.int_attr("largest", 1)),
+    )
 
 
 @onnx_op("TopK")
@@ -144,8 +173,10 @@ def one_hot(node: Node) -> Value:
     wanted = node.emit("where", is_negative, node.emit("add", wanted, extent), wanted)
     spread = node.reshape(wanted, [*wanted.type.dims[:axis], 1, *wanted.type.dims[axis:]])
     is_hot = node.emit("equal", spread, _counter(node, depth, rank, axis))
-    off, on = (node.reshape(node.emit("slice", values, starts=(i,), stops=(i + 1,), steps=(1,)),
-                            ()) for i in range(2))
+    off, on = (
+        node.reshape(node.emit("slice", values, starts=(i,), stops=(i + 1,), steps=(1,)), ())
+        for i in range(2)
+    )
     return node.emit("where", is_hot, on, off)
 
 
@@ -176,8 +207,11 @@ def trilu(node: Node) -> Value:
         return node.emit("trilu", x, upper=is_upper, k=k)
     rows, columns = (_counter(node, x.type.dims[d - 2], 2, d) for d in range(2))
     border = node.emit("add", rows, node.reshape(diagonal, ()))
-    is_kept = (node.emit("less_equal", border, columns) if is_upper
-               else node.emit("less_equal", columns, border))
+    is_kept = (
+        node.emit("less_equal", border, columns)
+        if is_upper
+        else node.emit("less_equal", columns, border)
+    )
     return node.emit("where", is_kept, x, node.scalar(0, x.type.dtype))
 
 
@@ -194,8 +228,13 @@ def reverse_sequence(node: Node) -> Value:
     length = node.reshape(lengths, (x.type.dims[batch], 1))
     mirrored = node.emit("sub", node.emit("sub", length, counter), node.scalar(1, I64))
     at = node.emit("where", node.emit("less", counter, length), mirrored, counter)
-    moved = node.emit("gather_nd", node.emit("transpose", x, perm=perm),
-                      node.reshape(at, (*at.type.dims, 1)), depth=1, batch_dims=1)
+    moved = node.emit(
+        "gather_nd",
+        node.emit("transpose", x, perm=perm),
+        node.reshape(at, (*at.type.dims, 1)),
+        depth=1,
+        batch_dims=1,
+    )
     back = tuple(int(d) for d in np.argsort(perm))
     return node.emit("transpose", moved, perm=back)
 
@@ -204,8 +243,10 @@ def _deciding(node: Node, index: int, what: str) -> Array:
     """An operand whose elements decide the result's shape."""
     known = node.values.known(node.input(index))
     if known is None or known.dtype == object:
-        raise UnsupportedNodeError(f"operand {index} ({what}), whose elements decide the result's "
-                                   "shape, is not known at compile time")
+        raise UnsupportedNodeError(
+            f"operand {index} ({what}), whose elements decide the result's "
+            "shape, is not known at compile time"
+        )
     return known
 
 
@@ -252,7 +293,13 @@ def tensor_scatter(node: Node) -> Value:
         raise node.error(f"attribute 'mode' is {mode!r}, expected linear or circular")
     lead = update.type.dims[: axis + 1]
     parts = [*(_counter(node, lead[d], axis + 1, d) for d in range(axis)), counter]
-    rows = [node.reshape(part if part.type.dims == lead else node.emit(
-        "broadcast_to", part, shape=lead), (*lead, 1)) for part in parts]
-    return node.emit("scatter_nd", cache, node.emit("concat", *rows, axis=axis + 1), update,
-                     depth=axis + 1)
+    rows = [
+        node.reshape(
+            part if part.type.dims == lead else node.emit("broadcast_to", part, shape=lead),
+            (*lead, 1),
+        )
+        for part in parts
+    ]
+    return node.emit(
+        "scatter_nd", cache, node.emit("concat", *rows, axis=axis + 1), update, depth=axis + 1
+    )

@@ -31,8 +31,9 @@ def bit_shift(node: Node) -> Value:
     direction = node.str_attr("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise node.error(f"attribute 'direction' is {direction!r}, expected LEFT or RIGHT")
-    return node.emit("shift_left" if direction == "LEFT" else "shift_right", node.input(0),
-                     node.input(1))
+    return node.emit(
+        "shift_left" if direction == "LEFT" else "shift_right", node.input(0), node.input(1)
+    )
 
 
 @onnx_op("BitCast", since=26)
@@ -61,8 +62,9 @@ class _Terms:
         self.x = node.cast(given, DType.F32)
 
     def __call__(self, op: str, *operands: Value | float) -> Value:
-        return self.node.emit(op, *(o if isinstance(o, Value) else self.node.scalar(o, DType.F32)
-                                    for o in operands))
+        return self.node.emit(
+            op, *(o if isinstance(o, Value) else self.node.scalar(o, DType.F32) for o in operands)
+        )
 
     def odd(self, *coefficients: float) -> Value:
         """x * (1 + c0 x^2 + c1 x^4 + ...): what cancels near 0 is a series there."""

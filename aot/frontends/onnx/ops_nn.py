@@ -16,26 +16,38 @@ from aot.ir.dims import Dim
 def per_spatial_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
     found = node.ints_attr(name, (1,) * spatial) or (1,) * spatial
     if len(found) != spatial:
-        raise node.error(f"attribute {name!r} is {list(found)}, expected one number for each of "
-                         f"{spatial} spatial dims")
+        raise node.error(
+            f"attribute {name!r} is {list(found)}, expected one number for each of "
+            f"{spatial} spatial dims"
+        )
+    if min(found, default=1) < 1:
+        raise node.error(f"attribute {name!r} is {list(found)}, expected numbers of at least 1")
     return found
 
 
-def window_pads(node: Node, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int],
-          dilations: Sequence[int]) -> tuple[Dim, ...]:
+def window_pads(
+    node: Node,
+    extents: Sequence[Dim],
+    kernel: Sequence[Dim],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[Dim, ...]:
     """Pads of a window, begins then ends; SAME ones follow from the extents."""
     mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
     given = node.ints_attr("pads", (0,) * (2 * len(extents))) or (0,) * (2 * len(extents))
     if mode == "NOTSET":
         if len(given) != 2 * len(extents):
-            raise node.error(f"attribute 'pads' is {list(given)}, expected two numbers for each of "
-                             f"{len(extents)} spatial dims")
+            raise node.error(
+                f"attribute 'pads' is {list(given)}, expected two numbers for each of "
+                f"{len(extents)} spatial dims"
+            )
         return given
     if mode == "VALID":
         return (0,) * (2 * len(extents))
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise node.error(f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or "
-                         "SAME_LOWER")
+        raise node.error(
+            f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+        )
     begins: list[Dim] = []
     ends: list[Dim] = []
     for extent, taps, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
@@ -63,13 +75,23 @@ def convolution(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
     kernel = w.type.dims[2:]
     named = node.ints_attr("kernel_shape", ())
     if named and all(isinstance(k, int) for k in kernel) and named != kernel:
-        raise node.error(f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
-                         f"({', '.join(map(str, w.type.dims))})")
+        raise node.error(
+            f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
+            f"({', '.join(map(str, w.type.dims))})"
+        )
     strides = per_spatial_dim(node, "strides", spatial)
     dilations = per_spatial_dim(node, "dilations", spatial)
     pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
-    return node.emit("conv", x, w, bias, strides=strides, dilations=dilations,
-                     pads=pads, group=node.int_attr("group", 1))
+    return node.emit(
+        "conv",
+        x,
+        w,
+        bias,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        group=node.int_attr("group", 1),
+    )
 
 
 @onnx_op("MatMul")
@@ -118,13 +140,22 @@ def _pool(node: Node, op: str, **more: bool) -> Value:
     spatial = x.type.rank - 2
     kernel = node.ints_attr("kernel_shape")
     if spatial not in (1, 2, 3) or len(kernel) != spatial:
-        raise node.error(f"attribute 'kernel_shape' is {list(kernel)}, but x has rank "
-                         f"{x.type.rank}")
+        raise node.error(
+            f"attribute 'kernel_shape' is {list(kernel)}, but x has rank {x.type.rank}"
+        )
     strides = per_spatial_dim(node, "strides", spatial)
     dilations = per_spatial_dim(node, "dilations", spatial)
     pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
-    return node.emit(op, x, kernel=kernel, strides=strides, dilations=dilations, pads=pads,
-                     ceil_mode=bool(node.int_attr("ceil_mode", 0)), **more)
+    return node.emit(
+        op,
+        x,
+        kernel=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=bool(node.int_attr("ceil_mode", 0)),
+        **more,
+    )
 
 
 @onnx_op("MaxPool")
@@ -138,8 +169,9 @@ def max_pool(node: Node) -> Sequence[Value]:
 
 @onnx_op("AveragePool")
 def average_pool(node: Node) -> Value:
-    return _pool(node, "average_pool",
-                 count_include_pad=bool(node.int_attr("count_include_pad", 0)))
+    return _pool(
+        node, "average_pool", count_include_pad=bool(node.int_attr("count_include_pad", 0))
+    )
 
 
 def _global_pool(node: Node, op: str) -> Value:
@@ -170,8 +202,9 @@ def dropout(node: Node) -> Sequence[Value]:
 
 def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:
     size = node.int_attr("blocksize")
-    if size < 1 or (multiple and any(dims.modulo(d, size) != 0 for d in spatial
-                                     if isinstance(d, int))):
+    if size < 1 or (
+        multiple and any(dims.modulo(d, size) != 0 for d in spatial if isinstance(d, int))
+    ):
         raise node.error(f"attribute 'blocksize' is {size}, which does not divide x")
     return size
 

@@ -28,8 +28,9 @@ def batch_normalization(node: Node) -> Value:
         node.refuse_output(number, what)
     x, scale, bias, mean, variance = (node.input(i) for i in range(5))
     dtype = variance.type.dtype
-    spread = node.emit("sqrt", node.emit(
-        "add", variance, node.scalar(node.float_attr("epsilon", 1e-5), dtype)))
+    spread = node.emit(
+        "sqrt", node.emit("add", variance, node.scalar(node.float_attr("epsilon", 1e-5), dtype))
+    )
     factor = node.emit("div", node.cast(scale, dtype), spread)
     shift = node.emit("sub", node.cast(bias, dtype), node.emit("mul", mean, factor))
     factor = _channelwise(node, x, node.cast(factor, x.type.dtype))
@@ -43,8 +44,9 @@ def _standardised(node: Node, x: Value, axes: Sequence[int]) -> Value:
     wide = node.cast(x, DType.F32) if dtype is DType.F16 else x
     mean = node.emit("reduce_mean", wide, axes=tuple(axes), keepdims=True)
     centred = node.emit("sub", wide, mean)
-    variance = node.emit("reduce_mean", node.emit("mul", centred, centred), axes=tuple(axes),
-                         keepdims=True)
+    variance = node.emit(
+        "reduce_mean", node.emit("mul", centred, centred), axes=tuple(axes), keepdims=True
+    )
     epsilon = node.scalar(node.float_attr("epsilon", 1e-5), wide.type.dtype)
     spread = node.emit("sqrt", node.emit("add", variance, epsilon))
     return node.cast(node.emit("div", centred, spread), dtype)
@@ -65,8 +67,9 @@ def _groups(node: Node, x: Value) -> Value:
         raise node.error(f"x has rank {x.type.rank}, expected 2 or more")
     batch, channels, *spatial = x.type.dims
     if count < 1 or (isinstance(channels, int) and channels % count):
-        raise node.error(f"attribute 'num_groups' is {count}, which does not divide {channels} "
-                         "channels")
+        raise node.error(
+            f"attribute 'num_groups' is {count}, which does not divide {channels} channels"
+        )
     in_a_group = dims.floor_divide(channels, count)
     return node.reshape(x, (batch, count, dims.product([in_a_group, *spatial])))
 

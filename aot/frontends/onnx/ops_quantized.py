@@ -36,8 +36,9 @@ def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
     before, after = value.type.dims[:axis], value.type.dims[axis + 1 :]
     count, extent = value.type.dims[axis], x.type.dims[axis]
     if isinstance(extent, int) and isinstance(count, int) and -(-extent // size) != count:
-        raise node.error(f"axis {axis} of x has extent {extent}, which is not {count} blocks of "
-                         f"{size}")
+        raise node.error(
+            f"axis {axis} of x has extent {extent}, which is not {count} blocks of {size}"
+        )
     split = node.reshape(value, (*before, count, 1, *after))
     spread = node.emit("broadcast_to", split, shape=(*before, count, size, *after))
     covered = dims.multiply(count, size)
@@ -62,8 +63,10 @@ def _parameter(node: Node, number: int, x: Value) -> Value | None:
     if size == 0:
         return _along(node, value, x.type.rank, axis)
     if size < 0 or value.type.rank != x.type.rank:
-        raise node.error(f"attribute 'block_size' is {size}, and operand {number} has rank "
-                         f"{value.type.rank}; expected the rank of x, {x.type.rank}")
+        raise node.error(
+            f"attribute 'block_size' is {size}, and operand {number} has rank "
+            f"{value.type.rank}; expected the rank of x, {x.type.rank}"
+        )
     return _blocks(node, value, x, axis, size)
 
 
@@ -131,8 +134,11 @@ def _right(node: Node, value: Value | None) -> Value | None:
 @onnx_op("MatMulInteger", since=10)
 def matmul_integer(node: Node) -> Value:
     a, b = node.input(0), node.input(1)
-    return matrix_product(node, _centred(node, a, _left(node, node.optional(2), a)),
-                          _centred(node, b, _right(node, node.optional(3))))
+    return matrix_product(
+        node,
+        _centred(node, a, _left(node, node.optional(2), a)),
+        _centred(node, b, _right(node, node.optional(3))),
+    )
 
 
 @onnx_op("ConvInteger", since=10)
@@ -147,8 +153,9 @@ def conv_integer(node: Node) -> Value:
     return convolution(node, _centred(node, x, zero_of_x), _centred(node, w, zero_of_w), None)
 
 
-def _requantized(node: Node, total: Value, scales: tuple[Value, Value, Value],
-                 zero_point: Value) -> Value:
+def _requantized(
+    node: Node, total: Value, scales: tuple[Value, Value, Value], zero_point: Value
+) -> Value:
     """i32 sums of products as integers of another scale: sum * (a * b / y), rounded in f32."""
     a, b, y = (node.cast(scale, F32) for scale in scales)
     factor = node.emit("div", node.emit("mul", a, b), y)
@@ -160,23 +167,29 @@ def _requantized(node: Node, total: Value, scales: tuple[Value, Value, Value],
 def qlinear_matmul(node: Node) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     if not (_is_scalar(y_scale) and _is_scalar(y_zero)):
-        raise UnsupportedNodeError("a result with a scale or zero point for each row is not "
-                                   "supported")
-    total = matrix_product(node, _centred(node, a, _left(node, a_zero, a)),
-                           _centred(node, b, _right(node, b_zero)))
+        raise UnsupportedNodeError(
+            "a result with a scale or zero point for each row is not supported"
+        )
+    total = matrix_product(
+        node, _centred(node, a, _left(node, a_zero, a)), _centred(node, b, _right(node, b_zero))
+    )
     left, right = _left(node, a_scale, a), _right(node, b_scale)
     assert left is not None and right is not None
-    return _requantized(node, total, (left, right, node.reshape(y_scale, ())),
-                        node.reshape(y_zero, ()))
+    return _requantized(
+        node, total, (left, right, node.reshape(y_scale, ())), node.reshape(y_zero, ())
+    )
 
 
 @onnx_op("QLinearConv", since=10)
 def qlinear_conv(node: Node) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     rank = w.type.rank
-    total = convolution(node, _centred(node, x, node.reshape(x_zero, ())),
-                        _centred(node, w, _along(node, w_zero, rank, 0)), node.optional(8))
+    total = convolution(
+        node,
+        _centred(node, x, node.reshape(x_zero, ())),
+        _centred(node, w, _along(node, w_zero, rank, 0)),
+        node.optional(8),
+    )
     # filters are the dim after the batch
-    scales = (node.reshape(x_scale, ()), _along(node, w_scale, rank, 1),
-              node.reshape(y_scale, ()))
+    scales = (node.reshape(x_scale, ()), _along(node, w_scale, rank, 1), node.reshape(y_scale, ()))
     return _requantized(node, total, scales, node.reshape(y_zero, ()))

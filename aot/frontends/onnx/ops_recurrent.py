@@ -17,8 +17,9 @@ def _activations(node: Node, usual: tuple[str, ...], directions: int) -> list[li
     """The activations of each direction; alphas and betas go, in order, to those that have one."""
     names = [name.lower() for name in node.strs_attr("activations", usual * directions)]
     if len(names) != len(usual) * directions:
-        raise node.error(f"attribute 'activations' has {len(names)} items, expected "
-                         f"{len(usual) * directions}")
+        raise node.error(
+            f"attribute 'activations' has {len(names)} items, expected {len(usual) * directions}"
+        )
     unknown = [name for name in names if name not in ACTIVATIONS]
     if unknown:
         raise UnsupportedNodeError(f"activation {', '.join(unknown)} is not supported")
@@ -28,8 +29,10 @@ def _activations(node: Node, usual: tuple[str, ...], directions: int) -> list[li
 
 
 def _parameters(name: str, alphas: Iterator[float], betas: Iterator[float]) -> tuple[float, ...]:
-    return tuple(next(given, default) for given, default in zip(
-        (alphas, betas), ACTIVATIONS[name].defaults, strict=False))
+    return tuple(
+        next(given, default)
+        for given, default in zip((alphas, betas), ACTIVATIONS[name].defaults, strict=False)
+    )
 
 
 def _hidden_size(node: Node, r: Value) -> int:
@@ -51,13 +54,16 @@ def _swapped(node: Node, value: Value | None) -> Value | None:
     return None if value is None else node.emit("transpose", value, perm=(1, 0, 2))
 
 
-def _recurrent(node: Node, op: str, usual: tuple[str, ...], operands: int,
-               attrs: dict[str, Attr]) -> Sequence[Value]:
+def _recurrent(
+    node: Node, op: str, usual: tuple[str, ...], operands: int, attrs: dict[str, Attr]
+) -> Sequence[Value]:
     """Emits `op`, which takes the first `operands` operands of the node."""
     direction = node.str_attr("direction", "forward").lower()
     if direction not in ("forward", "reverse", "bidirectional"):
-        raise node.error(f"attribute 'direction' is {direction!r}, expected 'forward', 'reverse' "
-                         "or 'bidirectional'")
+        raise node.error(
+            f"attribute 'direction' is {direction!r}, expected 'forward', 'reverse' "
+            "or 'bidirectional'"
+        )
     both = direction == "bidirectional"
     activations = _activations(node, usual, 2 if both else 1)
     inputs = [node.optional(number) for number in range(operands)]
@@ -71,17 +77,23 @@ def _recurrent(node: Node, op: str, usual: tuple[str, ...], operands: int,
                 inputs[number] = _swapped(node, inputs[number])
         x = inputs[0] or x
     inputs[_LENGTHS] = _lengths(node, x.type.dims[0])
-    attrs = {**attrs, "hidden_size": node.int_attr("hidden_size", _hidden_size(node, r)),
-             "clip": node.float_attr("clip", 0.0)}
+    attrs = {
+        **attrs,
+        "hidden_size": node.int_attr("hidden_size", _hidden_size(node, r)),
+        "clip": node.float_attr("clip", 0.0),
+    }
 
-    def run(direction: str, inputs: Sequence[Value | None],
-            chosen: list[Activation]) -> list[Value]:
-        return node.emit_all(op, *inputs, direction=direction,
-                             activations=activations_text(chosen), **attrs)
+    def run(
+        direction: str, inputs: Sequence[Value | None], chosen: list[Activation]
+    ) -> list[Value]:
+        return node.emit_all(
+            op, *inputs, direction=direction, activations=activations_text(chosen), **attrs
+        )
 
     if both and activations[0] != activations[1]:
-        results = _apart(node, inputs, lambda n, own: run(
-            ("forward", "reverse")[n], own, activations[n]))
+        results = _apart(
+            node, inputs, lambda n, own: run(("forward", "reverse")[n], own, activations[n])
+        )
     else:
         results = run(direction, inputs, activations[0])
     if is_batch_first:
@@ -90,19 +102,30 @@ def _recurrent(node: Node, op: str, usual: tuple[str, ...], operands: int,
     return results
 
 
-def _apart(node: Node, inputs: Sequence[Value | None],
-           run: Callable[[int, Sequence[Value | None]], list[Value]]) -> list[Value]:
+def _apart(
+    node: Node,
+    inputs: Sequence[Value | None],
+    run: Callable[[int, Sequence[Value | None]], list[Value]],
+) -> list[Value]:
     """Both directions as a layer each, where they are of different kinds."""
+
     def half(value: Value | None, number: int, direction: int) -> Value | None:
         if value is None or number in (0, _LENGTHS):
             return value
         rank = value.type.rank
-        return node.emit("slice", value, starts=(direction, *[0] * (rank - 1)),
-                         stops=(direction + 1, *value.type.dims[1:]), steps=(1,) * rank)
+        return node.emit(
+            "slice",
+            value,
+            starts=(direction, *[0] * (rank - 1)),
+            stops=(direction + 1, *value.type.dims[1:]),
+            steps=(1,) * rank,
+        )
 
     parts = [run(d, [half(v, n, d) for n, v in enumerate(inputs)]) for d in range(2)]
-    return [node.emit("concat", *pair, axis=1 if number == 0 else 0)
-            for number, pair in enumerate(zip(*parts, strict=True))]
+    return [
+        node.emit("concat", *pair, axis=1 if number == 0 else 0)
+        for number, pair in enumerate(zip(*parts, strict=True))
+    ]
 
 
 @onnx_op("LSTM", since=7)

@@ -9,8 +9,13 @@ from aot.ir import dims
 from aot.ir.core import Value
 from aot.ir.types import DType
 
-_PLAIN = {"ReduceMax": "reduce_max", "ReduceMean": "reduce_mean", "ReduceMin": "reduce_min",
-          "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
+_PLAIN = {
+    "ReduceMax": "reduce_max",
+    "ReduceMean": "reduce_mean",
+    "ReduceMin": "reduce_min",
+    "ReduceProd": "reduce_prod",
+    "ReduceSum": "reduce_sum",
+}
 _AXES_AN_OPERAND = 18  # and 13 for ReduceSum
 
 
@@ -34,10 +39,14 @@ def _reduce(op: str, is_operand: bool) -> Callable[[Node], Value]:
         x = node.input(0)
         # of truths the largest is any of them, the smallest all of them
         numbers = node.cast(x, DType.I32) if x.type.dtype is DType.BOOL else x
-        reduced = node.emit(op, numbers, axes=_axes(node, is_operand),
-                            keepdims=bool(node.int_attr("keepdims", 1)))
-        return node.emit("less", node.scalar(0, DType.I32), reduced) if (
-            x.type.dtype is DType.BOOL) else reduced
+        reduced = node.emit(
+            op, numbers, axes=_axes(node, is_operand), keepdims=bool(node.int_attr("keepdims", 1))
+        )
+        return (
+            node.emit("less", node.scalar(0, DType.I32), reduced)
+            if (x.type.dtype is DType.BOOL)
+            else reduced
+        )
 
     return build
 
@@ -49,6 +58,7 @@ for _name, _op in _PLAIN.items():
 
 def _composed(name: str, build: Callable[[Node, Callable[[str, Value], Value]], Value]) -> None:
     """Registers a reduction made of others; `build` gets a function that reduces."""
+
     def at(is_operand: bool) -> Callable[[Node], Value]:
         def run(node: Node) -> Value:
             node.ignore("noop_with_empty_axes")
@@ -68,17 +78,20 @@ def _square(node: Node) -> Value:
 _composed("ReduceL1", lambda node, reduce: reduce("reduce_sum", node.emit("abs", node.input(0))))
 _composed("ReduceL2", lambda node, reduce: node.emit("sqrt", reduce("reduce_sum", _square(node))))
 _composed("ReduceSumSquare", lambda node, reduce: reduce("reduce_sum", _square(node)))
-_composed("ReduceLogSum", lambda node, reduce: node.emit("log", reduce("reduce_sum",
-                                                                       node.input(0))))
+_composed(
+    "ReduceLogSum", lambda node, reduce: node.emit("log", reduce("reduce_sum", node.input(0)))
+)
 
 
 def _softmax(op: str) -> Callable[[Node], Value]:
-    return lambda node: node.emit(op, node.input(0),
-                                  axis=node.axis_attr(node.input(0).type.rank, -1))
+    return lambda node: node.emit(
+        op, node.input(0), axis=node.axis_attr(node.input(0).type.rank, -1)
+    )
 
 
 def _flattened_softmax(op: str) -> Callable[[Node], Value]:
     """Before opset 13: over all dims from axis on, as one."""
+
     def build(node: Node) -> Value:
         x = node.input(0)
         shape = x.type.dims
@@ -112,6 +125,11 @@ def layer_normalization(node: Node) -> Value:
     axis = node.axis_attr(x.type.rank, -1)
     tail = x.type.dims[axis:]
     bias = node.optional(2)
-    return node.emit("layer_norm", x, _fitted(node, node.input(1), tail),
-                     None if bias is None else _fitted(node, bias, tail),
-                     axis=axis, epsilon=node.float_attr("epsilon", 1e-5))
+    return node.emit(
+        "layer_norm",
+        x,
+        _fitted(node, node.input(1), tail),
+        None if bias is None else _fitted(node, bias, tail),
+        axis=axis,
+        epsilon=node.float_attr("epsilon", 1e-5),
+    )

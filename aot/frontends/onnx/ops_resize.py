@@ -21,10 +21,21 @@ from aot.ir.types import DType
 from aot.ops.record import Array
 
 F32, I64 = DType.F32, DType.I64
-_MODES = {"nearest": "nearest", "linear": "linear", "cubic": "cubic", "bilinear": "linear",
-          "trilinear": "linear"}
-_COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-                "asymmetric", "tf_crop_and_resize")
+_MODES = {
+    "nearest": "nearest",
+    "linear": "linear",
+    "cubic": "cubic",
+    "bilinear": "linear",
+    "trilinear": "linear",
+}
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
 _ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # a denominator of which a scale is taken for the fraction meant
 _MAX_DENOMINATOR = 64
@@ -130,8 +141,11 @@ def _taps(options: _Options, axis: _Axis) -> tuple[Array, Array]:
 
 def _repetition(options: _Options, axis: _Axis) -> int | None:
     """How often each element is repeated in turn, where that is all that is done."""
-    if options.mode != "nearest" or options.coordinates in (
-            "align_corners", "tf_crop_and_resize") or axis.scale is None:
+    if (
+        options.mode != "nearest"
+        or options.coordinates in ("align_corners", "tf_crop_and_resize")
+        or axis.scale is None
+    ):
         return None
     factor = round(axis.scale)
     if factor != axis.scale or factor < 1 or axis.size != dims.multiply(axis.extent, factor):
@@ -152,8 +166,9 @@ def _repeated(node: Node, x: Value, factors: dict[int, int]) -> Value:
         split += [extent, 1] if d in factors else [extent]
         spread += [extent, factors[d]] if d in factors else [extent]
     wide = node.emit("broadcast_to", node.reshape(x, split), shape=tuple(spread))
-    return node.reshape(wide, [dims.multiply(extent, factors.get(d, 1))
-                               for d, extent in enumerate(x.type.dims)])
+    return node.reshape(
+        wide, [dims.multiply(extent, factors.get(d, 1)) for d, extent in enumerate(x.type.dims)]
+    )
 
 
 class _Program:
@@ -165,11 +180,13 @@ class _Program:
         if options.coordinates not in supported or options.antialias or options.exclude_outside:
             raise UnsupportedNodeError(
                 f"{options.coordinates}, antialias or exclude_outside with extents that depend on "
-                "the input's shape is not supported")
+                "the input's shape is not supported"
+            )
 
     def op(self, name: str, *operands: Value | float) -> Value:
-        return self.node.emit(name, *(o if isinstance(o, Value) else self.node.scalar(o, F32)
-                                      for o in operands))
+        return self.node.emit(
+            name, *(o if isinstance(o, Value) else self.node.scalar(o, F32) for o in operands)
+        )
 
     def number(self, extent: Dim) -> Value:
         return self.node.cast(self.node.emit("dim_values", dims=(extent,)), F32)
@@ -181,8 +198,11 @@ class _Program:
             last = self.number(dims.add(axis.extent, -1))
             steps = self.op("maximum", self.number(dims.add(axis.size, -1)), 1.0)
             return self.op("div", self.op("mul", y, last), steps)
-        scale = axis.scale if axis.scale is not None else self.op(
-            "div", self.number(axis.size), self.number(axis.extent))
+        scale = (
+            axis.scale
+            if axis.scale is not None
+            else self.op("div", self.number(axis.size), self.number(axis.extent))
+        )
         if self.options.coordinates == "asymmetric":
             return self.op("div", y, scale)
         return self.op("sub", self.op("div", self.op("add", y, 0.5), scale), 0.5)
@@ -205,8 +225,11 @@ class _Program:
     def taps(self) -> tuple[Value, Value]:
         x = self.node.reshape(self.coordinates(), (1, self.axis.size))
         offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
-        at = self.op("add", self.op("floor", x),
-                     self.node.constant(np.array(offsets, np.float32).reshape(-1, 1)))
+        at = self.op(
+            "add",
+            self.op("floor", x),
+            self.node.constant(np.array(offsets, np.float32).reshape(-1, 1)),
+        )
         d = self.op("abs", self.op("sub", at, x))
         return self.positions(at), self.weights(d)
 
@@ -222,8 +245,12 @@ class _Program:
             assert isinstance(total, Value)
             return total
 
-        return self.op("where", self.op("less_equal", d, 1.0), horner(a + 2, -(a + 3), 0.0, 1.0),
-                       horner(a, -5 * a, 8 * a, -4 * a))
+        return self.op(
+            "where",
+            self.op("less_equal", d, 1.0),
+            horner(a + 2, -(a + 3), 0.0, 1.0),
+            horner(a, -5 * a, 8 * a, -4 * a),
+        )
 
 
 def _along(node: Node, x: Value, options: _Options, axis: _Axis) -> Value:
@@ -238,8 +265,7 @@ def _along(node: Node, x: Value, options: _Options, axis: _Axis) -> Value:
         return node.emit("gather", x, chosen, axis=axis.number)
     if axis.is_known:
         positions, weights = _taps(options, axis)
-        tables = (node.constant(positions.T),
-                  node.constant(weights.T.astype(x.type.dtype.numpy)))
+        tables = (node.constant(positions.T), node.constant(weights.T.astype(x.type.dtype.numpy)))
     else:
         at, part = _Program(node, options, axis).taps()
         tables = (at, node.cast(part, x.type.dtype))
@@ -250,15 +276,17 @@ def _extrapolated(node: Node, y: Value, options: _Options, axes: Sequence[_Axis]
     """`y` with the extrapolation value where a coordinate is outside."""
     for axis in axes:
         if not axis.is_known:
-            raise UnsupportedNodeError("tf_crop_and_resize with extents that depend on the "
-                                       "input's shape is not supported")
+            raise UnsupportedNodeError(
+                "tf_crop_and_resize with extents that depend on the input's shape is not supported"
+            )
         assert isinstance(axis.extent, int)
         x = _coordinates(options, axis)
         is_outside = (x < 0) | (x > axis.extent - 1)
         if is_outside.any():
             mask = is_outside.reshape(-1, *[1] * (y.type.rank - 1 - axis.number))
-            y = node.emit("where", node.constant(mask),
-                          node.scalar(options.extrapolation, y.type.dtype), y)
+            y = node.emit(
+                "where", node.constant(mask), node.scalar(options.extrapolation, y.type.dtype), y
+            )
     return y
 
 
@@ -267,18 +295,24 @@ def _resized(node: Node, options: _Options, axes: Sequence[_Axis]) -> Value:
     dtype = x.type.dtype
     if any(axis.extent == 0 and axis.size != 0 for axis in axes):
         raise node.error("x has no elements to resize")
-    axes = [axis for axis in axes
-            if axis.extent != axis.size or axis.scale != 1 or (
-                options.coordinates == "tf_crop_and_resize" and axis.roi != (0.0, 1.0))]
+    axes = [
+        axis
+        for axis in axes
+        if axis.extent != axis.size
+        or axis.scale != 1
+        or (options.coordinates == "tf_crop_and_resize" and axis.roi != (0.0, 1.0))
+    ]
     y = x if options.mode == "nearest" or dtype.is_float else node.cast(x, F32)
     for axis in axes:
         if isinstance(axis.size, int) and axis.scale is not None:
             # antialiasing widens the kernel of what shrinks
             widening = 1 / min(axis.scale, 1.0) if options.antialias and axis.scale > 0 else 1.0
-            node.check_computed(int(axis.size * min(4 * widening, 1e9)),
-                                f"the table of dim {axis.number}")
-    factors = {axis.number: factor for axis in axes
-               if (factor := _repetition(options, axis)) is not None}
+            node.check_computed(
+                int(axis.size * min(4 * widening, 1e9)), f"the table of dim {axis.number}"
+            )
+    factors = {
+        axis.number: factor for axis in axes if (factor := _repetition(options, axis)) is not None
+    }
     rest = [axis for axis in axes if axis.number not in factors]
     # what shrinks goes first, so that later dims have less to do
     for axis in sorted(rest, key=lambda a: a.scale if a.scale is not None else 1.0):
@@ -296,24 +330,36 @@ def _scaled_extent(extent: Dim, scale: float) -> Dim:
         return math.floor(float(np.float32(extent) * np.float32(scale)))
     exact = Fraction(scale)
     if exact.denominator > _MAX_DENOMINATOR:
-        raise UnsupportedNodeError(f"scale {scale} of an extent that depends on the input's shape "
-                                   "is not supported")
+        raise UnsupportedNodeError(
+            f"scale {scale} of an extent that depends on the input's shape is not supported"
+        )
     return dims.floor_divide(dims.multiply(extent, exact.numerator), exact.denominator)
 
 
-def _by_scales(node: Node, scales: Sequence[float], numbers: Sequence[int],
-               roi: Sequence[tuple[float, float]] = ()) -> list[_Axis]:
+def _by_scales(
+    node: Node,
+    scales: Sequence[float],
+    numbers: Sequence[int],
+    roi: Sequence[tuple[float, float]] = (),
+) -> list[_Axis]:
     x = node.input(0)
     if len(scales) != len(numbers):
         raise node.error(f"scales has {len(scales)} numbers, expected {len(numbers)}")
     if not all(s > 0 and math.isfinite(s) for s in scales):
         raise node.error(f"scales {list(scales)} are not positive")
-    return [_Axis(d, x.type.dims[d], _scaled_extent(x.type.dims[d], scale), scale, *roi[i : i + 1])
-            for i, (d, scale) in enumerate(zip(numbers, scales, strict=True))]
+    return [
+        _Axis(d, x.type.dims[d], _scaled_extent(x.type.dims[d], scale), scale, *roi[i : i + 1])
+        for i, (d, scale) in enumerate(zip(numbers, scales, strict=True))
+    ]
 
 
-def _by_sizes(node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: str,
-              roi: Sequence[tuple[float, float]]) -> list[_Axis]:
+def _by_sizes(
+    node: Node,
+    sizes: Sequence[Dim],
+    numbers: Sequence[int],
+    policy: str,
+    roi: Sequence[tuple[float, float]],
+) -> list[_Axis]:
     x = node.input(0)
     if len(sizes) != len(numbers):
         raise node.error(f"sizes has {len(sizes)} numbers, expected {len(numbers)}")
@@ -328,15 +374,22 @@ def _by_sizes(node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: 
     if policy == "stretch":
         return axes
     if policy not in ("not_larger", "not_smaller"):
-        raise node.error(f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "
-                         "not_larger or not_smaller")
+        raise node.error(
+            f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "
+            "not_larger or not_smaller"
+        )
     known = [axis.scale for axis in axes if axis.is_known and axis.scale is not None]
     if len(known) < len(axes):
-        raise UnsupportedNodeError(f"keep_aspect_ratio_policy {policy} with extents that depend on "
-                                   "the input's shape is not supported")
+        raise UnsupportedNodeError(
+            f"keep_aspect_ratio_policy {policy} with extents that depend on "
+            "the input's shape is not supported"
+        )
     scale = min(known) if policy == "not_larger" else max(known)
-    return [replace(axis, scale=scale, size=int(scale * axis.extent + 0.5))
-            for axis in axes if isinstance(axis.extent, int)]
+    return [
+        replace(axis, scale=scale, size=int(scale * axis.extent + 0.5))
+        for axis in axes
+        if isinstance(axis.extent, int)
+    ]
 
 
 def _numbers(node: Node, index: int, what: str) -> list[float]:
@@ -360,15 +413,19 @@ def _mode(node: Node) -> str:
 @onnx_op("Upsample", since=7)
 def upsample_by_attribute(node: Node) -> Value:
     scales = [float(s) for s in node.attribute("scales").floats]
-    return _resized(node, _Options(_mode(node)),
-                    _by_scales(node, scales, range(node.input(0).type.rank)))
+    return _resized(
+        node, _Options(_mode(node)), _by_scales(node, scales, range(node.input(0).type.rank))
+    )
 
 
 @onnx_op("Upsample", since=9)
 @onnx_op("Resize", since=10)
 def resize_by_scales(node: Node) -> Value:
-    return _resized(node, _Options(_mode(node)), _by_scales(
-        node, _numbers(node, 1, "scales"), range(node.input(0).type.rank)))
+    return _resized(
+        node,
+        _Options(_mode(node)),
+        _by_scales(node, _numbers(node, 1, "scales"), range(node.input(0).type.rank)),
+    )
 
 
 @onnx_op("Resize", since=11)
@@ -377,24 +434,33 @@ def resize(node: Node) -> Value:
     rounding = node.str_attr("nearest_mode", "round_prefer_floor")
     coordinates = node.str_attr("coordinate_transformation_mode", "half_pixel")
     if rounding not in _ROUNDING:
-        raise node.error(f"attribute 'nearest_mode' is {rounding!r}, expected one of "
-                         f"{', '.join(_ROUNDING)}")
+        raise node.error(
+            f"attribute 'nearest_mode' is {rounding!r}, expected one of {', '.join(_ROUNDING)}"
+        )
     if coordinates == "tf_half_pixel_for_nn":  # opset 11 only
         raise UnsupportedNodeError("tf_half_pixel_for_nn is not supported")
     if coordinates not in _COORDINATES:
-        raise node.error(f"attribute 'coordinate_transformation_mode' is {coordinates!r}, expected "
-                         f"one of {', '.join(_COORDINATES)}")
+        raise node.error(
+            f"attribute 'coordinate_transformation_mode' is {coordinates!r}, expected "
+            f"one of {', '.join(_COORDINATES)}"
+        )
     options = _Options(
-        _mode(node), coordinates, rounding, node.float_attr("cubic_coeff_a", -0.75),
-        bool(node.int_attr("exclude_outside", 0)), bool(node.int_attr("antialias", 0)),
-        node.float_attr("extrapolation_value", 0.0))
+        _mode(node),
+        coordinates,
+        rounding,
+        node.float_attr("cubic_coeff_a", -0.75),
+        bool(node.int_attr("exclude_outside", 0)),
+        bool(node.int_attr("antialias", 0)),
+        node.float_attr("extrapolation_value", 0.0),
+    )
     if options.mode == "nearest" and options.antialias:
         raise node.error("antialias needs mode linear or cubic")
     numbers = [node.axis(a, x.type.rank) for a in node.ints_attr("axes", range(x.type.rank))]
     bounds = _numbers(node, 1, "roi") if coordinates == "tf_crop_and_resize" else []
     if coordinates == "tf_crop_and_resize" and len(bounds) != 2 * len(numbers):
-        raise node.error(f"roi has {len(bounds)} numbers, expected two for each of {len(numbers)} "
-                         "axes")
+        raise node.error(
+            f"roi has {len(bounds)} numbers, expected two for each of {len(numbers)} axes"
+        )
     roi = list(zip(bounds[: len(numbers)], bounds[len(numbers) :], strict=True))
     policy = node.str_attr("keep_aspect_ratio_policy", "stretch")
     scales = _numbers(node, 2, "scales")

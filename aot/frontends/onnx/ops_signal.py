@@ -60,8 +60,9 @@ def _transformed(node: Node, axis: int) -> Value:
     dtype, rank = x.type.dtype, x.type.rank
     parts = _extent(x.type.dims[-1], "the last dim")
     if axis == rank - 1 or parts not in (1, 2):
-        raise node.error(f"axis is {axis}, and the last dim, of real and imaginary parts, is "
-                         f"{parts}")
+        raise node.error(
+            f"axis is {axis}, and the last dim, of real and imaginary parts, is {parts}"
+        )
     is_inverse, is_onesided = bool(node.int_attr("inverse", 0)), bool(node.int_attr("onesided", 0))
     given = _extent(x.type.dims[axis], "the number of elements")
     default = 2 * (given - 1) if is_inverse and is_onesided else given
@@ -73,8 +74,9 @@ def _transformed(node: Node, axis: int) -> Value:
     moved = node.emit("transpose", x, perm=(*rest, axis, rank - 1))
     lead = moved.type.dims[:-2]
     if count < given:  # what is longer is cut, what is shorter has zeros behind it
-        moved = node.emit("slice", moved, starts=(0,) * rank, stops=(*lead, count, parts),
-                          steps=(1,) * rank)
+        moved = node.emit(
+            "slice", moved, starts=(0,) * rank, stops=(*lead, count, parts), steps=(1,) * rank
+        )
     node.check_computed(4 * count * length, "the matrix of the transform")
     matrix = _matrix(count, parts, length, is_inverse=is_inverse, is_onesided=is_onesided)
     flat = node.reshape(moved, (*lead, count * parts))
@@ -105,8 +107,10 @@ def stft(node: Node) -> Value:
     x, window = node.input(0), node.optional(2)
     dtype = x.type.dtype
     if x.type.rank != 3 or x.type.dims[2] not in (1, 2):
-        raise node.error(f"the signal has dims ({', '.join(map(str, x.type.dims))}), expected "
-                         "[batch, length, 1 or 2]")
+        raise node.error(
+            f"the signal has dims ({', '.join(map(str, x.type.dims))}), expected "
+            "[batch, length, 1 or 2]"
+        )
     if window is not None and window.type.rank != 1:
         raise node.error(f"the window has rank {window.type.rank}, expected 1")
     parts = _extent(x.type.dims[2], "the last dim")
@@ -114,20 +118,33 @@ def stft(node: Node) -> Value:
     if node.optional(3) is not None:
         length = node.whole(3, "frame_length")
     else:
-        length = _extent((x if window is None else window).type.dims[1 if window is None else 0],
-                         "frame_length")
+        length = _extent(
+            (x if window is None else window).type.dims[1 if window is None else 0], "frame_length"
+        )
     if step < 1 or length < 1:
         raise node.error(f"frame_step is {step} and frame_length {length}, expected at least 1")
     node.check_computed(4 * length * length, "the matrix of the transform")
-    matrix = _matrix(length, parts, length, is_inverse=False,
-                     is_onesided=bool(node.int_attr("onesided", 1)))
+    matrix = _matrix(
+        length, parts, length, is_inverse=False, is_onesided=bool(node.int_attr("onesided", 1))
+    )
     # [length, parts, outputs] to a convolution's [outputs, parts, length]
-    weights = node.constant(np.ascontiguousarray(
-        matrix.reshape(length, parts, -1).transpose(2, 1, 0)).astype(dtype.numpy))
+    weights = node.constant(
+        np.ascontiguousarray(matrix.reshape(length, parts, -1).transpose(2, 1, 0)).astype(
+            dtype.numpy
+        )
+    )
     if window is not None:
         weights = node.emit("mul", weights, window)
-    frames = node.emit("conv", node.emit("transpose", x, perm=(0, 2, 1)), weights, None,
-                       strides=(step,), dilations=(1,), pads=(0, 0), group=1)
+    frames = node.emit(
+        "conv",
+        node.emit("transpose", x, perm=(0, 2, 1)),
+        weights,
+        None,
+        strides=(step,),
+        dilations=(1,),
+        pads=(0, 0),
+        group=1,
+    )
     rows = node.emit("transpose", frames, perm=(0, 2, 1))
     return node.reshape(rows, (*rows.type.dims[:2], matrix.shape[1] // 2, 2))
 
@@ -161,5 +178,6 @@ def mel_weight_matrix(node: Node) -> Value:
             matrix[left : centre + 1, i] = np.arange(centre + 1 - left) / (centre - left)
         if right > centre:
             matrix[centre:right, i] = (right - np.arange(centre, right)) / (right - centre)
-    return node.cast(node.constant(matrix.astype(np.float64 if dtype is DType.F64 else np.float32)),
-                     dtype)
+    return node.cast(
+        node.constant(matrix.astype(np.float64 if dtype is DType.F64 else np.float32)), dtype
+    )

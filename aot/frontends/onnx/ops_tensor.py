@@ -108,8 +108,9 @@ def _whole_number(node: Node, index: int) -> Dim | None:
 
 def _float_range(node: Node) -> Value:
     dtype = node.input(0).type.dtype
-    start, limit, step = (float(node.number(i, what))
-                          for i, what in enumerate(("start", "limit", "delta")))
+    start, limit, step = (
+        float(node.number(i, what)) for i, what in enumerate(("start", "limit", "delta"))
+    )
     if step == 0 or not all(map(math.isfinite, (start, limit, step))):
         raise node.error(f"there is no range from {start} to {limit} in steps of {step}")
     count: Dim = max(0, math.ceil((limit - start) / step))
@@ -127,8 +128,9 @@ def reshape(node: Node) -> Value:
     shape = list(node.dims(1, "shape"))
     if not node.int_attr("allowzero", 0):
         if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
-            raise node.error(f"shape {_shown(shape)} keeps a dim that x, of rank {x.type.rank}, "
-                             "does not have")
+            raise node.error(
+                f"shape {_shown(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
+            )
         shape = [x.type.dims[d] if extent == 0 else extent for d, extent in enumerate(shape)]
     unknown = [d for d, extent in enumerate(shape) if extent == -1]
     if len(unknown) > 1:
@@ -152,8 +154,9 @@ def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
     divisor = dims.product(rest)
     total = dims.product(old)
     if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
-        raise node.error(f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape "
-                         f"{_shown(shape)}")
+        raise node.error(
+            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_shown(shape)}"
+        )
     return dims.floor_divide(total, divisor)
 
 
@@ -194,8 +197,9 @@ def _unsqueezed(node: Node, axes: Sequence[int]) -> Value:
     x = node.input(0)
     fresh = node.axes(axes, x.type.rank + len(axes))
     old = iter(x.type.dims)
-    return node.reshape(x, [1 if d in fresh else next(old)
-                            for d in range(x.type.rank + len(fresh))])
+    return node.reshape(
+        x, [1 if d in fresh else next(old) for d in range(x.type.rank + len(fresh))]
+    )
 
 
 @onnx_op("Unsqueeze")
@@ -223,8 +227,10 @@ def expand(node: Node) -> Value:
     old = (*(1,) * (rank - x.type.rank), *x.type.dims)
     new = (*(1,) * (rank - len(wanted)), *wanted)
     # both sides broadcast; dims that may differ are taken for equal, and checked before a run
-    result = tuple(a if b == 1 else b if a == 1 or not isinstance(a, int) else a
-                   for a, b in zip(old, new, strict=True))
+    result = tuple(
+        a if b == 1 else b if a == 1 or not isinstance(a, int) else a
+        for a, b in zip(old, new, strict=True)
+    )
     return x if result == x.type.dims else node.emit("broadcast_to", x, shape=result)
 
 
@@ -237,8 +243,9 @@ def tile(node: Node) -> Value:
     ones = tuple(d for extent in x.type.dims for d in (1, extent))
     spread = tuple(d for pair in zip(repeats, x.type.dims, strict=True) for d in pair)
     wide = node.emit("broadcast_to", node.reshape(x, ones), shape=spread)
-    return node.reshape(wide, [dims.multiply(a, b)
-                               for a, b in zip(repeats, x.type.dims, strict=True)])
+    return node.reshape(
+        wide, [dims.multiply(a, b) for a, b in zip(repeats, x.type.dims, strict=True)]
+    )
 
 
 # slices
@@ -267,8 +274,13 @@ def _position(value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
     return dims.maximum(low, dims.minimum(value, high))
 
 
-def _sliced(node: Node, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int] | None,
-            steps: Sequence[int] | None) -> Value:
+def _sliced(
+    node: Node,
+    starts: Sequence[Dim],
+    ends: Sequence[Dim],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Value:
     x = node.input(0)
     rank = x.type.rank
     axes = range(len(starts)) if axes is None else axes
@@ -324,8 +336,11 @@ def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
         starts: list[Dim] = [0] * x.type.rank
         stops = list(x.type.dims)
         starts[axis], stops[axis] = start, total
-        results.append(node.emit("slice", x, starts=tuple(starts), stops=tuple(stops),
-                                 steps=(1,) * x.type.rank))
+        results.append(
+            node.emit(
+                "slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * x.type.rank
+            )
+        )
     difference = dims.add(x.type.dims[axis], dims.multiply(total, -1))
     if isinstance(difference, int) and difference != 0:
         raise node.error(f"sizes {_shown(sizes)} do not add up to {x.type.dims[axis]}")
@@ -335,8 +350,11 @@ def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
 def _equal_parts(node: Node, axis: int, count: int) -> list[Dim]:
     """`count` parts; all are equal but the last, which may be smaller."""
     extent = node.input(0).type.dims[axis]
-    part = dims.floor_divide(dims.add(extent, count - 1), count) if isinstance(
-        extent, int) else dims.floor_divide(extent, count)
+    part = (
+        dims.floor_divide(dims.add(extent, count - 1), count)
+        if isinstance(extent, int)
+        else dims.floor_divide(extent, count)
+    )
     last = dims.add(extent, dims.multiply(part, -(count - 1)))
     if isinstance(last, int) and last < 0:
         raise node.error(f"axis {axis} of extent {extent} can't be split into {count} parts")
@@ -379,8 +397,10 @@ def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
         raise node.error(f"pads has {len(pads)} numbers, expected two for each of {rank} dims")
     if any(isinstance(p, int) and p < 0 for p in pads):
         starts = [-p if isinstance(p, int) and p < 0 else 0 for p in pads[:rank]]
-        stops = [dims.add(extent, p) if isinstance(p, int) and p < 0 else extent
-                 for extent, p in zip(x.type.dims, pads[rank:], strict=True)]
+        stops = [
+            dims.add(extent, p) if isinstance(p, int) and p < 0 else extent
+            for extent, p in zip(x.type.dims, pads[rank:], strict=True)
+        ]
         for d, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             if isinstance(stop, int) and start > stop:
                 raise node.error(f"pads take more from dim {d} than it has: {x.type.dims[d]}")
@@ -393,8 +413,12 @@ def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
 
 @onnx_op("Pad", since=2)
 def pad_by_attributes(node: Node) -> Value:
-    return _padded(node, node.ints_attr("pads"), node.str_attr("mode", "constant"),
-                   node.float_attr("value", 0.0))
+    return _padded(
+        node,
+        node.ints_attr("pads"),
+        node.str_attr("mode", "constant"),
+        node.float_attr("value", 0.0),
+    )
 
 
 @onnx_op("Pad", since=11)
@@ -405,8 +429,9 @@ def pad(node: Node) -> Value:
     if node.optional(3) is not None:
         axes = [node.axis(a, x.type.rank) for a in node.ints(3, "axes")]
         if len(pads) != 2 * len(axes):
-            raise node.error(f"pads has {len(pads)} numbers, expected two for each of "
-                             f"{len(axes)} axes")
+            raise node.error(
+                f"pads has {len(pads)} numbers, expected two for each of {len(axes)} axes"
+            )
         full: list[Dim] = [0] * (2 * x.type.rank)
         for number, axis in enumerate(axes):
             full[axis], full[x.type.rank + axis] = pads[number], pads[len(axes) + number]

@@ -15,9 +15,18 @@ from aot.ir.core import Value
 from aot.ir.types import DType
 
 _TYPE_NAMES = {
-    DType.F32: "float", DType.F16: "float16", DType.F64: "double", DType.I8: "int8",
-    DType.I16: "int16", DType.I32: "int32", DType.I64: "int64", DType.U8: "uint8",
-    DType.U16: "uint16", DType.U32: "uint32", DType.U64: "uint64", DType.BOOL: "bool",
+    DType.F32: "float",
+    DType.F16: "float16",
+    DType.F64: "double",
+    DType.I8: "int8",
+    DType.I16: "int16",
+    DType.I32: "int32",
+    DType.I64: "int64",
+    DType.U8: "uint8",
+    DType.U16: "uint16",
+    DType.U32: "uint32",
+    DType.U64: "uint64",
+    DType.BOOL: "bool",
 }
 _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
@@ -37,8 +46,11 @@ def check_node(node: Node, schema: defs.OpSchema) -> None:
     """
     count = len(node.inputs)
     if not schema.min_input <= count <= schema.max_input:
-        wanted = (str(schema.min_input) if schema.min_input == schema.max_input
-                  else f"{schema.min_input} to {schema.max_input}")
+        wanted = (
+            str(schema.min_input)
+            if schema.min_input == schema.max_input
+            else f"{schema.min_input} to {schema.max_input}"
+        )
         raise node.error(f"has {count} operands, expected {wanted}")
     if len(node.outputs) > schema.max_output:
         raise node.error(f"has {len(node.outputs)} outputs, expected at most {schema.max_output}")
@@ -70,14 +82,14 @@ def _check_types(node: Node, schema: defs.OpSchema) -> None:
         _check_type(node, number, formal.name, value, allowed)
         known = bound.setdefault(formal.type_str, value.type.dtype)
         if not is_free and known is not value.type.dtype:
-            raise node.error(f"operand {number} ({formal.name}) is {value.type.dtype}, expected "
-                             f"{known} as the operands before it")
+            raise node.error(
+                f"operand {number} ({formal.name}) is {value.type.dtype}, expected "
+                f"{known} as the operands before it"
+            )
 
 
-def _check_type(node: Node, number: int, name: str, value: Value,
-                allowed: Sequence[str]) -> None:
+def _check_type(node: Node, number: int, name: str, value: Value, allowed: Sequence[str]) -> None:
     dtype = value.type.dtype
     if f"tensor({_TYPE_NAMES[dtype]})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
-        raise node.error(f"operand {number} ({name}) is {dtype}, expected one of "
-                         f"{', '.join(ours)}")
+        raise node.error(f"operand {number} ({name}) is {dtype}, expected one of {', '.join(ours)}")

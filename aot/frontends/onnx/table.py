@@ -44,8 +44,9 @@ class Entry:
 TABLE: dict[tuple[str, str], list[Entry]] = {}
 
 
-def onnx_op(*names: str, since: int = 1, domain: str = "") -> Callable[
-        [Callable[[Node], Results]], Callable[[Node], Results]]:
+def onnx_op(
+    *names: str, since: int = 1, domain: str = ""
+) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
     """Registers the importer of ONNX ops `names` as defined in opset `since` and later."""
 
     def register(build: Callable[[Node], Results]) -> Callable[[Node], Results]:
@@ -147,8 +148,9 @@ class Node:
     def check_computed(self, elements: int, what: str) -> None:
         """What an entry computes while importing must not exhaust the memory."""
         if elements > MAX_COMPUTED:
-            raise self.error(f"{what} would have {elements} elements, expected at most "
-                             f"{MAX_COMPUTED}")
+            raise self.error(
+                f"{what} would have {elements} elements, expected at most {MAX_COMPUTED}"
+            )
 
     # attributes
 

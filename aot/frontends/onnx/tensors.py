@@ -19,16 +19,27 @@ from aot.ir.types import DType
 Array = np.ndarray[Any, Any]
 
 DTYPES = {
-    TensorProto.FLOAT: DType.F32, TensorProto.FLOAT16: DType.F16, TensorProto.DOUBLE: DType.F64,
-    TensorProto.INT8: DType.I8, TensorProto.INT16: DType.I16, TensorProto.INT32: DType.I32,
-    TensorProto.INT64: DType.I64, TensorProto.UINT8: DType.U8, TensorProto.UINT16: DType.U16,
-    TensorProto.UINT32: DType.U32, TensorProto.UINT64: DType.U64, TensorProto.BOOL: DType.BOOL,
+    TensorProto.FLOAT: DType.F32,
+    TensorProto.FLOAT16: DType.F16,
+    TensorProto.DOUBLE: DType.F64,
+    TensorProto.INT8: DType.I8,
+    TensorProto.INT16: DType.I16,
+    TensorProto.INT32: DType.I32,
+    TensorProto.INT64: DType.I64,
+    TensorProto.UINT8: DType.U8,
+    TensorProto.UINT16: DType.U16,
+    TensorProto.UINT32: DType.U32,
+    TensorProto.UINT64: DType.U64,
+    TensorProto.BOOL: DType.BOOL,
 }
 MAX_RANK = 32  # numpy's, as far as our code goes; ONNX models have no more than 8
 MAX_BYTES = 1 << 62  # no tensor is larger, whatever its dims; sizes fit 64 bits signed
 _TYPED_FIELDS = {
-    DType.F32: "float_data", DType.F64: "double_data", DType.I64: "int64_data",
-    DType.U64: "uint64_data", DType.U32: "uint64_data",
+    DType.F32: "float_data",
+    DType.F64: "double_data",
+    DType.I64: "int64_data",
+    DType.U64: "uint64_data",
+    DType.U32: "uint64_data",
 }  # all others lie in int32_data, float16 as its bits
 
 
@@ -84,8 +95,9 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     else:
         return _typed(tensor, what, dtype, count).reshape(dims)
     if len(raw) != count * dtype.bytes:
-        raise CompileError(f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes "
-                           f"{count * dtype.bytes}")
+        raise CompileError(
+            f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes {count * dtype.bytes}"
+        )
     if dtype is DType.BOOL:
         return np.asarray(np.frombuffer(raw, np.uint8).reshape(dims) != 0)
     return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))
@@ -93,8 +105,7 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
 
 def _check_contents_once(tensor: Any, what: str) -> None:
     """Readers differ in which of two contents they take, so that none is the model's meaning."""
-    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data",
-              "uint64_data")
+    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
     found = [field for field in fields if len(getattr(tensor, field))]
     if tensor.HasField("raw_data"):
         found.insert(0, "raw_data")
@@ -114,8 +125,9 @@ def _typed_data(tensor: Any, dtype: DType) -> Any:
 def _typed(tensor: Any, what: str, dtype: DType, count: int) -> Array:
     values = _typed_data(tensor, dtype)
     if len(values) != count:
-        raise CompileError(f"{what} has {len(values)} elements, but its dims {list(tensor.dims)} "
-                           f"make {count}")
+        raise CompileError(
+            f"{what} has {len(values)} elements, but its dims {list(tensor.dims)} make {count}"
+        )
     if dtype is DType.F16:
         return np.array(values, np.int64).astype(np.uint16).view(np.float16)
     wide = np.float64 if dtype.is_float else np.uint64 if dtype is DType.U64 else np.int64
@@ -126,8 +138,10 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise CompileError(f"{what} has its data in {location!r}: give the model as a path, so "
-                           "that the file can be found beside it")
+        raise CompileError(
+            f"{what} has its data in {location!r}: give the model as a path, so "
+            "that the file can be found beside it"
+        )
     if "\0" in location:
         raise CompileError(f"{what} has its data in {location!r}, which is no name of a file")
     root = folder.resolve()
@@ -140,18 +154,23 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
     except ValueError:
         raise CompileError(f"{what} has an external offset or length that is no number") from None
     if length != wanted:
-        raise CompileError(f"{what} has {length} bytes in {location!r}, but its dims "
-                           f"{list(tensor.dims)} take {wanted}")
+        raise CompileError(
+            f"{what} has {length} bytes in {location!r}, but its dims "
+            f"{list(tensor.dims)} take {wanted}"
+        )
     try:
         if path.exists() and not path.is_file():  # a pipe would block, a device never end
             raise CompileError(f"{what} has its data in {location!r}, which is no file")
         size = path.stat().st_size
         if offset < 0 or offset + length > size:
-            raise CompileError(f"{what} lies at bytes {offset} to {offset + length} of "
-                               f"{location!r}, which has {size}")
+            raise CompileError(
+                f"{what} lies at bytes {offset} to {offset + length} of "
+                f"{location!r}, which has {size}"
+            )
         with path.open("rb") as file:
             file.seek(offset)
             return bytes(file.read(length))
     except OSError as error:
-        raise CompileError(f"{what} has its data in {location!r}, which can't be read: "
-                           f"{error.strerror}") from None
+        raise CompileError(
+            f"{what} has its data in {location!r}, which can't be read: {error.strerror}"
+        ) from None
