@@ -241,8 +241,8 @@ def _resample_sample(x: tuple[int, ...], axis: int, count: int, taps: int) -> Sa
 RESAMPLE = register(
     OpRecord(
         name="resample",
-        summary="Weighted sums of elements along axis: element i is the sum over t of weights[t, i] "
-        "times x's element positions[t, i].",
+        summary="Weighted sums of elements along axis: element i is the sum over t of "
+        "weights[t, i] times x's element positions[t, i].",
         operands=(
             Operand("x", FLOATS),
             Operand("positions", INTEGERS, clamps=True),
@@ -494,8 +494,8 @@ def _grid_sample(
 GRID_SAMPLE = register(
     OpRecord(
         name="grid_sample",
-        summary="x [N, C, spatial...] at the coordinates of grid [N, out..., spatial dims], which run "
-        "from -1 to 1, the last dim's first.",
+        summary="x [N, C, spatial...] at the coordinates of grid [N, out..., spatial dims], which "
+        "run from -1 to 1, the last dim's first.",
         operands=(Operand("x", FLOATS), Operand("grid", FLOATS)),
         attributes=(
             Attribute("mode", "str", "linear", "nearest, linear or cubic"),
