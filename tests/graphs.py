@@ -23,8 +23,7 @@ def symbol_values(function: Function, largest: int = 6) -> dict[str, int]:
     names = sorted({n for v in function.inputs for d in v.type.dims for n in symbols(d)})
     for numbers in product(range(1, largest + 1), repeat=len(names)):
         values = dict(zip(names, numbers, strict=True))
-        if all(evaluate(a.left, values) == evaluate(a.right, values)
-               for a in function.assumptions):
+        if all(evaluate(a.left, values) == evaluate(a.right, values) for a in function.assumptions):
             return values
     raise AssertionError(f"no values of {names} satisfy the assumptions")
 
@@ -46,8 +45,13 @@ def random_inputs(function: Function, seed: int = 0) -> dict[str, Array]:
     return {v.name: random_array(v.type, values, rng) for v in function.inputs}
 
 
-def assert_same_results(before: Module, after: Module, inputs: dict[str, Array] | None = None,
-                        fixed: dict[str, Array] | None = None, tolerance: float = 0) -> None:
+def assert_same_results(
+    before: Module,
+    after: Module,
+    inputs: dict[str, Array] | None = None,
+    fixed: dict[str, Array] | None = None,
+    tolerance: float = 0,
+) -> None:
     """Whether two modules' mains give the same values, on inputs of the second.
 
     Args:
@@ -59,8 +63,9 @@ def assert_same_results(before: Module, after: Module, inputs: dict[str, Array] 
     found = run(after.main, given, module=after)
     assert len(expected) == len(found)
     for number, (a, b) in enumerate(zip(expected, found, strict=True)):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=0, err_msg=f"result {number}",
-                                   strict=True)
+        np.testing.assert_allclose(
+            a, b, rtol=tolerance, atol=0, err_msg=f"result {number}", strict=True
+        )
 
 
 _UNARY = ("neg", "abs", "relu", "floor", "round", "sigmoid")
@@ -96,8 +101,15 @@ def _random_op(draw: st.DrawFn, b: Builder, pool: list[Value], kinds: Sequence[s
         return _one(b.op(draw(st.sampled_from(names)), value, origin=origin, hint=hint))
     if kind == "binary" and number:
         others = [v for v in pool if v.type.dtype is type.dtype and _broadcast(v, value)]
-        return _one(b.op(draw(st.sampled_from(_BINARY)), value, draw(st.sampled_from(others)),
-                         origin=origin, hint=hint))
+        return _one(
+            b.op(
+                draw(st.sampled_from(_BINARY)),
+                value,
+                draw(st.sampled_from(others)),
+                origin=origin,
+                hint=hint,
+            )
+        )
     if kind == "cast":
         return _one(b.op("cast", value, to=draw(st.sampled_from(("f32", "i32", "i64", "bool")))))
     if kind == "transpose":
@@ -113,8 +125,20 @@ def _random_op(draw: st.DrawFn, b: Builder, pool: list[Value], kinds: Sequence[s
         stops[-1] = draw(st.integers(0, type.dims[-1]))
         return _one(b.op("slice", value, starts=begins, stops=stops, steps=[1] * type.rank))
     if kind == "region" and number:
-        return _one(b.op("region", value, blocks=[b.block(
-            [type], lambda v: b.op("add", b.op("neg", v), 1 if type.dtype is DType.I32 else 0.5))]))
+        return _one(
+            b.op(
+                "region",
+                value,
+                blocks=[
+                    b.block(
+                        [type],
+                        lambda v: b.op(
+                            "add", b.op("neg", v), 1 if type.dtype is DType.I32 else 0.5
+                        ),
+                    )
+                ],
+            )
+        )
     floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
     data = draw(st.lists(floats, min_size=4, max_size=4) | floats.map(lambda f: [f] * 4))
     return b.constant(np.array(data, np.float32), name=hint)

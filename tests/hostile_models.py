@@ -38,9 +38,13 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
     return path
 
 
-def simple(folder: Path, *nodes: onnx.NodeProto, opset: int = 17,
-           initializers: list[onnx.TensorProto] | None = None,
-           shape: list[int | str | None] | None = None) -> Path:
+def simple(
+    folder: Path,
+    *nodes: onnx.NodeProto,
+    opset: int = 17,
+    initializers: list[onnx.TensorProto] | None = None,
+    shape: list[int | str | None] | None = None,
+) -> Path:
     """Nodes from "x" to "y"."""
     infos = [tensor_info("x", shape if shape is not None else [2, 3])]
     return saved(graph_model(list(nodes), infos, ["y"], initializers or [], opset), folder)
@@ -55,8 +59,9 @@ def with_tensor(folder: Path, tensor: onnx.TensorProto) -> Path:
 
 
 def external(folder: Path, location: str, elements: int = 2, **entries: str) -> Path:
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[elements],
-                         data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[elements], data_location=TensorProto.EXTERNAL
+    )
     for key, value in {"location": location, **entries}.items():
         tensor.external_data.add(key=key, value=value)
     return with_tensor(folder, tensor)
@@ -95,8 +100,9 @@ def name_that_is_no_text(folder: Path) -> Path:
 
 @kind("is not an ONNX model: the protobuf is broken")
 def branches_nested_too_deep(folder: Path) -> Path:
-    graph = helper.make_graph([make("Relu", ["x"], ["y"])], "g", [],
-                              [onnx.ValueInfoProto(name="y")])
+    graph = helper.make_graph(
+        [make("Relu", ["x"], ["y"])], "g", [], [onnx.ValueInfoProto(name="y")]
+    )
     data = graph.SerializeToString()
     for _ in range(3000):  # graph { node { attribute { g { ... } } } }, by hand: helpers recurse
         for field in (b"\x32", b"\x2a", b"\x0a"):
@@ -119,8 +125,9 @@ def _varint(number: int) -> bytes:
 
 @kind("nodes depend on each other in a circle: 'one', 'two'")
 def cycle(folder: Path) -> Path:
-    return simple(folder, make("Add", ["x", "y"], ["a"], name="one"),
-                  make("Relu", ["a"], ["y"], name="two"))
+    return simple(
+        folder, make("Add", ["x", "y"], ["a"], name="one"), make("Relu", ["a"], ["y"], name="two")
+    )
 
 
 @kind("nodes depend on each other in a circle: 'one'")
@@ -140,8 +147,11 @@ def name_made_twice(folder: Path) -> Path:
 
 @kind("initializer 'w': another input, initializer or node has that name already")
 def two_initializers_of_one_name(folder: Path) -> Path:
-    return simple(folder, make("Add", ["x", "w"], ["y"]),
-                  initializers=[numpy_helper.from_array(np.zeros(3, np.float32), "w")] * 2)
+    return simple(
+        folder,
+        make("Add", ["x", "w"], ["y"]),
+        initializers=[numpy_helper.from_array(np.zeros(3, np.float32), "w")] * 2,
+    )
 
 
 @kind("input 'x': another input, initializer or node has that name already")
@@ -155,57 +165,73 @@ def two_inputs_of_one_name(folder: Path) -> Path:
 
 @kind(r"initializer 'w' has dims \[4611686018427387904, 16\]: that is more than fits into memory")
 def element_count_beyond_64_bits(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.FLOAT, dims=[1 << 62, 16], raw_data=b""))
+    return with_tensor(
+        folder, TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 62, 16], raw_data=b"")
+    )
 
 
 @kind("initializer 'w' has 2000 bytes, but f32 of dims .* takes 2147483648")
 def two_gigabytes_claimed_in_two_kilobytes(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.FLOAT, dims=[1 << 29], raw_data=bytes(2000)))
+    return with_tensor(
+        folder,
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 29], raw_data=bytes(2000)),
+    )
 
 
 @kind(r"initializer 'w' has dims \[-2, -3\]: a dim is negative")
 def negative_dims(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.FLOAT, dims=[-2, -3], raw_data=bytes(24)))
+    return with_tensor(
+        folder,
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-2, -3], raw_data=bytes(24)),
+    )
 
 
 @kind("initializer 'w' has its contents twice: in raw_data and in float_data")
 def raw_and_typed_data(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4), float_data=[1.0]))
+    return with_tensor(
+        folder,
+        TensorProto(
+            name="w", data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4), float_data=[1.0]
+        ),
+    )
 
 
 @kind("initializer 'w' has 3 elements, but its dims .* make 4")
 def fewer_elements_than_dims_say(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.INT32, dims=[4], int32_data=[1, 2, 3]))
+    return with_tensor(
+        folder, TensorProto(name="w", data_type=TensorProto.INT32, dims=[4], int32_data=[1, 2, 3])
+    )
 
 
-@kind(r"not supported in this model \(1\):\n  initializer 'w': element type type number 999 is not "
-      "supported")
+@kind(
+    r"not supported in this model \(1\):\n  initializer 'w': element type type number 999 is not "
+    "supported"
+)
 def unknown_element_type(folder: Path) -> Path:
     return with_tensor(folder, TensorProto(name="w", data_type=999, dims=[1], raw_data=bytes(4)))
 
 
 @kind(r"not supported in this model \(1\):\n  input 'x': element type undefined is not supported")
 def input_without_element_type(folder: Path) -> Path:
-    return saved(graph_model([make("Relu", ["x"], ["y"])], [tensor_info("x", [2], 0)], ["y"]),
-                 folder)
+    return saved(
+        graph_model([make("Relu", ["x"], ["y"])], [tensor_info("x", [2], 0)], ["y"]), folder
+    )
 
 
 @kind("initializer 'w' has 100000 dims, expected at most 32")
 def rank_beyond_all_reason(folder: Path) -> Path:
-    return with_tensor(folder, TensorProto(
-        name="w", data_type=TensorProto.FLOAT, dims=[1] * 100_000, raw_data=bytes(4)))
+    return with_tensor(
+        folder,
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1] * 100_000, raw_data=bytes(4)),
+    )
 
 
 # data beside the model
 
 
-@kind("initializer 'w' has its data in 'weights.bin', which can't be read: No such file or "
-      "directory")
+@kind(
+    "initializer 'w' has its data in 'weights.bin', which can't be read: No such file or directory"
+)
 def missing_external_data(folder: Path) -> Path:
     return external(folder, "weights.bin")
 
@@ -260,40 +286,59 @@ def input_of_absurd_dims(folder: Path) -> Path:
 
 @kind(r"\S+ \(node 'c'\): result 0 would be .*: that is more than fits into memory")
 def constant_of_absurd_shape(folder: Path) -> Path:
-    return simple(folder, make("ConstantOfShape", ["s"], ["c"], name="c"),
-                  make("Add", ["x", "c"], ["y"]),
-                  initializers=[ints("s", 1 << 40, 1 << 40, 2, 3)])
+    return simple(
+        folder,
+        make("ConstantOfShape", ["s"], ["c"], name="c"),
+        make("Add", ["x", "c"], ["y"]),
+        initializers=[ints("s", 1 << 40, 1 << 40, 2, 3)],
+    )
 
 
 @kind(r"\S+ \(node '.*'\): result 0 would be .*: that is more than fits into memory")
 def expand_to_absurd_shape(folder: Path) -> Path:
-    return simple(folder, make("Expand", ["x", "s"], ["y"]),
-                  initializers=[ints("s", 1 << 40, 1 << 40, 2, 3)])
+    return simple(
+        folder, make("Expand", ["x", "s"], ["y"]), initializers=[ints("s", 1 << 40, 1 << 40, 2, 3)]
+    )
 
 
 @kind(r"\S+ \(node '.*'\): result 0 would be .*: that is more than fits into memory")
 def concat_of_itself_sixty_times(folder: Path) -> Path:
     names = ["w", *(f"t{n}" for n in range(60))]
     nodes = [make("Concat", [a, a], [b], axis=0) for a, b in itertools.pairwise(names)]
-    return simple(folder, *nodes, make("ReduceMax", [names[-1]], ["m"], keepdims=0),
-                  make("Add", ["x", "m"], ["y"]),
-                  initializers=[numpy_helper.from_array(np.ones(1, np.float32), "w")])
+    return simple(
+        folder,
+        *nodes,
+        make("ReduceMax", [names[-1]], ["m"], keepdims=0),
+        make("Add", ["x", "m"], ["y"]),
+        initializers=[numpy_helper.from_array(np.ones(1, np.float32), "w")],
+    )
 
 
 @kind(r"\S+ \(node '.*'\): result 0 would be .*: that is more than fits into memory")
 def range_of_a_trillion(folder: Path) -> Path:
-    return simple(folder, make("Range", ["a", "b", "c"], ["r"]),
-                  make("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
-                  make("ReduceMax", ["f"], ["m"], keepdims=0), make("Add", ["x", "m"], ["y"]),
-                  initializers=[numpy_helper.from_array(np.array(v, np.int64), n)
-                                for n, v in (("a", 0), ("b", 10**15), ("c", 1))])
+    return simple(
+        folder,
+        make("Range", ["a", "b", "c"], ["r"]),
+        make("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        make("ReduceMax", ["f"], ["m"], keepdims=0),
+        make("Add", ["x", "m"], ["y"]),
+        initializers=[
+            numpy_helper.from_array(np.array(v, np.int64), n)
+            for n, v in (("a", 0), ("b", 10**15), ("c", 1))
+        ],
+    )
 
 
-@kind(r"not supported in this model \(1\):\n"
-      r"  Reshape \(node 'r'\): operand 1 \(shape\) is not known at compile time")
+@kind(
+    r"not supported in this model \(1\):\n"
+    r"  Reshape \(node 'r'\): operand 1 \(shape\) is not known at compile time"
+)
 def reshape_to_a_hundred_thousand_dims(folder: Path) -> Path:
-    return simple(folder, make("Reshape", ["x", "s"], ["y"], name="r"),
-                  initializers=[ints("s", *[1] * 100_000, 6)])
+    return simple(
+        folder,
+        make("Reshape", ["x", "s"], ["y"], name="r"),
+        initializers=[ints("s", *[1] * 100_000, 6)],
+    )
 
 
 @kind(r"(Transpose|transpose) \(node 't'\): .*")
@@ -306,8 +351,12 @@ def transpose_by_a_million_axes(folder: Path) -> Path:
 
 def _conv(folder: Path, **attrs: object) -> Path:
     w = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
-    return simple(folder, make("Conv", ["x", "w"], ["y"], name="c", **attrs), initializers=[w],
-                  shape=[1, 3, 8, 8])
+    return simple(
+        folder,
+        make("Conv", ["x", "w"], ["y"], name="c", **attrs),
+        initializers=[w],
+        shape=[1, 3, 8, 8],
+    )
 
 
 @kind(r"(Conv|conv) \(node 'c'\): .*")
@@ -332,41 +381,54 @@ def convolution_that_pads_away_its_input(folder: Path) -> Path:
 
 @kind(r"(MaxPool|max_pool) \(node 'p'\): .*")
 def pooling_of_an_empty_window(folder: Path) -> Path:
-    return simple(folder, make("MaxPool", ["x"], ["y"], name="p", kernel_shape=[0, 0]),
-                  shape=[1, 3, 8, 8])
+    return simple(
+        folder, make("MaxPool", ["x"], ["y"], name="p", kernel_shape=[0, 0]), shape=[1, 3, 8, 8]
+    )
 
 
 @kind(r"(Pad|pad) \(node 'p'\): .*")
 def pads_below_the_extent(folder: Path) -> Path:
-    return simple(folder, make("Pad", ["x", "p"], ["y"], name="p"),
-                  initializers=[ints("p", -5, -5, -5, -5)])
+    return simple(
+        folder, make("Pad", ["x", "p"], ["y"], name="p"), initializers=[ints("p", -5, -5, -5, -5)]
+    )
 
 
 @kind(r"(Split|slice|Slice) \(node 's'\): .*")
 def split_into_two_billion(folder: Path) -> Path:
-    return simple(folder, make("Split", ["x"], ["y"], name="s", axis=0, num_outputs=(1 << 31) - 1),
-                  opset=18)
+    return simple(
+        folder, make("Split", ["x"], ["y"], name="s", axis=0, num_outputs=(1 << 31) - 1), opset=18
+    )
 
 
 @kind(r"(Slice|slice) \(node 's'\): .*step.*")
 def slice_of_step_zero(folder: Path) -> Path:
-    return simple(folder, make("Slice", ["x", "a", "b", "c", "d"], ["y"], name="s"),
-                  initializers=[ints("a", 0), ints("b", 2), ints("c", 0), ints("d", 0)])
+    return simple(
+        folder,
+        make("Slice", ["x", "a", "b", "c", "d"], ["y"], name="s"),
+        initializers=[ints("a", 0), ints("b", 2), ints("c", 0), ints("d", 0)],
+    )
 
 
 @kind(r"(Range|range) \(node 'r'\): .*")
 def range_of_step_zero(folder: Path) -> Path:
-    return simple(folder, make("Range", ["a", "b", "c"], ["r"], name="r"),
-                  make("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
-                  make("ReduceMax", ["f"], ["m"], keepdims=0), make("Add", ["x", "m"], ["y"]),
-                  initializers=[numpy_helper.from_array(np.array(v, np.int64), n)
-                                for n, v in (("a", 0), ("b", 5), ("c", 0))])
+    return simple(
+        folder,
+        make("Range", ["a", "b", "c"], ["r"], name="r"),
+        make("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        make("ReduceMax", ["f"], ["m"], keepdims=0),
+        make("Add", ["x", "m"], ["y"]),
+        initializers=[
+            numpy_helper.from_array(np.array(v, np.int64), n)
+            for n, v in (("a", 0), ("b", 5), ("c", 0))
+        ],
+    )
 
 
 @kind(r"Reshape \(node 'r'\): .*")
 def reshape_with_two_unknowns(folder: Path) -> Path:
-    return simple(folder, make("Reshape", ["x", "s"], ["y"], name="r"),
-                  initializers=[ints("s", -1, -1)])
+    return simple(
+        folder, make("Reshape", ["x", "s"], ["y"], name="r"), initializers=[ints("s", -1, -1)]
+    )
 
 
 # functions of the model
@@ -381,10 +443,18 @@ def _functions(folder: Path, *functions: onnx.FunctionProto, call: str) -> Path:
 
 def _function(name: str, *calls: str) -> onnx.FunctionProto:
     names = ["a", *(f"t{n}" for n in range(len(calls) - 1)), "b"]
-    nodes = [make(call, [i], [o], domain="own" if call != "Relu" else "")
-             for call, i, o in zip(calls, names, names[1:], strict=False)]
-    return helper.make_function("own", name, ["a"], ["b"], nodes,
-                                [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)])
+    nodes = [
+        make(call, [i], [o], domain="own" if call != "Relu" else "")
+        for call, i, o in zip(calls, names, names[1:], strict=False)
+    ]
+    return helper.make_function(
+        "own",
+        name,
+        ["a"],
+        ["b"],
+        nodes,
+        [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+    )
 
 
 @kind("the model's functions call each other in a circle: own.F")
@@ -399,8 +469,10 @@ def functions_that_call_each_other(folder: Path) -> Path:
 
 @kind("the model's functions make more than 1000000 nodes")
 def functions_that_grow_tenfold_each(folder: Path) -> Path:
-    chain = [_function("F0", "Relu"), *(_function(f"F{n}", *[f"F{n - 1}"] * 10)
-                                        for n in range(1, 13))]
+    chain = [
+        _function("F0", "Relu"),
+        *(_function(f"F{n}", *[f"F{n - 1}"] * 10) for n in range(1, 13)),
+    ]
     return _functions(folder, *chain, call="F12")
 
 
@@ -412,16 +484,33 @@ def two_functions_of_one_name(folder: Path) -> Path:
 # many at once
 
 
-@kind(r"not supported in this model \(3\):\n"
-      r"  input 'z': element type string is not supported\n"
-      r"  ImageDecoder \(node 'a'\): .*\n"
-      r"  TfIdfVectorizer \(node 'b'\): .*")
+@kind(
+    r"not supported in this model \(3\):\n"
+    r"  input 'z': element type string is not supported\n"
+    r"  ImageDecoder \(node 'a'\): .*\n"
+    r"  TfIdfVectorizer \(node 'b'\): .*"
+)
 def all_that_is_unsupported_at_once(folder: Path) -> Path:
-    infos = [tensor_info("z", [2], TensorProto.STRING), tensor_info("x", [5], TensorProto.UINT8),
-             tensor_info("k", [5], TensorProto.INT32)]
-    nodes = [make("ImageDecoder", ["x"], ["y"], name="a"),
-             make("TfIdfVectorizer", ["k"], ["v"], name="b", max_gram_length=1, max_skip_count=0,
-                  min_gram_length=1, mode="TF", ngram_counts=[0], ngram_indexes=[0],
-                  pool_int64s=[1]),
-             make("Identity", ["z"], ["w"], name="c")]
+    infos = [
+        tensor_info("z", [2], TensorProto.STRING),
+        tensor_info("x", [5], TensorProto.UINT8),
+        tensor_info("k", [5], TensorProto.INT32),
+    ]
+    nodes = [
+        make("ImageDecoder", ["x"], ["y"], name="a"),
+        make(
+            "TfIdfVectorizer",
+            ["k"],
+            ["v"],
+            name="b",
+            max_gram_length=1,
+            max_skip_count=0,
+            min_gram_length=1,
+            mode="TF",
+            ngram_counts=[0],
+            ngram_indexes=[0],
+            pool_int64s=[1],
+        ),
+        make("Identity", ["z"], ["w"], name="c"),
+    ]
     return saved(graph_model(nodes, infos, ["y", "v", "w"], opset=20), folder)

@@ -55,8 +55,11 @@ def main() -> None:
         with os.fdopen(ours, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(child, 0)
-        found = json.loads(data) if data else {
-            "error": "killed", "message": f"exit code {os.waitstatus_to_exitcode(status)}"}
+        found = (
+            json.loads(data)
+            if data
+            else {"error": "killed", "message": f"exit code {os.waitstatus_to_exitcode(status)}"}
+        )
         print(json.dumps({"path": path, **found}), flush=True)
 
 

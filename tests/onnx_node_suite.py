@@ -30,13 +30,25 @@ Outcome = str  # "" for a pass, else why not
 ENGINES = ("interpreter", "cpu", "vulkan")
 BATCH = 64  # cases a module: executables that are equal are compiled once
 
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-           "RandomUniformLike")
+_RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
 # Element types of the cases that the project promises; the others are run and pinned as well.
 CORE_TYPES = frozenset({TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64})
 WIDE_TYPES = CORE_TYPES | {
-    TensorProto.INT8, TensorProto.INT16, TensorProto.UINT8, TensorProto.UINT16,
-    TensorProto.UINT32, TensorProto.UINT64}
+    TensorProto.INT8,
+    TensorProto.INT16,
+    TensorProto.UINT8,
+    TensorProto.UINT16,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
+}
+
 
 def _values(model: Any) -> list[Any]:
     return [*model.graph.input, *model.graph.output]
@@ -45,25 +57,41 @@ def _values(model: Any) -> list[Any]:
 def _is_training(model: Any) -> bool:
     """BatchNormalization says it by an attribute, Dropout by an input; the names tell both."""
     return "training" in model.graph.name or any(
-        a.name == "training_mode" and a.i for a in model.graph.node[0].attribute)
+        a.name == "training_mode" and a.i for a in model.graph.node[0].attribute
+    )
 
 
 # (what a case is excluded for, whether the case is such a one), tried in order
 EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
-    ("more than one node: the expansion of a function, or a test of sequences",
-     lambda model: len(model.graph.node) != 1),
-    ("a domain other than ONNX's own (ai.onnx.ml, preview, training)",
-     lambda model: model.graph.node[0].domain not in ("", "ai.onnx")),
-    ("an input or output that is a sequence, an optional or a map",
-     lambda model: any(i.type.WhichOneof("value") != "tensor_type" for i in _values(model))),
-    ("element types: strings, float64, float16, bfloat16, float8, int4 and narrower, complex",
-     lambda model: any(i.type.tensor_type.elem_type not in WIDE_TYPES for i in _values(model))),
-    ("an extent that is no number",
-     lambda model: any(d.WhichOneof("value") != "dim_value" for i in _values(model)
-                       for d in i.type.tensor_type.shape.dim)),
+    (
+        "more than one node: the expansion of a function, or a test of sequences",
+        lambda model: len(model.graph.node) != 1,
+    ),
+    (
+        "a domain other than ONNX's own (ai.onnx.ml, preview, training)",
+        lambda model: model.graph.node[0].domain not in ("", "ai.onnx"),
+    ),
+    (
+        "an input or output that is a sequence, an optional or a map",
+        lambda model: any(i.type.WhichOneof("value") != "tensor_type" for i in _values(model)),
+    ),
+    (
+        "element types: strings, float64, float16, bfloat16, float8, int4 and narrower, complex",
+        lambda model: any(i.type.tensor_type.elem_type not in WIDE_TYPES for i in _values(model)),
+    ),
+    (
+        "an extent that is no number",
+        lambda model: any(
+            d.WhichOneof("value") != "dim_value"
+            for i in _values(model)
+            for d in i.type.tensor_type.shape.dim
+        ),
+    ),
     ("training mode", _is_training),
-    ("a subgraph: If, Loop, Scan",
-     lambda model: any(a.HasField("g") for a in model.graph.node[0].attribute)),
+    (
+        "a subgraph: If, Loop, Scan",
+        lambda model: any(a.HasField("g") for a in model.graph.node[0].attribute),
+    ),
     ("a random result", lambda model: model.graph.node[0].op_type in _RANDOM),
 )
 _UNKNOWN = re.compile(r"operand (\d+) [^;]*known at compile time")
@@ -110,11 +138,14 @@ def cases() -> tuple[dict[str, Case], dict[str, int]]:
         names = [i.name for i in test.model.graph.input]
         types = {i.type.tensor_type.elem_type for i in _values(test.model)}
         chosen[test.name] = Case(
-            test.name, test.model, types <= CORE_TYPES,
-            [dict(zip(names, map(_array, inputs), strict=True))
-             for inputs, _ in test.data_sets],
+            test.name,
+            test.model,
+            types <= CORE_TYPES,
+            [dict(zip(names, map(_array, inputs), strict=True)) for inputs, _ in test.data_sets],
             [[_array(a) for a in outputs] for _, outputs in test.data_sets],
-            test.rtol, test.atol)
+            test.rtol,
+            test.atol,
+        )
     return chosen, excluded
 
 
@@ -144,9 +175,12 @@ def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
     for item in error.items:
         numbers = [int(n) for n in _UNKNOWN.findall(item)]
         if numbers and "definition" in item:
-            wanted += [i.name for i in case.model.graph.input
-                       if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
-                       and len(i.type.tensor_type.shape.dim) <= 1]
+            wanted += [
+                i.name
+                for i in case.model.graph.input
+                if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+                and len(i.type.tensor_type.shape.dim) <= 1
+            ]
         else:
             wanted += [inputs[n] for n in numbers if n < len(inputs)]
     return list(dict.fromkeys(wanted))
@@ -174,8 +208,11 @@ def difference(case: Case, number: int, results: Sequence[Array]) -> Outcome:
             return f"wrong dtype: {ours.dtype}, expected {theirs.dtype}"
         if ours.shape != theirs.shape:
             return f"wrong shape: {list(ours.shape)}, expected {list(theirs.shape)}"
-        same = (np.isclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True)
-                if theirs.dtype.kind == "f" else ours == theirs)
+        same = (
+            np.isclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True)
+            if theirs.dtype.kind == "f"
+            else ours == theirs
+        )
         if not np.all(same):
             return f"wrong values: {np.size(same) - np.count_nonzero(same)} of {np.size(same)}"
     return ""
@@ -188,8 +225,11 @@ def _reason(error: Exception) -> Outcome:
     text = str(error).splitlines()[0] if str(error) else ""
     text = re.sub(r"^model: ", "", text)
     text = re.sub(r" ?\(node '[^']*'\)", "", text)
-    kind = "" if isinstance(error, AotError) and not isinstance(error, InternalError) else (
-        f"{type(error).__name__}: ")
+    kind = (
+        ""
+        if isinstance(error, AotError) and not isinstance(error, InternalError)
+        else (f"{type(error).__name__}: ")
+    )
     return f"{kind}{text}"
 
 
@@ -203,7 +243,8 @@ def on_interpreter(chosen: Iterable[Case]) -> dict[str, Outcome]:
             function = imported(case)
             outcomes[case.name] = _first(
                 difference(case, number, run(function, feeds))
-                for number, feeds in enumerate(case.feeds))
+                for number, feeds in enumerate(case.feeds)
+            )
         except Exception as error:  # a crash is an outcome, and named
             outcomes[case.name] = _reason(error)
     return outcomes
@@ -253,8 +294,10 @@ def _module(functions: Mapping[str, Function], names: Sequence[str]) -> Module:
 def _run_entry(case: Case, data: bytes) -> Outcome:
     try:
         with aot.load(data, entry=case.name) as program:
-            return _first(difference(case, number, list(program(feeds).values()))
-                          for number, feeds in enumerate(case.feeds))
+            return _first(
+                difference(case, number, list(program(feeds).values()))
+                for number, feeds in enumerate(case.feeds)
+            )
     except Exception as error:
         return _reason(error)
 
@@ -268,18 +311,23 @@ def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Out
             function = imported(case)
             outcomes[case.name] = _first(
                 difference(case, number, run_on_driver(driver, function, feeds))
-                for number, feeds in enumerate(case.feeds))
+                for number, feeds in enumerate(case.feeds)
+            )
         except Exception as error:
             outcomes[case.name] = _reason(error)
     return outcomes
 
 
 RUN: dict[str, Callable[[Iterable[Case]], dict[str, Outcome]]] = {
-    "interpreter": on_interpreter, "cpu": on_cpu, "vulkan": on_vulkan}
+    "interpreter": on_interpreter,
+    "cpu": on_cpu,
+    "vulkan": on_vulkan,
+}
 
 
-def survey(engines: Sequence[str] = ENGINES,
-           names: Sequence[str] = ()) -> dict[str, dict[str, Outcome]]:
+def survey(
+    engines: Sequence[str] = ENGINES, names: Sequence[str] = ()
+) -> dict[str, dict[str, Outcome]]:
     """Outcomes by engine and case. What the interpreter fails is not asked of the others."""
     chosen, _ = cases()
     wanted = [chosen[n] for n in names] if names else list(chosen.values())

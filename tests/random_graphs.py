@@ -33,14 +33,25 @@ TOLERANCE = 2e-5
 
 def _is_usable(record: OpRecord, sample: Sample) -> bool:
     types = [t for t in sample.operands if t is not None]
-    return (record.kind in _KINDS and record.reference is not None and not record.writes
-            and "layout" not in sample.attrs and DType.F64 not in sample.attrs.values()
-            and all(t.is_static and t.dtype is not DType.F64 and t.layout is None for t in types))
+    return (
+        record.kind in _KINDS
+        and record.reference is not None
+        and not record.writes
+        and "layout" not in sample.attrs
+        and DType.F64 not in sample.attrs.values()
+        and all(t.is_static and t.dtype is not DType.F64 and t.layout is None for t in types)
+    )
 
 
-CALLS = {name: numbers for name, record in sorted(REGISTRY.items())
-         if (numbers := [number for number, sample in enumerate(record.samples)
-                         if _is_usable(record, sample)])}
+CALLS = {
+    name: numbers
+    for name, record in sorted(REGISTRY.items())
+    if (
+        numbers := [
+            number for number, sample in enumerate(record.samples) if _is_usable(record, sample)
+        ]
+    )
+}
 
 
 @dataclass
@@ -56,8 +67,7 @@ class Graph:
 
     def inputs(self, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
-        return {v.name: _drawn(v.type, *self.ranges[v.name], rng)
-                for v in self.module.main.inputs}
+        return {v.name: _drawn(v.type, *self.ranges[v.name], rng) for v in self.module.main.inputs}
 
 
 @dataclass
@@ -107,8 +117,10 @@ def _apply(draw: st.DrawFn, state: _State) -> list[Value]:
         if made:
             return made
     rng = np.random.default_rng(draw(st.integers(0, 3)))
-    operands = [None if type is None else _operand(draw, state, sample, position, type, rng)
-                for position, type in enumerate(sample.operands)]
+    operands = [
+        None if type is None else _operand(draw, state, sample, position, type, rng)
+        for position, type in enumerate(sample.operands)
+    ]
     return _kept(state.builder.op(name, *operands, **dict(sample.attrs)))
 
 
@@ -134,8 +146,14 @@ def _kept(made: Any) -> list[Value]:
     return list(made) if isinstance(made, (tuple, list)) else [made]
 
 
-def _operand(draw: st.DrawFn, state: _State, sample: Sample, position: int, type: TensorType,
-             rng: np.random.Generator) -> Value:
+def _operand(
+    draw: st.DrawFn,
+    state: _State,
+    sample: Sample,
+    position: int,
+    type: TensorType,
+    rng: np.random.Generator,
+) -> Value:
     if position in sample.constant_operands:
         return state.builder.constant(_drawn(type, sample.low, sample.high, rng))
     floats = [v for v in state.pool if v.type.dtype.is_float]
@@ -183,8 +201,9 @@ class _NoisyFrame(_Frame):
         noise = NOISE if array.dtype.itemsize > 2 else 1e-3
         scale = float(np.max(np.abs(array[np.isfinite(array)]), initial=0))
         factor = 1 + noise * self.rng.uniform(-1, 1, array.shape)
-        off = np.asarray(array * factor + noise * scale * self.rng.uniform(-1, 1, array.shape),
-                         array.dtype)
+        off = np.asarray(
+            array * factor + noise * scale * self.rng.uniform(-1, 1, array.shape), array.dtype
+        )
         # which NaN it is says nothing either
         return np.where(np.isnan(off), np.copysign(off, self.nan_sign), off)
 
@@ -199,8 +218,12 @@ def noisy_run(function: Function, inputs: Mapping[str, Array], seed: int) -> lis
         return frame.run(function.block, arrays)
 
 
-def difference(function: Function, inputs: Mapping[str, Array], expected: Sequence[Array],
-               found: Sequence[Array]) -> str:
+def difference(
+    function: Function,
+    inputs: Mapping[str, Array],
+    expected: Sequence[Array],
+    found: Sequence[Array],
+) -> str:
     """Where results differ by more than noise explains; "" if nowhere.
 
     An element that noise alone changes (a rounding, a comparison, a cancellation) says nothing
@@ -214,8 +237,10 @@ def difference(function: Function, inputs: Mapping[str, Array], expected: Sequen
         off = _off(wanted, got, others)
         if off.any():
             at = tuple(int(i) for i in np.argwhere(off)[0]) if off.ndim else ()
-            return (f"result {number} at {at}: {got[at]}, expected {wanted[at]} "
-                    f"({int(off.sum())} of {off.size} are off)")
+            return (
+                f"result {number} at {at}: {got[at]}, expected {wanted[at]} "
+                f"({int(off.sum())} of {off.size} are off)"
+            )
     return ""
 
 

@@ -1,8 +1,8 @@
 """Runs ONNX's node tests on every engine.
 
-    python tests/run_onnx_node_suite.py              all cases; prints the counts
-    python tests/run_onnx_node_suite.py NAME...      these only, and why they fail
-    python tests/run_onnx_node_suite.py --write      and rewrites the pins and the page of failures
+python tests/run_onnx_node_suite.py              all cases; prints the counts
+python tests/run_onnx_node_suite.py NAME...      these only, and why they fail
+python tests/run_onnx_node_suite.py --write      and rewrites the pins and the page of failures
 """
 
 from __future__ import annotations

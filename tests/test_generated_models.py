@@ -50,7 +50,8 @@ def test_decoding_step_by_step_is_decoding_at_once() -> None:
         caches = {k: v for k, v in decoder_feeds(1, 1, 0).items() if k != "tokens"}
         for step in range(6):
             outputs = program({**caches, "tokens": tokens[:, step : step + 1]})
-            np.testing.assert_allclose(outputs["logits"][:, 0], at_once[:, step], rtol=1e-4,
-                                       atol=1e-4)
+            np.testing.assert_allclose(
+                outputs["logits"][:, 0], at_once[:, step], rtol=1e-4, atol=1e-4
+            )
             caches = {k: outputs[k.replace("past", "present")] for k in caches}
         assert caches["past_key_0"].shape == (1, HEADS, 6, HEAD)

@@ -21,8 +21,9 @@ TOLERANCES = {"smart_turn_qdq": 2e-2}
 @pytest.mark.parametrize("name", MODELS)
 def test_agrees_with_onnxruntime(name: str) -> None:
     values = bound_values(name)
-    module = aot.compile(model_path(name), input_values=values,
-                         input_shapes=MODELS[name].bound_shapes)
+    module = aot.compile(
+        model_path(name), input_values=values, input_shapes=MODELS[name].bound_shapes
+    )
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with aot.load(module) as program:
         for run in [*all_runs(name), "1"]:  # back to the first shapes: the plan that was kept

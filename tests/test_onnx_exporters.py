@@ -312,6 +312,26 @@ def test_shape_arithmetic_around_a_reshape() -> None:
     assert ops_after_passes(model) == ["reshape"]
 
 
+def test_a_range_of_floats_over_an_extent() -> None:
+    """As detectors make their grids: arange(shape[-1]) in float."""
+    nodes = [
+        make("Shape", ["x"], ["s"]),
+        make("Gather", ["s", "one"], ["w"], axis=0),
+        make("Cast", ["w"], ["limit"], to=TensorProto.FLOAT),
+        make("Range", ["start", "limit", "step"], ["r"]),
+        make("Add", ["x", "r"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array(v, d), n)
+        for n, v, d in (("one", 1, np.int64), ("start", 0, np.float32), ("step", 1, np.float32))
+    ]
+    model = graph_model(nodes, [tensor_info("x", ["N", "W"])], ["y"], constants)
+    compare(model, {"x": X})
+    np.testing.assert_array_equal(
+        compiled_run(model, {"x": X})["y"], X + np.arange(3, dtype=np.float32)
+    )
+
+
 def test_nodes_and_inputs_that_no_output_needs() -> None:
     nodes = [
         make("Relu", ["x"], ["y"]),

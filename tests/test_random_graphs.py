@@ -49,8 +49,9 @@ def check(module: Module, inputs: dict[str, np.ndarray], target: str) -> None:
 
 @FEW
 @given(graphs(), st.integers(0, 9), st.sampled_from(TARGETS))
-def test_compiled_graphs_compute_what_the_interpreter_does(graph: Graph, seed: int,
-                                                           target: str) -> None:
+def test_compiled_graphs_compute_what_the_interpreter_does(
+    graph: Graph, seed: int, target: str
+) -> None:
     check(graph.module, graph.inputs(seed), target)
 
 
