@@ -35,12 +35,21 @@ SAMPLES = [
 ]
 
 
-def engine(kernel: Any, buffers: Any, params: Any) -> None:
+Engine = Callable[[Any, Any, Any], None]
+"""Runs a kernel on buffers, which it changes in place, with parameters."""
+
+
+def on_interpreter(kernel: Any, buffers: Any, params: Any) -> None:
     interpreter.run(kernel, buffers, params, check_races=True)
 
 
 def check(
-    function: Function, inputs: list[Array], target: str, dispatches: int, tolerance: float = 2e-6
+    function: Function,
+    inputs: list[Array],
+    target: str,
+    dispatches: int,
+    tolerance: float = 2e-6,
+    engine: Engine = on_interpreter,
 ) -> None:
     """Runs the function's executables one after the other against the graph interpreter."""
     want = run(function, inputs)
@@ -83,15 +92,20 @@ def _symbols(function: Function, inputs: list[Array]) -> dict[str, int]:
     return dict(bind_symbols(function, [tuple(a.shape) for a in inputs]))
 
 
+def check_sample(name: str, number: int, target: str, engine: Engine = on_interpreter) -> None:
+    """Runs a sample of an op as a function of its own."""
+    record = REGISTRY[name]
+    sample = record.samples[number]
+    rng = np.random.RandomState(1)
+    inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
+    dispatches = 0 if record.kind is Kind.VIEW else 1
+    check(sample_function(record, sample), inputs, target, dispatches, engine=engine)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("name", "number"), SAMPLES)
 def test_every_sample_of_every_op_lowers(name: str, number: int, target: str) -> None:
-    record = REGISTRY[name]
-    sample = record.samples[number]
-    function = sample_function(record, sample)
-    rng = np.random.RandomState(1)
-    inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
-    check(function, inputs, target, dispatches=0 if record.kind is Kind.VIEW else 1)
+    check_sample(name, number, target)
 
 
 def _hard_swish(b: Builder, x: Any) -> Any:

@@ -23,24 +23,23 @@ _WIDE = (DType.I64, DType.U64, DType.F64)
 
 
 @pytest.fixture(params=vulkan_device.DRIVERS)
-def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The engine that the checks of lowering run kernels on, in place of the interpreter."""
+def engine(request: pytest.FixtureRequest) -> lowering_tests.Engine:
+    """Runs kernels on a driver."""
     name = str(request.param)
 
-    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+    def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
         results = vulkan_running.run_on(name, kernel, buffers, params)
         for buffer, array in results.items():
             buffers[buffer][...] = array.reshape(buffers[buffer].shape)
 
-    monkeypatch.setattr(lowering_tests, "engine", engine)
-    return name
+    return run
 
 
 @pytest.mark.parametrize(("name", "number"), lowering_tests.SAMPLES)
-def test_every_sample_of_every_op(name: str, number: int, driver: str) -> None:
+def test_every_sample_of_every_op(name: str, number: int, engine: lowering_tests.Engine) -> None:
     """Right, or refused: only 64-bit arithmetic may be, which legalisation removes before."""
     try:
-        lowering_tests.test_every_sample_of_every_op_lowers(name, number, "vulkan-1.1")
+        lowering_tests.check_sample(name, number, "vulkan-1.1", engine)
     except InternalError as error:
         operands = REGISTRY[name].samples[number].operands
         assert any(t is not None and t.dtype in _WIDE for t in operands)
@@ -48,10 +47,10 @@ def test_every_sample_of_every_op(name: str, number: int, driver: str) -> None:
 
 
 @pytest.mark.parametrize("graph", sorted(lowering_tests.GRAPHS))
-def test_small_graphs(graph: str, driver: str) -> None:
+def test_small_graphs(graph: str, engine: lowering_tests.Engine) -> None:
     make, shapes = lowering_tests.GRAPHS[graph]
     b = Builder()
     dispatches = make(b)
     rng = np.random.RandomState(5)
     inputs = [rng.randn(*shape).astype(np.float32) for shape in shapes]
-    lowering_tests.check(b.function(), inputs, "vulkan-1.1", dispatches)
+    lowering_tests.check(b.function(), inputs, "vulkan-1.1", dispatches, engine=engine)

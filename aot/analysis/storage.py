@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aot.errors import InternalError
 from aot.ir.core import Function, Value
+from aot.ops.structure import CONSTANT
 
 CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 
@@ -35,7 +36,7 @@ class Homes:
         self._claimed: dict[Value, int] = {}
         for number, value in enumerate(function.results):
             root = root_of(value)
-            is_computed = root.op is not None and root.op.record.name != "constant"
+            is_computed = root.op is not None and root.op.record is not CONSTANT
             if is_computed and root not in self._claimed:
                 self._claimed[root] = number
 
@@ -46,7 +47,7 @@ class Homes:
             return Home(root, OUTPUTS, self._claimed[root])
         if root.op is None:
             return Home(root, INPUTS)
-        if "value" in root.op.attrs and not root.op.operands:
+        if root.op.record is CONSTANT:
             return Home(root, CONSTANTS)
         return Home(root, ARENA)
 

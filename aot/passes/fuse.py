@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from aot.ir import expr
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
-from aot.ops import lookup
 from aot.ops.record import Compute, Kind
+from aot.ops.structure import REGION, YIELD
 from aot.passes.base import Pass, PassContext
 
 MAX_OPS = 48
@@ -230,8 +230,8 @@ def _build(function: Function, group: Group) -> None:
     into = Rewriter(function, block)
     for op in group.ops:
         clone_op(op, values, into)
-    into.insert(Op(lookup("yield"), [values[v] for v in results], {}, []))
-    region = Op(lookup("region"), inputs, {}, [v.type for v in results], [block], group.root.origin)
+    into.insert(Op(YIELD, [values[v] for v in results], {}, []))
+    region = Op(REGION, inputs, {}, [v.type for v in results], [block], group.root.origin)
     Rewriter(function).at(group.ops[-1]).insert(region)
     outer = Rewriter(function)
     for old, fresh in zip(results, region.results, strict=True):

@@ -17,7 +17,7 @@ from aot.ir.compare import attrs_key
 from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, symbol
 from aot.ir.types import Layout, TensorType
-from aot.ops import lookup
+from aot.ops.structure import DISPATCH, REGION, RETURN
 from aot.passes.base import Pass, PassContext
 
 
@@ -61,7 +61,7 @@ def outline(module: Module) -> tuple[int, int]:
         bindings = {
             op: homes.bindings([*(v for v in op.operands if v is not None), *op.results])
             for op in function.block
-            if op.record.name == "region"
+            if op.record is REGION
         }
         for op, classes in bindings.items():
             met += 1
@@ -86,7 +86,7 @@ def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[
     for op in block:
         if op.record.is_terminator:
             results = [values[v] for v in op.operands if v is not None]
-            into.insert(Op(lookup("return"), results, {}, []))
+            into.insert(Op(RETURN, results, {}, []))
             continue
         fresh = clone_op(op, values, into, dims.type, dims.attr)
         fresh.origin = ""
@@ -124,7 +124,7 @@ def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) 
         "ties": region.attrs.get("ties", ()),
     }
     made = Op(
-        lookup("dispatch"),
+        DISPATCH,
         region.operands,
         attrs,
         [v.type for v in region.results],

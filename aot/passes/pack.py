@@ -10,8 +10,9 @@ from __future__ import annotations
 from aot.analysis.plan import weight_layouts
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout
-from aot.ops import lookup
+from aot.ops import pack as pack_op
 from aot.ops.record import Kind
+from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
 from aot.target import Target
 
@@ -42,16 +43,14 @@ def _pack_operands(
         weight = operands[number]
         if weight is None or weight.op is None or weight.type.layout is not None:
             continue
-        if weight.op.record.name != "constant":
+        if weight.op.record is not CONSTANT:
             continue
         key = (weight, layout)
         if key not in packed:
             # beside the constant, so that every user comes after it
             after = weight.op.next
             where = rewriter if after is None else Rewriter(function).at(after)
-            packed[key] = where.create(
-                lookup("pack"), [weight], {"layout": layout}, op.origin
-            ).result
+            packed[key] = where.create(pack_op.PACK, [weight], {"layout": layout}, op.origin).result
         operands[number] = packed[key]
     if operands != op.operands:
         fresh = rewriter.create(op.record, operands, op.attrs, op.origin)

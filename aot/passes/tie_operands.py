@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aot.ir.core import Function, Module, Op, Value
 from aot.ops.record import Kind
+from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 
 
@@ -20,7 +21,7 @@ def run(module: Module, context: PassContext) -> None:
 def tie_operands(function: Function) -> None:
     """Sets the `ties` of every region."""
     for op in function.block:
-        if op.record.name == "region":
+        if op.record is REGION:
             op.attrs["ties"] = _ties(op)
 
 
