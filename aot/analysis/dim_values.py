@@ -15,7 +15,7 @@ from aot.ir.core import Function, Op, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType, TensorType
 from aot.ops import dim_semantics as ds
-from aot.ops.record import Array, Call, Kind
+from aot.ops.record import Array, Kind, call_of
 
 _KINDS = frozenset({Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, Kind.SHAPE})
 
@@ -79,14 +79,7 @@ class DimValues:
         )
         if is_symbolic and not op.record.takes_dims:
             return [None] * len(op.results)
-        call = Call(
-            op.record,
-            op.operand_types,
-            op.attrs,
-            op.origin,
-            result_types=tuple(result.type for result in op.results),
-            is_exact=True,
-        )
+        call = call_of(op, is_exact=True)
         assert op.record.reference is not None
         try:
             results = op.record.reference(call, inputs)

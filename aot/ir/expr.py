@@ -324,6 +324,23 @@ def children(e: Expr) -> tuple[Expr, ...]:
             return ()
 
 
+def nodes(e: Expr) -> list[Expr]:
+    """Every node of `e`, each once."""
+    seen: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen[node] = None
+            stack.extend(children(node))
+    return list(seen)
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every Load in `e`, each once."""
+    return [node for node in nodes(e) if isinstance(node, Load)]
+
+
 def rebuild(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     """`e` with `fn` applied to its direct subexpressions; `e` itself if none changed."""
     old = children(e)

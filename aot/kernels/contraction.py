@@ -14,7 +14,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.kernels.inline import reduces_of
 from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
-from aot.kernels.nest import Axis, Nest, Output, collapse, loads_of
+from aot.kernels.nest import Axis, Nest, Output, collapse
 
 
 @dataclass(frozen=True)
@@ -391,6 +391,6 @@ def _without_guard(e: Expr) -> Expr | None:
 
 def _step_or_large(load: Expr, var: Var) -> int:
     """Stride of the weights along a reduced axis; the smallest goes innermost."""
-    found = [expr.coefficient(x.indices[0], var) for x in loads_of(load)]
+    found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
     steps = [s for s in found if isinstance(s, int)]
     return min(steps) if steps else 1 << 30

@@ -16,7 +16,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Const, Expr, Load, Reduce, Size, Var
 from aot.ir.types import TensorType
 from aot.kernels.ir import Buffer
-from aot.ops.record import Compute
+from aot.ops.record import Compute, call_of
 
 
 class Inliner:
@@ -84,10 +84,7 @@ def _compute(op: Op) -> Sequence[Compute]:
     record = op.record
     if record.compute is None:
         raise InternalError(f"{op} has no compute: it can't be part of a fused executable")
-    call = record.call(op.operand_types, op.attrs, op.origin)
-    # the stored types count: in an executable they name its own dim parameters
-    call.result_types = tuple(v.type for v in op.results)
-    return record.compute(call)
+    return record.compute(call_of(op))
 
 
 def _key(e: Expr) -> object:

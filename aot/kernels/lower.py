@@ -21,7 +21,7 @@ from aot.kernels.recurrence import schedule_recurrence
 from aot.kernels.scatter import schedule_scatter
 from aot.kernels.schedules import schedule_elementwise, schedule_reduction
 from aot.kernels.sort import schedule_sort
-from aot.ops.record import Kind
+from aot.ops.record import Kind, call_of
 from aot.target import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -42,10 +42,7 @@ def root_of(function: Function) -> Op:
 
 def plan_of(function: Function, target: Target) -> Plan:
     """The plan of an executable."""
-    root = root_of(function)
-    call = root.record.call(root.operand_types, root.attrs, root.origin)
-    call.result_types = tuple(v.type for v in root.results)
-    return plan(call, target)
+    return plan(call_of(root_of(function)), target)
 
 
 def lower(function: Function, target: Target) -> Kernel:

@@ -65,7 +65,7 @@ def collapse(
     axes left and what to substitute for the variables that went: i -> 0, j -> the merged one.
     """
     roots = list(values)
-    addresses = [address, *(load.indices[0] for root in roots for load in loads_of(root))]
+    addresses = [address, *(load.indices[0] for root in roots for load in expr.loads(root))]
     used_as_value = set[Var]()
     for root in roots:
         used_as_value |= _value_vars(root)
@@ -87,23 +87,6 @@ def collapse(
             gone[outer.var] = expr.index(0)
         position -= 1
     return tuple(left), gone
-
-
-def loads_of(e: Expr) -> list[Load]:
-    """Every Load from a buffer in `e`, each once."""
-    return [n for n in nodes_of(e) if isinstance(n, Load)]
-
-
-def nodes_of(e: Expr) -> list[Expr]:
-    """Every node of `e`, each once."""
-    seen: dict[Expr, None] = {}
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen[node] = None
-            stack.extend(expr.children(node))
-    return list(seen)
 
 
 def _value_vars(e: Expr) -> set[Var]:

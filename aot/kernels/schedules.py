@@ -21,7 +21,6 @@ from aot.kernels.nest import (
     collapse,
     combine,
     identity,
-    loads_of,
 )
 
 Values = dict[Var, Expr]
@@ -161,7 +160,7 @@ def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
     for reduce in reduces:
         axes = [v for v, n in reduce.axes if n != 1]
         last = axes[-1] if axes else None
-        for load in loads_of(reduce.body):
+        for load in expr.loads(reduce.body):
             along_result += expr.coefficient(load.indices[0], inner) == 1
             along_reduction += last is not None and expr.coefficient(load.indices[0], last) == 1
             if load.guard is not None and inner in expr.free_vars(load.guard):

@@ -13,6 +13,7 @@ from aot.ir.dims import Dim, symbols
 from aot.ir.expr import (
     BINARY_OPS,
     COMPARE_OPS,
+    TRANSCENDENTAL_OPS,
     UNARY_OPS,
     Binary,
     Bitcast,
@@ -47,23 +48,14 @@ from aot.kernels.ir import (
 )
 from aot.kernels.scalar import schedule
 
-_FLOAT_UNARY = frozenset(
-    {
-        "sqrt",
-        "exp",
-        "log",
-        "tanh",
-        "erf",
-        "sigmoid",
-        "sin",
-        "cos",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "isnan",
-    }
-)
+_FLOAT_UNARY = (TRANSCENDENTAL_OPS & UNARY_OPS) | {
+    "sqrt",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "isnan",
+}
 _INTEGER_BINARY = frozenset({"floordiv", "floormod", "shl", "shr"})
 _BITWISE = frozenset({"and", "or", "xor"})
 _CONSTANT_EXTENT = (LoopKind.UNROLLED, LoopKind.VECTOR, LoopKind.LANE)

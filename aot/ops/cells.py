@@ -17,6 +17,7 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.expr import Expr
+from aot.ops.elementwise import sigmoid
 
 Array = np.ndarray[Any, Any]
 
@@ -61,11 +62,6 @@ def _clamped(x: Expr, low: float, high: float) -> Expr:
     return e.binary("min", e.binary("max", x, _number(low, x)), _number(high, x))
 
 
-def _sigmoid(x: Array) -> Array:
-    z = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)))
-
-
 ACTIVATIONS: Mapping[str, ActivationKind] = {
     "affine": ActivationKind(
         (1.0, 0.0), lambda x, p: _affine(x, p[0], p[1]), lambda x, p: p[0] * x + p[1]
@@ -93,7 +89,7 @@ ACTIVATIONS: Mapping[str, ActivationKind] = {
         lambda x, p: e.mul(e.unary("tanh", e.mul(x, _number(p[1], x))), _number(p[0], x)),
         lambda x, p: p[0] * np.tanh(p[1] * x),
     ),
-    "sigmoid": ActivationKind((), lambda x, p: e.unary("sigmoid", x), lambda x, p: _sigmoid(x)),
+    "sigmoid": ActivationKind((), lambda x, p: e.unary("sigmoid", x), lambda x, p: sigmoid(x)),
     "softplus": ActivationKind((), lambda x, p: _softplus(x), lambda x, p: np.logaddexp(x, 0)),
     "softsign": ActivationKind(
         (),

@@ -165,8 +165,8 @@ def _by_name(op: str) -> Callable[[e.Expr], e.Expr]:
     return lambda x: e.unary(op, x)
 
 
-def _sigmoid(x: Array) -> Array:
-    # 1/(1+exp(-x)) without overflow on either side
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow on either side."""
     z = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)), x.dtype)
 
@@ -220,7 +220,7 @@ LOG = _unary(
 TANH = _unary("tanh", "Hyperbolic tangent.", _wide(np.tanh), _by_name("tanh"), is_cheap=False)
 ERF = _unary("erf", "Error function.", _wide(_erf), _by_name("erf"), is_cheap=False)
 SIGMOID = _unary(
-    "sigmoid", "1 / (1 + exp(-x))", _wide(_sigmoid), _by_name("sigmoid"), is_cheap=False
+    "sigmoid", "1 / (1 + exp(-x))", _wide(sigmoid), _by_name("sigmoid"), is_cheap=False
 )
 SIN = _unary("sin", "Sine of radians.", _wide(np.sin), _by_name("sin"), is_cheap=False)
 COS = _unary("cos", "Cosine of radians.", _wide(np.cos), _by_name("cos"), is_cheap=False)

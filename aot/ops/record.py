@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aot.errors import CompileError, InternalError
-from aot.ir.core import Assumption, Attr, ConstantData, FunctionRef
+from aot.ir.core import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
 from aot.ir.types import DType, Layout, TensorType
@@ -426,3 +426,18 @@ def lookup(name: str) -> OpRecord:
     if name not in REGISTRY:
         raise CompileError(f"there is no op {name!r}; docs/ops.md lists them")
     return REGISTRY[name]
+
+
+def call_of(op: Op, *, is_exact: bool = False) -> Call:
+    """The use of a record that `op` is, with the types it stores: no shape rule runs.
+
+    In an executable the stored types count, because they name its own dim parameters.
+    """
+    return Call(
+        op.record,
+        op.operand_types,
+        op.attrs,
+        op.origin,
+        is_exact=is_exact,
+        result_types=tuple(v.type for v in op.results),
+    )

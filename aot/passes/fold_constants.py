@@ -22,7 +22,7 @@ from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType
 from aot.ops.dim_semantics import UndecidedError
-from aot.ops.record import Array, Call, Kind
+from aot.ops.record import Array, Kind, call_of
 from aot.ops.shape import DIM_VALUES
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
@@ -145,14 +145,7 @@ def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
     ):
         return None
     assert op.record.reference is not None
-    call = Call(
-        op.record,
-        op.operand_types,
-        op.attrs,
-        op.origin,
-        is_exact=True,
-        result_types=tuple(v.type for v in op.results),
-    )
+    call = call_of(op, is_exact=True)
     try:
         with np.errstate(all="ignore"):
             found = [np.asarray(a) for a in op.record.reference(call, inputs)]

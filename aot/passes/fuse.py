@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from aot.ir import expr
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
-from aot.ops.record import Compute, Kind
+from aot.ops.record import Compute, Kind, call_of
 from aot.ops.structure import REGION, YIELD
 from aot.passes.base import Pass, PassContext
 
@@ -160,22 +160,12 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
 
 
 def _computes_of(op: Op) -> list[Compute]:
-    call = op.record.call(op.operand_types, op.attrs, op.origin)
-    call.result_types = tuple(v.type for v in op.results)
     assert op.record.compute is not None
-    return list(op.record.compute(call))
+    return list(op.record.compute(call_of(op)))
 
 
 def _loads(compute: Compute, operand: int) -> list[expr.Load]:
-    found: dict[expr.Expr, None] = {}
-    stack: list[expr.Expr] = [compute.value]
-    while stack:
-        node = stack.pop()
-        if node in found:
-            continue
-        found[node] = None
-        stack.extend(expr.children(node))
-    return [n for n in found if isinstance(n, expr.Load) and n.source == operand]
+    return [load for load in expr.loads(compute.value) if load.source == operand]
 
 
 def _is_renaming(op: Op) -> bool:

@@ -26,7 +26,7 @@ from aot.ir import expr
 from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
-from aot.ops.record import Kind
+from aot.ops.record import Kind, call_of
 from aot.passes.base import Pass, PassContext
 
 DTypes = Mapping[DType, DType]
@@ -102,18 +102,11 @@ def _refuse_wide_functions(function: Function) -> None:
 def _is_transcendental(op: Op) -> bool:
     if op.record.compute is None:
         return op.record.kind is Kind.RECURRENCE
-    call = op.record.call(op.operand_types, op.attrs, op.origin)
-    seen: set[expr.Expr] = set()
-    stack = [compute.value for compute in op.record.compute(call)]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, (expr.Unary, expr.Binary)) and node.op in expr.TRANSCENDENTAL_OPS:
-            return True
-        stack.extend(expr.children(node))
-    return False
+    return any(
+        isinstance(node, (expr.Unary, expr.Binary)) and node.op in expr.TRANSCENDENTAL_OPS
+        for compute in op.record.compute(call_of(op))
+        for node in expr.nodes(compute.value)
+    )
 
 
 def computes(op: Op) -> bool:

@@ -11,7 +11,7 @@ from aot.analysis.plan import weight_layouts
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
-from aot.ops.record import Kind
+from aot.ops.record import Kind, call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
 from aot.target import Target
@@ -36,7 +36,7 @@ def pack(function: Function, target: Target) -> None:
 def _pack_operands(
     function: Function, op: Op, target: Target, packed: dict[tuple[Value, Layout], Value]
 ) -> None:
-    call = op.record.call(op.operand_types, op.attrs, op.origin)
+    call = call_of(op)
     rewriter = Rewriter(function).at(op)
     operands = list(op.operands)
     for number, layout in weight_layouts(call, target).items():
