@@ -15,6 +15,7 @@ import numpy as np
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
+from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
@@ -344,6 +345,11 @@ class Module:
         return [f for f in self.functions.values() if f.kind == "function"]
 
 
+def _is_kept(dtype: DType, wide: DType) -> bool:
+    """Whether every value of `dtype` is one of `wide`."""
+    return dtype is wide or bool(np.can_cast(dtype.numpy, wide.numpy, "safe"))
+
+
 class Rewriter:
     """The mutation API of a function. Insertion happens before `anchor`, or at the block's end.
 
@@ -406,11 +412,66 @@ class Rewriter:
     def replace(self, old: Value, fresh: Value) -> None:
         """Lets every user of `old` use `fresh`, which must have the same type."""
         if old.type != fresh.type:
-            raise InternalError(f"replacing a value of type {old.type} by one of {fresh.type}")
+            raise InternalError(
+                f"replacing a value of type {old.type} by one of {fresh.type}: "
+                "replace_lazily says how the one is seen through the other"
+            )
+        self._rewire(old, fresh, fresh)
+
+    def replace_lazily(self, old: Value, fresh: Value, map: IndexMap = IndexMap()) -> Value:  # noqa: B008
+        """Lets every user of `old` see `fresh` through `map`, whatever the type of `fresh`.
+
+        Users are not told: where the types differ, they get a `pending_shape_change` of old's type
+        whose element i is `fresh[map(i)]`, for resolve-shapes to carry on. A chain of pending
+        changes is one. Costs as much as `old` has uses; no shape rule runs. Gives what the users
+        got.
+
+        Raises:
+            InternalError: `map` does not lead from the dims of `fresh` to those of `old`.
+        """
+        source = fresh
+        while source.op is not None and source.op.record.name == "pending_shape_change":
+            before, wide = source.op.operands[0], source.type.dtype
+            assert before is not None
+            if not _is_kept(before.type.dtype, wide) and wide is not old.type.dtype:
+                break  # the dtype between rounds: dropping it would change values
+            map = IndexMap.of_attr(source.op.attrs["map"]).then(map, before.type.dims)
+            source = before
+        if map.is_identity and source.type == old.type:
+            self.replace(old, source)
+            return source
+        if map.result_dims(source.type.dims) != old.type.dims:
+            raise InternalError(f"no {map} leads from {source.type} to {old.type}")
+        seen = self._pending(source, old.type, map)
+        self._rewire(old, seen, source)
+        return seen
+
+    def _pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
+        """A pending change of `source`, beside it, so that every user comes after it."""
+        from aot.ops.structure import PENDING
+
+        attrs: dict[str, Attr] = {
+            "map": map.to_attr(),
+            "dtype": type.dtype,
+            "layout": type.layout or Layout(),
+        }
+        origin = ""
+        if source.op is None:
+            assert isinstance(source.owner, Block)
+            block, anchor = source.owner, source.owner.first
+        else:
+            assert source.op.parent is not None
+            block, anchor, origin = source.op.parent, source.op.next, source.op.origin
+        made = Op(PENDING, [source], attrs, [type], (), origin)
+        return Rewriter(self.function, block, anchor).insert(made).result
+
+    def _rewire(self, old: Value, fresh: Value, source: Value) -> None:
+        """Users of `old` use `fresh`, but for the op that makes `source`, which may be one."""
         if not fresh.name and old.name and fresh.op is not None:
             fresh.name = old.name
         for op, index in list(old.uses):
-            self.set_operand(op, index, fresh)
+            if op is not source.op:
+                self.set_operand(op, index, fresh)
 
     def replace_op(self, op: Op, values: Sequence[Value]) -> None:
         """Replaces all results of `op` and erases it."""

@@ -13,8 +13,9 @@ import numpy as np
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.core import Attr
-from aot.ir.dims import Dim, DimExpr
-from aot.ir.types import DType, TensorType
+from aot.ir.dims import Dim
+from aot.ir.index_map import slice_extent
+from aot.ir.types import DType, Layout, TensorType
 from aot.ops.contraction import may_be_positions
 from aot.ops.dim_semantics import UndecidedError
 from aot.ops.elementwise import broadcast_load, result_indices
@@ -241,25 +242,6 @@ BROADCAST_TO = _movement(
 # slice
 
 
-def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
-    """How many of start, start + step, ... come before `stop`."""
-    if step < 0:
-        start, stop, step = dims.multiply(start, -1), dims.multiply(stop, -1), -step
-    # stop - min(a, b) is max(stop - a, stop - b), which keeps x[2:] at max(0, n - 2)
-    starts = [start]
-    if isinstance(start, DimExpr) and len(start.terms) == 1 and not start.constant:
-        ((monomial, coefficient),) = start.terms
-        if (
-            coefficient == 1
-            and len(monomial) == 1
-            and isinstance(monomial[0], dims.Extremum)
-            and not monomial[0].is_max
-        ):
-            starts = list(monomial[0].args)
-    spans = [dims.add(stop, dims.multiply(s, -1)) for s in starts]
-    return dims.floor_divide(dims.add(dims.maximum(0, *spans), step - 1), step)
-
-
 def _slice_lengths(call: Call) -> bool:
     rank = call.operand(0).rank
     return all(
@@ -454,4 +436,25 @@ PAD = _movement(
         _sample((5,), pads=(3, 5), mode="wrap"),
         _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64),
     ),
+)
+
+
+# copy
+
+
+def _copy_type(call: Call) -> Sequence[TensorType]:
+    x, layout = call.operand(0), call.attrs["layout"]
+    assert isinstance(layout, Layout)
+    return [TensorType(x.dtype, x.dims, None if layout == Layout() else layout)]
+
+
+COPY = _movement(
+    "copy",
+    "The same elements in memory of their own, in a layout.",
+    (Attribute("layout", "layout", Layout(), "of the result; {} is dense"),),
+    (),
+    _copy_type,
+    lambda call, x: x,
+    lambda call, indices: e.Load(0, indices, call.operand(0).dtype),
+    (_sample((2, 3, 5)), _sample((3, 4, 5), layout=Layout(order=(0, 2, 1)))),
 )

@@ -19,6 +19,7 @@ from aot.errors import CompileError, InternalError
 from aot.ir.core import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
+from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
 
 Array = np.ndarray[Any, Any]
@@ -94,9 +95,9 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Attribute:
-    """`type` is one of int, float, bool, str, dtype, dims, ints, dim, data, function, layout.
+    """`type` is one of int, float, bool, str, dtype, dims, ints, dim, data, function, layout, map.
 
-    ints is a tuple of int; dims a tuple whose items may be symbolic.
+    ints is a tuple of int; dims a tuple whose items may be symbolic; map an index map's steps.
     """
 
     name: str
@@ -121,6 +122,14 @@ def _is_dim(value: Any) -> bool:
     return _is_int(value) or isinstance(value, DimExpr)
 
 
+def _is_map(value: Any) -> bool:
+    try:
+        IndexMap.of_attr(value)
+    except ValueError:
+        return False
+    return True
+
+
 _ATTRIBUTE_TYPES: dict[str, Callable[[Any], bool]] = {
     "int": _is_int,
     "float": lambda v: _is_int(v) or isinstance(v, float),
@@ -133,6 +142,7 @@ _ATTRIBUTE_TYPES: dict[str, Callable[[Any], bool]] = {
     "data": lambda v: isinstance(v, ConstantData),
     "function": lambda v: isinstance(v, FunctionRef),
     "layout": lambda v: isinstance(v, Layout),
+    "map": _is_map,
 }
 
 

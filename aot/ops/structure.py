@@ -6,9 +6,11 @@ Their meaning is built into the interpreter and the pipeline; the records give t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from aot.ir.core import ConstantData, FunctionRef
-from aot.ir.types import TensorType
+from aot.ir.index_map import IndexMap
+from aot.ir.types import DType, Layout, TensorType
 from aot.ops.record import (
     Attribute,
     Call,
@@ -41,6 +43,40 @@ CONSTANT = register(
         attributes=(Attribute("value", "data"),),
         infer=_constant_type,
         reference=_constant_value,
+        kind=Kind.STRUCTURE,
+    )
+)
+
+def _pending_type(call: Call) -> Sequence[TensorType]:
+    dtype, layout = call.attrs["dtype"], call.attrs["layout"]
+    assert isinstance(dtype, DType) and isinstance(layout, Layout)
+    found = pending_map(call).result_dims(call.operand(0).dims)
+    return [TensorType(dtype, found, None if layout == Layout() else layout)]
+
+
+def pending_map(call: Call) -> IndexMap:
+    """The index map of a pending shape change."""
+    return IndexMap.of_attr(call.attrs["map"])
+
+
+def _pending_value(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    (type,) = call.result_types
+    return [pending_map(call).apply(inputs[0]).astype(type.dtype.numpy)]
+
+
+PENDING = register(
+    OpRecord(
+        name="pending_shape_change",
+        summary="What users that were not told yet see of a value of another type: element i is "
+        "x[map(i)] as `dtype`. It never runs: resolve-shapes folds, pushes or materialises it.",
+        operands=(Operand("x"),),
+        attributes=(
+            Attribute("map", "map", (), "steps from x to the result; none is the identity"),
+            Attribute("dtype", "dtype"),
+            Attribute("layout", "layout", Layout(), "of the result; {} is dense"),
+        ),
+        infer=_pending_type,
+        reference=_pending_value,
         kind=Kind.STRUCTURE,
     )
 )

@@ -1,0 +1,243 @@
+"""Index maps: which element of a tensor an element of another one is.
+
+A map is a short list of steps from operand to result, each what one movement op does; neighbours
+that can be one step are one. Owns their composition, inverses and meaning in numpy; knows no ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from aot.ir import dims as d
+from aot.ir.dims import Dim, DimExpr
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Result dim i is operand dim perm[i]."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The same elements in row-major order under other dims."""
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Every step-th element from start up to, not including, stop, in each dim."""
+
+    starts: tuple[Dim, ...]
+    stops: tuple[Dim, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Dims of extent 1, and new ones in front, repeat up to `dims`."""
+
+    dims: tuple[Dim, ...]
+
+
+Step = Union[Transpose, Reshape, Slice, Broadcast]
+
+_NAMES: dict[str, type[Any]] = {
+    "transpose": Transpose,
+    "reshape": Reshape,
+    "slice": Slice,
+    "broadcast": Broadcast,
+}
+_FIELDS = {
+    Transpose: ("perm",),
+    Reshape: ("dims",),
+    Slice: ("starts", "stops", "steps"),
+    Broadcast: ("dims",),
+}
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """Attributes:
+    steps: from the operand to the result; none is the identity.
+    """
+
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def is_identity(self) -> bool:
+        return not self.steps
+
+    @property
+    def perm(self) -> tuple[int, ...] | None:
+        """The permutation that the map is, where it is one and no identity."""
+        if len(self.steps) != 1 or not isinstance(self.steps[0], Transpose):
+            return None
+        return self.steps[0].perm
+
+    def then(self, other: IndexMap, operand: Sequence[Dim]) -> IndexMap:
+        """This map, then `other`, for an operand of dims `operand`."""
+        return make_map((*self.steps, *other.steps), operand)
+
+    def result_dims(self, operand: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Dims of the result."""
+        found = tuple(operand)
+        for step in self.steps:
+            found = step_dims(step, found)
+        return found
+
+    def inverse(self, operand: Sequence[Dim]) -> IndexMap | None:
+        """The map from result to operand; None where elements are lost or repeated."""
+        made: list[Step] = []
+        found = tuple(operand)
+        for step in self.steps:
+            if isinstance(step, Transpose):
+                made.insert(0, Transpose(inverse_permutation(step.perm)))
+            elif isinstance(step, Reshape):
+                made.insert(0, Reshape(found))
+            else:
+                return None
+            found = step_dims(step, found)
+        return make_map(made, found)
+
+    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The result's elements, given the operand's; every dim of the map is a number."""
+        for step in self.steps:
+            array = _apply(step, array)
+        return array
+
+    def to_attr(self) -> tuple[Any, ...]:
+        """The map as an attribute: a list of `[name, fields...]`."""
+        return tuple(
+            (
+                next(n for n, kind in _NAMES.items() if isinstance(step, kind)),
+                *(getattr(step, f) for f in _FIELDS[type(step)]),
+            )
+            for step in self.steps
+        )
+
+    @staticmethod
+    def of_attr(value: object) -> IndexMap:
+        """The map that `to_attr` wrote.
+
+        Raises:
+            ValueError: `value` is no index map.
+        """
+        if not isinstance(value, tuple):
+            raise ValueError(f"{value!r} is no list of steps")
+        return IndexMap(tuple(_step_of(item) for item in value))
+
+
+def transposed(perm: Sequence[int]) -> IndexMap:
+    """The map of a transpose."""
+    return IndexMap() if list(perm) == sorted(perm) else IndexMap((Transpose(tuple(perm)),))
+
+
+def make_map(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
+    """`steps` in normal form: steps that do nothing are gone, neighbours of a kind are one."""
+    made: list[tuple[Step, tuple[Dim, ...]]] = []  # with the dims that the step is given
+    for step in steps:
+        before = tuple(operand) if not made else step_dims(*made[-1])
+        if _does_nothing(step, before):
+            continue
+        joined = _join(made[-1][0], step) if made else None
+        if joined is None:
+            made.append((step, before))
+            continue
+        _, before = made.pop()
+        if not _does_nothing(joined, before):
+            made.append((joined, before))
+    return IndexMap(tuple(step for step, _ in made))
+
+
+def step_dims(step: Step, operand: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Dims of a step's result."""
+    if isinstance(step, Transpose):
+        return tuple(operand[p] for p in step.perm)
+    if isinstance(step, Slice):
+        return tuple(
+            slice_extent(*item) for item in zip(step.starts, step.stops, step.steps, strict=True)
+        )
+    return step.dims
+
+
+def inverse_permutation(perm: Sequence[int]) -> tuple[int, ...]:
+    """Where each position went."""
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
+def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
+    """How many of start, start + step, ... come before `stop`."""
+    if step < 0:
+        start, stop, step = d.multiply(start, -1), d.multiply(stop, -1), -step
+    # stop - min(a, b) is max(stop - a, stop - b), which keeps x[2:] at max(0, n - 2)
+    starts = [start]
+    if isinstance(start, DimExpr) and len(start.terms) == 1 and not start.constant:
+        ((monomial, coefficient),) = start.terms
+        if (
+            coefficient == 1
+            and len(monomial) == 1
+            and isinstance(monomial[0], d.Extremum)
+            and not monomial[0].is_max
+        ):
+            starts = list(monomial[0].args)
+    spans = [d.add(stop, d.multiply(s, -1)) for s in starts]
+    return d.floor_divide(d.add(d.maximum(0, *spans), step - 1), step)
+
+
+def _does_nothing(step: Step, operand: tuple[Dim, ...]) -> bool:
+    if isinstance(step, Transpose):
+        return list(step.perm) == sorted(step.perm)
+    if isinstance(step, Slice):
+        return all(s == 0 for s in step.starts) and (
+            step.stops == operand and all(s == 1 for s in step.steps)
+        )
+    return step.dims == operand
+
+
+def _join(first: Step, second: Step) -> Step | None:
+    """One step that does what two do."""
+    if isinstance(first, Transpose) and isinstance(second, Transpose):
+        return Transpose(tuple(first.perm[p] for p in second.perm))
+    if isinstance(first, Reshape) and isinstance(second, Reshape):
+        return second
+    if isinstance(first, Broadcast) and isinstance(second, Broadcast):
+        return second
+    return None
+
+
+def _apply(step: Step, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if isinstance(step, Transpose):
+        return array.transpose(step.perm)
+    if isinstance(step, Slice):
+        return array[
+            tuple(
+                slice(_known(start), None if stop == -1 and by < 0 else _known(stop), by)
+                for start, stop, by in zip(step.starts, step.stops, step.steps, strict=True)
+            )
+        ]
+    shape = tuple(map(_known, step.dims))
+    return array.reshape(shape) if isinstance(step, Reshape) else np.broadcast_to(array, shape)
+
+
+def _known(dim: Dim) -> int:
+    if not isinstance(dim, int):
+        raise ValueError(f"dim {dim} is not known")
+    return dim
+
+
+def _step_of(item: object) -> Step:
+    if not isinstance(item, tuple) or not item or item[0] not in _NAMES:
+        raise ValueError(f"{item!r} is no step: expected one of {', '.join(_NAMES)}")
+    kind = _NAMES[str(item[0])]
+    fields = item[1:]
+    if len(fields) != len(_FIELDS[kind]) or not all(isinstance(f, tuple) for f in fields):
+        raise ValueError(f"{item[0]} takes {' and '.join(_FIELDS[kind])}")
+    made: Step = kind(*fields)
+    return made
