@@ -28,10 +28,11 @@ from aot.passes.cse import CSE
 from aot.passes.dce import DCE
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.merge_siblings import MERGE_SIBLINGS
 from aot.passes.switches import Switches
 
 PASSES: dict[str, Pass] = {
-    p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS, LEGALISE_DTYPES)
+    p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS, LEGALISE_DTYPES, MERGE_SIBLINGS)
 }
 GROUPS = tuple(PASSES)
 

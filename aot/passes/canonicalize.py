@@ -7,6 +7,8 @@ Never: changes a result by a bit (a NaN may change which NaN it is), or makes a 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from aot.ir.core import Function, Module, Op, Rewriter, Value
@@ -131,6 +133,38 @@ def is_exact_cast(old: DType, wide: DType) -> bool:
     return wide is not DType.BOOL and bool(np.can_cast(old.numpy, wide.numpy, "safe"))
 
 
+def _join_slices(op: Op, rewriter: Rewriter) -> Value | None:
+    """Two neighbours in a concat that are neighbours in what they were cut from."""
+    axis = op.attrs["axis"]
+    assert isinstance(axis, int)
+    for number in range(len(op.operands) - 1):
+        first, second = (definer(v, movement.SLICE) for v in op.operands[number : number + 2])
+        if first is None or second is None or first.operands != second.operands:
+            continue
+        cut, following = _cut(first), _cut(second)
+        same = [d for d in range(len(cut)) if d != axis]
+        if any(step != 1 for *_, step in (*cut, *following)) or (
+            cut[axis][1] != following[axis][0] or any(cut[d] != following[d] for d in same)
+        ):
+            continue
+        cut[axis] = (cut[axis][0], following[axis][1], 1)
+        (whole,) = first.operands
+        assert whole is not None
+        if cut != [(0, extent, 1) for extent in whole.type.dims]:
+            starts, stops, steps = zip(*cut, strict=True)
+            attrs = {"starts": starts, "stops": stops, "steps": steps}
+            whole = rewriter.create(movement.SLICE, [whole], attrs, first.origin).result
+        parts = [*op.operands[:number], whole, *op.operands[number + 2 :]]
+        return make(op, rewriter, op.record, *parts, **op.attrs)
+    return None
+
+
+def _cut(op: Op) -> list[Any]:
+    """(start, stop, step) of a slice, by dim."""
+    names = ("starts", "stops", "steps")
+    return list(zip(*(op.attrs[n] for n in names), strict=True))
+
+
 # another spelling
 
 
@@ -182,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule(movement.SLICE, "x[0:n:1] -> x", _same_type_slice),
     Rule(movement.PAD, "pad(x) by nothing -> x", _without_padding),
     Rule(selection.CONCAT, "concat(x) -> x", _only_part),
+    Rule(selection.CONCAT, "concat(x[i:j], x[j:k], ...) -> concat(x[i:k], ...)", _join_slices),
     Rule(elementwise.CAST, "cast(x) to x's dtype -> x", _identity),
     Rule(
         elementwise.CAST,
