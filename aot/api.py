@@ -60,6 +60,8 @@ def compile(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     optimize: str = "balanced",
+    storage: str = "fp32",
+    shapes: str = "lazy",
     dump_ir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> CompiledModule:
@@ -71,9 +73,14 @@ def compile(
         targets: names (`aotc targets` lists them) or paths of target files; one variant each, best
             first. "host" is the best target for this machine.
         input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
-            open under that name, None keeps what the model says.
+            open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
+            "H<=960" or "32<=H<=960" bounds it, "?<=8" what the model says.
         input_values: input name -> value; the input is compiled in as a constant.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
+        storage: "fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves
+            the file and rounds what it stores; inputs, outputs and arithmetic stay float32.
+        shapes: "lazy" or "eager": when the compiler tells users of a change; for comparison, the
+            module is the same.
         dump_ir: a folder that gets the IR after each pass.
         progress: called with each stage's name, items done and items in all.
 
@@ -88,6 +95,8 @@ def compile(
         input_shapes={name: tuple(dims) for name, dims in (input_shapes or {}).items()},
         input_values=dict(input_values or {}),
         optimize=optimize,
+        storage=storage,
+        shapes=shapes,
         dump_ir=None if dump_ir is None else Path(dump_ir),
     )
     compilation = compile_module(model, options, progress or no_progress)

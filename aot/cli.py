@@ -25,7 +25,7 @@ import aot
 from aot import cli_text
 from aot.cli_text import NamedArray, NamedShape, Pair, to_mapping
 from aot.errors import AotError, CompileError, InternalError
-from aot.options import OPTIMIZE_LEVELS, Progress
+from aot.options import OPTIMIZE_LEVELS, SHAPE_MODES, STORAGE_TYPES, Progress
 
 if TYPE_CHECKING:
     from aot import CompiledModule, Verification
@@ -70,7 +70,8 @@ def _compile_options(command: F) -> F:
                 "input_shapes",
                 multiple=True,
                 type=NamedShape(),
-                help="An input's shape: a number binds, a name leaves open, '?' keeps the model's.",
+                help="An input's shape: a number binds, a name leaves open, H<=960 bounds, '?' "
+                "keeps the model's.",
             ),
             click.option(
                 "--input-value",
@@ -85,6 +86,20 @@ def _compile_options(command: F) -> F:
                 default="balanced",
                 show_default=True,
                 help="What sharing code between dispatches may cost.",
+            ),
+            click.option(
+                "--storage",
+                type=click.Choice(STORAGE_TYPES),
+                default="fp32",
+                show_default=True,
+                help="How float32 weights and activations lie in memory; fp16 rounds them.",
+            ),
+            click.option(
+                "--shapes",
+                type=click.Choice(SHAPE_MODES),
+                default="lazy",
+                show_default=True,
+                help="When users of a changed value are told; the file is the same.",
             ),
             click.option(
                 "--dump-ir",
@@ -115,8 +130,8 @@ def compile_command(
       aotc compile det.onnx -o det.aotm --input-shape x=1x3xHxW
       aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --stats vad.json
 
-    Names in a shape stay open: one file serves all their extents. Separate dims by commas where a
-    name has an x. The file is written whole or not at all, and is the same from any machine.
+    Names in a shape stay open: one file serves all their extents, or those within bounds, as in
+    1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at all, and is the same from any machine.
     """
     if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
         raise click.UsageError("the output is the model itself")

@@ -22,11 +22,11 @@ Pair = tuple[str, Any]
 
 
 def _split(text: str) -> tuple[str, str]:
-    # The last "=": names of inputs may hold one, values do not.
-    name, equals, value = text.rpartition("=")
-    if not equals or not name:
+    # The last "=" that is no bound's: names of inputs may hold one, values do not.
+    found = re.fullmatch(r"(.*[^<>])=((?:[^=]|[<>]=)*)", text, re.DOTALL)
+    if found is None:
         raise click.BadParameter(f"{text!r} is not NAME=...")
-    return name, value
+    return found[1], found[2]
 
 
 def _dims(text: str) -> list[str]:
@@ -36,7 +36,7 @@ def _dims(text: str) -> list[str]:
 
 
 class NamedShape(click.ParamType[Pair]):
-    """NAME=1x3xHx224; `?` is a dim that stays as the model has it."""
+    """NAME=1x3xHx224; `?` is a dim that stays as the model has it, H<=960 one with a bound."""
 
     name = "NAME=SHAPE"
 
@@ -48,16 +48,27 @@ class NamedShape(click.ParamType[Pair]):
             return value  # type: ignore[no-any-return]
         name, text = _split(value)
         dims: list[int | str | None] = []
+        from aot.ir.bounds import KEEP  # not above: it needs numpy, which '--help' does not
+
         for dim in _dims(text):
             if dim.isdecimal():
                 dims.append(int(dim))
-            elif dim == "?" and not self.is_static:
-                dims.append(None)
-            elif dim.isidentifier() and not self.is_static:
-                dims.append(dim)
-            else:
+            elif self.is_static:
                 self.fail(f"{text!r} is not a shape such as 1x3x224x224", param, ctx)
+            else:
+                dims.append(None if dim == KEEP else self._open(dim, text, param, ctx))
         return name, tuple(dims)
+
+    def _open(self, dim: str, text: str, param: Any, ctx: Any) -> str:
+        from aot.ir.bounds import parse_wanted
+
+        try:
+            wanted = parse_wanted(dim)
+        except ValueError as error:
+            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {error}", param, ctx)
+        if isinstance(wanted.dim, int):
+            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {dim!r}", param, ctx)
+        return dim
 
 
 class NamedArray(click.ParamType[Pair]):

@@ -117,6 +117,7 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
         "inputs": [_tensor(t) for t in entry.inputs],
         "outputs": [_tensor(t) for t in entry.outputs],
         "arena_bytes": entry.program.arena_bytes,
+        "arena_bound_bytes": _arena_bound(entry.program),
         "symbolic_buffers": len(entry.program.buffers),
         "registers": entry.program.register_count,
         "blocks": len(entry.program.blocks),
@@ -125,6 +126,11 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
     if program:
         facts["program"] = list(disassemble(entry, variant))
     return facts
+
+
+def _arena_bound(program: ProgramImage) -> int | None:
+    """The most that the arena takes at any shape."""
+    return program.arena_bound_bytes if program.buffers else program.arena_bytes
 
 
 def disassemble(entry: EntryPointImage, variant: VariantImage) -> Iterator[str]:
@@ -214,8 +220,7 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
         counts = entry["instructions"]
         yield (
             f"    {counts.get('DISPATCH', 0)} dispatches, {counts.get('COPY', 0)} copies, "
-            f"{counts.get('FILL', 0)} fills; arena {entry['arena_bytes']:,} bytes"
-            + (f" and {entry['symbolic_buffers']} buffers" if entry["symbolic_buffers"] else "")
+            f"{counts.get('FILL', 0)} fills; {_format_arena(entry)}"
         )
         for line in entry.get("program", ()):
             yield f"    {line}"
@@ -232,15 +237,22 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _format_arena(entry: dict[str, Any]) -> str:
+    buffers, bound = entry["symbolic_buffers"], entry["arena_bound_bytes"]
+    if not buffers:
+        return f"arena {entry['arena_bytes']:,} bytes"
+    limit = "" if bound is None else f"at most {bound:,} bytes "
+    return f"arena {limit}for {buffers} buffers"
+
+
 def _format_tensor(tensor: dict[str, Any]) -> str:
-    dims = []
-    for dim in tensor["dims"]:
-        if isinstance(dim, int):
-            dims.append(str(dim))
-            continue
-        low, high = dim["min"], dim["max"]
-        bounds = (
-            "" if (low, high) == (0, None) else f" ({low} to {'any' if high is None else high})"
-        )
-        dims.append(f"{dim['text'] or '?'}{bounds}")
-    return f"{tensor['name']}: {tensor['dtype']}[{', '.join(dims)}]"
+    return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(_format_dim, tensor['dims']))}]"
+
+
+def _format_dim(dim: int | dict[str, Any]) -> str:
+    """As `aot.ir.bounds.parse_wanted` reads it."""
+    if isinstance(dim, int):
+        return str(dim)
+    low = f"{dim['min']}<=" if dim["min"] else ""
+    high = "" if dim["max"] is None else f"<={dim['max']}"
+    return f"{low}{dim['text'] or '?'}{high}"

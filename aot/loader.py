@@ -35,6 +35,8 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 }
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
+_UNKNOWN = (1 << 64) - 1  # UINT64_MAX of aot_program_info_t
+
 _Size = ctypes.c_size_t
 _Handle = ctypes.c_void_p
 _OutHandle = POINTER(ctypes.c_void_p)
@@ -106,6 +108,7 @@ class _ProgramInfo(ctypes.Structure):
         ("arena_bytes", ctypes.c_uint64),
         ("scratch_bytes", ctypes.c_uint64),
         ("prepare_count", ctypes.c_uint64),
+        ("arena_bound_bytes", ctypes.c_uint64),
     )
 
 
@@ -340,11 +343,25 @@ class Program:
     @property
     def arena_bytes(self) -> int:
         """Memory that intermediate values take now, the largest plan's so far."""
+        return int(self._info().arena_bytes)
+
+    @property
+    def arena_bound_bytes(self) -> int | None:
+        """The most that they take at any shape; None where not every dim is bounded."""
+        bound = int(self._info().arena_bound_bytes)
+        return None if bound == _UNKNOWN else bound
+
+    @property
+    def prepare_count(self) -> int:
+        """How often shapes were new, so that a plan was made for them."""
+        return int(self._info().prepare_count)
+
+    def _info(self) -> _ProgramInfo:
         with self._lock:
             info = _ProgramInfo()
             if self._program:
                 self._library.aot_program_get_info(self._program, byref(info))
-            return int(info.arena_bytes)
+            return info
 
     def verify_rodata(self) -> None:
         """Checks the checksum of the weights, which loading leaves out.

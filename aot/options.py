@@ -13,6 +13,8 @@ from typing import Any
 from aot.errors import CompileError
 
 OPTIMIZE_LEVELS = ("speed", "balanced", "size")
+STORAGE_TYPES = ("fp32", "fp16")
+SHAPE_MODES = ("lazy", "eager")
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many of its items are done and how many there are (0: unknown).
@@ -28,9 +30,14 @@ class CompileOptions:
     Attributes:
         targets: names of targets, or paths of TOML files; one variant each, tried in this order.
         input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
-            keeps what the model says.
+            keeps what the model says; "32*h" makes it a multiple and "H<=960" bounds it
+            (`aot.ir.bounds.parse_wanted` reads them).
         input_values: input name -> numpy array or number; the input becomes a constant.
         optimize: one of OPTIMIZE_LEVELS.
+        storage: one of STORAGE_TYPES: how float32 weights and activations lie in memory. Inputs,
+            outputs and arithmetic stay float32.
+        shapes: one of SHAPE_MODES: when users of a changed value are told. The program is the same;
+            eager, the classical cascade, is there to compare with.
         dump_ir: a folder that gets the IR after each pass.
     """
 
@@ -38,6 +45,8 @@ class CompileOptions:
     input_shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     input_values: Mapping[str, Any] = field(default_factory=dict)
     optimize: str = "balanced"
+    storage: str = "fp32"
+    shapes: str = "lazy"
     dump_ir: Path | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +57,14 @@ class CompileOptions:
         if self.optimize not in OPTIMIZE_LEVELS:
             raise CompileError(
                 f"optimize is {self.optimize!r}, expected one of {', '.join(OPTIMIZE_LEVELS)}"
+            )
+        if self.storage not in STORAGE_TYPES:
+            raise CompileError(
+                f"storage is {self.storage!r}, expected one of {', '.join(STORAGE_TYPES)}"
+            )
+        if self.shapes not in SHAPE_MODES:
+            raise CompileError(
+                f"shapes is {self.shapes!r}, expected one of {', '.join(SHAPE_MODES)}"
             )
         for name in self.input_shapes:
             if name in self.input_values:

@@ -24,16 +24,25 @@ from aot.link.rodata import RodataPool
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions, Progress
 from aot.passes.algebra import ALGEBRA
-from aot.passes.base import Pass, PassContext, count_ops, run_passes
+from aot.passes.assign_layouts import ASSIGN_LAYOUTS
+from aot.passes.base import Pass, PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
 from aot.passes.canonicalize import CANONICALIZE
 from aot.passes.cse import CSE
 from aot.passes.dce import DCE
+from aot.passes.defer_transposes import DEFER_TRANSPOSES
+from aot.passes.eager_shapes import follow_eagerly
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.fuse import FUSE
 from aot.passes.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.join_regions import JOIN_REGIONS
+from aot.passes.merge_siblings import MERGE_SIBLINGS
+from aot.passes.narrow_storage import NARROW_STORAGE
 from aot.passes.outline import OUTLINE
 from aot.passes.pack import PACK
+from aot.passes.place_views import PLACE_VIEWS
+from aot.passes.resolve_shapes import RESOLVE_SHAPES
+from aot.passes.sink_counters import SINK_COUNTERS
 from aot.passes.tie_operands import TIE_OPERANDS
 from aot.target import Target
 
@@ -41,25 +50,32 @@ from aot.target import Target
 MODEL_PASSES: tuple[Pass, ...] = (
     BIND,
     FOLD_CONSTANTS,  # what the model computes from constants, before patterns are looked for
+    DEFER_TRANSPOSES,  # before those of extents of 1 become reshapes, and algebra looks around
+    RESOLVE_SHAPES,
     CANONICALIZE,
     CSE,  # what two users share is seen as one, before algebra asks who uses it
     DCE,
     ALGEBRA,
     FOLD_CONSTANTS,
+    MERGE_SIBLINGS,  # weights and biases are constants again
     DCE,
 )
 
 # Once a target.
 TARGET_PASSES: tuple[Pass, ...] = (
     LEGALISE_DTYPES,
-    # layout assignment stands here: it changes producers and leaves pending shape changes
-    # resolve-shapes stands here: folds, pushes or materialises what is pending
+    ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
+    RESOLVE_SHAPES,
     PACK,
     FOLD_CONSTANTS,  # packs weights; casts that legalising made
     CSE,
     DCE,  # nothing dead may become a region
+    SINK_COUNTERS,  # after CSE, which would undo it
     # alias analysis is built here, once a function, and updated by the passes after it
+    PLACE_VIEWS,  # before fusion: what is a view needs no region
     FUSE,
+    NARROW_STORAGE,  # what crosses regions is known; their buffers' types are not relied on yet
+    JOIN_REGIONS,
     TIE_OPERANDS,  # part of an executable's identity: before outlining
     OUTLINE,  # merges structurally equal executables
     # despecialising stands here: dims and scalars to parameters, then structural dedup again
@@ -109,19 +125,22 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
     progress("import", 0, 0)
     with count_shape_rules() as import_rules, clock.stage("import"):
         module = read_model(source, options)
+    if options.shapes == "eager":
+        follow_eagerly(module)
     if not _is_bound_by_passes(source):
         options = replace(options, input_shapes={}, input_values={})
     context = PassContext(options)
     progress("passes", 0, 0)
     with clock.stage("passes"):
         run_passes(module, MODEL_PASSES, context)
-    ops = count_ops(module)
     rodata = RodataPool()
     variants: list[VariantImage] = []
     sections: list[dict[str, Any]] = []
     for target in wanted:
         own = _Clock(dict(clock.seconds))
         copy = module if target is wanted[-1] else clone_module(module)
+        if options.shapes == "eager" and copy is not module:
+            follow_eagerly(copy)
         made = PassContext(
             _dumping_apart(options, target),
             target,
@@ -131,10 +150,19 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
         progress("passes", 0, 0)
         with own.stage("passes"):
             run_passes(copy, TARGET_PASSES, made)
-        variant, section = _build_variant(copy, target, rodata, own, progress)
+        with count_shape_rules() as build_rules:
+            variant, section = _build_variant(copy, target, rodata, own, progress)
         variants.append(variant)
-        rules = import_rules.calls + made.shape_rule_calls
-        sections.append({"target": target.name, "ops": ops, "shape_rule_calls": rules, **section})
+        rules = {"import": import_rules.calls, **_rules_by_pass(made), "build": build_rules.calls}
+        head = {
+            "target": target.name,
+            "ops": ops_after(made, BIND),
+            "shape_rule_calls": sum(rules.values()),
+            "shape_rules": rules,
+            "pending": made.statistics.get(RESOLVE_SHAPES.name, {}),
+            "storage": {"type": options.storage, **made.statistics.get(NARROW_STORAGE.name, {})},
+        }
+        sections.append({**head, **section})
     data, segments = rodata.finish()
     image = ModuleImage(tuple(variants), data, segments, f"aotc {_version()}")
     return Compilation(
@@ -144,6 +172,14 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
             "rodata": {"bytes_met": rodata.bytes_met, "bytes_kept": rodata.bytes_kept},
         },
     )
+
+
+def _rules_by_pass(context: PassContext) -> dict[str, int]:
+    """Shape rules that passes called; a pass that runs several times is one."""
+    found: dict[str, int] = {}
+    for run in context.runs:
+        found[run.name] = found.get(run.name, 0) + run.shape_rule_calls
+    return found
 
 
 def read_model(source: Any, options: CompileOptions) -> Module:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from aot.analysis.views import map_of
 from aot.ir.builder import Builder
-from aot.ir.core import Function
+from aot.ir.core import Function, Op
+from aot.ir.dims import DimExpr, evaluate
+from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, TensorType
 from aot.ops.record import OpRecord, Sample
 
@@ -43,6 +46,19 @@ def sample_function(record: OpRecord, sample: Sample, *, is_packed: bool = False
     return b.function()
 
 
+def view_array(op: Op, array: Array, symbols: Mapping[str, int]) -> Array:
+    """The logical elements of a view of `array`."""
+    map = map_of(op)
+    assert map is not None
+
+    def known(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(known(v) for v in value)
+        return evaluate(value, symbols) if isinstance(value, (int, DimExpr)) else value
+
+    return IndexMap.of_attr(known(map.to_attr())).apply(array)
+
+
 def run_executable(
     function: Function,
     target: Any,
@@ -62,8 +78,6 @@ def run_executable(
     count = len(inputs)
     for buffer, array in zip(kernel.buffers[:count], inputs, strict=True):
         buffers[buffer.name] = np.ascontiguousarray(array).reshape(-1)
-    from aot.ir.dims import evaluate
-
     for buffer, value in zip(kernel.buffers[count:], function.results, strict=True):
         shape = tuple(evaluate(d, env) for d in value.type.dims)
         # poison: what isn't written shows

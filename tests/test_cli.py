@@ -114,9 +114,12 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "a=b=max_len,2",
         "--input-shape",
         "s=",
+        "--input-shape",
+        "b=d=?<=8x32*Hx32<=W<=960",
     ]
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
+    arguments += ["--shapes", "eager", "--storage", "fp16"]
     assert cli.main(arguments) == 1
     values = seen.pop("input_values")
     assert isinstance(values, dict)
@@ -124,8 +127,15 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     assert seen == {
         "model": "model.ir",
         "targets": ("x86-64-v2", "a.toml"),
-        "input_shapes": {"x": (1, 3, "H", None), "a=b": ("max_len", 2), "s": ()},
+        "input_shapes": {
+            "x": (1, 3, "H", None),
+            "a=b": ("max_len", 2),
+            "s": (),
+            "b=d": ("?<=8", "32*H", "32<=W<=960"),
+        },
         "optimize": "size",
+        "storage": "fp16",
+        "shapes": "eager",
         "dump_ir": "ir",
         "progress": None,
     }
@@ -235,7 +245,12 @@ def test_an_unknown_target_is_named(model: Path, capsys: pytest.CaptureFixture[s
         ),
         (
             ["compile", "model.ir", "-o", "o", "--input-shape", "x=1x-3"],
-            "invalid value for '--input-shape': '1x-3' is not a shape such as 1x3x224x224",
+            "invalid value for '--input-shape': '1x-3' is not a shape such as 1x3xHx224: '-3'",
+        ),
+        (
+            ["compile", "model.ir", "-o", "o", "--input-shape", "x=1xH<3"],
+            "invalid value for '--input-shape': '1xH<3' is not a shape such as 1x3xHx224: expected "
+            "the end, found '<' in dim 'H<3'",
         ),
         (
             ["compile", "model.ir", "-o", "o", *["--input-shape", "x=1x3"] * 2],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scaling import lines_run
 
 from aot.errors import InternalError
 from aot.link import arena
@@ -34,9 +35,18 @@ def _requests(draw: st.DrawFn) -> list[ArenaRequest]:
     return made
 
 
-@given(_requests())
-@settings(max_examples=150, deadline=None)
-def test_live_buffers_never_overlap(requests: list[ArenaRequest]) -> None:
+@given(_requests(), st.sampled_from(["few", "many", "crowded"]))
+@settings(max_examples=300, deadline=None)
+def test_live_buffers_never_overlap(requests: list[ArenaRequest], how_many: str) -> None:
+    limits = {"few": (1500, 4000, 64), "many": (0, 0, 1 << 20), "crowded": (0, 0, 0)}[how_many]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "MAX_REQUESTS_FOR_ALL_ORDERS", limits[0])
+        patch.setattr(arena, "MAX_REQUESTS_FOR_ALL_PAIRS", limits[1])
+        patch.setattr(arena, "MAX_PAIRS_PER_REQUEST", limits[2])
+        _check_plan(requests)
+
+
+def _check_plan(requests: list[ArenaRequest]) -> None:
     result = plan(requests)
     assert len(result.offsets) == len(requests)
     for i, (a, at) in enumerate(zip(requests, result.offsets, strict=True)):
@@ -97,6 +107,42 @@ def test_nothing_takes_nothing() -> None:
 def test_bad_requests_are_refused(request_: ArenaRequest, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         plan([request_])
+
+
+def test_many_are_found_by_lifetime_as_if_all_were_looked_at() -> None:
+    requests = [
+        ArenaRequest(64 * (1 + (n * 7919) % 97), n, n + (n * 31) % (200 if n % 10 else 5))
+        for n in range(600)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "MAX_REQUESTS_FOR_ALL_ORDERS", 0)
+        all_seen = plan(requests)
+        patch.setattr(arena, "MAX_REQUESTS_FOR_ALL_PAIRS", 0)
+        patch.setattr(arena, "MAX_PAIRS_PER_REQUEST", 600)
+        assert plan(requests) == all_seen
+
+
+def test_a_crowd_is_planned_in_one_sweep() -> None:
+    # all live at position 6000, so that there are 18 million pairs; none can share memory
+    requests = [ArenaRequest(64 * (1 + n % 7), n, 12_000 - n) for n in range(6000)]
+    started = lines_run(lambda: plan(requests[:4001]))
+    result = plan(requests)
+    assert result.total_bytes == result.lower_bound_bytes
+    assert lines_run(lambda: plan(requests)) / started < 6000 / 4001 * 1.2
+
+
+def test_freed_neighbours_are_one_gap() -> None:
+    free = arena._FreeList()
+    places = [free.take(size) for size in (128, 64, 64, 64)]
+    assert places == [0, 128, 192, 256]
+    free.give(0, 128)
+    free.give(192, 256)
+    assert free.take(64) == 192  # the smallest that fits
+    free.give(192, 256)
+    free.give(128, 192)
+    assert free.by_size == [(256, 0)]
+    free.give(256, 320)
+    assert (free.take(512), free.top) == (0, 512)  # the last gap grows
 
 
 def test_many_buffers_are_planned_close_to_the_bound() -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attention_graphs
 import numpy as np
 import pytest
-from lowering import run_executable, sample_array, sample_function
+from lowering import run_executable, sample_array, sample_function, view_array
 
 import aot.ops  # noqa: F401  (fills the registry)
 from aot import target as targets
+from aot.analysis.views import is_view
 from aot.ir.builder import Builder
 from aot.ir.core import Function, Module
 from aot.ir.interpreter import run
 from aot.kernels import interpreter
-from aot.ops.record import REGISTRY, Kind
+from aot.ops.record import REGISTRY
 from aot.passes.fuse import fuse
 from aot.passes.outline import outline
 from aot.passes.tie_operands import tie_operands
@@ -50,11 +52,13 @@ def check(
     dispatches: int,
     tolerance: float = 2e-6,
     engine: Engine = on_interpreter,
+    after_fuse: Callable[[Function], None] = lambda _: None,
 ) -> None:
     """Runs the function's executables one after the other against the graph interpreter."""
     want = run(function, inputs)
     module = Module([function])
     fuse(function)
+    after_fuse(function)
     tie_operands(function)
     outline(module)
     values = dict(zip(function.inputs, inputs, strict=True))
@@ -63,11 +67,8 @@ def check(
     for op in function.block:
         if op.name == "constant":
             values[op.result] = op.attrs["value"].logical  # type: ignore[union-attr]
-        elif op.record.kind is Kind.VIEW:
-            from aot.ir.dims import evaluate
-
-            shape = tuple(evaluate(d, symbols) for d in op.result.type.dims)
-            values[op.result] = values[op.operands[0]].reshape(shape)  # type: ignore[index]
+        elif is_view(op):
+            values[op.result] = view_array(op, values[op.operands[0]], symbols)  # type: ignore[index]
         elif op.name == "dispatch":
             found += 1
             executable = module.functions[op.attrs["executable"].name]  # type: ignore[union-attr]
@@ -98,8 +99,9 @@ def check_sample(name: str, number: int, target: str, engine: Engine = on_interp
     sample = record.samples[number]
     rng = np.random.RandomState(1)
     inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
-    dispatches = 0 if record.kind is Kind.VIEW else 1
-    check(sample_function(record, sample), inputs, target, dispatches, engine=engine)
+    function = sample_function(record, sample)
+    dispatches = sum(1 for op in function.block if op.record is record and not is_view(op))
+    check(function, inputs, target, dispatches, engine=engine)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -179,6 +181,7 @@ GRAPHS: dict[str, tuple[Callable[[Builder], int], list[tuple[int, ...]]]] = {
     "residual_in_place": (residual_in_place, [(1, 8, 5, 7)]),
     "squeeze_and_excite": (squeeze_and_excite, [(2, 6, 5, 9)]),
     "reshape_between": (reshape_between, [(5, 12)]),
+    **attention_graphs.GRAPHS,
 }
 
 

@@ -231,9 +231,16 @@ def test_binding_by_value() -> None:
         ),
         (
             {"input_shapes": {"x": (1, 1, -3)}},
-            "input 'x': -3 is no dim; expected a number that is not negative, or a name",
+            "input 'x': -3 is no dim, expected one that is not negative",
         ),
-        ({"input_shapes": {"x": (1, 1, "a b")}}, "input 'x': 'a b' is no name for a dim"),
+        (
+            {"input_shapes": {"x": (1, 1, "a b")}},
+            "shape of input 'x': expected the end, found 'b' in dim 'a b'",
+        ),
+        (
+            {"input_shapes": {"x": (1, 1, "4<=?<=5")}},
+            "input 'x': dim 2 is 3, the bounds given for it are 4<=?<=5",
+        ),
         ({"input_shapes": {"x": (1, 2, 3)}}, "input 'x': dim N is 2 here and 1 in another place"),
         (
             {"input_values": {"x": np.zeros((2, 2, 4))}},

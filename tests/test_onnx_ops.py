@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_attention_cases
 import onnx_indexing_cases
 import onnx_normalization_cases
 import onnx_quantized_cases
@@ -440,6 +441,7 @@ CASES = [
     *POOLS,
     *REDUCTIONS,
     *TENSORS,
+    *onnx_attention_cases.CASES,
     *onnx_normalization_cases.CASES,
     *onnx_quantized_cases.CASES,
     *onnx_recurrent_cases.CASES,

@@ -21,18 +21,12 @@ from aot.ir.types import DType
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import Pass, PassContext, run_passes
-from aot.passes.algebra import ALGEBRA
-from aot.passes.bind import BIND
-from aot.passes.canonicalize import CANONICALIZE
-from aot.passes.cse import CSE
-from aot.passes.dce import DCE
-from aot.passes.fold_constants import FOLD_CONSTANTS
-from aot.passes.legalise_dtypes import LEGALISE_DTYPES
-from aot.passes.merge_siblings import MERGE_SIBLINGS
 from aot.passes.switches import Switches
+from aot.pipeline import MODEL_PASSES, TARGET_PASSES
 
 PASSES: dict[str, Pass] = {
-    p.name: p for p in (ALGEBRA, BIND, CANONICALIZE, CSE, DCE, FOLD_CONSTANTS, LEGALISE_DTYPES, MERGE_SIBLINGS)
+    p.name: p
+    for p in (*MODEL_PASSES, *TARGET_PASSES)
 }
 GROUPS = tuple(PASSES)
 
@@ -47,7 +41,10 @@ def make_context(case: Case) -> PassContext:
         for item in case.settings.get("input-value", [])
     }
     options = CompileOptions(
-        input_shapes=shapes, input_values=values, optimize=case.one("optimize", "balanced")
+        input_shapes=shapes,
+        input_values=values,
+        optimize=case.one("optimize", "balanced"),
+        storage=case.one("storage", "fp32"),
     )
     lacks = {DType(name) for name in case.one("lacks").split()}
     everything = tuple(d for d in DType if d is not DType.INDEX and d not in lacks)

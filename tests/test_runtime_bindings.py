@@ -96,6 +96,60 @@ def test_arena_buffers_grow_with_the_shape() -> None:
         assert sizes == [128 + 64 + 4, 128 + 4032 + 4000, 128 + 4032 + 4000, 128 + 4032 + 4000]
 
 
+# Sizes and lifetimes of four buffers that greedy placing puts into 5 units; these offsets need 4.
+BUFFERS = ((1, 3, 4, 0), (3, 4, 4, 1), (3, 2, 2, 0), (1, 2, 3, 3))
+
+
+def bounded_module(bound: int | None) -> bytes:
+    """Four arena buffers of `N` to `3 * N` units of 64 bytes; y holds the offset of each."""
+    asm = Assembler()
+    asm.block()
+    n, y = asm.register(), asm.register()
+    asm.emit("INPUT_DIM", n, 0, 0)
+    offsets = [asm.register() for _ in BUFFERS]
+    for number, (units, *_) in enumerate(BUFFERS):
+        asm.emit("BUFFER", number, asm.binary("MUL", n, asm.register(64 * units)))
+    asm.emit("RETURN")
+    asm.execute()
+    one = asm.register(1)
+    for number, offset in enumerate(offsets):
+        place = asm.binary("ADD", y, asm.register(8 * number))
+        asm.emit("DISPATCH", 0, one, one, one, place, offset)
+    asm.emit("RETURN")
+    buffers = [
+        fbs.ArenaBufferT(first, last, register, 64, 64 * unit)
+        for (_, first, last, unit), register in zip(BUFFERS, offsets, strict=True)
+    ]
+    program = asm.program(
+        inputOffsetRegisters=[asm.register()],
+        outputOffsetRegisters=[y],
+        buffers=buffers,
+        arenaBoundBytes=bound or 0,
+    )
+    inputs, outputs = [tensor("x", "u8", dim("N"))], [tensor("y", "i64", 4)]
+    return module(program, inputs, outputs, kernels=("widths",)).to_bytes()
+
+
+def test_the_arena_stays_within_its_bound() -> None:
+    with opened(bounded_module(None)) as program:
+        assert program(np.zeros(1, np.uint8))[0].tolist() == [192, 0, 0, 256]
+        info = program.info()
+        assert (info.arena_bytes, info.arena_bound_bytes) == (5 * 64, (1 << 64) - 1)
+    with opened(bounded_module(4 * 64)) as program:
+        assert program(np.zeros(1, np.uint8))[0].tolist() == [0, 64, 0, 192]
+        info = program.info()
+        assert (info.arena_bytes, info.arena_bound_bytes) == (4 * 64, 4 * 64)
+        # sizes that the bound is not for: a file that lies must not make kernels write elsewhere
+        with pytest.raises(Failed, match="bounds: arena buffer 1 of 384 bytes is above its bound"):
+            program(np.zeros(2, np.uint8))
+        assert program(np.zeros(0, np.uint8))[0].tolist() == [0, 0, 0, 0]
+
+
+def test_a_fixed_arena_is_its_own_bound() -> None:
+    with opened(scale_module().to_bytes()) as program:
+        assert program.info().arena_bound_bytes == program.info().arena_bytes
+
+
 # ---- plans ----
 
 
@@ -154,13 +208,13 @@ def test_a_failed_prepare_leaves_no_plan() -> None:
             np.zeros((0, 3), np.float32),
             "shape",
             'input "x": expected shape [N, 3], found [0, 3]: '
-            "axis 0 must be at least 1 and at most 64",
+            "axis 0, N, must be at least 1 and at most 64",
         ),
         (
             np.zeros((65, 3), np.float32),
             "shape",
             'input "x": expected shape [N, 3], found [65, 3]: '
-            "axis 0 must be at least 1 and at most 64",
+            "axis 0, N, must be at least 1 and at most 64",
         ),
     ],
 )

@@ -111,9 +111,10 @@ def test_malformed_structures(path: str, value: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("alignment", 3, "arena buffer 0: its alignment or lifetime is not valid"),
-        ("alignment", 128, "arena buffer 0: its alignment or lifetime is not valid"),
-        ("first", 3, "arena buffer 0: its alignment or lifetime is not valid"),
+        ("alignment", 3, "arena buffer 0: its alignment, lifetime or offset is not valid"),
+        ("alignment", 128, "arena buffer 0: its alignment, lifetime or offset is not valid"),
+        ("first", 3, "arena buffer 0: its alignment, lifetime or offset is not valid"),
+        ("boundOffset", 3, "arena buffer 0: its alignment, lifetime or offset is not valid"),
         ("offsetRegister", 1000, "no such register for a buffer's offset"),
     ],
 )

@@ -509,6 +509,25 @@ def test_a_check_gives_its_message(in_prepare: bool) -> None:
         program(np.zeros(6, np.uint8))
 
 
+def test_a_checks_message_holds_values() -> None:
+    asm = Assembler()
+    asm.block()
+    n, zero = asm.register(), asm.register(0)
+    asm.emit("INPUT_DIM", n, 0, 0)
+    twice = asm.binary("MUL", n, asm.register(-2))
+    asm.emit("CHECK", asm.binary("EQ", n, zero), 0, n, twice)
+    asm.emit("RETURN")
+    asm.execute()
+    asm.emit("RETURN")
+    text = "N is {0}, twice {1}{0}: {{0}} }} {2} { {x} {"
+    file = module(asm.program(messages=[text]), [tensor("x", "u8", dim("N"))]).to_bytes()
+    with opened(file) as program:
+        with pytest.raises(Failed) as caught:
+            program(np.zeros(5, np.uint8))
+        assert caught.value.message == "N is 5, twice -105: {0} } {2} { {x} {"
+        program(np.zeros(0, np.uint8))
+
+
 def test_arithmetic_in_prepare_is_checked() -> None:
     asm = Assembler()
     asm.block()

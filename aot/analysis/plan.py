@@ -6,9 +6,11 @@ and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
+from aot.analysis.views import memory_order
 from aot.ir.dims import Dim
 from aot.ir.types import Layout, TensorType
 from aot.ops.record import Call, Kind
@@ -24,6 +26,7 @@ class Schedule(Enum):
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
     RECURRENCE: a loop over steps, lanes along the gates.
     LINES: each lane goes along a line of elements in order.
+    ATTENTION: a loop over tiles of keys, lanes along queries.
     """
 
     ELEMENTWISE = "elementwise"
@@ -31,13 +34,15 @@ class Schedule(Enum):
     CONTRACTION = "contraction"
     RECURRENCE = "recurrence"
     LINES = "lines"
+    ATTENTION = "attention"
 
 
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
     lanes: elements that run side by side: SIMD lanes on a CPU, invocations on a GPU.
-    rows, columns: register tile of a contraction (columns are lanes times vectors).
+    rows, columns: register tile of a contraction (columns are lanes times vectors); the queries
+        of an attention's workgroup, and the keys of its register tile.
     weight: operand that wants `weight_layout`, or -1.
     flops: arithmetic operations of one run where dims are known, else 0.
     """
@@ -68,13 +73,15 @@ def plan(call: Call, target: Target) -> Plan:
     )
     if kind is Kind.RECURRENCE:
         return Plan(Schedule.RECURRENCE, lanes)
+    if kind is Kind.ATTENTION:
+        return _plan_attention(call, target, lanes)
     if kind in (Kind.SCAN, Kind.SCATTER):
         return Plan(Schedule.LINES, lanes)
     if kind is Kind.SORT:
         # lines that take different branches gain nothing from a CPU's vectors
         return Plan(Schedule.LINES, lanes if target.vulkan is not None else 1)
     if kind is Kind.REDUCTION:
-        return Plan(Schedule.REDUCTION, lanes)
+        return Plan(Schedule.REDUCTION, lanes, *_window_tile(call, target, lanes))
     return Plan(Schedule.ELEMENTWISE, lanes)
 
 
@@ -97,15 +104,17 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
         group = call.int("group")
         columns_total: Dim = weight.dims[0]
         per_group = columns_total // group if isinstance(columns_total, int) else columns_total
-        if group != 1:
-            # a panel must not straddle groups, and a depthwise one has a single column
-            return Plan(Schedule.REDUCTION, lanes, flops=_flops(call))
+        if group != 1 and (per_group == 1 or weight.dims[1] == 1):
+            return _plan_depthwise(call, target, lanes)
         layout = _panel_layout(weight, 0, target.panel)
+        if group != 1:  # a panel must not straddle groups: columns lie side by side instead
+            layout = _filters_last(weight)
         rows_total: Dim = output.dims[-1]
         if all(k == 1 for k in weight.dims[2:]):
             for extent in output.dims[2:-1]:
                 rows_total = rows_total * extent
         columns_total = per_group
+        steps = call.ints("strides")[-1]
     else:
         layout = _panel_layout(weight, weight.rank - 1, target.panel)
         columns_total = weight.dims[-1]
@@ -113,8 +122,72 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
         if weight.rank == 2:
             for extent in output.dims[:-2]:
                 rows_total = rows_total * extent
-    rows, columns = _tile(target, lanes, rows_total, columns_total)
+        steps = 1
+    rows, columns = _tile(
+        target,
+        lanes,
+        rows_total,
+        columns_total,
+        row_bytes=steps * _row_bytes(call.operand(0)),
+        spare=1 if layout.splits else 3,
+    )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, 1, layout, _flops(call))
+
+
+def _row_bytes(left: TensorType) -> int:
+    """Bytes between neighbouring rows of a left side whose summed dim is contiguous, else 0."""
+    *_, row, summed = memory_order(left)
+    extent = left.dims[summed]
+    is_plain = left.layout is None or not (left.layout.strides or left.layout.splits)
+    if not is_plain or row != (left.rank - 1 if summed == 1 else left.rank - 2):
+        return 0
+    return extent * left.dtype.bytes if isinstance(extent, int) else 0
+
+
+def _plan_depthwise(call: Call, target: Target, lanes: int) -> Plan:
+    """Each channel by itself: a window like those of pooling, times weights."""
+    rows, columns = _window_tile(call, target, lanes)
+    has_channels_last = memory_order(call.result_types[0])[-1] == 1
+    layout = _filters_last(call.operand(1)) if has_channels_last else None
+    return Plan(Schedule.REDUCTION, lanes, rows, columns, 1, layout, _flops(call))
+
+
+def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
+    """Queries in lanes, some vectors of them, times as many keys as registers allow."""
+    queries, depth = call.operand(0).dims[-2:]
+    width = call.operand(2).dims[-1]
+    if target.vulkan is not None:
+        shared, both = target.vulkan.max_shared_bytes // 4, depth + width
+        fits = (n for n in (16, 8, 4, 2) if isinstance(both, int) and n * (both + lanes) <= shared)
+        return Plan(Schedule.ATTENTION, lanes, lanes, next(fits, 1))
+    registers = target.vector_registers
+    vectors = 4 if lanes <= 4 and registers >= 32 else 2
+    while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
+        vectors //= 2
+    columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
+    return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
+
+
+def _filters_last(weight: TensorType) -> Layout:
+    """[O, C, taps...] -> [taps...][C][O]."""
+    return Layout(order=(*range(2, weight.rank), 1, 0))
+
+
+def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
+    """Rows and columns of a tile whose lanes go along the result's innermost dim.
+
+    Eight sums side by side hide an addition's latency; rows past the end are wasted.
+    """
+    result = call.result_types[0]
+    extents = [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
+    if len(extents) < 2:
+        return 1, 4 * lanes
+    rows = extents[-2]
+    if not isinstance(rows, int):
+        return 4, lanes
+    most = min(8, target.vector_registers // 2) if target.vulkan is None else 4
+    best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
+    return best, lanes * max(1, 4 // best)
 
 
 def _flops(call: Call) -> int:
@@ -146,33 +219,58 @@ def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:
     return {1: layout, 2: layout}
 
 
-def _tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
-    """Rows and columns of the register tile with the most arithmetic per load.
+def _tile(
+    target: Target,
+    lanes: int,
+    rows_total: Dim,
+    columns_total: Dim,
+    *,
+    row_bytes: int = 0,
+    spare: int = 1,
+) -> tuple[int, int]:
+    """Rows and columns of the register tile that keeps the multipliers busiest.
 
     With r rows and v vectors of columns, a step of k loads r scalars and v vectors for r*v
-    multiply-adds, and needs r*v + v + 1 registers.
+    multiply-adds, and needs r*v + v + 1 registers. A core loads about as often as it multiplies.
+
+    Args:
+        row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
+        spare: registers that must be left beside the sums and the vectors of columns.
     """
     if target.vulkan is not None:
         return min(4, rows_total) if isinstance(rows_total, int) else 4, target.vulkan.lanes
-    best, best_score = (1, max(lanes, target.panel)), 0.0
-    for columns in (target.panel // 2, target.panel, 2 * target.panel):
+    most = min(14, _rows_in_cache(target, row_bytes))
+    best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
+    for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
         vectors = columns // lanes
         if vectors == 0 or columns % lanes:
             continue
-        if isinstance(columns_total, int) and columns > max(columns_total, lanes):
+        if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
-        for rows in range(1, 15):
-            if rows * vectors + vectors + 1 > target.vector_registers:
+        for rows in range(1, most + 1):
+            if rows * vectors + vectors + spare > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break
-            score = rows * vectors / (rows + vectors)
-            if isinstance(rows_total, int):  # rows past the end are wasted
-                tiles = -(-rows_total // rows)
-                score *= rows_total / (tiles * rows)
-            if isinstance(columns_total, int):
-                tiles = -(-columns_total // columns)
-                score *= columns_total / (tiles * columns)
+            used = _used(rows_total, rows) * _used(columns_total, columns)
+            reuse = rows * vectors / (rows + vectors)
+            # within a twentieth what is loaded less often wins
+            score = (round(20 * min(1.0, reuse) * used), reuse * used)
             if score > best_score:
                 best, best_score = (rows, columns), score
     return best
+
+
+def _used(total: Dim, size: int) -> float:
+    """How much of tiles of `size` over an extent is no waste."""
+    return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
+
+
+def _rows_in_cache(target: Target, row_bytes: int) -> int:
+    """How many rows so far apart the nearest cache holds beside what streams through it.
+
+    A cache of 8 ways keeps 8 lines at one place of a way; rows a multiple of a way apart all want
+    the same place.
+    """
+    way = max(target.l1_bytes // 8, 64)
+    return 6 * (way // math.gcd(way, row_bytes)) if row_bytes else 14

@@ -41,5 +41,5 @@ def import_text(text: str, source: str = "") -> Module:
     module = parse_module(text, source)
     if not module.entry_points:
         raise CompileError(f"{source or 'text'}: there is no function")
-    verify(module, error=CompileError, during=source)
+    verify(module, error=CompileError, during=source, is_ruled=True)
     return module

@@ -77,21 +77,25 @@ class Builder:
         self._function.dim_names = tuple(dim_names)
         self._block = self._function.block
         self._outputs: list[Value] = []
+        self._input_names: set[str] = set()
+        self._output_names: set[str] = set()
         self._is_finished = False
 
     def input(self, name: str, type: TypeLike) -> Value:
         """A new input. Dims may be symbolic: "f32[N, 3, 2*W]"."""
         block = self._function.block
-        if name and name in (v.name for v in block.args):
+        if name and name in self._input_names:
             raise CompileError(f"there are two inputs named {name!r}")
+        self._input_names.add(name)
         value = Value(parse_type(type), block, len(block.args), name)
         block.args.append(value)
         return value
 
     def output(self, name: str, value: Value) -> None:
         """Makes `value` the next result of the function."""
-        if name in self._function.result_names:
+        if name in self._output_names:
             raise CompileError(f"there are two outputs named {name!r}")
+        self._output_names.add(name)
         self._function.result_names.append(name)
         self._outputs.append(value)
 
@@ -210,8 +214,9 @@ class Builder:
         if record.results_from == "rule":
             return rewriter.create(record, operands, attrs, origin, blocks)
         call = record.check([None if v is None else v.type for v in operands], attrs, origin)
-        if record.results_from == "block" and not types:
-            types = [v.type for b in blocks[:1] for v in b.terminator.operands if v is not None]
+        if record.body is not None and not types:
+            yielded = [v.type for b in blocks[:1] for v in b.terminator.operands if v is not None]
+            types = record.body.result_types(call, yielded)
         return rewriter.insert(Op(record, operands, call.attrs, types, blocks, origin))
 
 

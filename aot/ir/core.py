@@ -19,6 +19,7 @@ from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
+    from aot.ir.transaction import Transaction
     from aot.ops.record import OpRecord
 
 
@@ -269,9 +270,17 @@ class Listener:
 
     def operand_changed(self, op: Op, index: int, old: Value | None) -> None: ...
 
+    def value_replaced(self, old: Value, fresh: Value) -> None:
+        """Before users of `old` are rewired to `fresh`, each of which is told of as well."""
+
+    def input_erased(self, value: Value) -> None: ...
+
     def op_moved(self, op: Op) -> None: ...
 
     def type_changed(self, value: Value, old: TensorType) -> None: ...
+
+    def pending_made(self, value: Value) -> None:
+        """Users of another value have `value`, a pending shape change, in its place."""
 
 
 class Function:
@@ -345,7 +354,7 @@ class Module:
         return [f for f in self.functions.values() if f.kind == "function"]
 
 
-def _is_kept(dtype: DType, wide: DType) -> bool:
+def is_kept(dtype: DType, wide: DType) -> bool:
     """Whether every value of `dtype` is one of `wide`."""
     return dtype is wide or bool(np.can_cast(dtype.numpy, wide.numpy, "safe"))
 
@@ -402,6 +411,11 @@ class Rewriter:
             raise InternalError(
                 f"operand {index} of {op} has type {old.type}, the new value has {value.type}"
             )
+        self.rewire(op, index, value)
+
+    def rewire(self, op: Op, index: int, value: Value | None) -> None:
+        """Rewires one operand to a value of any type; the caller answers for the op."""
+        old = op.operands[index]
         if old is not None:
             del old.uses[(op, index)]
         op.operands[index] = value
@@ -433,23 +447,28 @@ class Rewriter:
         while source.op is not None and source.op.record.name == "pending_shape_change":
             before, wide = source.op.operands[0], source.type.dtype
             assert before is not None
-            if not _is_kept(before.type.dtype, wide) and wide is not old.type.dtype:
+            if not is_kept(before.type.dtype, wide) and wide is not old.type.dtype:
                 break  # the dtype between rounds: dropping it would change values
             map = IndexMap.of_attr(source.op.attrs["map"]).then(map, before.type.dims)
             source = before
         if map.is_identity and source.type == old.type:
             self.replace(old, source)
             return source
-        if map.result_dims(source.type.dims) != old.type.dims:
-            raise InternalError(f"no {map} leads from {source.type} to {old.type}")
-        seen = self._pending(source, old.type, map)
+        seen = self.pending(source, old.type, map)
         self._rewire(old, seen, source)
+        self._tell(lambda listener: listener.pending_made(seen))
         return seen
 
-    def _pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
-        """A pending change of `source`, beside it, so that every user comes after it."""
+    def pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
+        """`source` through `map` as `type`, beside it, so that every user comes after it.
+
+        Raises:
+            InternalError: `map` does not lead from the one's dims to the other's.
+        """
         from aot.ops.structure import PENDING
 
+        if map.result_dims(source.type.dims) != type.dims:
+            raise InternalError(f"no {map} leads from {source.type} to {type}")
         attrs: dict[str, Attr] = {
             "map": map.to_attr(),
             "dtype": type.dtype,
@@ -469,6 +488,7 @@ class Rewriter:
         """Users of `old` use `fresh`, but for the op that makes `source`, which may be one."""
         if not fresh.name and old.name and fresh.op is not None:
             fresh.name = old.name
+        self._tell(lambda listener: listener.value_replaced(old, fresh))
         for op, index in list(old.uses):
             if op is not source.op:
                 self.set_operand(op, index, fresh)
@@ -480,6 +500,12 @@ class Rewriter:
         for old, fresh in zip(op.results, values, strict=True):
             self.replace(old, fresh)
         self.erase(op)
+
+    def transaction(self) -> Transaction:
+        """Several edits as one, for `with`: see aot/ir/transaction.py."""
+        from aot.ir.transaction import Transaction
+
+        return Transaction(self)
 
     def erase(self, op: Op) -> None:
         """Removes an op that nothing uses."""
@@ -505,6 +531,7 @@ class Rewriter:
         args.remove(value)
         for index, other in enumerate(args):
             other.index = index
+        self._tell(lambda listener: listener.input_erased(value))
 
     def move_before(self, op: Op, anchor: Op) -> None:
         """Moves `op` in front of `anchor`; the caller answers for dominance."""
@@ -517,6 +544,17 @@ class Rewriter:
     def set_attr(self, op: Op, name: str, value: Attr) -> None:
         """Changes an attribute that does not change the results' types."""
         op.attrs[name] = value
+
+    def retype(self, value: Value, type: TensorType, map: IndexMap) -> None:
+        """Changes a value's type; its users see it through `map` as what it was."""
+        old, uses = value.type, list(value.uses)
+        self.set_type(value, type)
+        if not uses:
+            return
+        seen = self.pending(value, old, map)
+        for op, index in uses:
+            self.rewire(op, index, seen)
+        self._tell(lambda listener: listener.pending_made(seen))
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """Changes a value's type; the caller answers for its users."""

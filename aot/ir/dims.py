@@ -10,9 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import total_ordering
+from types import MappingProxyType
 from typing import Union
 
 Dim = Union[int, "DimExpr"]
+Interval = tuple[int | None, int | None]
+NO_BOUNDS: Mapping[str, Interval] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,9 @@ def minimum(*dims: Dim) -> Dim:
     return _extremum(False, dims)
 
 
-def _extremum(is_max: bool, dims: tuple[Dim, ...]) -> Dim:
+def _extremum(
+    is_max: bool, dims: tuple[Dim, ...], known: Mapping[str, Interval] = NO_BOUNDS
+) -> Dim:
     flat: list[Dim] = []
     for dim in dims:
         single = dim.terms[0][0][0] if isinstance(dim, DimExpr) and _is_single_atom(dim) else None
@@ -308,21 +313,18 @@ def _extremum(is_max: bool, dims: tuple[Dim, ...]) -> Dim:
             flat.append(dim)
     kept: list[Dim] = []
     for dim in flat:
-        kept = [k for k in kept if not _dominates(dim, k, is_max)]
-        if not any(_dominates(k, dim, is_max) for k in kept):
+        kept = [k for k in kept if not _dominates(dim, k, is_max, known)]
+        if not any(_dominates(k, dim, is_max, known) for k in kept):
             kept.append(dim)
     if len(kept) == 1:
         return kept[0]
     return _atom(Extremum(is_max, tuple(sorted(kept, key=lambda d: (isinstance(d, int), str(d))))))
 
 
-def _dominates(a: Dim, b: Dim, is_max: bool) -> bool:
+def _dominates(a: Dim, b: Dim, is_max: bool, known: Mapping[str, Interval]) -> bool:
     difference = add(a, multiply(b, -1)) if is_max else add(b, multiply(a, -1))
-    low, _ = bounds(difference, {})
+    low, _ = bounds(difference, known)
     return low is not None and low >= 0
-
-
-Interval = tuple[int | None, int | None]
 
 
 def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
@@ -410,6 +412,24 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
                 substitute(atom.numerator, values), substitute(atom.denominator, values)
             )
         return _extremum(atom.is_max, tuple(substitute(a, values) for a in atom.args))
+
+    return _map_atoms(dim, value)
+
+
+def narrow(dim: Dim, known: Mapping[str, Interval]) -> Dim:
+    """`dim` without what the bounds of its symbols decide, such as the minimum in `min(H, 960)`."""
+    if isinstance(dim, int):
+        return dim
+    low, high = bounds(dim, known)
+    if low is not None and low == high:
+        return low
+
+    def value(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return _atom(atom)
+        if isinstance(atom, FloorDiv):
+            return floor_divide(narrow(atom.numerator, known), narrow(atom.denominator, known))
+        return _extremum(atom.is_max, tuple(narrow(a, known) for a in atom.args), known)
 
     return _map_atoms(dim, value)
 

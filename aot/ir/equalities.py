@@ -7,8 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aot.ir.bounds import add_bound
 from aot.ir.core import Assumption, Function
-from aot.ir.dims import Dim, DimExpr, Symbol, add, bounds, multiply, substitute, symbols
+from aot.ir.dims import (
+    Dim,
+    DimExpr,
+    Interval,
+    Symbol,
+    add,
+    bounds,
+    multiply,
+    narrow,
+    substitute,
+    symbols,
+)
 from aot.ir.types import TensorType
 
 
@@ -40,19 +52,22 @@ class DimEqualities:
     """The closure of a set of assumptions.
 
     Attributes:
-        values: what solved symbols are, in terms of the others.
+        known: bounds of symbols.
         is_contradictory: some assumption is false whatever the symbols are.
     """
 
     def __init__(self, assumptions: Iterable[Assumption] = ()) -> None:
-        self.values: dict[str, Dim] = {}
+        self._values: dict[str, Dim] = {}  # of solved symbols; may have symbols solved later
+        self.known: dict[str, Interval] = {}
         self.is_contradictory = False
         self._zeros: dict[Dim, None] = {}
+        self._zeros_with: dict[str, list[Dim]] = {}  # by symbol; some may be gone
         for assumption in assumptions:
             self.add(assumption.left, assumption.right)
 
     def add(self, left: Dim, right: Dim) -> None:
         """Takes in `left == right`."""
+        add_bound(self.known, left, right)
         pending = [difference(left, right)]
         while pending:
             zero = self.canonical(pending.pop())
@@ -62,18 +77,40 @@ class DimEqualities:
             solved = solve(zero)
             if solved is None:
                 self._zeros[zero] = None
+                for name in symbols(zero):
+                    self._zeros_with.setdefault(name, []).append(zero)
                 continue
             name, value = solved
-            self.values = {n: substitute(v, {name: value}) for n, v in self.values.items()}
-            self.values[name] = value
-            touched = [z for z in self._zeros if name in symbols(z)]
-            for old in touched:
+            self._values[name] = value
+            touched = [z for z in self._zeros_with.pop(name, []) if z in self._zeros]
+            for old in dict.fromkeys(touched):
                 del self._zeros[old]
-            pending.extend(touched)
+                pending.append(old)
 
     def canonical(self, dim: Dim) -> Dim:
-        """`dim` with solved symbols replaced."""
-        return substitute(dim, self.values) if self.values else dim
+        """`dim` with solved symbols replaced, and without what bounds decide."""
+        solved = self._solved_in(dim)
+        dim = substitute(dim, {name: self._value(name) for name in solved}) if solved else dim
+        return narrow(dim, self.known) if self.known else dim
+
+    def _solved_in(self, dim: Dim) -> list[str]:
+        return [name for name in symbols(dim) if name in self._values] if self._values else []
+
+    def _value(self, name: str) -> Dim:
+        """A solved symbol in terms of unsolved ones; shortens the way there for the next time."""
+        stack = [name]
+        while stack:
+            value = self._values[stack[-1]]
+            solved = self._solved_in(value)
+            longer = [n for n in solved if self._solved_in(self._values[n])]
+            if longer:
+                stack += longer
+                continue
+            if solved:
+                value = substitute(value, {n: self._values[n] for n in solved})
+                self._values[stack[-1]] = value
+            stack.pop()
+        return self._values[name]
 
     def are_equal(self, a: Dim, b: Dim) -> bool:
         """Whether the assumptions make `a` and `b` equal, as far as can be seen."""

@@ -15,8 +15,10 @@ from aot.errors import AotError, CompileError, InternalError
 from aot.ir.compare import map_dims
 from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.dims import Dim, DimExpr, Symbol, evaluate, substitute
+from aot.ir.memory import Place, States, is_about_memory, state_place
 from aot.ir.text import print_op
 from aot.ir.types import DType, TensorType
+from aot.ops.body import Body
 from aot.ops.record import Array, Call
 
 Inputs = Sequence[Any] | Mapping[str, Any]
@@ -29,14 +31,19 @@ def run(
     symbols: Mapping[str, int] | None = None,
     is_exact: bool = False,
     module: Module | None = None,
+    states: States | None = None,
 ) -> list[Array]:
     """The function's results for `inputs`.
+
+    Inputs that the function writes in place are written in the arrays that are given, where these
+    can be: contiguous numpy arrays of exact dtype.
 
     Args:
         inputs: arrays in order, or by input name. Dtypes must be exact.
         symbols: values of symbols that no input's shape determines.
         is_exact: references sum in a fixed order, the same on every machine.
         module: where ops that run a function by name find it.
+        states: memory of state variables by name, kept between runs; without it they start at zero.
 
     Raises:
         CompileError: an input is missing or has a wrong dtype or shape, a symbol has no value, or
@@ -51,7 +58,18 @@ def run(
                 f"input {_input_name(value)} is {DType.of(array)}, expected {value.type.dtype}"
             )
     with np.errstate(all="ignore"):
-        return _Frame(function, values, is_exact, module).run(function.block, arrays)
+        if not is_about_memory([function, *(module.functions.values() if module else ())]):
+            return _Frame(function, values, is_exact, module).run(function.block, arrays)
+        frame = _MemoryFrame(function, values, is_exact, module)
+        frame.states = {} if states is None else states
+        places = frame.run(function.block, [_place(a) for a in arrays])
+        return [p.read() for p in places]
+
+
+def _place(array: Array) -> Place:
+    """A place in `array` itself, where it can be written."""
+    is_usable = array.flags.c_contiguous and array.flags.writeable
+    return Place.of(array if is_usable else np.array(array, order="C"))
 
 
 def _arrays(function: Function, inputs: Inputs) -> list[Array]:
@@ -181,7 +199,10 @@ def _number(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 class _Frame:
-    """One function's run: its symbols' values, and arrays of the values that are alive."""
+    """One function's run: its symbols' values, and arrays of the values that are alive.
+
+    What a value is kept as is `read`'s and `store`'s to know.
+    """
 
     def __init__(
         self, function: Function, symbols: Mapping[str, int], is_exact: bool, module: Module | None
@@ -190,12 +211,23 @@ class _Frame:
         self.symbols = symbols
         self.is_exact = is_exact
         self.module = module
-        self.env: dict[Value, Array] = {}
+        self.env: dict[Value, Any] = {}
+        self._dying: dict[Block, dict[Op, list[Value]]] = {}
 
-    def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
+    def read(self, kept: Any) -> Array:
+        """The elements of what a value is kept as."""
+        return np.asarray(kept)
+
+    def store(self, array: Array) -> Any:
+        """What a value with these elements is kept as."""
+        return array
+
+    def run(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
         """Results that the block's terminator names."""
         self.env.update(zip(block.args, arguments, strict=True))
-        dying = _last_uses(block)
+        dying = self._dying.get(block)
+        if dying is None:
+            dying = self._dying[block] = _last_uses(block)
         for op in block:
             operands = [None if v is None else self.env[v] for v in op.operands]
             if op.record.is_terminator:
@@ -207,10 +239,10 @@ class _Frame:
                 self.env.pop(value, None)
         raise InternalError(f"a block of function {self.function.name!r} has no terminator")
 
-    def evaluate(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
+    def evaluate(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         source = op.record.results_from
         if source == "block":
-            results = self.run(op.blocks[0], [a for a in operands if a is not None])
+            results = self.run_blocks(op, operands)
         elif source == "callee":
             results = self.call(op, operands)
         else:
@@ -219,13 +251,52 @@ class _Frame:
             self.check(op, value, result)
         return results
 
-    def call(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
-        """Runs the function that `op` names."""
-        reference, given = op.attrs["executable"], op.attrs["dims"]
-        if self.module is None or not isinstance(reference, FunctionRef):
+    def run_blocks(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        """Runs the blocks of `op` as its body says."""
+        body = op.record.body
+        assert body is not None
+        given = [a for a in operands[body.first :] if a is not None]
+        if body.is_loop:
+            return self.run_loop(op, body, operands, given)
+        if body.kind == "choice":
+            return self.run(op.blocks[0 if self.read(operands[0]) else 1], given)
+        return self.run(op.blocks[0], given)
+
+    def run_loop(
+        self, op: Op, body: Body, operands: Sequence[Any], carried: Sequence[Any]
+    ) -> list[Any]:
+        trip_count, condition = operands[:2]
+        most = op.attrs[body.stack_dim]
+        limits = [_number(most, self.symbols)] if isinstance(most, DimExpr) or most != -1 else []  # type: ignore[arg-type]
+        limits += [] if trip_count is None else [int(self.read(trip_count))]
+        goes_on = condition is None or bool(self.read(condition))
+        stacks = [
+            np.zeros(self.concrete(v.type).shape, v.type.dtype.numpy)
+            for v in op.results[len(carried) :]
+        ]
+        values, number = list(carried), 0
+        while goes_on and all(number < limit for limit in limits):
+            index = self.store(np.array(number, np.int64))
+            goes_on_kept, *yielded = self.run(op.blocks[0], [index, *values])
+            goes_on = bool(self.read(goes_on_kept))
+            values = yielded[: len(carried)]
+            for stack, row in zip(stacks, yielded[len(carried) :], strict=True):
+                stack[number] = self.read(row)
+            number += 1
+        return [*values, *map(self.store, stacks)]
+
+    def callee(self, op: Op) -> tuple[Module, Function]:
+        """The function that `op` names, and where it is."""
+        reference = next((a for a in op.attrs.values() if isinstance(a, FunctionRef)), None)
+        if self.module is None or reference is None:
             raise InternalError(f"no module is given to find the function in\n  {print_op(op)}")
+        return self.module, self.module.functions[reference.name]
+
+    def call(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        """Runs the function that `op` names."""
+        _, callee = self.callee(op)
+        given = op.attrs.get("dims", ())
         assert isinstance(given, tuple)
-        callee = self.module.functions[reference.name]
         numbers = [_number(d, self.symbols) for d in given if isinstance(d, (int, DimExpr))]
         symbols = dict(zip(callee.dim_names, numbers, strict=True))
         return run(
@@ -268,6 +339,53 @@ class _Frame:
                 f"result {value.index} of {op.name} is {array.dtype} of shape "
                 f"{array.shape}, its type says {wanted}\n  {print_op(op)}"
             )
+
+
+class _MemoryFrame(_Frame):
+    """A run in which values are places in memory, so that what is written shows wherever that
+    memory is looked at."""
+
+    states: States
+
+    def read(self, kept: Any) -> Array:
+        assert isinstance(kept, Place)
+        return kept.read()
+
+    def store(self, array: Array) -> Place:
+        return Place.of(np.array(array, order="C"))
+
+    def call(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        if not op.record.has_unknown_effects:
+            arrays = [None if p is None else self.read(p) for p in operands]
+            return [self.store(a) for a in super().call(op, arrays)]
+        module, callee = self.callee(op)
+        places = [p for p in operands if p is not None]
+        symbols = bind_symbols(callee, [p.shape for p in places])
+        frame = _MemoryFrame(callee, symbols, self.is_exact, module)
+        frame.states = self.states
+        return frame.run(callee.block, places)
+
+    def refer(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        record, view_of = op.record, op.record.view_of
+        if record.is_state:
+            type = self.concrete(op.result.type)
+            return [state_place(self.states, str(op.attrs["variable"]), type)]
+        if record.container == "holds":
+            return [Place.stacked(operands)]
+        arrays = [None if p is None else self.read(p) for p in operands]
+        if view_of is not None and not record.writes:
+
+            def choose(index: Array) -> Array:
+                given = [index if n == view_of else a for n, a in enumerate(arrays)]
+                return super(_MemoryFrame, self).refer(op, given)[0]
+
+            return [operands[view_of].view(choose)]
+        results = [self.store(a) for a in super().refer(op, arrays)]
+        for number in record.writes:
+            written = arrays[number]
+            assert written is not None
+            operands[number].write(written)
+        return results if view_of is None else [operands[view_of]]
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:

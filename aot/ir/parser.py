@@ -6,7 +6,7 @@ bounded, so that no text can exhaust the stack or memory. Types are checked agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from aot.errors import CompileError
 from aot.ir.attr_parser import AttrParser, read_blobs
@@ -94,7 +94,7 @@ class _FunctionParser:
         """Types, names and `%` names of the function's inputs."""
         types: list[TensorType] = []
         names: list[str] = []
-        keys: list[str] = []
+        keys: dict[str, None] = {}
         self.tokens.expect("(")
         while not self.tokens.take(")"):
             if keys:
@@ -104,16 +104,16 @@ class _FunctionParser:
             if self.tokens.kind == "string":
                 name = self.tokens.string()
             self.tokens.expect(":")
-            keys.append(key)
+            keys[key] = None
             names.append(name)
             types.append(self.attrs.type())
-        return types, names, keys
+        return types, names, list(keys)
 
     def define(self, key: str, value: Value) -> None:
         self.values[key] = value
         self.defined.append(key)
 
-    def fresh_name(self, others: Sequence[str] = ()) -> str:
+    def fresh_name(self, others: Container[str] = ()) -> str:
         key = self.tokens.next("value", "a value such as '%x'")
         if key in self.values or key in others:
             raise self.tokens.error(f"value {key} is defined twice", self.tokens.at - 1)
@@ -172,9 +172,9 @@ class _FunctionParser:
 
     def op(self, rewriter: Rewriter) -> None:
         tokens = self.tokens
-        keys: list[str] = []
+        keys: dict[str, None] = {}
         while tokens.kind == "value":
-            keys.append(self.fresh_name(keys))
+            keys[self.fresh_name(keys)] = None
             if not tokens.take(","):
                 tokens.expect("=")
                 break
@@ -190,7 +190,7 @@ class _FunctionParser:
         attrs = self.check(record, operands, attrs, types, origin, start, types_at)
         blocks: list[Block] = []
         while tokens.is_punct("^"):
-            blocks.append(self.inner_block(is_isolated=record.results_from == "block"))
+            blocks.append(self.inner_block(is_isolated=record.is_isolated))
         op = Op(record, operands, attrs, types, blocks, origin)
         rewriter.insert(op)
         for key, value in zip(keys, op.results, strict=True):

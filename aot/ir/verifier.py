@@ -6,6 +6,7 @@ wrote as text (`CompileError`). Never changes what it checks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from aot.errors import AotError, CompileError, InternalError
@@ -14,11 +15,17 @@ from aot.ir.dims import Dim, substitute, symbols
 from aot.ir.equalities import TypeRule
 from aot.ir.text import KEYWORDS, print_op
 from aot.ir.types import TensorType
-from aot.ops.record import count_shape_rules
+from aot.ops.structure import PENDING
+from aot.ops.record import Call
 
 
 def verify(
-    subject: Module | Function, *, error: type[AotError] = InternalError, during: str = ""
+    subject: Module | Function,
+    *,
+    error: type[AotError] = InternalError,
+    during: str = "",
+    is_ruled: bool = False,
+    is_resolved: bool = False,
 ) -> None:
     """Checks every invariant of a module or of one function.
 
@@ -27,35 +34,49 @@ def verify(
     Args:
         error: what to raise; CompileError for what a user wrote.
         during: what was being done, for the message.
+        is_ruled: the shape rules have been asked already, as the parser does.
+        is_resolved: no shape change may be pending.
 
     Raises:
         error: with the invariant that does not hold and the text of the op.
     """
-    with count_shape_rules(is_hidden=True):
-        try:
-            if isinstance(subject, Function):
-                _FunctionCheck(subject, None).run()
-            else:
-                _check_module(subject)
-        except _Broken as broken:
-            raise error(f"{during}: {broken}" if during else str(broken)) from None
+    try:
+        if isinstance(subject, Function):
+            _FunctionCheck(subject, None, is_ruled).run()
+        else:
+            _check_module(subject, is_ruled)
+        if is_resolved:
+            _check_resolved(subject)
+    except _Broken as broken:
+        raise error(f"{during}: {broken}" if during else str(broken)) from None
 
 
 class _Broken(Exception):
     """An invariant that does not hold."""
 
 
-def _check_module(module: Module) -> None:
+def _check_module(module: Module, is_ruled: bool) -> None:
     for name, function in module.functions.items():
         if function.name != name:
             raise _Broken(f"function {function.name!r} is in its module as {name!r}")
-        _FunctionCheck(function, module).run()
+        _FunctionCheck(function, module, is_ruled).run()
+
+
+def _check_resolved(subject: Module | Function) -> None:
+    functions = [subject] if isinstance(subject, Function) else list(subject.functions.values())
+    for function in functions:
+        for op in function.walk():
+            if op.record is PENDING:
+                raise _Broken(
+                    f"function {function.name!r}: a shape change is pending\n  {print_op(op)}"
+                )
 
 
 class _FunctionCheck:
-    def __init__(self, function: Function, module: Module | None) -> None:
+    def __init__(self, function: Function, module: Module | None, is_ruled: bool) -> None:
         self.function = function
         self.module = module
+        self.is_ruled = is_ruled
         self.rule = TypeRule(function)
         self.visible: set[Value] = set()
         self.defined: set[Value] = set()
@@ -79,7 +100,7 @@ class _FunctionCheck:
             ("inputs", [v.name for v in function.inputs if v.name]),
             ("results", [n for n in function.result_names if n]),
         ):
-            repeated = next((n for i, n in enumerate(names) if n in names[:i]), None)
+            repeated = next((n for n, times in Counter(names).items() if times > 1), None)
             if repeated is not None and function.kind == "function":
                 raise self.fail(f"two {kind} are named {repeated!r}")
         known = self.input_symbols() | set(function.dim_names)
@@ -158,9 +179,11 @@ class _FunctionCheck:
             if (op, number) not in value.uses:
                 raise self.fail(f"operand {number} does not list the op among its uses", op)
         self.check_call(op)
+        if op.record.writes:
+            self.check_writes(op)
         outer = self.visible
         for block in op.blocks:
-            if op.record.results_from == "block":
+            if op.record.is_isolated:
                 self.visible = set()
             self.check_block(block, op)
             self.visible = outer
@@ -177,6 +200,8 @@ class _FunctionCheck:
     def check_call(self, op: Op) -> None:
         """Operands, attributes, constraints and result types, by the op's record."""
         is_ruled = op.record.results_from == "rule"
+        if is_ruled and self.is_ruled:
+            return
         try:
             call = (op.record.call if is_ruled else op.record.check)(
                 op.operand_types, op.attrs, op.origin
@@ -188,7 +213,7 @@ class _FunctionCheck:
             missing = ", ".join(sorted(call.attrs.keys() - op.attrs.keys()))
             raise self.fail(f"attributes are not complete: {missing} is missing", op)
         if op.record.results_from == "block":
-            self.check_body(op)
+            self.check_body(op, call)
             return
         if op.record.results_from == "callee":
             self.check_callee(op)
@@ -209,26 +234,40 @@ class _FunctionCheck:
                         op,
                     )
 
-    def check_body(self, op: Op) -> None:
-        if len(op.blocks) != 1:
-            raise self.fail(f"expected one block, found {len(op.blocks)}", op)
-        block = op.blocks[0]
-        self.check_types_match("block argument", [v.type for v in block.args], op.operand_types, op)
-        yielded = block.last.operand_types if block.last is not None else ()
-        self.check_types_match("yielded value", yielded, [v.type for v in op.results], op)
+    def check_body(self, op: Op, call: Call) -> None:
+        body = op.record.body
+        assert body is not None
+        if len(op.blocks) != body.block_count:
+            wanted = "one block" if body.block_count == 1 else f"{body.block_count} blocks"
+            raise self.fail(f"expected {wanted}, found {len(op.blocks)}", op)
+        for block in op.blocks:
+            given = [v.type for v in block.args]
+            self.check_types_match("block argument", given, body.argument_types(call), op)
+            yielded = block.last.operand_types if block.last is not None else ()
+            try:
+                results = body.result_types(call, [t for t in yielded if t is not None])
+            except CompileError as error:
+                raise self.fail(str(error), op) from None
+            self.check_types_match("yielded value", results, [v.type for v in op.results], op)
+
+    def check_writes(self, op: Op) -> None:
+        """Constants are read only, however they are looked at."""
+        for number in op.record.writes:
+            value = op.operands[number]
+            while value is not None and value.op is not None:
+                if value.op.record.name == "constant":
+                    raise self.fail(f"operand {number} is written, and is a constant", op)
+                view_of = value.op.record.view_of
+                value = None if view_of is None else value.op.operands[view_of]
 
     def check_callee(self, op: Op) -> None:
         if self.module is None:
             return
-        reference = op.attrs["executable"]
-        callee = (
-            self.module.functions.get(reference.name)
-            if isinstance(reference, FunctionRef)
-            else None
-        )
+        reference = next((a for a in op.attrs.values() if isinstance(a, FunctionRef)), None)
+        callee = None if reference is None else self.module.functions.get(reference.name)
         if callee is None:
             raise self.fail("the module has no function of that name", op)
-        given = op.attrs["dims"]
+        given = op.attrs.get("dims", ())
         assert isinstance(given, tuple)
         if len(given) != len(callee.dim_names):
             raise self.fail(

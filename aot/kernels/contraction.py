@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 
 from aot.analysis.plan import Plan
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
 from aot.kernels.inline import reduces_of
 from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
-from aot.kernels.nest import Axis, Nest, Output, collapse
+from aot.kernels.nest import Axis, Nest, Output, collapse, split_axis
+
+# how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
+STAGED = 256
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Roles:
     """What each axis of a contraction does.
 
     Attributes:
+        weight: the load in `right`, which is it or a conversion of it.
         rows: the innermost axis that only `left` varies along, or None.
         columns: the axis that only `right` varies along, in lanes.
         outer: the other axes, outermost first.
@@ -30,6 +34,7 @@ class Roles:
     reduce: Reduce
     left: Expr
     right: Expr
+    weight: Load
     rows: Axis | None
     columns: Axis
     outer: tuple[Axis, ...]
@@ -45,17 +50,41 @@ def find_roles(output: Output) -> Roles | None:
     if not isinstance(body, Binary) or body.op != "mul":
         return None
     left, right = body.a, body.b
-    if not isinstance(right, Load) or right.guard is not None:
+    weight = _loaded(right)
+    if weight is None or weight.guard is not None:
         return None
     in_left, in_right = expr.free_vars(left), expr.free_vars(right)
     only_left = [a for a in output.axes if a.var in in_left and a.var not in in_right]
     only_right = [a for a in output.axes if a.var in in_right and a.var not in in_left]
     if not only_right:
         return None
-    columns = min(only_right, key=lambda a: _step(right, a.var))
+    columns = min(only_right, key=lambda a: _step(weight, a.var))
     rows = only_left[-1] if only_left else None
     outer = tuple(a for a in output.axes if a is not rows and a is not columns)
-    return Roles(reduce, left, right, rows, columns, outer)
+    return Roles(reduce, left, right, weight, rows, columns, outer)
+
+
+def _without_groups(output: Output) -> Output:
+    """The output with an axis i that the left side of a product sees as `i // n` as two, groups
+    and their `n` members, so that only the right side varies along the members."""
+    for reduce in reduces_of(output.value):
+        if not isinstance(reduce.body, Binary):
+            continue
+        for e in expr.nodes(reduce.body.a):
+            if not isinstance(e, Binary) or e.op != "floordiv":
+                continue
+            for number, axis in enumerate(output.axes):
+                size = expr.dim_of(e.b)
+                if e.a is axis.var and size is not None and dims.modulo(axis.extent, size) == 0:
+                    return split_axis(output, number, size)
+    return output
+
+
+def _loaded(e: Expr) -> Load | None:
+    """The load that `e` is, or is a conversion of."""
+    while isinstance(e, Cast):
+        e = e.a
+    return e if isinstance(e, Load) else None
 
 
 def _step(load: Load, var: Var) -> int:
@@ -70,6 +99,7 @@ def schedule_contraction(
     nest: Nest, output: Output, plan: Plan, panel: int
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
+    output = _without_groups(output)
     roles = find_roles(output)
     if roles is None:
         return None
@@ -102,6 +132,7 @@ class _Tile:
         self.chunks = self.columns // self.width
         dtype = roles.reduce.dtype
         self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
+        self._stage: Scratch | None = None
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -215,6 +246,8 @@ class _Tile:
                 "k",
             )
         inner = axes[0] if axes else None
+        if inner is not None and self._is_staged(inner):
+            return self._staged(inner, indices, values, first, column_tile)
         guards = self._guards(inner)
         if guards is None:
             return self._steps(inner, indices, values, first, column_tile, self.roles.left)
@@ -233,12 +266,64 @@ class _Tile:
 
     def _guards(self, inner: Axis | None) -> Expr | None:
         """The one guard of the left side, where it doesn't change along the innermost loop."""
-        left = self.roles.left
-        if not isinstance(left, Load) or left.guard is None or left.other is None:
+        left = _loaded(self.roles.left)
+        if left is None or left.guard is None or left.other is None:
             return None
         if inner is not None and inner.var in expr.free_vars(left.guard):
             return None
         return left.guard
+
+    def _is_staged(self, inner: Axis) -> bool:
+        """Whether to convert the left side in vectors first: a scalar at a time is slow."""
+        left, lanes = _loaded(self.roles.left), self.nest.lanes
+        return (
+            not self.nest.is_gpu
+            and left is not None
+            and left.dtype is not self.acc.dtype
+            and lanes > 1
+            and expr.coefficient(left.indices[0], inner.var) == 1
+            and not (isinstance(inner.extent, int) and inner.extent < lanes)
+        )
+
+    def _staged(
+        self,
+        inner: Axis,
+        indices: dict[Var, Expr],
+        values: dict[Var, Expr],
+        first: Expr,
+        column_tile: Expr,
+    ) -> list[Stmt]:
+        """The reduction in pieces, each converted into scratch before its outer products."""
+        nest = self.nest
+        size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
+        if self._stage is None:
+            shape = (self.rows, size)
+            self._stage = nest.builder.scratch("left", self.acc.dtype, shape, Space.WORKGROUP)
+        stage = self._stage
+
+        def piece(start: Expr, count: dims.Dim) -> list[Stmt]:
+            def convert(r: Expr) -> list[Stmt]:
+                here = {**indices, **self._row(first, r, values, is_clamped=True)}
+
+                def one(k: Expr) -> list[Stmt]:
+                    place = {**here, inner.var: expr.add(start, k)}
+                    return [Store(stage, (r, k), expr.substitute(self.roles.left, place))]
+
+                return nest.vectors(count, one)
+
+            def step(k: Expr) -> list[Stmt]:
+                here = {**indices, inner.var: expr.add(start, k)}
+                return self._step(
+                    here, values, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
+                )
+
+            return [*nest.serial(self.rows, convert, "r"), *nest.serial(count, step, "k")]
+
+        whole, rest = dims.floor_divide(inner.extent, size), dims.modulo(inner.extent, size)
+        stmts = nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
+        if rest != 0:
+            stmts += piece(expr.index(dims.multiply(whole, size)), rest)
+        return stmts
 
     def _steps(
         self,
@@ -249,29 +334,30 @@ class _Tile:
         column_tile: Expr,
         left: Expr,
     ) -> list[Stmt]:
+        def step(here: dict[Var, Expr]) -> list[Stmt]:
+            def scalar(r: Expr) -> Expr:
+                place = {**here, **self._row(first, r, values, is_clamped=True)}
+                return expr.substitute(left, place)
+
+            return self._step(here, values, column_tile, scalar)
+
         if inner is None:
-            return self._step(indices, values, first, column_tile, left)
-        return self.nest.serial(
-            inner.extent,
-            lambda k: self._step({**indices, inner.var: k}, values, first, column_tile, left),
-            "k",
-        )
+            return step(indices)
+        return self.nest.serial(inner.extent, lambda k: step({**indices, inner.var: k}), "k")
 
     def _step(
         self,
         indices: dict[Var, Expr],
         values: dict[Var, Expr],
-        first: Expr,
         column_tile: Expr,
-        left: Expr,
+        left: Callable[[Expr], Expr],
     ) -> list[Stmt]:
-        """One outer product: each row's scalar times the columns' vectors."""
+        """One outer product: each row's scalar `left(row)` times the columns' vectors."""
         nest, acc = self.nest, self.acc
 
         def one_row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            here = {**indices, **self._row(first, r, values, is_clamped=True)}
-            scalar = nest.let(expr.substitute(left, here), stmts, "a")
+            scalar = nest.let(left(r), stmts, "a")
 
             def chunk(u: Expr) -> list[Stmt]:
                 def lanes(lane: Expr) -> list[Stmt]:
@@ -313,17 +399,20 @@ class _Tile:
                 return expr.add(base, lane)
             return values.get(e) if isinstance(e, Var) else None
 
-        load = self.roles.right
-        assert isinstance(load, Load)
-        loaded = expr.transform(load, rewrite)
-        assert isinstance(loaded, Load)
+        right = expr.transform(self.roles.right, rewrite)
         if self._is_packed() or dims.modulo(columns.extent, self.columns) == 0:
-            return loaded
+            return right
         inside = expr.binary("lt", expr.add(base, lane), expr.index(columns.extent))
-        return replace(loaded, guard=inside, other=expr.const(0, loaded.dtype))
+
+        def guard(e: Expr) -> Expr | None:
+            if not isinstance(e, Load):
+                return None
+            return replace(e, guard=inside, other=expr.const(0, e.dtype))
+
+        return expr.transform(right, guard)
 
     def _is_packed(self) -> bool:
-        return expr.coefficient(self.roles.right.indices[0], self.roles.columns.var) is None  # type: ignore[union-attr]
+        return expr.coefficient(self.roles.weight.indices[0], self.roles.columns.var) is None
 
     def _covers(self) -> bool:
         """Whether the tiles end exactly at the last panel's end."""

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.core import Function, Op, Value
 from aot.ir.dims import Dim
-from aot.ir.expr import Const, Expr, Load, Reduce, Size, Var
+from aot.ir.expr import Cast, Const, Expr, Load, Reduce, Size, Var
 from aot.ir.types import TensorType
+from aot.kernels import scalar
 from aot.kernels.ir import Buffer
+from aot.ops.elementwise import CAST
 from aot.ops.record import Compute, call_of
 
 
@@ -24,7 +28,8 @@ class Inliner:
 
     Args:
         function: an executable; every op in it has `compute`.
-        buffers: the buffer of each block argument. Buffers are flat: one dim, stride 1.
+        buffers: the buffer of each block argument, and of other values that are not to be
+            composed any further. Buffers are flat: one dim, stride 1.
     """
 
     def __init__(self, function: Function, buffers: Mapping[Value, Buffer]) -> None:
@@ -41,8 +46,8 @@ class Inliner:
         return self._memo[key]
 
     def _element(self, value: Value, indices: Sequence[Expr], guard: Expr | None) -> Expr:
-        op = value.op
-        if op is None:
+        op, buffer = value.op, self.buffers.get(value)
+        if op is None or buffer is not None:
             buffer = self.buffers[value]
             other = expr.const(0, value.type.dtype) if guard is not None else None
             address = flat_index(value.type, indices)
@@ -75,9 +80,35 @@ class Inliner:
         if own is None:
             return inner
         other = rewrite(load.other) if load.other is not None else expr.const(0, load.dtype)
-        if isinstance(inner, Load) and inner.guard is both and guard is None:
-            return replace(inner, other=other)
+        if guard is None:
+            chosen = _with_other(inner, both, other)
+            if chosen is not None:
+                return chosen
         return expr.select(own, inner, other)
+
+
+def stored(value: Value) -> Value:
+    """The argument that holds the elements of `value`, a conversion of it perhaps."""
+    while value.op is not None and value.op.record is CAST:
+        source = value.op.operands[0]
+        assert source is not None
+        value = source
+    return value
+
+
+def _with_other(e: Expr, guard: Expr | None, other: Expr) -> Expr | None:
+    """`e`, a load under `guard` or a conversion of one, giving `other` where the guard fails."""
+    if isinstance(e, Load) and e.guard is guard:
+        return replace(e, other=other)
+    if isinstance(e, Cast) and isinstance(other, Const):
+        with np.errstate(all="ignore"):
+            wanted = scalar.literal(other)
+            kept = scalar.convert(wanted, other.dtype, e.a.dtype)
+            if scalar.convert(kept, e.a.dtype, other.dtype) != wanted:
+                return None
+        inner = _with_other(e.a, guard, expr.const(kept.item(), e.a.dtype))
+        return None if inner is None else replace(e, a=inner)
+    return None
 
 
 def _compute(op: Op) -> Sequence[Compute]:

@@ -126,7 +126,7 @@ class _Run:
                     self.branch(stmt, batch)
                 case Barrier():
                     if self.races:
-                        self.races.barrier()
+                        self.races.barrier(orders_buffers=stmt.orders_buffers)
 
     def loop(self, loop: For, batch: Batch) -> None:
         if loop.kind in _IN_ORDER:

@@ -132,9 +132,12 @@ class If:
 class Barrier:
     """All lanes' WORKGROUP scratch stores before it are seen by all lanes after it.
 
-    Stands outside LANE, VECTOR and PARALLEL loops, and so outside non-uniform conditions. Orders
-    no accesses of buffers: what a lane writes there no other lane of the workgroup reads.
+    Stands outside LANE, VECTOR and PARALLEL loops, and so outside non-uniform conditions. Accesses
+    of buffers it orders with `orders_buffers` only: else what a lane writes there no other lane of
+    the workgroup reads.
     """
+
+    orders_buffers: bool = False
 
 
 Stmt = Union[For, Let, Store, If, Barrier]

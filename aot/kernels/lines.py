@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.core import Op, Value
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
-from aot.kernels.inline import flat_index
+from aot.kernels.inline import flat_index, stored
 from aot.kernels.ir import Buffer, If, Let, Stmt, Store
 from aot.kernels.nest import Axis, Nest, combine, identity
 from aot.kernels.schedules import lanes_over_output
 from aot.ops.contraction import accumulator
+from aot.ops.elementwise import narrowed
 
 Body = Callable[[Sequence[Expr], int, "Expr | None"], Sequence[Stmt]]
 
@@ -40,10 +42,12 @@ class Lines:
 
     def load(self, number: int, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
         """An element of an operand; 0 where `guard` is false."""
-        value = self.operand(number)
+        value = stored(self.operand(number))
         dtype = value.type.dtype
         other = None if guard is None else expr.const(0, dtype)
-        return Load(self.buffers[value], (flat_index(value.type, indices),), dtype, guard, other)
+        address = flat_index(value.type, indices)
+        loaded = Load(self.buffers[value], (address,), dtype, guard, other)
+        return expr.cast(loaded, self.operand(number).type.dtype)
 
     def result(self, number: int) -> Buffer:
         buffer = self.results[number]
@@ -55,7 +59,8 @@ class Lines:
         return flat_index(self.op.results[number].type, indices)
 
     def store(self, number: int, indices: Sequence[Expr], value: Expr) -> Store:
-        return Store(self.result(number), (self.address(number, indices),), value)
+        buffer = self.result(number)
+        return Store(buffer, (self.address(number, indices),), narrowed(value, buffer.dtype))
 
     def read_back(
         self,
@@ -65,13 +70,10 @@ class Lines:
         other: Expr | None = None,
     ) -> Expr:
         """What the lane itself stored in a result before."""
-        return Load(
-            self.result(number),
-            (self.address(number, indices),),
-            self.op.results[number].type.dtype,
-            guard,
-            other,
-        )
+        buffer, dtype = self.result(number), self.op.results[number].type.dtype
+        if buffer.dtype is not dtype:
+            raise InternalError(f"{self.op} reads result {number} back, which is rounded")
+        return Load(buffer, (self.address(number, indices),), dtype, guard, other)
 
     def each(self, extents: Sequence[Dim], body: Body) -> tuple[Stmt, ...]:
         """`body(indices, width, lane)` for every line; `extents` are the dims across lines."""

@@ -6,14 +6,21 @@ class each operand and result has. Never looks at the rest of the program.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from aot.analysis.plan import Plan, Schedule, plan
+from aot.analysis.stages import Stage, stages_of
+from aot.analysis.views import memory_order
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.core import Function, Op, Value
 from aot.ir.dims import floor_divide
 from aot.ir.expr import Expr, Var
+from aot.kernels.attention import schedule_attention
 from aot.kernels.contraction import schedule_contraction
-from aot.kernels.inline import Inliner, flat_index
+from aot.kernels.index_math import simplify
+from aot.kernels.inline import Inliner, flat_index, stored
 from aot.kernels.ir import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lines import Lines, schedule_scan
 from aot.kernels.nest import Axis, Nest, Output
@@ -21,22 +28,35 @@ from aot.kernels.recurrence import schedule_recurrence
 from aot.kernels.scatter import schedule_scatter
 from aot.kernels.schedules import schedule_elementwise, schedule_reduction
 from aot.kernels.sort import schedule_sort
+from aot.kernels.stages import schedule_stages
 from aot.ops.record import Kind, call_of
 from aot.target import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
-_WORK = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.CONTRACTION, Kind.REDUCTION)
+_WORK = (
+    Kind.RECURRENCE,
+    Kind.SCAN,
+    Kind.SCATTER,
+    Kind.SORT,
+    Kind.ATTENTION,
+    Kind.CONTRACTION,
+    Kind.REDUCTION,
+)
 
 
 def root_of(function: Function) -> Op:
     """The op that decides the schedule: the heaviest kind, the first of it."""
     ops = [op for op in function.block if not op.record.is_terminator]
+    if not ops:
+        raise InternalError(f"executable {function.name} computes nothing")
+    return _heaviest(ops)
+
+
+def _heaviest(ops: Sequence[Op]) -> Op:
     for kind in _WORK:
         for op in ops:
             if op.record.kind is kind:
                 return op
-    if not ops:
-        raise InternalError(f"executable {function.name} computes nothing")
     return ops[-1]
 
 
@@ -70,12 +90,33 @@ def lower(function: Function, target: Target) -> Kernel:
     if made.schedule is Schedule.LINES:
         return builder.build(_lines(nest, function, buffers, results))
     if len(results) != 1:
-        raise InternalError(
-            f"executable {function.name} has {len(results)} results, "
-            f"schedule {made.schedule.value} writes one"
-        )
-    output = _output(function.results[0], results[0], Inliner(function, buffers))
+        return builder.build(_stages(nest, function, buffers, results, target))
+    if made.schedule is Schedule.ATTENTION:
+        op = root_of(function)
+        return builder.build(schedule_attention(nest, function, op, buffers, results[0], made))
+    inliner = Inliner(function, buffers)
+    output = _output(function.results[0], results[0], inliner)
     return builder.build(_schedule(nest, output, made, target))
+
+
+def _stages(
+    nest: Nest,
+    function: Function,
+    buffers: dict[Value, Buffer],
+    results: list[Buffer],
+    target: Target,
+) -> tuple[Stmt, ...]:
+    """A stage for each result, which later ones load."""
+    own = dict(zip(function.results, results, strict=True))
+
+    def body(stage: Stage, shared: Sequence[Expr]) -> tuple[Stmt, ...]:
+        inliner = Inliner(function, buffers)
+        output = _output(stage.result, own[stage.result], inliner, shared)
+        made = plan(call_of(_heaviest(stage.ops)), target)
+        buffers[stage.result] = own[stage.result]
+        return _schedule(replace(nest, lanes=made.lanes), output, made, target)
+
+    return schedule_stages(nest, stages_of(function.block, function.results), body)
 
 
 def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:
@@ -85,7 +126,7 @@ def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[S
             return body
     if made.schedule is Schedule.ELEMENTWISE:
         return schedule_elementwise(nest, output)
-    return schedule_reduction(nest, output)
+    return schedule_reduction(nest, output, made)
 
 
 def _buffer(
@@ -96,19 +137,26 @@ def _buffer(
     return builder.buffer(name, value.type.dtype, binding, (elements,), (1,), is_written=is_written)
 
 
-def _output(value: Value, buffer: Buffer, inliner: Inliner) -> Output:
+def _output(
+    value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()
+) -> Output:
+    """The result's axes stand in the order of its memory, so that lanes run along what is
+    contiguous there; the leading ones in `shared` have their indices already."""
     axes: list[Axis] = []
-    indices: list[Expr] = []
-    for number, extent in enumerate(value.type.dims):
+    indices: list[Expr] = [expr.index(0)] * value.type.rank
+    indices[: len(shared)] = shared
+    for number in memory_order(value.type):
+        if number < len(shared):
+            continue
+        extent = value.type.dims[number]
         if extent == 1:
-            indices.append(expr.index(0))
             continue
         var = Var(f"i{number}")
         axes.append(Axis(var, extent))
-        indices.append(var)
-    return Output(
-        buffer, flat_index(value.type, indices), inliner.element(value, indices), tuple(axes)
-    )
+        indices[number] = var
+    extents = {axis.var: axis.extent for axis in axes}
+    element = simplify(inliner.element(value, indices), extents)
+    return Output(buffer, flat_index(value.type, indices), element, tuple(axes))
 
 
 def _recurrence(
@@ -119,15 +167,20 @@ def _recurrence(
     target: Target,
 ) -> tuple[Stmt, ...]:
     op = root_of(function)
-    by_value = dict(zip(function.results, results, strict=True))
-    wanted = [by_value.get(v) for v in op.results]
-    return schedule_recurrence(nest, op, buffers, wanted, target.panel)
+    return schedule_recurrence(
+        nest, op, buffers, _result_buffers(function, op, results), target.panel
+    )
 
 
 def _lines(
     nest: Nest, function: Function, buffers: dict[Value, Buffer], results: list[Buffer]
 ) -> tuple[Stmt, ...]:
     op = root_of(function)
-    by_value = dict(zip(function.results, results, strict=True))
-    lines = Lines(nest, op, buffers, [by_value.get(v) for v in op.results])
+    lines = Lines(nest, op, buffers, _result_buffers(function, op, results))
     return _LINES[op.record.kind](lines)
+
+
+def _result_buffers(function: Function, op: Op, results: list[Buffer]) -> list[Buffer | None]:
+    """Where each result of `op` goes, converted perhaps; None where nothing reads it."""
+    by_value = {stored(v): buffer for v, buffer in zip(function.results, results, strict=True)}
+    return [by_value.get(v) for v in op.results]

@@ -12,8 +12,9 @@ import numpy as np
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.types import DType
+from aot.kernels.index_math import simplify
 from aot.kernels.ir import (
     Barrier,
     Buffer,
@@ -87,6 +88,44 @@ def collapse(
             gone[outer.var] = expr.index(0)
         position -= 1
     return tuple(left), gone
+
+
+def split_axis(output: Output, number: int, size: Dim) -> Output:
+    """The output with axis `number` in groups of `size`, which divides its extent."""
+    axis = output.axes[number]
+    group, member = Var(f"{axis.var.name}g"), Var(f"{axis.var.name}m")
+    whole = expr.add(expr.mul(group, expr.index(size)), member)
+
+    def rewrite(e: Expr) -> Expr | None:
+        if isinstance(e, Binary) and e.a is axis.var and expr.dim_of(e.b) == size:
+            if e.op == "floordiv":
+                return group
+            if e.op == "floormod":
+                return member
+        return whole if e is axis.var else None
+
+    memo: dict[Expr, Expr] = {}
+    parts = (Axis(group, dims.floor_divide(axis.extent, size)), Axis(member, size))
+    extents = {a.var: a.extent for a in (*output.axes, *parts)}
+    return Output(
+        output.buffer,
+        simplify(expr.transform(output.address, rewrite, memo), extents),
+        simplify(expr.transform(output.value, rewrite, memo), extents),
+        (*output.axes[:number], *parts, *output.axes[number + 1 :]),
+    )
+
+
+def without_division(output: Output) -> Output:
+    """The output with an axis that something sees in groups as two, so that addresses are linear
+    again: what a reshape that moves elements does to them."""
+    for e in expr.nodes(output.value):
+        if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
+            continue
+        for number, axis in enumerate(output.axes):
+            size = expr.dim_of(e.b)
+            if e.a is axis.var and size is not None and dims.modulo(axis.extent, size) == 0:
+                return without_division(split_axis(output, number, size))
+    return output
 
 
 def _value_vars(e: Expr) -> set[Var]:
@@ -165,6 +204,23 @@ class Nest:
             return list(body(expr.index(0)))
         var = self.builder.var(name)
         return [For(var, extent, LoopKind.SERIAL, tuple(body(var)))]
+
+    def vectors(
+        self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "o"
+    ) -> list[Stmt]:
+        """A CPU's loop over `extent` elements: whole vectors, then what is left one by one."""
+        full = dims.floor_divide(extent, self.lanes)
+        size = expr.index(self.lanes)
+        stmts = self.serial(
+            full,
+            lambda o: [
+                self.spread(self.lanes, lambda lane: body(expr.add(expr.mul(o, size), lane)))
+            ],
+            name,
+        )
+        done = expr.index(dims.multiply(full, self.lanes))
+        tail = dims.modulo(extent, self.lanes)
+        return stmts + self.serial(tail, lambda t: body(expr.add(done, t)), "t")
 
     def unrolled(
         self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "u"

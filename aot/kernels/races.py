@@ -99,6 +99,7 @@ class RaceChecker:
         self.loops: list[LoopLog] = []
         self.lanes: dict[object, _Events] = {}
         self.epoch = 0
+        self.buffer_epoch = 0
         self.clock = 0
 
     def fail(self, message: str) -> InternalError:
@@ -131,8 +132,9 @@ class RaceChecker:
                     f"{events.name} with no barrier between (-1: all lanes)"
                 )
 
-    def barrier(self) -> None:
+    def barrier(self, *, orders_buffers: bool) -> None:
         self.epoch += 1
+        self.buffer_epoch += orders_buffers
 
     def finish(self) -> None:
         assert not self.loops
@@ -153,8 +155,8 @@ class RaceChecker:
         ) * per_element + np.arange(per_element)
         self._record_loops(space, buffer.name, addresses, batch, is_write)
         if self.has_lanes:
-            # No barrier orders buffers between lanes, so all of a workgroup's run is one epoch.
-            self._record_lanes(space, buffer.name, addresses, batch, is_write, lane, 0)
+            epoch = self.buffer_epoch
+            self._record_lanes(space, buffer.name, addresses, batch, is_write, lane, epoch)
 
     def access_scratch(
         self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool, lane: Array | None

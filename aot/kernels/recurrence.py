@@ -7,17 +7,18 @@ a step computes of the gates is the cell's, in aot/ops/cells.py; here are the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
 from aot.ir.core import Op, Value
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.types import TensorType
-from aot.kernels.inline import flat_index
+from aot.kernels.inline import flat_index, stored
 from aot.kernels.ir import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest
 from aot.ops.cells import Unit
 from aot.ops.contraction import accumulator
+from aot.ops.elementwise import narrowed
 from aot.ops.recurrent import (
     INITIAL_C,
     INITIAL_H,
@@ -134,8 +135,9 @@ class _Layer:
         return [Barrier()] if self.nest.is_gpu else []
 
     def _load(self, value: Value, indices: Sequence[Expr]) -> Expr:
-        loaded = Load(self.buffers[value], (flat_index(value.type, indices),), value.type.dtype)
-        return expr.cast(loaded, self.wide)
+        source = stored(value)
+        address = flat_index(source.type, indices)
+        return expr.cast(Load(self.buffers[source], (address,), source.type.dtype), self.wide)
 
     def _number(self, value: float) -> Expr:
         return expr.const(value, self.wide)
@@ -193,8 +195,9 @@ class _Layer:
         value = self.operands[LENGTHS]
         if value is None:
             return None
+        source = stored(value)
         given = expr.cast(
-            Load(self.buffers[value], (flat_index(value.type, (b,)),), value.type.dtype),
+            Load(self.buffers[source], (flat_index(source.type, (b,)),), source.type.dtype),
             expr.index(0).dtype,
         )
         steps = expr.index(self.x.type.dims[0])
@@ -268,24 +271,26 @@ class _Layer:
         total = self._number(0)
         if b is None:
             return total
+        source = stored(b)
         for number, offset in enumerate(offsets):
-            where = flat_index(b.type, (d, expr.add(gate, expr.index(offset))))
-            guard, other = self._padding(gate)
-            loaded = Load(self.buffers[b], (where,), self.dtype, guard, other)
-            one = expr.cast(loaded, self.wide)
+            where = flat_index(source.type, (d, expr.add(gate, expr.index(offset))))
+            one = self._padded(source, where, gate)
             total = one if number == 0 else expr.add(total, one)
         return total
 
-    def _padding(self, gate: Expr) -> tuple[Expr | None, Expr | None]:
-        """Guard and other value of a load for a gate that may be padding of the last panel."""
-        if self.rows % self.panel == 0:
-            return None, None
-        return (expr.binary("lt", gate, expr.index(self.rows)), expr.const(0, self.dtype))
+    def _padded(self, source: Value, where: Expr, gate: Expr) -> Expr:
+        """An element for a gate that may be padding of the last panel, which reads 0."""
+        dtype = source.type.dtype
+        loaded = Load(self.buffers[source], (where,), dtype)
+        if self.rows % self.panel:
+            inside = expr.binary("lt", gate, expr.index(self.rows))
+            loaded = replace(loaded, guard=inside, other=expr.const(0, dtype))
+        return expr.cast(loaded, self.wide)
 
     def _weight(self, value: Value, d: Expr, panel: Expr, lane: Expr, k: Expr) -> Expr:
         """Weight of gate `panel * P + lane` for input k."""
-        gate = Var("gate")
-        where = flat_index(value.type, (d, gate, k))
+        gate, source = Var("gate"), stored(value)
+        where = flat_index(source.type, (d, gate, k))
         whole = expr.add(expr.mul(panel, expr.index(self.panel)), lane)
 
         def rewrite(e: Expr) -> Expr | None:
@@ -294,9 +299,9 @@ class _Layer:
             return whole if e is gate else None
 
         address = expr.transform(where, rewrite)
-        guard, other = (None, None) if value.type.layout is not None else self._padding(whole)
-        loaded = Load(self.buffers[value], (address,), self.dtype, guard, other)
-        return expr.cast(loaded, self.wide)
+        if source.type.layout is None:
+            return self._padded(source, address, whole)
+        return expr.cast(Load(self.buffers[source], (address,), source.type.dtype), self.wide)
 
     def _sums(
         self,
@@ -486,7 +491,8 @@ class _Layer:
         buffer = self.results[result]
         assert buffer is not None
         type: TensorType = self.op.results[result].type
-        return Store(buffer, (flat_index(type, indices),), expr.cast(value, self.dtype))
+        rounded = narrowed(expr.cast(value, self.dtype), buffer.dtype)
+        return Store(buffer, (flat_index(type, indices),), rounded)
 
     def _end(self, d: Expr, b: Expr) -> list[Stmt]:
         wanted = [(n, s) for n, s in enumerate(self.states, 1) if self.results[n] is not None]

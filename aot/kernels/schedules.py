@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from aot.analysis.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
@@ -21,7 +22,9 @@ from aot.kernels.nest import (
     collapse,
     combine,
     identity,
+    without_division,
 )
+from aot.kernels.windows import find_window, schedule_window
 
 Values = dict[Var, Expr]
 ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
@@ -30,6 +33,7 @@ ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 
 def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     """Lanes along the innermost collapsed dim; no Reduce in the value."""
+    output = without_division(output)
     axes, gone = collapse(output.axes, output.address, [output.value])
 
     def store(values: Values) -> list[Stmt]:
@@ -58,28 +62,27 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tu
         return nest.grid(axes, lambda values: body(values, 1, None), 1)
 
     def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
-        """`count` elements from `start`: vectors, then what is left one by one."""
+        """`count` elements from `start`: vectors, then narrower ones for what is left."""
 
         def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
             return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
 
-        full = dims.floor_divide(count, width)
-        out = nest.serial(
-            full,
-            lambda o: [
-                nest.spread(
-                    width,
-                    lambda lane: element(
-                        expr.add(expr.mul(o, expr.index(width)), lane), width, lane
-                    ),
-                )
-            ],
-            "o",
-        )
-        done = expr.index(dims.multiply(full, width))
-        return out + nest.serial(
-            dims.modulo(count, width), lambda t: element(expr.add(done, t), 1, None), "t"
-        )
+        out: list[Stmt] = []
+        done: Dim = 0
+        for wide in _widths(width, count):
+            size = expr.index(wide)
+            begin = expr.index(done)
+            full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
+
+            def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
+                first = expr.add(begin, expr.mul(o, size))
+                return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
+
+            out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
+            done = dims.add(done, dims.multiply(full, wide))
+        rest = dims.add(count, dims.multiply(done, -1))
+        end = expr.index(done)
+        return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
 
     if _is_one_piece(inner.extent, outer):
         return nest.grid(
@@ -100,6 +103,19 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tu
     inside = nest.grid(outer, rows, GRAIN, first=1)
     pieces = dims.ceil_divide(inner.extent, GRAIN)
     return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
+
+
+def _widths(width: int, count: Dim) -> list[int]:
+    """Widths of the vectors that `count` elements are taken in, ever narrower."""
+    if not isinstance(count, int):
+        return [width]
+    widths: list[int] = []
+    while width > 1 and count:
+        if count >= width:
+            widths.append(width)
+            count %= width
+        width //= 2
+    return widths
 
 
 def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
@@ -136,9 +152,12 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) ->
     )
 
 
-def schedule_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:
+def schedule_reduction(nest: Nest, output: Output, plan: Plan) -> tuple[Stmt, ...]:
     """Reductions where their inputs are known, lanes along what is contiguous."""
     reduces = reduces_of(output.value)
+    window = find_window(nest, output, reduces)
+    if window is not None:
+        return schedule_window(nest, output, window, plan)
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
     is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)

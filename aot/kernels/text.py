@@ -109,7 +109,7 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
             case Store():
                 _store(stmt, indent, lines)
             case Barrier():
-                lines.append(f"{indent}barrier")
+                lines.append(f"{indent}barrier{' buffers' if stmt.orders_buffers else ''}")
 
 
 def _kind(loop: For) -> str:

@@ -7,15 +7,22 @@ memory ("tied") are one request of the caller's.
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
 
+# Up to the first number every strategy is tried; beyond it two; beyond the second one only where
+# there are no more pairs of buffers that live at one position than this many a request, and else
+# one that looks at no pairs. So the time is linear in the buffers but for sorting.
 MAX_REQUESTS_FOR_ALL_ORDERS = 1500
+MAX_REQUESTS_FOR_ALL_PAIRS = 4000
+MAX_PAIRS_PER_REQUEST = 64
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ def plan(requests: Sequence[ArenaRequest]) -> ArenaPlan:
 
     Greedy: in each of a few orders, every request goes into the best (or the first) gap between
     those placed before it; the smallest arena wins, the earliest of equals. Deterministic.
-    An empty request takes no memory and gets offset 0.
+    An empty request takes no memory and gets offset 0. Of very many that live at once, each goes
+    into the best gap of those that are free when it is made.
 
     Raises:
         InternalError: a size is negative, a lifetime ends before it starts, or an alignment is not
@@ -57,6 +65,8 @@ def plan(requests: Sequence[ArenaRequest]) -> ArenaPlan:
     for number, request in enumerate(requests):
         _check(number, request)
     lower_bound = _lower_bound(requests)
+    if _has_too_many_pairs(requests):
+        return _swept(requests, lower_bound)
     best: ArenaPlan | None = None
     for order, is_best_fit in _strategies(requests):
         offsets, total = _place(requests, order, is_best_fit)
@@ -101,6 +111,17 @@ _ORDERS: tuple[Callable[[ArenaRequest], tuple[int, ...]], ...] = (
 )
 
 
+def _has_too_many_pairs(requests: Sequence[ArenaRequest]) -> bool:
+    """Whether too many pairs of requests live at one position for a look at each pair."""
+    count = len(requests)
+    if count <= MAX_REQUESTS_FOR_ALL_PAIRS:
+        return False
+    ends = np.sort(np.array([r.last for r in requests], np.int64))
+    starts = np.array([r.first for r in requests], np.int64)
+    apart = int(np.searchsorted(ends, starts, side="left").sum())
+    return count * (count - 1) // 2 - apart > MAX_PAIRS_PER_REQUEST * count
+
+
 def _strategies(requests: Sequence[ArenaRequest]) -> list[tuple[list[int], bool]]:
     numbers = [n for n, r in enumerate(requests) if r.size_bytes > 0]
     orders = _ORDERS if len(numbers) <= MAX_REQUESTS_FOR_ALL_ORDERS else _ORDERS[:1]
@@ -111,24 +132,60 @@ def _strategies(requests: Sequence[ArenaRequest]) -> list[tuple[list[int], bool]
     ]
 
 
+class _Placed:
+    """Placed requests. Of many, those of a lifetime are found in grids of positions, each eight
+    times as wide as the one before; a request lies in a few cells of the grid that is as wide as
+    its lifetime. Of few, all are looked at, which is faster."""
+
+    NARROWEST_BITS = 4
+    STEP_BITS = 3
+
+    def __init__(self, count: int) -> None:
+        self._rows: np.ndarray[Any, Any] = np.zeros((count, 4), np.int64)  # start, end, first, last
+        self._count = 0
+        self._has_grids = count > MAX_REQUESTS_FOR_ALL_PAIRS
+        self._grids: dict[int, dict[int, list[int]]] = {}
+
+    def add(self, start: int, request: ArenaRequest) -> None:
+        row = self._count
+        self._rows[row] = (start, start + request.size_bytes, request.first, request.last)
+        self._count += 1
+        if not self._has_grids:
+            return
+        bits = self.NARROWEST_BITS
+        while (request.last - request.first) >> bits >= 1 << self.STEP_BITS:
+            bits += self.STEP_BITS
+        grid = self._grids.setdefault(bits, {})
+        for cell in range(request.first >> bits, (request.last >> bits) + 1):
+            grid.setdefault(cell, []).append(row)
+
+    def live(self, request: ArenaRequest) -> np.ndarray[Any, Any]:
+        """Rows of those that live when `request` does, by start."""
+        rows = self._rows[self._near(request) if self._has_grids else slice(self._count)]
+        rows = rows[(rows[:, 2] <= request.last) & (rows[:, 3] >= request.first)]
+        ordered: np.ndarray[Any, Any] = rows[np.argsort(rows[:, 0], kind="stable")]
+        return ordered
+
+    def _near(self, request: ArenaRequest) -> list[int]:
+        found: dict[int, None] = {}
+        for bits, grid in self._grids.items():
+            for cell in range(request.first >> bits, (request.last >> bits) + 1):
+                found.update(dict.fromkeys(grid.get(cell, ())))
+        return list(found)
+
+
 def _place(
     requests: Sequence[ArenaRequest], order: Sequence[int], is_best_fit: bool
 ) -> tuple[list[int], int]:
     offsets = [0] * len(requests)
-    placed: np.ndarray[Any, Any] = np.zeros((len(order), 4), np.int64)  # start, end, first, last
+    placed = _Placed(len(requests))
     total = 0
-    for count, number in enumerate(order):
+    for number in order:
         request = requests[number]
-        rows = placed[:count]
-        live = rows[(rows[:, 2] <= request.last) & (rows[:, 3] >= request.first)]
-        start = _find_gap(live, request, is_best_fit)
-        end = start + request.size_bytes
-        # Rows stay sorted by start, so that gaps come in address order.
-        at = int(np.searchsorted(rows[:, 0], start, side="right"))
-        placed[at + 1 : count + 1] = placed[at:count].copy()
-        placed[at] = (start, end, request.first, request.last)
+        start = _find_gap(placed.live(request), request, is_best_fit)
+        placed.add(start, request)
         offsets[number] = start
-        total = max(total, end)
+        total = max(total, start + request.size_bytes)
     return offsets, total
 
 
@@ -142,3 +199,64 @@ def _find_gap(live: np.ndarray[Any, Any], request: ArenaRequest, is_best_fit: bo
     if len(fits) == 0:
         return int(starts[-1])
     return int(starts[fits[np.argmin(room[fits])] if is_best_fit else fits[0]])
+
+
+@dataclass
+class _FreeList:
+    """Free bytes below `top`, as gaps that don't touch each other."""
+
+    top: int = 0
+    by_size: list[tuple[int, int]] = field(default_factory=list)  # (size, start), sorted
+    by_start: dict[int, int] = field(default_factory=dict)
+    by_end: dict[int, int] = field(default_factory=dict)
+
+    def take(self, size: int) -> int:
+        """The start of `size` bytes: from the smallest gap that has them, else at the top."""
+        at = bisect_left(self.by_size, (size, 0))
+        if at < len(self.by_size):
+            found, start = self.by_size[at]
+            self._remove(start, start + found)
+            if found > size:
+                self._insert(start + size, start + found)
+            return start
+        start = self.by_end.get(self.top, self.top)
+        if start < self.top:
+            self._remove(start, self.top)
+        self.top = start + size
+        return start
+
+    def give(self, start: int, end: int) -> None:
+        below, above = self.by_end.get(start, start), self.by_start.get(end, end)
+        if below < start:
+            self._remove(below, start)
+        if above > end:
+            self._remove(end, above)
+        self._insert(below, above)
+
+    def _insert(self, start: int, end: int) -> None:
+        insort(self.by_size, (end - start, start))
+        self.by_start[start], self.by_end[end] = end, start
+
+    def _remove(self, start: int, end: int) -> None:
+        del self.by_size[bisect_left(self.by_size, (end - start, start))]
+        del self.by_start[start], self.by_end[end]
+
+
+def _swept(requests: Sequence[ArenaRequest], lower_bound: int) -> ArenaPlan:
+    """A plan made in the order of a run, all sizes a multiple of the largest alignment."""
+    unit = max(r.alignment for r in requests)
+    offsets = [0] * len(requests)
+    free = _FreeList()
+    living: list[tuple[int, int, int]] = []  # (last, start, end)
+    total = 0
+    numbers = [n for n, r in enumerate(requests) if r.size_bytes > 0]
+    for number in sorted(numbers, key=lambda n: (requests[n].first, -requests[n].size_bytes, n)):
+        request = requests[number]
+        while living and living[0][0] < request.first:
+            _, start, end = heapq.heappop(living)
+            free.give(start, end)
+        size = -(-request.size_bytes // unit) * unit
+        offsets[number] = start = free.take(size)
+        heapq.heappush(living, (request.last, start, start + size))
+        total = max(total, start + request.size_bytes)
+    return ArenaPlan(tuple(offsets), total, lower_bound)

@@ -7,17 +7,18 @@ dispatches and a return; asks nothing of kernels but the length of their paramet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aot.analysis.storage import ARENA, INPUTS, OUTPUTS, Home, Homes
-from aot.errors import CompileError, InternalError
 from aot.ir import dims
+from aot.ir.bounds import bounds_of
 from aot.ir.core import ConstantData, Function, FunctionRef, Op, Value
-from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Interval, Symbol
+from aot.ir.dims import Dim, DimExpr
 from aot.link import arena
+from aot.link.emitter import Emitter
 from aot.link.image import ArenaBuffer, DimInfo, EntryPointImage, ProgramImage, TensorInfo
-from aot.link.program import encode, encode_constant
 from aot.link.rodata import RodataPool
+from aot.link.shape_part import emit_shape_part
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class EmittedProgram:
 
     Attributes:
         dispatches: launches, copies and fills of one inference.
-        arena_bytes: of the fixed part, or of all buffers where sizes are static.
-        lower_bound_bytes: largest sum of live buffers, 0 where sizes are symbolic.
+        arena_bytes: the most that all buffers take, 0 where the shapes' bounds don't say.
+        lower_bound_bytes: largest sum of live buffers at these sizes.
     """
 
     entry_point: EntryPointImage
@@ -60,80 +61,17 @@ class _ArenaValue:
     last: int
 
 
-@dataclass
-class _Emitter:
-    """Registers and words; `prepare` ends before `execute` begins."""
-
-    words: list[int] = field(default_factory=list)
-    registers: int = 0
-    constants: dict[int, int] = field(default_factory=dict)
-    known: dict[Dim | Atom, int] = field(default_factory=dict)
-
-    def register(self) -> int:
-        self.registers += 1
-        return self.registers - 1
-
-    def emit(self, name: str, *operands: int) -> None:
-        self.words += encode(name, *operands)
-
-    def constant(self, value: int) -> int:
-        if value not in self.constants:
-            self.constants[value] = self.register()
-            self.words += encode_constant(self.constants[value], value)
-        return self.constants[value]
-
-    def binary(self, name: str, a: int, b: int) -> int:
-        made = self.register()
-        self.emit(name, made, a, b)
-        return made
-
-    def dim(self, dim: Dim) -> int:
-        """The register that holds `dim`; equal dims are computed once."""
-        if isinstance(dim, int):
-            return self.constant(dim)
-        if dim not in self.known:
-            total: int | None = self.constant(dim.constant) if dim.constant else None
-            for monomial, coefficient in dim.terms:
-                term: int | None = None if coefficient == 1 else self.constant(coefficient)
-                for atom in monomial:
-                    value = self.atom(atom)
-                    term = value if term is None else self.binary("MUL", term, value)
-                assert term is not None
-                total = term if total is None else self.binary("ADD", total, term)
-            assert total is not None
-            self.known[dim] = total
-        return self.known[dim]
-
-    def atom(self, atom: Atom) -> int:
-        if atom not in self.known:
-            if isinstance(atom, Symbol):
-                raise InternalError(f"no input gives dim {atom}")
-            if isinstance(atom, FloorDiv):
-                made = self.binary("FLOORDIV", self.dim(atom.numerator), self.dim(atom.denominator))
-            else:
-                made = self._extremum(atom)
-            self.known[atom] = made
-        return self.known[atom]
-
-    def _extremum(self, atom: Extremum) -> int:
-        made = self.dim(atom.args[0])
-        for arg in atom.args[1:]:
-            made = self.binary("MAX" if atom.is_max else "MIN", made, self.dim(arg))
-        return made
-
-
 def emit_program(
     function: Function,
     executables: Mapping[str, Entry],
     rodata: RodataPool,
-    known_bounds: Mapping[str, Interval] | None = None,
 ) -> EmittedProgram:
     """The program of an entry point.
 
     Raises:
         CompileError: an input's dims can't be solved for their symbols.
     """
-    return _Program(function, executables, rodata, known_bounds or {}).emit()
+    return _Program(function, executables, rodata).emit()
 
 
 class _Program:
@@ -142,19 +80,19 @@ class _Program:
         function: Function,
         executables: Mapping[str, Entry],
         rodata: RodataPool,
-        known_bounds: Mapping[str, Interval],
     ) -> None:
         self.function = function
         self.executables = executables
         self.rodata = rodata
-        self.known_bounds = known_bounds
+        self.bounds = bounds_of(function.assumptions)
         self.homes = Homes(function)
-        self.out = _Emitter()
-        self.messages: list[str] = []
+        self.out = Emitter()
         self.dispatches = [op for op in function.block if op.record.name == "dispatch"]
         self.copies = [(n, v) for n, v in enumerate(function.results) if not self._is_claimed(n, v)]
         self.arena: dict[Value, _ArenaValue] = {}
         self.offsets: dict[Value, int] = {}
+        # registers of offsets within roots that are known in `execute` only, by start and distance
+        self.inside: dict[tuple[int, int], int] = {}
         self.arena_bytes = self.lower_bound = 0
         self.buffers: list[ArenaBuffer] = []
 
@@ -164,8 +102,7 @@ class _Program:
 
     def emit(self) -> EmittedProgram:
         out, function = self.out, self.function
-        self._inputs()
-        self._assumptions()
+        messages = emit_shape_part(function, out)
         input_offsets = tuple(out.register() for _ in function.inputs)
         output_offsets = tuple(out.register() for _ in function.results)
         self._outputs()
@@ -179,6 +116,8 @@ class _Program:
             execute.append(("COPY", self._copy(number, value, input_offsets, output_offsets)))
         out.emit("RETURN")
         execute_at = len(out.words)
+        for (start, distance), register in self.inside.items():
+            out.emit("ADD", register, start, distance)
         for name, operands in execute:
             out.emit(name, *operands)
         out.emit("RETURN")
@@ -187,11 +126,12 @@ class _Program:
             code=tuple(out.words),
             blocks=(0, execute_at),
             execute_block=1,
-            messages=tuple(self.messages),
+            messages=messages,
             buffers=tuple(self.buffers),
-            arena_bytes=self.arena_bytes,
+            arena_bytes=0 if self.buffers else self.arena_bytes,
             input_offset_registers=input_offsets,
             output_offset_registers=output_offsets,
+            arena_bound_bytes=(self.arena_bytes or None) if self.buffers else None,
         )
         names = function.result_names
         entry = EntryPointImage(
@@ -204,48 +144,8 @@ class _Program:
 
     def _info(self, name: str, value: Value) -> TensorInfo:
         return TensorInfo(
-            name, value.type.dtype, tuple(DimInfo.of(d, self.known_bounds) for d in value.type.dims)
+            name, value.type.dtype, tuple(DimInfo.of(d, self.bounds) for d in value.type.dims)
         )
-
-    def _inputs(self) -> None:
-        """Symbols come from the inputs that are just that symbol; the rest is checked."""
-        out = self.out
-        rest: list[tuple[Value, int, int, DimExpr]] = []
-        for number, value in enumerate(self.function.inputs):
-            for axis, dim in enumerate(value.type.dims):
-                if isinstance(dim, int):
-                    continue
-                made = out.register()
-                out.emit("INPUT_DIM", made, number, axis)
-                name = _only_symbol(dim)
-                if name is not None and Symbol(name) not in out.known:
-                    out.known[Symbol(name)] = made
-                    continue
-                rest.append((value, axis, made, dim))
-        for value, axis, made, dim in rest:
-            missing = [s for s in sorted(dims.symbols(dim)) if Symbol(s) not in out.known]
-            if missing:
-                raise CompileError(
-                    f"input {value.name!r}: dim {axis} is {dim}, and no input has {missing[0]} "
-                    f"itself as a dim; bind it with --input-shape"
-                )
-            self._check(
-                out.binary("EQ", made, out.dim(dim)),
-                f"input {value.name!r}: dim {axis} must be {dim}",
-            )
-
-    def _check(self, condition: int, message: str) -> None:
-        if message not in self.messages:
-            self.messages.append(message)
-        self.out.emit("CHECK", condition, self.messages.index(message))
-
-    def _assumptions(self) -> None:
-        out = self.out
-        for a in self.function.assumptions:
-            self._check(
-                out.binary("EQ", out.dim(a.left), out.dim(a.right)),
-                f"shapes disagree: {a.left} must equal {a.right} ({a.reason})",
-            )
 
     def _outputs(self) -> None:
         out = self.out
@@ -281,7 +181,12 @@ class _Program:
                     continue
                 end = last.get(result, at)
                 taken = self._tied(op, tie, at, last)
-                if taken is not None and taken.size == result.type.bytes:
+                root = self.homes.of(result).root
+                if root is not result:  # a part of what is assembled: made when the first part is
+                    end = last.get(root, at)
+                    known = self.arena.setdefault(root, _ArenaValue(root.type.bytes, at, end))
+                    known.last = max(known.last, at)
+                elif taken is not None and taken.size == result.type.bytes:
                     taken.last = end
                     self.arena[result] = taken
                 else:
@@ -295,7 +200,7 @@ class _Program:
         if operand is None:
             return None
         home = self.homes.of(operand)
-        if home.binding != ARENA or last[home.root] != at:
+        if home.binding != ARENA or last[home.root] != at or home.offset_bytes != 0:
             return None
         others = [v for n, v in enumerate(op.operands) if n != tie and v is not None]
         if any(self.homes.of(v).root is home.root for v in others):
@@ -304,26 +209,31 @@ class _Program:
         return found if found.last == at else None
 
     def _place(self) -> None:
-        """Offsets: fixed where all sizes are, else left to the runtime."""
+        """Offsets: fixed where all sizes are, else left to the runtime. Where all are bounded, a
+        plan for the largest sizes says what the arena takes at most."""
         out = self.out
         unique = list({id(a): a for a in self.arena.values()}.values())
-        sizes = [a.size for a in unique]
+        largest = [dims.bounds(a.size, self.bounds)[1] for a in unique]
+        requests = [
+            arena.ArenaRequest(size, a.first, a.last)
+            for size, a in zip(largest, unique, strict=True)
+            if size is not None
+        ]
+        is_bounded = len(requests) == len(unique)
+        made = arena.plan(requests if is_bounded else [])
+        self.arena_bytes, self.lower_bound = made.total_bytes, made.lower_bound_bytes
         by_buffer: dict[int, int] = {}
-        if all(isinstance(s, int) for s in sizes):
-            requests = [
-                arena.ArenaRequest(s, a.first, a.last)
-                for s, a in zip(sizes, unique, strict=True)
-                if isinstance(s, int)
-            ]
-            made = arena.plan(requests)
-            self.arena_bytes, self.lower_bound = made.total_bytes, made.lower_bound_bytes
+        if all(isinstance(a.size, int) for a in unique):
             for a, offset in zip(unique, made.offsets, strict=True):
                 by_buffer[id(a)] = out.constant(offset)
         else:
-            for number, a in enumerate(unique):
+            offsets = made.offsets if is_bounded else [0] * len(unique)
+            for number, (a, offset) in enumerate(zip(unique, offsets, strict=True)):
                 register = out.register()
                 by_buffer[id(a)] = register
-                self.buffers.append(ArenaBuffer(a.first, a.last, register))
+                self.buffers.append(
+                    ArenaBuffer(a.first, a.last, register, bound_offset=offset)
+                )
                 out.emit("BUFFER", number, out.dim(a.size))
         for value, a in self.arena.items():
             self.offsets[value] = by_buffer[id(a)]
@@ -332,10 +242,20 @@ class _Program:
         self, home: Home, input_offsets: Sequence[int], output_offsets: Sequence[int]
     ) -> int:
         if home.binding == INPUTS:
-            return input_offsets[home.root.index]
-        if home.binding == OUTPUTS:
-            return output_offsets[home.output]
-        return self.offsets[home.root]
+            start = input_offsets[home.root.index]
+        elif home.binding == OUTPUTS:
+            start = output_offsets[home.output]
+        else:
+            start = self.offsets[home.root]
+        if home.offset_bytes == 0:
+            return start
+        fixed = self.out.constant_in(start)
+        if fixed is not None and isinstance(home.offset_bytes, int):
+            return self.out.constant(fixed + home.offset_bytes)
+        key = (start, self.out.dim(home.offset_bytes))
+        if key not in self.inside:
+            self.inside[key] = self.out.register()
+        return self.inside[key]
 
     def _dispatch(
         self, op: Op, input_offsets: Sequence[int], output_offsets: Sequence[int]
@@ -363,10 +283,3 @@ class _Program:
         source = self._offset(home, input_offsets, output_offsets)
         size = self.out.dim(value.type.bytes)
         return (OUTPUTS, output_offsets[number], home.binding, source, size)
-
-
-def _only_symbol(dim: DimExpr) -> str | None:
-    names = dims.symbols(dim)
-    if len(names) == 1 and dim == dims.symbol(next(iter(names))):
-        return next(iter(names))
-    return None

@@ -79,17 +79,23 @@ class TensorInfo:
 @dataclass(frozen=True)
 class ArenaBuffer:
     """A buffer that the runtime places: its lifetime in positions of the execute part, inclusive,
-    and the register that gets its byte offset."""
+    the register that gets its byte offset, and its offset where all are as large as can be."""
 
     first: int
     last: int
     offset_register: int
     alignment: int = 64
+    bound_offset: int = 0
 
 
 @dataclass(frozen=True)
 class ProgramImage:
-    """A block-structured program; see `Program` in module.fbs."""
+    """A block-structured program; see `Program` in module.fbs.
+
+    Attributes:
+        arena_bytes: of what has fixed offsets.
+        arena_bound_bytes: the most that the arena takes at any shape; None where that is not known.
+    """
 
     register_count: int
     code: tuple[int, ...]
@@ -100,6 +106,7 @@ class ProgramImage:
     arena_bytes: int = 0
     input_offset_registers: tuple[int, ...] = ()
     output_offset_registers: tuple[int, ...] = ()
+    arena_bound_bytes: int | None = None
 
 
 @dataclass(frozen=True)

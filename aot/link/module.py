@@ -220,13 +220,14 @@ def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
             executeBlock=program.execute_block,
             messages=list(program.messages) or None,
             buffers=[
-                fbs.ArenaBufferT(b.first, b.last, b.offset_register, b.alignment)
+                fbs.ArenaBufferT(b.first, b.last, b.offset_register, b.alignment, b.bound_offset)
                 for b in program.buffers
             ]
             or None,
             arenaBytes=program.arena_bytes,
             inputOffsetRegisters=list(program.input_offset_registers) or None,
             outputOffsetRegisters=list(program.output_offset_registers) or None,
+            arenaBoundBytes=program.arena_bound_bytes or 0,
         ),
     )
 

@@ -524,8 +524,15 @@ class ArenaBuffer(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
+    # ArenaBuffer
+    def BoundOffset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
 def ArenaBufferStart(builder):
-    builder.StartObject(4)
+    builder.StartObject(5)
 
 def ArenaBufferAddFirst(builder, first):
     builder.PrependUint32Slot(0, first, 0)
@@ -538,6 +545,9 @@ def ArenaBufferAddOffsetRegister(builder, offsetRegister):
 
 def ArenaBufferAddAlignment(builder, alignment):
     builder.PrependUint32Slot(3, alignment, 0)
+
+def ArenaBufferAddBoundOffset(builder, boundOffset):
+    builder.PrependUint64Slot(4, boundOffset, 0)
 
 def ArenaBufferEnd(builder):
     return builder.EndObject()
@@ -553,11 +563,13 @@ class ArenaBufferT(object):
         last = 0,
         offsetRegister = 0,
         alignment = 0,
+        boundOffset = 0,
     ):
         self.first = first  # type: int
         self.last = last  # type: int
         self.offsetRegister = offsetRegister  # type: int
         self.alignment = alignment  # type: int
+        self.boundOffset = boundOffset  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -584,6 +596,7 @@ class ArenaBufferT(object):
         self.last = arenaBuffer.Last()
         self.offsetRegister = arenaBuffer.OffsetRegister()
         self.alignment = arenaBuffer.Alignment()
+        self.boundOffset = arenaBuffer.BoundOffset()
 
     # ArenaBufferT
     def Pack(self, builder):
@@ -592,6 +605,7 @@ class ArenaBufferT(object):
         ArenaBufferAddLast(builder, self.last)
         ArenaBufferAddOffsetRegister(builder, self.offsetRegister)
         ArenaBufferAddAlignment(builder, self.alignment)
+        ArenaBufferAddBoundOffset(builder, self.boundOffset)
         arenaBuffer = ArenaBufferEnd(builder)
         return arenaBuffer
 
@@ -791,8 +805,15 @@ class Program(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
         return o == 0
 
+    # Program
+    def ArenaBoundBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
 def ProgramStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(10)
 
 def ProgramAddRegisterCount(builder, registerCount):
     builder.PrependUint32Slot(0, registerCount, 0)
@@ -839,6 +860,9 @@ def ProgramAddOutputOffsetRegisters(builder, outputOffsetRegisters):
 def ProgramStartOutputOffsetRegistersVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def ProgramAddArenaBoundBytes(builder, arenaBoundBytes):
+    builder.PrependUint64Slot(9, arenaBoundBytes, 0)
+
 def ProgramEnd(builder):
     return builder.EndObject()
 
@@ -862,6 +886,7 @@ class ProgramT(object):
         arenaBytes = 0,
         inputOffsetRegisters = None,
         outputOffsetRegisters = None,
+        arenaBoundBytes = 0,
     ):
         self.registerCount = registerCount  # type: int
         self.code = code  # type: Optional[List[int]]
@@ -872,6 +897,7 @@ class ProgramT(object):
         self.arenaBytes = arenaBytes  # type: int
         self.inputOffsetRegisters = inputOffsetRegisters  # type: Optional[List[int]]
         self.outputOffsetRegisters = outputOffsetRegisters  # type: Optional[List[int]]
+        self.arenaBoundBytes = arenaBoundBytes  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -937,6 +963,7 @@ class ProgramT(object):
                     self.outputOffsetRegisters.append(program.OutputOffsetRegisters(i))
             else:
                 self.outputOffsetRegisters = program.OutputOffsetRegistersAsNumpy()
+        self.arenaBoundBytes = program.ArenaBoundBytes()
 
     # ProgramT
     def Pack(self, builder):
@@ -1004,6 +1031,7 @@ class ProgramT(object):
             ProgramAddInputOffsetRegisters(builder, inputOffsetRegisters)
         if self.outputOffsetRegisters is not None:
             ProgramAddOutputOffsetRegisters(builder, outputOffsetRegisters)
+        ProgramAddArenaBoundBytes(builder, self.arenaBoundBytes)
         program = ProgramEnd(builder)
         return program
 

@@ -116,12 +116,14 @@ class ArenaBufferT:
     last: int
     offsetRegister: int
     alignment: int
+    boundOffset: int
     def __init__(
         self,
         first: int = ...,
         last: int = ...,
         offsetRegister: int = ...,
         alignment: int = ...,
+        boundOffset: int = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ArenaBufferT: ...
@@ -137,6 +139,7 @@ class ProgramT:
     arenaBytes: int
     inputOffsetRegisters: list[int]
     outputOffsetRegisters: list[int]
+    arenaBoundBytes: int
     def __init__(
         self,
         registerCount: int = ...,
@@ -148,6 +151,7 @@ class ProgramT:
         arenaBytes: int = ...,
         inputOffsetRegisters: list[int] | None = ...,
         outputOffsetRegisters: list[int] | None = ...,
+        arenaBoundBytes: int = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ProgramT: ...

@@ -56,7 +56,7 @@ SIGNATURES: dict[str, str] = {
     **dict.fromkeys(("ADD", "SUB", "MUL", "FLOORDIV", "FLOORMOD", "MIN", "MAX"), "rd ra rb"),
     **dict.fromkeys(("EQ", "NE", "LT", "LE", "AND", "OR"), "rd ra rb"),
     "SELECT": "rd rc ra rb",
-    "CHECK": "rc message",
+    "CHECK": "rc message rp...",
     "BUFFER": "buffer ra",
     "LOAD": "rd class ra dtype",
     "DISPATCH": "executable rx ry rz rp...",

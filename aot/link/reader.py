@@ -227,12 +227,13 @@ def _entry_point(table: fbs.EntryPointT) -> EntryPointImage:
             execute_block=program.executeBlock,
             messages=tuple(_text(m) for m in program.messages or ()),
             buffers=tuple(
-                ArenaBuffer(b.first, b.last, b.offsetRegister, b.alignment)
+                ArenaBuffer(b.first, b.last, b.offsetRegister, b.alignment, b.boundOffset)
                 for b in program.buffers or ()
             ),
             arena_bytes=program.arenaBytes,
             input_offset_registers=_words(program.inputOffsetRegisters),
             output_offset_registers=_words(program.outputOffsetRegisters),
+            arena_bound_bytes=program.arenaBoundBytes or None,
         ),
     )
 

@@ -2,8 +2,10 @@
 
 from aot.ops import (
     arg,
+    attention,
     bits,
     contraction,
+    control,
     elementwise,
     indexing,
     lines,
@@ -23,8 +25,10 @@ __all__ = [
     "REGISTRY",
     "OpRecord",
     "arg",
+    "attention",
     "bits",
     "contraction",
+    "control",
     "elementwise",
     "indexing",
     "lines",

@@ -9,11 +9,11 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops.elementwise import broadcast_dims, elementwise_compute
 from aot.ops.record import (
     INTEGERS,
     NUMBERS,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -61,7 +61,7 @@ BITCAST = register(
             call, lambda x: e.Bitcast(x, call.result_types[0].dtype)
         ),
         kind=Kind.ELEMENTWISE,
-        absorb=Absorb.PUSH,
+        absorb=absorb.elementwise,
         is_cheap=True,
         samples=(
             Sample((TensorType(DType.F32, (3, 5)),), {"to": I32}),
@@ -93,7 +93,7 @@ def _bitwise(
             reference=lambda call, inputs: [np.asarray(numpy(*inputs), inputs[0].dtype)],
             compute=lambda call: elementwise_compute(call, body),
             kind=Kind.ELEMENTWISE,
-            absorb=Absorb.PUSH,
+            absorb=absorb.elementwise,
             is_cheap=True,
             is_commutative=commutes,
             samples=tuple(

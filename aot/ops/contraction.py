@@ -16,6 +16,7 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops.elementwise import broadcast_dims, result_indices
 from aot.ops.record import (
     NUMBERS,
@@ -383,6 +384,7 @@ MATMUL = register(
         reference=_matmul_reference,
         compute=_matmul_compute,
         kind=Kind.CONTRACTION,
+        absorb=absorb.matmul,
         samples=(
             _matmul_sample((5, 7), (7, 3)),
             _matmul_sample((1, 33), (33, 19), constant=True),

@@ -15,6 +15,7 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops import dim_semantics as ds
 from aot.ops.record import (
     ANY,
@@ -22,7 +23,6 @@ from aot.ops.record import (
     FLOATS,
     NUMBERS,
     SIGNED,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -153,7 +153,7 @@ def _unary(
             reference=reference,
             compute=lambda call: elementwise_compute(call, body),
             kind=Kind.ELEMENTWISE,
-            absorb=Absorb.PUSH,
+            absorb=absorb.elementwise,
             is_cheap=is_cheap,
             takes_dims=of_dims is not None,
             samples=(Sample((sample,), low=low, high=high),),
@@ -199,6 +199,21 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
         total = e.add(e.mul(total, square), number(c))
     value = e.add(start, e.add(e.mul(e.mul(total, square), inner), inner))
     return e.select(e.binary("lt", x, number(0.0)), e.unary("neg", value), value)
+
+
+def _gelu(x: e.Expr) -> e.Expr:
+    """x/2 + x/2 erf(x/sqrt(2))."""
+    if x.dtype is DType.F16:
+        return e.cast(_gelu(e.cast(x, F32)), DType.F16)
+    half = e.mul(x, e.const(0.5, x.dtype))
+    erf = e.unary("erf", e.mul(x, e.const(math.sqrt(0.5), x.dtype)))
+    return e.Fma(half, erf, half, x.dtype)
+
+
+def _hard_swish(x: e.Expr) -> e.Expr:
+    line = e.Fma(x, e.const(1 / 6, x.dtype), e.const(0.5, x.dtype), x.dtype)
+    low = e.binary("max", line, e.const(0, x.dtype))
+    return e.mul(x, e.binary("min", low, e.const(1, x.dtype)))
 
 
 NEG = _unary(
@@ -249,6 +264,25 @@ RELU = _unary(
 )
 
 
+GELU = _unary(
+    "gelu",
+    "x / 2 * (1 + erf(x / sqrt(2)))",
+    _wide(lambda x: x / 2 * (1 + _erf(x * math.sqrt(0.5)))),
+    _gelu,
+    low=-6.0,
+    high=6.0,
+    is_cheap=False,
+)
+HARD_SWISH = _unary(
+    "hard_swish",
+    "x * min(max(x / 6 + 1/2, 0), 1)",
+    _wide(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    _hard_swish,
+    low=-5.0,
+    high=5.0,
+)
+
+
 def _binary(
     name: str,
     summary: str,
@@ -294,7 +328,7 @@ def _binary(
             reference=reference,
             compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
             kind=Kind.ELEMENTWISE,
-            absorb=Absorb.PUSH,
+            absorb=absorb.elementwise,
             is_commutative=commutes,
             is_cheap=is_cheap,
             takes_dims=of_dims is not None,
@@ -398,16 +432,45 @@ def cast_array(x: Array, to: DType) -> Array:
         return x.astype(to.numpy)
 
 
+def clamp_array(x: Array, to: DType) -> Array:
+    """`x` with finite numbers beyond a narrower float's largest brought to that one."""
+    limit = np.asarray(np.finfo(to.numpy).max, x.dtype)
+    return np.where(np.isfinite(x), np.clip(x, -limit, limit), x)
+
+
+def narrowed(x: e.Expr, to: DType) -> e.Expr:
+    """`x` as `to`, as a clamping cast does it."""
+    if not to.is_float or not x.dtype.is_float or to.bytes >= x.dtype.bytes:
+        return e.cast(x, to)
+    limit = float(np.finfo(to.numpy).max)
+    high, low = e.const(limit, x.dtype), e.const(-limit, x.dtype)
+    inner = e.select(e.binary("gt", x, high), high, x)
+    inner = e.select(e.binary("lt", inner, low), low, inner)
+    is_finite = e.binary("lt", e.unary("abs", x), e.const(float("inf"), x.dtype))
+    return e.cast(e.select(is_finite, inner, x), to)
+
+
+def _cast_clamps(call: Call) -> bool:
+    to = call.attrs["to"]
+    assert isinstance(to, DType)
+    source = call.operand(0).dtype
+    return bool(call.attrs["clamps"]) and (
+        source.is_float and to.is_float and to.bytes < source.bytes
+    )
+
+
 def _cast_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     to = call.attrs["to"]
     assert isinstance(to, DType)
-    return [cast_array(inputs[0], to)]
+    x = clamp_array(inputs[0], to) if _cast_clamps(call) else inputs[0]
+    return [cast_array(x, to)]
 
 
 def _cast_body(call: Call) -> Sequence[Compute]:
     to = call.attrs["to"]
     assert isinstance(to, DType)
-    return elementwise_compute(call, lambda x: e.cast(x, to))
+    clamps = _cast_clamps(call)
+    return elementwise_compute(call, lambda x: narrowed(x, to) if clamps else e.cast(x, to))
 
 
 CAST = register(
@@ -415,18 +478,28 @@ CAST = register(
         name="cast",
         summary="Conversion by value: float to int truncates and saturates, NaN gives 0.",
         operands=(Operand("x", ANY),),
-        attributes=(Attribute("to", "dtype"),),
+        attributes=(
+            Attribute("to", "dtype"),
+            Attribute(
+                "clamps",
+                "bool",
+                False,
+                "finite numbers beyond a narrower float's largest become that one, not infinite",
+            ),
+        ),
         infer=_cast_type,
         reference=_cast_reference,
         compute=_cast_body,
         kind=Kind.ELEMENTWISE,
-        absorb=Absorb.PUSH,
+        absorb=absorb.cast,
         is_cheap=True,
         takes_dims=True,
         samples=(
             Sample((_f32(3, 4),), {"to": DType.I32}),
             Sample((TensorType(DType.I32, (3, 4)),), {"to": F32}),
             Sample((TensorType(DType.BOOL, (5,)),), {"to": F32}),
+            Sample((_f32(40),), {"to": DType.F16, "clamps": True}, low=-1e5, high=1e5),
+            Sample((TensorType(DType.F16, (3, 4)),), {"to": F32}),
         ),
     )
 )
@@ -446,7 +519,7 @@ WHERE = register(
         reference=lambda call, inputs: [np.where(*inputs)],
         compute=lambda call: elementwise_compute(call, e.select),
         kind=Kind.ELEMENTWISE,
-        absorb=Absorb.PUSH,
+        absorb=absorb.elementwise,
         is_cheap=True,
         takes_dims=True,
         samples=(Sample((TensorType(DType.BOOL, (3, 1)), _f32(3, 4), _f32(4))),),

@@ -13,11 +13,11 @@ import numpy as np
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops.elementwise import result_indices
 from aot.ops.record import (
     ANY,
     INTEGERS,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -115,7 +115,7 @@ GATHER_ELEMENTS = register(
         reference=_gather_elements_reference,
         compute=_gather_elements_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
+        absorb=absorb.aligned_along_axis,
         samples=(
             Sample((TensorType(F32, (3, 5)), TensorType(I64, (3, 4))), {"axis": 1}, low=-5, high=5),
             Sample(
@@ -227,7 +227,6 @@ GATHER_ND = register(
         reference=_gather_nd_reference,
         compute=_gather_nd_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
         samples=(
             Sample(
                 (TensorType(F32, (3, 4, 5)), TensorType(I64, (6, 2))), {"depth": 2}, low=-3, high=3
@@ -278,7 +277,7 @@ TRILU = register(
         reference=_trilu_reference,
         compute=_trilu_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
+        absorb=absorb.trilu,
         is_cheap=True,
         samples=(
             Sample((TensorType(F32, (5, 7)),), {"k": 1}),

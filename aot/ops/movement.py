@@ -14,14 +14,14 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.core import Attr
 from aot.ir.dims import Dim
-from aot.ir.index_map import slice_extent
+from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_map, slice_extent
 from aot.ir.types import DType, Layout, TensorType
+from aot.ops import absorb
 from aot.ops.contraction import may_be_positions
 from aot.ops.dim_semantics import UndecidedError
 from aot.ops.elementwise import broadcast_load, result_indices
 from aot.ops.record import (
     ANY,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -65,8 +65,15 @@ def _movement(
     *,
     kind: Kind = Kind.MOVEMENT,
     view_of: int | None = None,
+    rule: absorb.AbsorbRule | None = None,
+    step: Callable[[Call], Step] | None = None,
 ) -> OpRecord:
-    """An op whose result element at some indices is `load` of its one operand."""
+    """An op whose result element at some indices is `load` of its one operand.
+
+    Args:
+        rule: what becomes of an index map on the operand.
+        step: what the op is as a step of an index map, for those that are one.
+    """
 
     def compute(call: Call) -> Sequence[Compute]:
         indices = result_indices(call.result_types[0].rank)
@@ -84,7 +91,10 @@ def _movement(
             compute=compute,
             kind=kind,
             view_of=view_of,
-            absorb=Absorb.FOLD,
+            index_map=None
+            if step is None
+            else lambda call: make_map([step(call)], call.operand(0).dims),
+            absorb=rule,
             is_cheap=True,
             takes_dims=True,
             samples=samples,
@@ -115,7 +125,7 @@ def reshape_indices(
     left = [d for d, extent in enumerate(old) if extent != 1]
     right = [d for d, extent in enumerate(new) if extent != 1]
     while left and right:
-        a, b = _shortest_group([old[d] for d in left], [new[d] for d in right])
+        a, b = shortest_group([old[d] for d in left], [new[d] for d in right])
         _map_group(
             [old[d] for d in left[:a]],
             left[:a],
@@ -127,7 +137,9 @@ def reshape_indices(
     return tuple(result)
 
 
-def _shortest_group(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[int, int]:
+def shortest_group(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[int, int]:
+    """How many dims of each side, from the front, are the fewest of equal products; all of them
+    where none can be told equal."""
     for total in range(2, len(old) + len(new)):
         for a in range(max(1, total - len(new)), min(total - 1, len(old)) + 1):
             if dims.product(list(old[:a])) == dims.product(list(new[: total - a])):
@@ -175,6 +187,8 @@ RESHAPE = _movement(
     ),
     kind=Kind.VIEW,
     view_of=0,
+    rule=absorb.reshape,
+    step=lambda call: Reshape(call.dims("shape")),
 )
 
 
@@ -206,6 +220,8 @@ TRANSPOSE = _movement(
         _sample((7, 3), perm=(1, 0)),
         _sample((), perm=()),
     ),
+    rule=absorb.transpose,
+    step=lambda call: Transpose(call.ints("perm")),
 )
 
 
@@ -236,6 +252,8 @@ BROADCAST_TO = _movement(
         _sample((1, 5), shape=(7, 5)),
         _sample((2, 1, 3), shape=(2, 4, 3), dtype=DType.I64),
     ),
+    rule=absorb.broadcast_to,
+    step=lambda call: Broadcast(call.dims("shape")),
 )
 
 
@@ -315,6 +333,8 @@ SLICE = _movement(
         _sample((4, 3), starts=(3, 0), stops=(2, 3), steps=(1, 1)),
         _sample((8,), starts=(2,), stops=(3,), steps=(1,), dtype=DType.I64),
     ),
+    rule=absorb.slice_,
+    step=lambda call: Slice(call.dims("starts"), call.dims("stops"), call.ints("steps")),
 )
 
 
@@ -436,6 +456,7 @@ PAD = _movement(
         _sample((5,), pads=(3, 5), mode="wrap"),
         _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64),
     ),
+    rule=absorb.pad,
 )
 
 
@@ -457,4 +478,5 @@ COPY = _movement(
     lambda call, x: x,
     lambda call, indices: e.Load(0, indices, call.operand(0).dtype),
     (_sample((2, 3, 5)), _sample((3, 4, 5), layout=Layout(order=(0, 2, 1)))),
+    rule=absorb.copy,
 )

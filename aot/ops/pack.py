@@ -9,7 +9,6 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.ops.elementwise import result_indices
 from aot.ops.record import (
     ANY,
-    Absorb,
     Attribute,
     Call,
     Compute,
@@ -71,7 +70,6 @@ PACK = register(
         reference=lambda call, inputs: [inputs[0]],
         compute=_pack_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
         samples=(
             Sample((TensorType(F32, (5, 7)),), {"layout": Layout(order=(1, 0))}),
             Sample((TensorType(F32, (2, 5, 3, 4)),), {"layout": Layout(order=(0, 2, 3, 1))}),

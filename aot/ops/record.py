@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
+from aot.ops.body import Body
+
+if TYPE_CHECKING:
+    from aot.ops.absorb import AbsorbRule
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +48,8 @@ class Kind(Enum):
     CONTRACTION: a sum of products of two operands.
     RECURRENCE: a loop over steps; the kernel is written by hand in aot/kernels.
     SCAN, SCATTER, SORT: serial work along lines of an axis; the kernel is written by hand as well.
+    ATTENTION: a mix of values by a softmax; the kernel is written by hand, but takes in what only
+        renames or cheaply computes the elements that it loads and stores.
     SHAPE: depends on types only.
     """
 
@@ -57,20 +63,21 @@ class Kind(Enum):
     SCAN = "scan"
     SCATTER = "scatter"
     SORT = "sort"
+    ATTENTION = "attention"
     SHAPE = "shape"
 
     @property
     def has_own_kernel(self) -> bool:
-        """Whether the kernel is written by hand, for the one op alone."""
-        return self in (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT)
+        """Whether the kernel is written by hand, for the one op."""
+        return self in _OWN_KERNEL
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether that kernel serves the op alone, and no others around it."""
+        return self.has_own_kernel and self is not Kind.ATTENTION
 
 
-class Absorb(Enum):
-    """What an op does with a pending shape change on an operand."""
-
-    MATERIALIZE = "materialize"
-    FOLD = "fold"
-    PUSH = "push"
+_OWN_KERNEL = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.ATTENTION)
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,7 @@ class count_shape_rules:  # noqa: N801 - used like a function
     """Context manager: counts shape-rule calls made inside; `.calls` is the number so far.
 
     A counter inside another adds to it when it ends, unless `is_hidden`: checks that are no part
-    of compiling, such as the verifier's, stay out of the statistics.
+    of compiling, such as verifying after each pass, stay out of the statistics.
     """
 
     def __init__(self, *, is_hidden: bool = False) -> None:
@@ -293,15 +300,25 @@ class OpRecord:
             or the op is never a kernel.
         kind: see Kind.
         view_of: operand whose bytes the result is, for Kind.VIEW.
+        index_map: which element of the only operand each element of the result is, as steps;
+            None where it is not that simple.
         writes: operands that the op writes.
-        absorb: what a pending shape change on an operand becomes.
+        absorb: how the op runs on operands that it sees through index maps (aot/ops/absorb.py);
+            None: they are brought into place first.
         is_cheap: recomputing it costs less than storing it.
         is_commutative: operands may be swapped.
         takes_dims: `reference` works on object arrays of dims, so that shape arithmetic folds.
-        results_from: "rule": `infer` gives the result types; "block": the op runs its one block on
-            its operands, sees nothing else, and its results are what the block yields; "callee":
-            it runs the function that attribute `executable` names, with attribute `dims` as the
-            function's dim parameters.
+        results_from: "rule": `infer` gives the result types; "block": the op runs
+            blocks, as `body` says, and its results are what they yield; "callee":
+            it runs the function that its attribute of type function names, with attribute `dims`,
+            if it has one, as the function's dim parameters.
+        body: how it runs its blocks, for results_from "block".
+        is_state: its result is the memory of the state variable that attribute `variable` names.
+        has_unknown_effects: it may read and write all that its operands lead to and all memory that
+            others see, and its results may be any of that.
+        container: "holds": the result keeps its operands and has no memory of its own; "opens":
+            the result may also be anything that operand `view_of` keeps.
+        unsupported: why no program can run it yet; "" if it can.
     """
 
     name: str
@@ -314,15 +331,26 @@ class OpRecord:
     reference: Callable[[Call, Sequence[Any]], Sequence[Any]] | None = None
     compute: Callable[[Call], Sequence[Compute]] | None = None
     view_of: int | None = None
+    index_map: Callable[[Call], IndexMap] | None = None
     writes: tuple[int, ...] = ()
-    absorb: Absorb = Absorb.MATERIALIZE
+    absorb: AbsorbRule | None = None
     is_terminator: bool = False
     has_side_effects: bool = False
     is_cheap: bool = False
     is_commutative: bool = False
     takes_dims: bool = False
     results_from: str = "rule"
+    body: Body | None = None
+    is_state: bool = False
+    has_unknown_effects: bool = False
+    container: str = ""
+    unsupported: str = ""
     samples: tuple[Sample, ...] = ()
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether blocks of such an op see their arguments and nothing else."""
+        return self.body is not None and self.body.is_isolated
 
     def call(
         self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr], origin: str = ""
@@ -420,11 +448,39 @@ REGISTRY: dict[str, OpRecord] = {}
 
 
 def register(record: OpRecord) -> OpRecord:
-    """Adds a record to the table; its name must be new."""
+    """Adds a record to the table; its name must be new, and its effects must fit together."""
     if record.name in REGISTRY:
         raise InternalError(f"op {record.name!r} is defined twice")
+    problem = effects_problem(record)
+    if problem:
+        raise InternalError(f"op {record.name!r}: {problem}")
     REGISTRY[record.name] = record
     return record
+
+
+def effects_problem(record: OpRecord) -> str:
+    """What a record says of its effects that can't be so; "" if it can."""
+    is_variadic = bool(record.operands) and record.operands[-1].kind == "variadic"
+    named = [*record.writes, *(() if record.view_of is None else (record.view_of,))]
+    if any(n < 0 or (n >= len(record.operands) and not is_variadic) for n in named):
+        return "its effects name an operand that it has not"
+    if record.has_unknown_effects and named:
+        return "its effects are unknown, and it says which operands it writes or shows"
+    if record.has_unknown_effects and not record.has_side_effects:
+        return "its effects are unknown, so that it must count as having side effects"
+    if record.writes and record.compute is not None:
+        return "it writes operands, so that its results are not all that it does"
+    if record.writes and (record.is_cheap or record.is_commutative):
+        return "it writes operands: it can't be recomputed, nor its operands be swapped"
+    if record.container == "opens" and record.view_of is None:
+        return "it opens a container and does not say which operand that is"
+    if record.container not in ("", "holds", "opens"):
+        return f"a container {record.container!r} is not known"
+    if (record.results_from == "block") != (record.body is not None):
+        return "results come from blocks where there is a body, and only there"
+    if record.is_state and not any(a.name == "variable" for a in record.attributes):
+        return "it is a state variable's memory and has no attribute variable"
+    return ""
 
 
 def lookup(name: str) -> OpRecord:

@@ -16,13 +16,13 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops.contraction import accumulator, sum_dtype
 from aot.ops.dim_semantics import has_dims, map_dims
 from aot.ops.elementwise import result_indices
 from aot.ops.record import (
     FLOATS,
     NUMBERS,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -167,7 +167,7 @@ def _reduce(
             ),
             compute=lambda call: _reduce_compute(call, op, is_mean),
             kind=Kind.REDUCTION,
-            absorb=Absorb.FOLD,
+            absorb=absorb.reduction,
             takes_dims=of_dims is not None,
             samples=tuple(samples),
         )
@@ -238,7 +238,7 @@ def _softmax(name: str, summary: str, is_log: bool) -> OpRecord:
             reference=lambda call, inputs: _softmax_reference(call, inputs, is_log),
             compute=lambda call: _softmax_compute(call, is_log),
             kind=Kind.REDUCTION,
-            absorb=Absorb.FOLD,
+            absorb=absorb.along_axis,
             samples=(
                 Sample((TensorType(F32, (2, 3, 5)),), {"axis": 2}),
                 Sample((TensorType(F32, (3, 7, 2)),), {"axis": 1}),
@@ -333,7 +333,7 @@ LAYER_NORM = register(
         reference=_layer_norm_reference,
         compute=_layer_norm_compute,
         kind=Kind.REDUCTION,
-        absorb=Absorb.FOLD,
+        absorb=absorb.layer_norm,
         samples=(
             Sample(
                 (TensorType(F32, (2, 3, 7)), TensorType(F32, (7,)), TensorType(F32, (7,))),

@@ -15,12 +15,12 @@ from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 from aot.ops.dim_semantics import UndecidedError, has_dims
 from aot.ops.elementwise import result_indices
 from aot.ops.record import (
     ANY,
     INTEGERS,
-    Absorb,
     Array,
     Attribute,
     Call,
@@ -118,7 +118,7 @@ CONCAT = register(
         reference=lambda call, inputs: [np.concatenate(list(inputs), axis=call.int("axis"))],
         compute=_concat_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
+        absorb=absorb.aligned_along_axis,
         is_cheap=True,
         takes_dims=True,
         samples=(
@@ -135,6 +135,21 @@ CONCAT = register(
             Sample(tuple(TensorType(DType.I64, (n,)) for n in (1, 2, 1, 3, 1)), {"axis": 0}),
             Sample((TensorType(F32, (2, 0, 2)), TensorType(F32, (2, 3, 2))), {"axis": 1}),
         ),
+    )
+)
+
+# what concat is where each part was made in its place
+ASSEMBLE = register(
+    OpRecord(
+        name="assemble",
+        summary="The memory in which its operands lie one after the other along axis: a concat "
+        "that moves nothing, because its parts were made in their places.",
+        operands=(Operand("parts", ANY, "variadic"),),
+        attributes=CONCAT.attributes,
+        constraints=CONCAT.constraints,
+        infer=_concat_type,
+        reference=CONCAT.reference,
+        kind=Kind.STRUCTURE,
     )
 )
 
@@ -197,7 +212,7 @@ GATHER = register(
         reference=_gather_reference,
         compute=_gather_compute,
         kind=Kind.MOVEMENT,
-        absorb=Absorb.FOLD,
+        absorb=absorb.gather,
         takes_dims=True,
         samples=(
             Sample(

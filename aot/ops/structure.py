@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aot.ir.core import ConstantData, FunctionRef
+from aot.ir.core import ConstantData, FunctionRef, Op, Rewriter, Value
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
+from aot.ops.body import Body
+from aot.ops.elementwise import cast_array
 from aot.ops.record import (
     Attribute,
     Call,
@@ -47,6 +49,12 @@ CONSTANT = register(
     )
 )
 
+
+def insert_constant(rewriter: Rewriter, data: ConstantData, origin: str = "") -> Value:
+    """A constant at the insertion point. What it holds has a type: no shape rule is asked."""
+    return rewriter.insert(Op(CONSTANT, [], {"value": data}, [data.type], (), origin)).result
+
+
 def _pending_type(call: Call) -> Sequence[TensorType]:
     dtype, layout = call.attrs["dtype"], call.attrs["layout"]
     assert isinstance(dtype, DType) and isinstance(layout, Layout)
@@ -61,7 +69,7 @@ def pending_map(call: Call) -> IndexMap:
 
 def _pending_value(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     (type,) = call.result_types
-    return [pending_map(call).apply(inputs[0]).astype(type.dtype.numpy)]
+    return [cast_array(pending_map(call).apply(inputs[0]), type.dtype)]
 
 
 PENDING = register(
@@ -122,6 +130,7 @@ REGION = register(
         infer=_region_types,
         kind=Kind.STRUCTURE,
         results_from="block",
+        body=Body("once", is_isolated=True),
     )
 )
 

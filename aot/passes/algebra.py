@@ -2,7 +2,8 @@
 
 Requires: canonical form, constants folded. What it emits on constants wants folding after it.
 Ensures: scales and shifts by constants stand in the weights and biases before them; chains of
-    constant factors and terms are one; a decomposed layer norm is `layer_norm`.
+    constant factors and terms are one; a decomposed layer norm is `layer_norm`, and so are `gelu`,
+    `hard_swish` and `attention`.
 Never: changes a result by more than a few roundings, touches integers, or keeps the old op alive
     beside the new one.
 """
@@ -14,9 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
-from aot.ir.dims import Dim
-from aot.ops import OpRecord, contraction, elementwise, movement, reduction
+from aot.ops import OpRecord, contraction, elementwise, reduction
 from aot.ops.structure import CONSTANT
+from aot.passes import algebra_activations, algebra_attention
+from aot.passes.algebra_terms import emit, is_along, shaped, sole, will_fold
 from aot.passes.base import Pass, PassContext
 from aot.passes.rewriting import Rewrite, Rule, RuleSet, constant_of, definer, is_all, make
 
@@ -31,90 +33,50 @@ def rewrite(function: Function) -> int:
     return _RULE_SET.apply(function)
 
 
-def _sole(value: Value | None, record: OpRecord) -> Op | None:
-    """The op of `record` that defines `value` for one user alone."""
-    op = definer(value, record)
-    return op if op is not None and value is not None and len(value.uses) == 1 else None
-
-
-def _along(value: Value | None, rank: int, axis: int) -> bool:
-    """Whether `value` is a float constant that varies along dim `axis` of a tensor at most."""
-    if value is None or not _will_fold(value) or value.type.rank > rank:
-        return False
-    first = rank - value.type.rank
-    return all(extent == 1 or first + d == axis for d, extent in enumerate(value.type.dims))
-
-
-def _will_fold(value: Value | None, depth: int = 8) -> bool:
-    """Whether `value` is a float constant, or one that rules are making out of constants."""
-    if value is None or not value.type.dtype.is_float:
-        return False
-    if constant_of(value) is not None:
-        return True
-    op = value.op
-    if op is None or depth == 0 or not op.operands or op.blocks:
-        return False
-    return all(_will_fold(operand, depth - 1) for operand in op.operands)
-
-
-def _emit(
-    op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: object
-) -> Value:
-    return rewriter.create(record, operands, attrs, op.origin).result  # type: ignore[arg-type]
-
-
-def _shaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> Value:
-    """`value` as `shape`, where it has as many elements, or one element that is repeated."""
-    if value.type.element_count == 1 and any(d != 1 for d in shape):
-        one = _emit(op, rewriter, movement.RESHAPE, value, shape=(1,) * len(shape))
-        return _emit(op, rewriter, movement.BROADCAST_TO, one, shape=shape)
-    return _emit(op, rewriter, movement.RESHAPE, value, shape=shape)
-
-
 # scales and shifts into weights
 
 
 def _scale_conv(op: Op, rewriter: Rewriter) -> Value | None:
-    conv, scale = _sole(op.operands[0], contraction.CONV), op.operands[1]
-    if conv is None or scale is None or not _along(scale, op.result.type.rank, 1):
+    conv, scale = sole(op.operands[0], contraction.CONV), op.operands[1]
+    if conv is None or scale is None or not is_along(scale, op.result.type.rank, 1):
         return None
     x, weight, bias = (*conv.operands, None)[:3]
-    if not _will_fold(weight) or (bias is not None and not _will_fold(bias)):
+    if not will_fold(weight) or (bias is not None and not will_fold(bias)):
         return None
     assert weight is not None
     outputs = weight.type.dims[0]
-    factor = _shaped(op, rewriter, scale, (outputs, *(1,) * (weight.type.rank - 1)))
-    weight = _emit(op, rewriter, elementwise.MUL, weight, factor)
+    factor = shaped(op, rewriter, scale, (outputs, *(1,) * (weight.type.rank - 1)))
+    weight = emit(op, rewriter, elementwise.MUL, weight, factor)
     if bias is not None:
-        factor = _shaped(op, rewriter, scale, (outputs,))
-        bias = _emit(op, rewriter, elementwise.MUL, bias, factor)
+        factor = shaped(op, rewriter, scale, (outputs,))
+        bias = emit(op, rewriter, elementwise.MUL, bias, factor)
     return make(op, rewriter, conv.record, x, weight, bias, **conv.attrs)
 
 
 def _shift_conv(op: Op, rewriter: Rewriter) -> Value | None:
-    conv, shift = _sole(op.operands[0], contraction.CONV), op.operands[1]
-    if conv is None or shift is None or not _along(shift, op.result.type.rank, 1):
+    conv, shift = sole(op.operands[0], contraction.CONV), op.operands[1]
+    if conv is None or shift is None or not is_along(shift, op.result.type.rank, 1):
         return None
     x, weight, bias = (*conv.operands, None)[:3]
-    if bias is not None and not _will_fold(bias):
+    if bias is not None and not will_fold(bias):
         return None
     assert weight is not None
-    total = _shaped(op, rewriter, shift, (weight.type.dims[0],))
+    total = shaped(op, rewriter, shift, (weight.type.dims[0],))
     if bias is not None:
-        total = _emit(op, rewriter, elementwise.ADD, bias, total)
+        total = emit(op, rewriter, elementwise.ADD, bias, total)
     return make(op, rewriter, conv.record, x, weight, total, **conv.attrs)
 
 
 def _scale_matmul(op: Op, rewriter: Rewriter) -> Value | None:
-    product, scale = _sole(op.operands[0], contraction.MATMUL), op.operands[1]
+    product, scale = sole(op.operands[0], contraction.MATMUL), op.operands[1]
     rank = op.result.type.rank
-    if product is None or scale is None or not _along(scale, rank, rank - 1):
+    if product is None or scale is None or not is_along(scale, rank, rank - 1):
         return None
     a, b = product.operands
-    if b is None or not _will_fold(b):
+    if b is None or not will_fold(b):
         return None
     columns = (1,) * (b.type.rank - 1) + (b.type.dims[-1],)
-    weight = _emit(op, rewriter, elementwise.MUL, b, _shaped(op, rewriter, scale, columns))
+    weight = emit(op, rewriter, elementwise.MUL, b, shaped(op, rewriter, scale, columns))
     return make(op, rewriter, product.record, a, weight)
 
 
@@ -125,13 +87,13 @@ def _join_constants(record: OpRecord) -> Rewrite:
     """(x op a) op b -> x op (a op b)"""
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
-        inner, outer = _sole(op.operands[0], record), op.operands[1]
-        if inner is None or not _will_fold(outer):
+        inner, outer = sole(op.operands[0], record), op.operands[1]
+        if inner is None or not will_fold(outer):
             return None
         x, first = inner.operands
-        if not _will_fold(first) or _will_fold(x):
+        if not will_fold(first) or will_fold(x):
             return None
-        return make(op, rewriter, record, x, _emit(op, rewriter, record, first, outer))
+        return make(op, rewriter, record, x, emit(op, rewriter, record, first, outer))
 
     return rewrite
 
@@ -146,12 +108,10 @@ def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
     size = np.abs(data.array.astype(np.float64))
     if data.array.size == 0 or not ((size >= tiny) & (size <= 1 / float(tiny))).all():
         return None
-    if _will_fold(x):
+    if will_fold(x):
         return None
-    one = _emit(op, rewriter, CONSTANT, value=_one_like(data.array))
-    return make(
-        op, rewriter, elementwise.MUL, x, _emit(op, rewriter, elementwise.DIV, one, divisor)
-    )
+    one = emit(op, rewriter, CONSTANT, value=_one_like(data.array))
+    return make(op, rewriter, elementwise.MUL, x, emit(op, rewriter, elementwise.DIV, one, divisor))
 
 
 def _one_like(array: np.ndarray) -> object:
@@ -190,7 +150,7 @@ def _layer_norm(op: Op, rewriter: Rewriter) -> Value | None:
     if not all(isinstance(d, int) for d in dims) or not x.type.dtype.is_float:
         return None
     ones = ConstantData(np.ones([d for d in dims if isinstance(d, int)], x.type.dtype.numpy))
-    scale = _emit(op, rewriter, CONSTANT, value=ones)
+    scale = emit(op, rewriter, CONSTANT, value=ones)
     return make(op, rewriter, reduction.LAYER_NORM, x, scale, None, axis=axis, epsilon=epsilon)
 
 
@@ -213,7 +173,7 @@ def _affine(number: int, is_free: Callable[[Op], bool]) -> Rewrite:
     """layer_norm's operand `number` from a constant of the normalised dims."""
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
-        norm, constant = _sole(op.operands[0], reduction.LAYER_NORM), op.operands[1]
+        norm, constant = sole(op.operands[0], reduction.LAYER_NORM), op.operands[1]
         if norm is None or constant is None or constant_of(constant) is None or not is_free(norm):
             return None
         operands = [*norm.operands, None][:3]
@@ -247,6 +207,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(elementwise.MUL, "layer_norm(x, 1) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
     Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
+    *algebra_activations.RULES,
+    *algebra_attention.RULES,
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
     Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
 )

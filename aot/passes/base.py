@@ -36,11 +36,13 @@ class Pass:
         name: as switches, dumps and statistics say it.
         run: does it, in place.
         contract: the docstring of the pass's file, with what it Requires, Ensures and Never does.
+        is_resolving: after it no shape change is pending, which verifying checks.
     """
 
     name: str
     run: Callable[[Module, PassContext], None]
     contract: str | None
+    is_resolving: bool = False
 
     def __post_init__(self) -> None:
         missing = [part for part in _PARTS if part not in (self.contract or "")]
@@ -105,6 +107,11 @@ def count_ops(module: Module) -> int:
     return sum(1 for function in module.functions.values() for _ in function.walk())
 
 
+def ops_after(context: PassContext, step: Pass) -> int:
+    """Ops of the module when `step` had run for the first time."""
+    return next(run.ops_after for run in context.runs if run.name == step.name)
+
+
 def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> None:
     """Runs `passes` in order on `module`.
 
@@ -122,7 +129,9 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
         try:
             _run_one(module, step, context)
             if context.switches.is_verifying_each:
-                verify(module, during=f"after pass {step.name}")
+                with count_shape_rules(is_hidden=True):  # a debugging aid, no part of the pass
+                    during = f"after pass {step.name}"
+                    verify(module, during=during, is_resolved=step.is_resolving)
         except (CompileError, UnsupportedError):
             raise
         except Exception as failure:

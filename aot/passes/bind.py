@@ -2,26 +2,28 @@
 
 Requires: shapes and values name inputs of an entry point; no function is outlined yet.
 Ensures: an input with a given shape has it, and the dims that follow from it are replaced
-    everywhere (types, attributes, assumptions); an input with a given value is a constant and no
-    input any more. Assumptions that became true are gone.
+    everywhere (types, attributes, assumptions); a given bound is an assumption, and minima and
+    maxima that the bounds decide are gone; an input with a given value is a constant and no input
+    any more. Assumptions that became true are gone.
 Never: changes dims that do not follow from what was given, or evaluates ops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError
+from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
 from aot.ir.core import Assumption, ConstantData, Function, Module, Rewriter, Value
-from aot.ir.dims import Dim, DimExpr, Symbol, bounds, parse, substitute
+from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.types import DType, Layout, TensorType
-from aot.ops.structure import CONSTANT
+from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +34,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def bind(
-    module: Module, shapes: Mapping[str, Sequence[Dim | str | None]], values: Mapping[str, Any]
+    module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping[str, Any]
 ) -> None:
     """Binds shapes and values of the entry points' inputs, by input name.
 
@@ -40,7 +42,7 @@ def bind(
 
     Args:
         shapes: dims; an int fixes an extent, a name or an expression renames or refines it, None
-            leaves it.
+            or "?" leaves it; the text may bound it, as in "H<=960".
         values: arrays, or numbers, which fill an input of known shape.
 
     Raises:
@@ -53,18 +55,22 @@ def bind(
             raise CompileError(f"there is no input {name!r}, expected one of {listed}")
     for function in module.entry_points:
         mine = {v.name: v for v in function.inputs}
-        wanted = {name: _dims(mine[name], dims) for name, dims in shapes.items() if name in mine}
+        asked = {name: _asked(mine[name], dims) for name, dims in shapes.items() if name in mine}
         arrays = {name: _array(mine[name], values[name]) for name in values if name in mine}
-        wanted |= {name: _dims(mine[name], a.shape) for name, a in arrays.items()}
+        asked |= {name: _asked(mine[name], a.shape) for name, a in arrays.items()}
+        wanted = {name: _dims(mine[name], dims) for name, dims in asked.items()}
         if wanted:
             substitute_symbols(function, _solve(mine, wanted))
             _check_shapes(mine, wanted)
+        for name, dims in asked.items():
+            _bound(function, mine[name], dims)
+        _narrow_dims(function)
         for name, array in arrays.items():
             _make_constant(function, mine[name], array)
 
 
-def _dims(value: Value, given: Sequence[Dim | str | None]) -> tuple[Dim, ...]:
-    """The shape that was asked for an input."""
+def _asked(value: Value, given: Sequence[Wanted]) -> tuple[WantedDim, ...]:
+    """What was asked of an input's shape."""
     type = value.type
     if len(given) != type.rank:
         raise CompileError(
@@ -72,12 +78,27 @@ def _dims(value: Value, given: Sequence[Dim | str | None]) -> tuple[Dim, ...]:
             f"{len(given)} are given {_listed(given)}"
         )
     try:
-        return tuple(
-            dim if item is None else parse(item) if isinstance(item, str) else item
-            for dim, item in zip(type.dims, given, strict=True)
-        )
+        return tuple(map(parse_wanted, given))
     except ValueError as error:
         raise CompileError(f"shape of input {value.name!r}: {error}") from None
+
+
+def _dims(value: Value, asked: Sequence[WantedDim]) -> tuple[Dim, ...]:
+    """The shape that the input is to have."""
+    return tuple(
+        dim if wanted.dim is None else wanted.dim
+        for dim, wanted in zip(value.type.dims, asked, strict=True)
+    )
+
+
+def _bound(function: Function, value: Value, asked: Sequence[WantedDim]) -> None:
+    """Assumes the bounds that were asked of an input's dims."""
+    try:
+        for axis, (dim, wanted) in enumerate(zip(value.type.dims, asked, strict=True)):
+            found = assumptions_of(dim, wanted, f"input {value.name!r}: dim {axis}")
+            function.assumptions.update(dict.fromkeys(found))
+    except ValueError as error:
+        raise CompileError(str(error)) from None
 
 
 def _array(value: Value, given: Any) -> Array:
@@ -139,7 +160,7 @@ def _solve_one(dim: Dim, wanted: Dim) -> tuple[str, Dim] | None:
     return (monomial[0].name, exact) if difference(rest, exact * factor) == 0 else None
 
 
-def _listed(dims: Sequence[Dim | str | None]) -> str:
+def _listed(dims: Sequence[Wanted]) -> str:
     return f"({', '.join(map(str, dims))})"
 
 
@@ -169,39 +190,51 @@ def substitute_symbols(function: Function, values: Mapping[str, Dim]) -> None:
 
 
 def _substitute_once(function: Function, values: Mapping[str, Dim]) -> None:
-    rewriter = Rewriter(function)
-    for value in function.inputs:
-        _substitute_type(function, value, values)
-    for op in function.walk():
-        for name, attr in map_dims(op.attrs, lambda d: substitute(d, values)).items():
-            if attr_key(attr) != attr_key(op.attrs[name]):
-                rewriter.set_attr(op, name, attr)
-        for value in (*op.results, *(a for b in op.blocks for a in b.args)):
-            _substitute_type(function, value, values)
+    given = ", ".join(f"{name} = {dim}" for name, dim in sorted(values.items()))
+    _map_dims(function, lambda d: substitute(d, values), given)
     old, function.assumptions = function.assumptions, {}
     for a in old:
         fresh = Assumption(substitute(a.left, values), substitute(a.right, values), a.reason)
         function.assumptions[fresh] = None
 
 
-def _substitute_type(function: Function, value: Value, values: Mapping[str, Dim]) -> None:
+def _narrow_dims(function: Function) -> None:
+    """Leaves out of types and attributes what the bounds of symbols decide. Assumptions stay: the
+    bounds are among them."""
+    known = bounds_of(function.assumptions)
+    if known:
+        _map_dims(function, lambda d: narrow(d, known), "its bounds")
+
+
+def _map_dims(function: Function, map_dim: Callable[[Dim], Dim], given: str) -> None:
+    rewriter = Rewriter(function)
+    for value in function.inputs:
+        _map_type(rewriter, value, map_dim, given)
+    for op in function.walk():
+        for name, attr in map_dims(op.attrs, map_dim).items():
+            if attr_key(attr) != attr_key(op.attrs[name]):
+                rewriter.set_attr(op, name, attr)
+        for value in (*op.results, *(a for b in op.blocks for a in b.args)):
+            _map_type(rewriter, value, map_dim, given)
+
+
+def _map_type(
+    rewriter: Rewriter, value: Value, map_dim: Callable[[Dim], Dim], given: str
+) -> None:
     old = value.type
     if old.is_static and (old.layout is None or not old.layout.strides):
         return
     layout = old.layout and Layout(
-        old.layout.splits,
-        old.layout.order,
-        tuple(substitute(d, values) for d in old.layout.strides),
+        old.layout.splits, old.layout.order, tuple(map(map_dim, old.layout.strides))
     )
-    fresh = TensorType(old.dtype, tuple(substitute(d, values) for d in old.dims), layout)
+    fresh = TensorType(old.dtype, tuple(map(map_dim, old.dims)), layout)
     if fresh == old:
         return
     if fresh.problem:
-        given = ", ".join(f"{name} = {dim}" for name, dim in sorted(values.items()))
         op = value.op
         where = f"input {value.name!r}" if op is None else f"{op.name} (node {op.origin!r})"
         raise CompileError(f"{where}: with {given} its type {old} becomes {fresh}: {fresh.problem}")
-    Rewriter(function).set_type(value, fresh)
+    rewriter.set_type(value, fresh)
 
 
 def settle_assumptions(function: Function) -> dict[str, Dim]:
@@ -240,10 +273,10 @@ def _may_be_zero(zero: Dim) -> bool:
 def _make_constant(function: Function, value: Value, array: Array) -> None:
     """Turns an input into a constant at the function's start."""
     rewriter = Rewriter(function, function.block, function.block.first)
-    made = rewriter.create(CONSTANT, [], {"value": ConstantData.of(array, value.type)})
+    made = insert_constant(rewriter, ConstantData.of(array, value.type))
     if value.name.isidentifier():
-        made.result.name = value.name
-    rewriter.replace(value, made.result)
+        made.name = value.name
+    rewriter.replace(value, made)
     rewriter.erase_input(value)
 
 

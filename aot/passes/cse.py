@@ -34,8 +34,7 @@ class _Merger:
         scopes = [mine, *outer]
         for op in block:
             for inner in op.blocks:
-                is_isolated = op.record.results_from == "block"
-                merged += self.block(inner, [] if is_isolated else scopes)
+                merged += self.block(inner, [] if op.record.is_isolated else scopes)
             if not is_mergeable(op):
                 continue
             key = self.key(op)

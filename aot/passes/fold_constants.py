@@ -12,19 +12,18 @@ Never: uses BLAS or a CPU-dependent order of summation: the bytes are the same o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType
 from aot.ops.dim_semantics import UndecidedError
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.shape import DIM_VALUES
-from aot.ops.structure import CONSTANT
+from aot.ops.structure import CONSTANT, insert_constant
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import settle_assumptions
 
@@ -33,6 +32,8 @@ from aot.passes.bind import settle_assumptions
 GROWTH_BYTES = {"speed": 16 << 20, "balanced": 4 << 20, "size": 64 << 10}
 # Repeating values are read more cheaply through the index map of what repeats them.
 REPEAT_BYTES = 4 << 10
+# Sources that are told apart; a sum of ten thousand constants must not list them at every step.
+MAX_SOURCES = 64
 # More is not computed at compile time at all.
 LIMIT_BYTES = 1 << 28
 
@@ -49,11 +50,14 @@ class Known:
     """A value's elements (an object array where some are symbolic dims), and from what they came.
 
     Attributes:
-        sources: the constants that it was computed from.
+        sources: constants that it was computed from.
+        more_bytes: bytes of the others, once there are more than MAX_SOURCES; those of two values
+            count once, as far as can be seen.
     """
 
     array: Array
-    sources: frozenset[Value]
+    sources: frozenset[Value] = frozenset()
+    more_bytes: int = 0
 
 
 def fold(function: Function, growth_bytes: int) -> int:
@@ -120,6 +124,7 @@ def _evaluate(op: Op, known: dict[Value, Known]) -> None:
         return
     inputs: list[Array | None] = []
     sources: frozenset[Value] = frozenset()
+    more_bytes = 0
     # ops of kind SHAPE read their operands' types and never their elements
     if record.kind is not Kind.SHAPE:
         for value in op.operands:
@@ -130,11 +135,20 @@ def _evaluate(op: Op, known: dict[Value, Known]) -> None:
                 return
             inputs.append(known[value].array)
             sources |= known[value].sources
+            more_bytes = max(more_bytes, known[value].more_bytes)
+    if len(sources) > MAX_SOURCES:
+        more_bytes += _bytes_of(sources, known)
+        sources = frozenset()
     if not record.takes_dims and any(a is not None and a.dtype == object for a in inputs):
         return
     results = _results(op, inputs)
     for value, array in zip(op.results, results or (), strict=False):
-        known[value] = Known(array, frozenset([value]) if _is_constant_op(op) else sources)
+        is_source = _is_constant_op(op)
+        known[value] = Known(array, frozenset([value]) if is_source else sources, more_bytes)
+
+
+def _bytes_of(sources: Iterable[Value], known: Mapping[Value, Known]) -> int:
+    return sum(known[source].array.nbytes for source in sources)
 
 
 def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
@@ -170,7 +184,7 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
             and value.type.dtype is DType.I64
             and _definer(value).name != DIM_VALUES.name
         )
-    source_bytes = sum(known[source].array.nbytes for source in found.sources)
+    source_bytes = found.more_bytes + _bytes_of(found.sources, known)
     if found.array.nbytes <= source_bytes:
         return True
     limit = REPEAT_BYTES if _repeats(found.array) else growth_bytes
@@ -191,12 +205,11 @@ def _store(rewriter: Rewriter, value: Value, array: Array) -> None:
     definer = _definer(value)
     at = rewriter.at(definer)
     if array.dtype == object:
-        attrs: dict[str, Any] = {"dims": tuple(_dims_of(array))}
-        made = at.create(DIM_VALUES, [], attrs, definer.origin)
+        attrs: dict[str, Attr] = {"dims": tuple(_dims_of(array))}
+        made = at.insert(Op(DIM_VALUES, [], attrs, [value.type], (), definer.origin)).result
     else:
-        data = ConstantData.of(array, value.type)
-        made = at.create(CONSTANT, [], {"value": data}, definer.origin)
-    rewriter.replace(value, made.result)
+        made = insert_constant(at, ConstantData.of(array, value.type), definer.origin)
+    rewriter.replace(value, made)
 
 
 def _dims_of(array: Array) -> Iterator[int | DimExpr]:

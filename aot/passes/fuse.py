@@ -13,15 +13,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aot.analysis.renaming import permutation_of
+from aot.analysis.views import is_view
 from aot.ir import expr
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
 from aot.ops.record import Compute, Kind, call_of
-from aot.ops.structure import REGION, YIELD
+from aot.ops.structure import CONSTANT, REGION, YIELD
 from aot.passes.base import Pass, PassContext
 
 MAX_OPS = 48
 MAX_OPERANDS = 14
+# A value of more uses has users that no group can take all: elementwise ops have three operands.
+MAX_USES = 3 * MAX_OPS
 
 
 @dataclass(eq=False)
@@ -46,7 +50,7 @@ def fuse(function: Function) -> None:
     groups: dict[Op, Group] = {}
     ordered: list[Group] = []
     for op in function.block:
-        if op in groups or not _computes(op):
+        if op in groups or not (_computes(op) or _shows_counter(op, groups)):
             continue
         group = Group([op], op.result if len(op.results) == 1 else None, op)
         _take_epilogue(group, groups, position)
@@ -63,8 +67,28 @@ def fuse(function: Function) -> None:
 
 
 def _computes(op: Op) -> bool:
-    return (op.record.compute is not None and op.record.kind is not Kind.VIEW) or (
-        op.record.kind.has_own_kernel
+    return (op.record.compute is not None and not is_view(op)) or op.record.kind.has_own_kernel
+
+
+def _shows_counter(op: Op, groups: dict[Op, Group]) -> bool:
+    """Whether the op is a view of what is computed from places and dims alone: such values have no
+    memory to be a view of, as each user computes its own."""
+    if op.record.compute is None or len(op.operands) != 1 or op.operands[0] is None:
+        return False
+    source = groups.get(op.operands[0].op) if op.operands[0].op is not None else None
+    return source is not None and len(op.operands[0].uses) == 1 and _counts(source)
+
+
+def _counts(group: Group) -> bool:
+    """Whether the group's elements follow from their places, dims and single constants, at next to
+    no cost."""
+    return (
+        len(group.ops[-1].results) == 1
+        and all(op.record.is_cheap or op.record.kind in _PLACES for op in group.ops)
+        and all(
+            v.op is not None and v.op.record is CONSTANT and v.type.element_count == 1
+            for v in _inputs(group.ops)
+        )
     )
 
 
@@ -75,13 +99,15 @@ def _inputs(ops: list[Op]) -> dict[Value, None]:
 
 def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
     """Extends the group by elementwise users up to the last point where one value leaves it."""
-    if group.result is None or group.root.record.kind.has_own_kernel:
+    if group.result is None or group.root.record.kind.is_alone:
         return
     dims = group.result.type.dims
     taken: dict[Op, None] = {}
     best = 0
     open_values = {group.result: None}
     while len(group.ops) + len(taken) < MAX_OPS:
+        if any(len(v.uses) > MAX_USES for v in open_values):
+            break
         users = {u for v in open_values for u in v.users if u not in taken}
         if not users:
             break
@@ -105,6 +131,20 @@ def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int
             best = len(taken)
             group.result = next(iter(open_values))
     group.ops += list(taken)[:best]
+    if group.root.record.kind is Kind.ATTENTION:
+        _take_transpose(group, groups, position)
+
+
+def _take_transpose(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+    """Extends the group by its only user, if that just stores rows in another order."""
+    if group.result is None or len(group.result.uses) != 1:
+        return
+    (user,) = group.result.users
+    order = permutation_of(user)
+    if user in groups or user not in position or order is None or order[-1] != len(order) - 1:
+        return
+    group.ops.append(user)
+    group.result = user.result
 
 
 def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
@@ -112,7 +152,10 @@ def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, in
     changed = True
     while changed:
         changed = False
-        for value in list(_inputs(group.ops)):
+        inputs = list(_inputs(group.ops))
+        if len(inputs) - 1 > MAX_OPERANDS:
+            return  # a producer takes away one operand, its result
+        for value in inputs:
             producer = groups.get(value.op) if value.op is not None else None
             if producer is None or producer.is_gone or producer is group:
                 continue
@@ -128,19 +171,22 @@ def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, in
             changed = True
 
 
-_LIGHT = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.SHAPE)
+_PLACES = (Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE)
+_LIGHT = (Kind.ELEMENTWISE, *_PLACES)
 
 
 def _may_join(producer: Group, value: Value, group: Group) -> bool:
     """Whether computing the producer's elements where the group loads them costs nothing."""
-    if value is not producer.result or any(u not in group.ops for u in value.users):
+    if value is not producer.result or any(u not in group.ops for u, _ in value.uses):
         return False
     if any(op.record.kind not in _LIGHT for op in producer.ops):
         return False
-    if group.root.record.kind.has_own_kernel:
+    if group.root.record.kind.is_alone:
         return False
     is_renaming = all(_is_renaming(op) for op in producer.ops)
-    is_cheap = all(op.record.is_cheap or _is_renaming(op) for op in producer.ops)
+    is_cheap = _counts(producer) or all(
+        op.record.is_cheap or _is_renaming(op) for op in producer.ops
+    )
     for user in value.users:
         for number, operand in enumerate(user.operands):
             if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
@@ -153,9 +199,14 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
     if kind is Kind.CONTRACTION:
         # the right side is read in lanes: its innermost dim must stay in place
         return is_renaming and (number == 0 or all(map(_keeps_innermost, producer.ops)))
+    if kind is Kind.ATTENTION:
+        # keys and values are read again for each block of queries
+        return is_renaming or (is_cheap and user.operands[number] not in user.operands[1:3])
     computes = _computes_of(user)
     if kind is Kind.REDUCTION:
         return is_cheap and not any(_overlaps(c, number) for c in computes)
+    if _counts(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
+        return True
     return all(_reads_once(c, number) for c in computes)
 
 
@@ -177,6 +228,16 @@ def _is_renaming(op: Op) -> bool:
     if not isinstance(load, expr.Load) or load.guard is not None:
         return False
     return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+
+
+def _only_repeats(op: Op) -> bool:
+    """Whether the op repeats elements of its operand and leaves them in order."""
+    (compute,) = _computes_of(op)
+    load = compute.value
+    assert isinstance(load, expr.Load)
+    places = [i for i in load.indices if not isinstance(i, expr.Const)]
+    order = [compute.indices.index(i) for i in places if i in compute.indices]
+    return len(order) == len(places) and order == sorted(order)
 
 
 def _keeps_innermost(op: Op) -> bool:

@@ -14,6 +14,7 @@ from aot.ops import pack as pack_op
 from aot.ops.record import Kind, call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
+from aot.passes.rewriting import relaid
 from aot.target import Target
 
 _WANTS_WEIGHTS = (Kind.CONTRACTION, Kind.RECURRENCE)
@@ -53,8 +54,7 @@ def _pack_operands(
             packed[key] = where.create(pack_op.PACK, [weight], {"layout": layout}, op.origin).result
         operands[number] = packed[key]
     if operands != op.operands:
-        fresh = rewriter.create(op.record, operands, op.attrs, op.origin)
-        rewriter.replace_op(op, fresh.results)
+        rewriter.replace_op(op, relaid(op, rewriter, operands))
 
 
 PACK = Pass("pack", run, __doc__)

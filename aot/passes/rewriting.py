@@ -109,6 +109,27 @@ def is_all(value: Value | None, number: float) -> bool:
     )
 
 
+def relaid(op: Op, rewriter: Rewriter, operands: Sequence[Value | None]) -> list[Value]:
+    """The results of `op` made anew on operands that only lie otherwise in memory.
+
+    Ops keep their logical meaning whatever the layouts, so that the results keep their types and
+    no shape rule is asked.
+    """
+    for number, (old, fresh) in enumerate(zip(op.operands, operands, strict=True)):
+        if old is not fresh and not _are_alike(old, fresh):
+            raise InternalError(f"operand {number} of {op} would be {fresh!r} in place of {old!r}")
+    types = [v.type for v in op.results]
+    return rewriter.insert(Op(op.record, operands, op.attrs, types, (), op.origin)).results
+
+
+def _are_alike(a: Value | None, b: Value | None) -> bool:
+    return (
+        a is not None
+        and b is not None
+        and (a.type.dtype, a.type.dims) == (b.type.dtype, b.type.dims)
+    )
+
+
 def make(
     op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: Attr
 ) -> Value | None:

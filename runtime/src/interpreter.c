@@ -227,6 +227,23 @@ static aot_status_t declare_buffer(aot_machine_t *m, const uint32_t *operands) {
   return AOT_OK;
 }
 
+// Ends the run with the message of a CHECK: "{0}" is the first value's place in it, "{{" a brace.
+static aot_status_t fail_check(const aot_machine_t *m, const uint32_t *operands) {
+  const uint32_t value_count = (operands[-1] >> 8) - 3;
+  aot_text_t text = {.length = 0};
+  for (const char *c = m->program->entry->code.messages[operands[1]]; *c != '\0'; ++c) {
+    const uint32_t value = (uint32_t)(c[1] - '0');
+    if (*c == '{' && value < value_count && value < 10 && c[2] == '}') {
+      aot_text_append(&text, "%lld", (long long)m->registers[operands[2 + value]]);
+      c += 2;
+      continue;
+    }
+    if ((*c == '{' || *c == '}') && c[1] == *c) ++c;
+    aot_text_append(&text, "%c", *c);
+  }
+  return aot_fail(m->error, AOT_ERROR_CHECK, "%s", text.bytes);
+}
+
 // Everything but control flow.
 static aot_status_t step(aot_machine_t *m, uint32_t opcode, const uint32_t *operands) {
   const aot_program_t *program = m->program;
@@ -249,8 +266,7 @@ static aot_status_t step(aot_machine_t *m, uint32_t opcode, const uint32_t *oper
       r[operands[0]] = r[operands[1]] != 0 ? r[operands[2]] : r[operands[3]];
       return AOT_OK;
     case AOT_FBS_OPCODE_CHECK:
-      if (r[operands[0]] != 0) return AOT_OK;
-      return aot_fail(m->error, AOT_ERROR_CHECK, "%s", program->entry->code.messages[operands[1]]);
+      return r[operands[0]] != 0 ? AOT_OK : fail_check(m, operands);
     case AOT_FBS_OPCODE_BUFFER:
       return declare_buffer(m, operands);
     case AOT_FBS_OPCODE_LOAD:

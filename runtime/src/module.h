@@ -20,6 +20,7 @@ typedef struct aot_arena_buffer_t {
   uint32_t last;
   uint32_t offset_register;
   uint32_t alignment;  // a power of two, at most AOT_ALIGNMENT
+  uint64_t bound_offset;
 } aot_arena_buffer_t;
 
 // A program whose every operand was checked (program_verify.c): the interpreter trusts it.
@@ -36,6 +37,7 @@ typedef struct aot_code_t {
   const char **messages;
   aot_arena_buffer_t *buffers;
   uint64_t arena_bytes;
+  uint64_t arena_bound_bytes;              // 0: not known
   const uint32_t *input_offset_registers;  // one an input, or NULL
   const uint32_t *output_offset_registers;
 } aot_code_t;

@@ -112,6 +112,7 @@ enum {
   AOT_FBS_ARENA_BUFFER_LAST = 6,  // uint
   AOT_FBS_ARENA_BUFFER_OFFSET_REGISTER = 8,  // uint
   AOT_FBS_ARENA_BUFFER_ALIGNMENT = 10,  // uint
+  AOT_FBS_ARENA_BUFFER_BOUND_OFFSET = 12,  // ulong
 };
 
 // Program: where a field's offset stands in the vtable
@@ -125,6 +126,7 @@ enum {
   AOT_FBS_PROGRAM_ARENA_BYTES = 16,  // ulong
   AOT_FBS_PROGRAM_INPUT_OFFSET_REGISTERS = 18,  // [uint]
   AOT_FBS_PROGRAM_OUTPUT_OFFSET_REGISTERS = 20,  // [uint]
+  AOT_FBS_PROGRAM_ARENA_BOUND_BYTES = 22,  // ulong
 };
 
 // EntryPoint: where a field's offset stands in the vtable

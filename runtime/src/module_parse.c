@@ -119,11 +119,13 @@ static aot_status_t parse_buffers(aot_parser_t *parser, const aot_fb_table_t *ta
     buffer->last = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_LAST);
     buffer->offset_register = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_OFFSET_REGISTER);
     buffer->alignment = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_ALIGNMENT);
+    buffer->bound_offset = aot_fb_u64(fb, &child, AOT_FBS_ARENA_BUFFER_BOUND_OFFSET, 0);
     if (buffer->alignment == 0) buffer->alignment = AOT_ALIGNMENT;
     if (!is_power_of_two(buffer->alignment) || buffer->alignment > AOT_ALIGNMENT ||
-        buffer->last < buffer->first) {
+        buffer->last < buffer->first || buffer->bound_offset % buffer->alignment != 0) {
       return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                      "arena buffer %u: its alignment or lifetime is not valid", (unsigned)i);
+                      "arena buffer %u: its alignment, lifetime or offset is not valid",
+                      (unsigned)i);
     }
   }
   code->buffer_count = vector.count;
@@ -158,6 +160,7 @@ static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *ta
   code->register_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_REGISTER_COUNT);
   code->execute_block = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_EXECUTE_BLOCK);
   code->arena_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BYTES, 0);
+  code->arena_bound_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BOUND_BYTES, 0);
   AOT_TRY(parse_strings(parser, table, AOT_FBS_PROGRAM_MESSAGES, &code->messages,
                         &code->message_count));
   AOT_TRY(parse_buffers(parser, table, code));

@@ -78,6 +78,28 @@ static void reset_output_dims(const aot_program_t *program, aot_plan_t *plan) {
   }
 }
 
+// Places the buffers for the sizes that prepare gave.  Greedy placing may end behind the bound:
+// what takes least at the largest sizes may take more at others.  Then the offsets for those serve.
+static aot_status_t place_buffers(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  AOT_TRY(aot_arena_place(code->buffers, code->buffer_count, code->arena_bytes, program->placements,
+                          error, &plan->arena_bytes));
+  const uint64_t bound = code->arena_bound_bytes;
+  const bool is_above = bound != 0 && plan->arena_bytes > bound;
+  if (is_above) plan->arena_bytes = bound;
+  for (uint32_t i = 0; i < code->buffer_count; ++i) {
+    const aot_arena_buffer_t *buffer = &code->buffers[i];
+    aot_placement_t *placement = &program->placements[i];
+    if (is_above) placement->offset = buffer->bound_offset;
+    if (is_above && (placement->bytes > bound || placement->offset > bound - placement->bytes)) {
+      return aot_fail(error, AOT_ERROR_BOUNDS, "arena buffer %u of %llu bytes is above its bound",
+                      (unsigned)i, (unsigned long long)placement->bytes);
+    }
+    plan->registers[buffer->offset_register] = (int64_t)placement->offset;
+  }
+  return AOT_OK;
+}
+
 static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
   const aot_entry_t *entry = program->entry;
   const aot_code_t *code = &entry->code;
@@ -92,12 +114,7 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
   for (uint32_t i = 0; i < entry->output_count; ++i) {
     AOT_TRY(measure_output(program, plan, i, error));
   }
-  AOT_TRY(aot_arena_place(code->buffers, code->buffer_count, code->arena_bytes, program->placements,
-                          error, &plan->arena_bytes));
-  for (uint32_t i = 0; i < code->buffer_count; ++i) {
-    plan->registers[code->buffers[i].offset_register] = (int64_t)program->placements[i].offset;
-  }
-  return AOT_OK;
+  return place_buffers(program, plan, error);
 }
 
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error) {

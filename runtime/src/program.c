@@ -140,6 +140,10 @@ void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_
   out_info->variant = (uint32_t)(program->variant - program->module->variants);
   out_info->code_bytes = program->variant->code.length;
   out_info->prepare_count = program->prepare_count;
+  const aot_code_t *code = &program->entry->code;
+  out_info->arena_bound_bytes = code->buffer_count == 0        ? code->arena_bytes
+                                : code->arena_bound_bytes != 0 ? code->arena_bound_bytes
+                                                               : UINT64_MAX;
   program->driver->get_info(program->device, out_info);
 }
 

@@ -92,8 +92,11 @@ static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_
     }
     if (dim->extent < 0 && (extent < dim->min || (dim->max >= 0 && extent > dim->max))) {
       aot_text_t why = {.length = 0};
-      aot_text_append(&why, ": axis %u must be at least %lld", (unsigned)axis, (long long)dim->min);
-      if (dim->max >= 0) aot_text_append(&why, " and at most %lld", (long long)dim->max);
+      const char *text = dim->text[0] != '\0' ? dim->text : "?";
+      aot_text_append(&why, ": axis %u, %.80s, must be", (unsigned)axis, text);
+      if (dim->min > 0) aot_text_append(&why, " at least %lld", (long long)dim->min);
+      if (dim->min > 0 && dim->max >= 0) aot_text_append(&why, " and");
+      if (dim->max >= 0) aot_text_append(&why, " at most %lld", (long long)dim->max);
       return reject_shape(info, tensor, why.bytes, error);
     }
     if (__builtin_mul_overflow(bytes, (uint64_t)extent, &bytes) || bytes > PTRDIFF_MAX) {

@@ -7,7 +7,7 @@
 // Operands of an instruction, one letter a word:
 //   r register    k any word     b block of the same part    i input, then a its axis
 //   o output, then a its axis    m message    u arena buffer    c class    w class that is written
-//   t integer dtype    x executable, then its grid and parameters
+//   t integer dtype    x executable, then its grid and parameters    * any more registers
 typedef struct aot_rule_t {
   const char *operands;
   enum { ANYWHERE, IN_PREPARE, IN_EXECUTE } part;
@@ -34,10 +34,10 @@ static const aot_rule_t rules[AOT_FBS_OPCODE_COUNT] = {
     [AOT_FBS_OPCODE_AND] = {"rrr", ANYWHERE, false},
     [AOT_FBS_OPCODE_OR] = {"rrr", ANYWHERE, false},
     [AOT_FBS_OPCODE_SELECT] = {"rrrr", ANYWHERE, false},
-    [AOT_FBS_OPCODE_CHECK] = {"rm", ANYWHERE, false},
+    [AOT_FBS_OPCODE_CHECK] = {"rm*", ANYWHERE, false},
     [AOT_FBS_OPCODE_BUFFER] = {"ur", IN_PREPARE, false},
     [AOT_FBS_OPCODE_LOAD] = {"rcrt", IN_EXECUTE, false},
-    [AOT_FBS_OPCODE_DISPATCH] = {"xrrr", IN_EXECUTE, false},
+    [AOT_FBS_OPCODE_DISPATCH] = {"xrrr*", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_COPY] = {"wrcrr", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_FILL] = {"wrrk", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_JUMP] = {"b", ANYWHERE, true},
@@ -112,6 +112,12 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
   const aot_rule_t *rule = &rules[opcode];
   uint32_t used = 1;
   for (const char *kind = rule->operands; *kind != '\0'; ++kind, ++used) {
+    if (*kind == '*') {
+      for (; used < length; ++used) {
+        if (words[used] >= v->code->register_count) return reject(v, at + used, "no such register");
+      }
+      break;
+    }
     if (used >= length) return reject(v, at, "the instruction is too short");
     const char *what = NULL;
     if (*kind == 'a') {
@@ -124,11 +130,8 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
   }
   if (opcode == AOT_FBS_OPCODE_DISPATCH) {
     const uint32_t params = v->variant->executables[words[1]].param_words;
-    if (length - used != params) {
+    if (length - 5 != params) {
       return reject(v, at, "the parameter count is not the executable's");
-    }
-    for (; used < length; ++used) {
-      if (words[used] >= v->code->register_count) return reject(v, at + used, "no such register");
     }
     if (params > v->code->most_param_words) v->code->most_param_words = params;
   }

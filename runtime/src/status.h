@@ -16,7 +16,7 @@ aot_status_t aot_fail(aot_error_t *error, aot_status_t status, const char *forma
 
 // Text that grows to the right in a fixed buffer and is cut off where it doesn't fit.
 typedef struct aot_text_t {
-  char bytes[400];
+  char bytes[sizeof((aot_error_t *)0)->message];
   size_t length;
 } aot_text_t;
 

@@ -8,6 +8,7 @@ numbered in the order of creation, so the same calls give the same text.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -249,6 +250,13 @@ class Assembler:
         for lane, value in enumerate(values):
             result = self.emit(to, f"insertelement {result}, {value}, i32 {lane}")
         return result
+
+    def shuffle(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
+        """The vector of chosen lanes of two vectors, those of `b` counted behind those of `a`."""
+        chosen = [f"i32 {lane}" for lane in lanes]
+        to = Type(a.type.element, len(chosen))
+        mask = f"<{len(chosen)} x i32> <{', '.join(chosen)}>"
+        return self.emit(to, f"shufflevector {a}, {b}, {mask}")
 
     # Memory.
 

@@ -5,7 +5,7 @@ Owns Cast: saturation, NaN to 0, one rounding. Like all emission, inline code on
 
 from __future__ import annotations
 
-from aot.backends.cpu.assembler import Assembler, Value, integer, real
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer, real
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir.types import DType
@@ -109,6 +109,8 @@ def _double_to_odd_float(asm: Assembler, traits: Traits, a: Value) -> Value:
 def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
     """f16, or its bits, as f32."""
     if traits.has_half:
+        if traits.has_neon_half and a.type.lanes % 4 == 0 and a.type.lanes:
+            return _by_fours(asm, asm.cast("bitcast", a, "i16"), "vcvthf2fp", "float")
         return asm.cast("fpext", a, "float")
     wide = asm.cast("zext", a, "i32")
 
@@ -136,6 +138,9 @@ def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
 def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
     """f32 as f16, or its bits; to nearest, ties to even."""
     if traits.has_half:
+        if traits.has_neon_half and a.type.lanes % 4 == 0 and a.type.lanes:
+            bits = _by_fours(asm, a, "vcvtfp2hf", "i16")
+            return asm.cast("bitcast", bits, "half")
         return asm.cast("fptrunc", a, "half")
     bits = asm.cast("bitcast", a, "i32")
 
@@ -160,3 +165,15 @@ def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
     )
     result = asm.select(asm.icmp("ugt", size, constant(0x7F800000)), payload, result)
     return asm.cast("trunc", asm.op("or", result, sign), "i16")
+
+
+def _by_fours(asm: Assembler, a: Value, name: str, element: str) -> Value:
+    """NEON's conversion of four elements, for 32-bit Arm: LLVM makes scalar ones of a vector's."""
+    four, made = Type(element, 4), []
+    for start in range(0, a.type.lanes, 4):
+        part = asm.shuffle(a, a, range(start, start + 4))
+        made.append(asm.call(f"llvm.arm.neon.{name}", four, [part]))
+    while len(made) > 1:
+        lanes = range(2 * made[0].type.lanes)
+        made = [asm.shuffle(x, y, lanes) for x, y in zip(made[::2], made[1::2], strict=True)]
+    return made[0]

@@ -35,6 +35,7 @@ class Traits:
     Attributes:
         has_fma: multiply-add with one rounding.
         has_half: conversion between f16 and f32.
+        has_neon_half: those conversions for four elements at once, on 32-bit Arm.
         has_half_math: arithmetic in f16.
         has_rounding: floor, ceil, trunc and round to even of floats.
         has_nan_extrema: a minimum and a maximum that propagate NaN.
@@ -45,6 +46,7 @@ class Traits:
     target: Target
     has_fma: bool
     has_half: bool
+    has_neon_half: bool
     has_half_math: bool
     has_rounding: bool
     has_nan_extrema: bool
@@ -65,6 +67,7 @@ class Traits:
             has_fma=arch == "aarch64" or any_of("fma", "vfp4", "vfp4d16sp", "f"),
             has_half=arch == "aarch64"
             or any_of("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh"),
+            has_neon_half=arch == "arm" and any_of("neon") and any_of("fp16", "vfp4", "vfp4d16sp"),
             has_half_math=any_of("fullfp16", "avx512fp16"),
             has_rounding=arch == "aarch64" or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
             has_nan_extrema=arch == "aarch64",

@@ -136,9 +136,9 @@ class Assembler:
                 self.decorate(self._unique[key], Decoration.ARRAY_STRIDE, stride)
         return self._unique[key]
 
-    def block(self, member: int, *, is_written: bool) -> int:
+    def block(self, member: int, *, is_written: bool, is_coherent: bool = False) -> int:
         """A struct of one member at offset 0, decorated as an interface block."""
-        key = (Op.TYPE_STRUCT, member, int(is_written))
+        key = (Op.TYPE_STRUCT, member, int(is_written), int(is_coherent))
         if key not in self._unique:
             made = self._unique[key] = self.fresh_id()
             self._globals += instruction(Op.TYPE_STRUCT, made, member)
@@ -147,6 +147,10 @@ class Assembler:
             if not is_written:
                 self._annotations += instruction(
                     Op.MEMBER_DECORATE, made, 0, Decoration.NON_WRITABLE
+                )
+            if is_coherent:
+                self._annotations += instruction(
+                    Op.MEMBER_DECORATE, made, 0, Decoration.COHERENT
                 )
         return self._unique[key]
 

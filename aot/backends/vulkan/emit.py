@@ -115,7 +115,7 @@ class _Emitter:
                 case For():
                     self.loop(stmt)
                 case Barrier():
-                    self.barrier()
+                    self.barrier(stmt)
 
     def store(self, stmt: Store) -> None:
         if stmt.guard is None:
@@ -143,11 +143,12 @@ class _Emitter:
         else:
             self.memory.store_buffer(stmt.target, indices, value)
 
-    def barrier(self) -> None:
+    def barrier(self, stmt: Barrier) -> None:
         scope = self.values.u32(Scope.WORKGROUP)
-        semantics = self.values.u32(
-            MemorySemantics.ACQUIRE_RELEASE | MemorySemantics.WORKGROUP_MEMORY
-        )
+        bits = MemorySemantics.ACQUIRE_RELEASE | MemorySemantics.WORKGROUP_MEMORY
+        if stmt.orders_buffers:
+            bits |= MemorySemantics.UNIFORM_MEMORY
+        semantics = self.values.u32(bits)
         self.body.emit(Op.CONTROL_BARRIER, scope, scope, semantics)
         self.memory.changed()
 

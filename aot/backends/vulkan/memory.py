@@ -14,7 +14,7 @@ from aot.backends.vulkan.spirv import Glsl, MemorySemantics, Op, Scope, StorageC
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.kernels.ir import Buffer, BufferClass, Kernel, Scratch, Space
+from aot.kernels.ir import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
 
 WIDE_INTEGERS = frozenset((DType.I64, DType.U64))
 _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
@@ -37,6 +37,10 @@ class Memory:
         self._buffers: dict[BufferClass, int] = {}
         self._scratch: dict[Scratch, int] = {}
         self._version = 0
+        # whether lanes read what others stored before a barrier
+        self._is_shared = any(
+            isinstance(s, Barrier) and s.orders_buffers for s in walk(kernel.body)
+        )
         # The SSA values of promoted scratch, by scratch and element.
         self.registers: dict[tuple[Scratch, int], int] = {}
 
@@ -85,7 +89,9 @@ class Memory:
             words = self.asm.runtime_array(self.asm.u32, stride=4)
             self._buffers[binding] = self.asm.resource(
                 StorageClass.STORAGE_BUFFER,
-                self.asm.block(words, is_written=is_written),
+                self.asm.block(
+                    words, is_written=is_written, is_coherent=is_written and self._is_shared
+                ),
                 binding.value,
             )
             self.bindings.add(binding)

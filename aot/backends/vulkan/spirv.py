@@ -134,6 +134,7 @@ class Decoration(IntEnum):
     BLOCK = 2
     ARRAY_STRIDE = 6
     BUILT_IN = 11
+    COHERENT = 23
     NON_WRITABLE = 24
     BINDING = 33
     DESCRIPTOR_SET = 34
@@ -156,6 +157,7 @@ class MemorySemantics(IntEnum):
 
     RELAXED = 0
     ACQUIRE_RELEASE = 0x8
+    UNIFORM_MEMORY = 0x40
     WORKGROUP_MEMORY = 0x100
 
 

@@ -1,6 +1,7 @@
 """The ONNX importer. Importing this package fills the table of ONNX ops."""
 
 from aot.frontends.onnx import (
+    ops_attention,
     ops_einsum,
     ops_elementwise,
     ops_indexing,
@@ -20,6 +21,7 @@ from aot.frontends.onnx.table import supported_ops
 
 __all__ = [
     "import_onnx",
+    "ops_attention",
     "ops_einsum",
     "ops_elementwise",
     "ops_indexing",

@@ -37,6 +37,7 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.core import Block, ConstantData, Function, Module, Rewriter, Value
 from aot.ops import lookup
+from aot.ops.structure import insert_constant
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto]
 
@@ -54,7 +55,8 @@ def import_onnx(
     Args:
         model: a path, the bytes of a file, or a parsed model. External data is found beside a
             path only.
-        input_shapes: dims by input name; an int binds, a str names, None keeps what the model has.
+        input_shapes: dims by input name; an int binds, a str names or bounds ("H", "32*h",
+            "H<=960"), None or "?" keeps what the model has.
         input_values: contents of inputs that become constants and are no arguments any more.
 
     Raises:
@@ -203,6 +205,7 @@ class _Importer:
         function = Function(
             "main", Block(list(types.values()), list(types)), [o.name for o in self.graph.output]
         )
+        function.assumptions.update(dict.fromkeys(self.input_types.assumptions))
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
         scope = _Scope(self.opsets)
@@ -238,9 +241,7 @@ class _Importer:
         return nodes
 
     def _constant(self, array: Any, origin: str) -> Value:
-        return self.rewriter.create(
-            lookup("constant"), [], {"value": ConstantData(array)}, origin
-        ).result
+        return insert_constant(self.rewriter, ConstantData(array), origin)
 
     def _add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         for tensor in graph.initializer:

@@ -1,25 +1,27 @@
 """The model's inputs as typed arguments: symbols for unknown dims, and what the user binds.
 
 A name that the model gives a dim is one symbol wherever it stands, so that binding it in one input
-binds it in all. Anything else that is not a positive number becomes a symbol of its own.
+binds it in all. Anything else that is not a positive number becomes a symbol of its own. Bounds
+that the user gives are assumptions.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
+from aot.ir.bounds import Wanted, WantedDim, assumptions_of, parse_wanted
+from aot.ir.core import Assumption
 from aot.ir.dims import Dim, DimExpr, substitute, symbol
 from aot.ir.types import DType, TensorType
 
-ShapeItem = Union[int, str, None]
-InputShapes = Mapping[str, Sequence[ShapeItem]]
+InputShapes = Mapping[str, Sequence[Wanted]]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -35,6 +37,7 @@ class InputTypes:
     Attributes:
         types: in the model's order, bound inputs included.
         values: contents of the inputs that are bound to a constant.
+        assumptions: the bounds that are given for dims.
         unsupported: one line per input that we have no type for.
     """
 
@@ -54,9 +57,10 @@ class InputTypes:
                         f"{', '.join(map(repr, names)) or 'none'}"
                     )
         declared: dict[str, TensorType] = {}
+        asked = {name: self._asked(name, shape) for name, shape in shapes.items()}
         for info in infos:
             try:
-                declared[info.name] = self._declared(info, shapes.get(info.name))
+                declared[info.name] = self._declared(info, asked.get(info.name))
             except UnsupportedTypeError as error:
                 self.unsupported.append(f"input {info.name!r}: {error}")
         for name, value in values.items():
@@ -66,8 +70,29 @@ class InputTypes:
         for name, type in self.types.items():
             if type.problem:
                 raise CompileError(f"input {name!r} is {type}: {type.problem}")
+        self.assumptions = [
+            assumption
+            for name, wanted in asked.items()
+            if name in self.types
+            for assumption in self._bounds(name, self.types[name], wanted)
+        ]
 
-    def _declared(self, info: Any, given: Sequence[ShapeItem] | None) -> TensorType:
+    def _asked(self, name: str, shape: Sequence[Wanted]) -> list[WantedDim]:
+        try:
+            return [parse_wanted(item) for item in shape]
+        except ValueError as error:
+            raise CompileError(f"shape of input {name!r}: {error}") from None
+
+    def _bounds(
+        self, name: str, type: TensorType, wanted: Sequence[WantedDim]
+    ) -> Iterator[Assumption]:
+        try:
+            for axis, (dim, one) in enumerate(zip(type.dims, wanted, strict=True)):
+                yield from assumptions_of(dim, one, f"input {name!r}: dim {axis}")
+        except ValueError as error:
+            raise CompileError(str(error)) from None
+
+    def _declared(self, info: Any, given: Sequence[WantedDim] | None) -> TensorType:
         name = info.name
         if info.type.WhichOneof("value") != "tensor_type":
             kind = (info.type.WhichOneof("value") or "value without type").replace("_", " ")
@@ -109,26 +134,17 @@ class InputTypes:
         self._taken.add(fresh)
         return symbol(fresh)
 
-    def _given(self, name: str, item: ShapeItem, dim: Dim | None) -> Dim:
+    def _given(self, name: str, wanted: WantedDim, dim: Dim | None) -> Dim:
         """A dim as the user gave it; where the model has a symbol there, that symbol is bound."""
-        fresh: Dim
-        if item is None:
+        fresh = wanted.dim
+        if fresh is None:
             if dim is None:
                 raise CompileError(
                     f"input {name!r} has no shape in the model: each of its dims must be given"
                 )
             return dim
-        if isinstance(item, str):
-            if not is_symbol_name(item):
-                raise CompileError(f"input {name!r}: {item!r} is no name for a dim")
-            fresh = symbol(item)
-        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0:
-            fresh = int(item)
-        else:
-            raise CompileError(
-                f"input {name!r}: {item!r} is no dim; expected a number that is "
-                "not negative, or a name"
-            )
+        if isinstance(fresh, int) and fresh < 0:
+            raise CompileError(f"input {name!r}: {fresh} is no dim, expected one that is not negative")
         if isinstance(dim, DimExpr):
             self._bind(name, str(dim), fresh)
         return fresh

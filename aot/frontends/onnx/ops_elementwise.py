@@ -333,8 +333,7 @@ def hard_sigmoid(node: Node) -> Value:
 
 @onnx_op("HardSwish")
 def hard_swish(node: Node) -> Value:
-    m = _Math(node)
-    return m("mul", m.x, _hard_sigmoid(m, 1.0 / 6.0, 0.5))
+    return node.emit("hard_swish", node.input(0))
 
 
 @onnx_op("Softplus")
@@ -367,10 +366,10 @@ def gelu(node: Node) -> Value:
     m = _Math(node)
     kind = node.str_attr("approximate", "none")
     if kind == "none":
-        inner = m("erf", m("mul", m.x, math.sqrt(0.5)))
-    elif kind == "tanh":
-        cube = m("mul", m("mul", m.x, m.x), m.x)
-        inner = m("tanh", m("mul", m("add", m.x, m("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
-    else:
+        return node.emit("gelu", m.x)
+    if kind != "tanh":
         raise node.error(f"attribute 'approximate' is {kind!r}, expected 'none' or 'tanh'")
-    return m("mul", m("mul", m.x, 0.5), m("add", inner, 1.0))
+    # x/2 (1 + tanh(u)) is x sigmoid(2 u)
+    root = math.sqrt(8 / math.pi)
+    line = m("add", m("mul", m("mul", m.x, m.x), 0.044715 * root), root)
+    return m("mul", m.x, m("sigmoid", m("mul", m.x, line)))

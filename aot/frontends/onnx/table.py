@@ -23,6 +23,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import DType
 from aot.ops import lookup
 from aot.ops.record import Array
+from aot.ops.structure import insert_constant
 
 Results = Union[Value, Sequence["Value | None"]]
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
@@ -266,7 +267,7 @@ class Node:
         return self.rewriter.create(record, operands, attrs, self.label).results
 
     def constant(self, array: Array) -> Value:
-        return self.emit("constant", value=ConstantData(np.asarray(array)))
+        return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
 
     def scalar(self, value: float | int | bool, dtype: DType) -> Value:
         """A constant of rank 0."""

@@ -161,7 +161,8 @@ typedef struct aot_program_info_t {
   uint64_t code_bytes;
   uint64_t arena_bytes;  // held now, the largest plan's
   uint64_t scratch_bytes;
-  uint64_t prepare_count;  // times that the program's shape part has run
+  uint64_t prepare_count;      // times that the program's shape part has run
+  uint64_t arena_bound_bytes;  // the most that the arena takes at any shape; UINT64_MAX: not known
 } aot_program_info_t;
 
 // A module file, verified.  Immutable: may be used from any number of threads at once.

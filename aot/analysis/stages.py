@@ -1,0 +1,137 @@
+"""Stages of a dispatch: how a region with several results runs as one kernel.
+
+Each result is a stage: its elements are computed and stored before the next stage, which may load
+them. What all stages walk alike (leading dims) is the grid; within one of its workgroups stages run
+in order. Owns who belongs to which stage and what the stages share; chooses no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot.analysis.views import memory_order
+from aot.ir import dims, expr
+from aot.ir.core import Block, Op, Value
+from aot.ir.dims import Dim
+from aot.ir.types import TensorType
+from aot.ops.record import call_of
+
+UNKNOWN = 256  # what an open dim counts as, where work is estimated
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Attributes:
+    result: what the stage stores.
+    ops: what it computes for that, in order; results of earlier stages are loaded.
+    """
+
+    result: Value
+    ops: tuple[Op, ...]
+
+
+def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
+    """The stages of a block that ends in `results`, in the order of their definition."""
+    position = {op: n for n, op in enumerate(block)}
+    ordered = sorted(dict.fromkeys(results), key=lambda v: position[v.op])  # type: ignore[index]
+    stored: set[Value] = set()
+    found: list[Stage] = []
+    for result in ordered:
+        ops: dict[Op, None] = {}
+        stack = [result]
+        while stack:
+            value = stack.pop()
+            if value.op is None or value in stored or value.op in ops:
+                continue
+            ops[value.op] = None
+            stack.extend(v for v in value.op.operands if v is not None)
+        stored.add(result)
+        found.append(Stage(result, tuple(sorted(ops, key=position.__getitem__))))
+    return found
+
+
+def shared_dims(stages: Sequence[Stage]) -> int:
+    """How many leading dims all results have in common, walk alike, and have outermost in memory.
+
+    Along those, every element that a stage loads of an earlier one has the indices of the element
+    that it computes.
+    """
+    first = stages[0].result.type.dims
+    count = 0
+    while all(
+        count < s.result.type.rank
+        and s.result.type.dims[count] == first[count]
+        and _leads(s.result.type, count)
+        for s in stages
+    ):
+        count += 1
+    aligned: dict[Value, int] = {}
+    for stage in stages:
+        for op in stage.ops:
+            for value in op.results:
+                aligned[value] = _aligned(op, value.index, aligned, count)
+        count = min(count, aligned[stage.result])
+        aligned[stage.result] = count
+    return count
+
+
+def _leads(type: TensorType, last: int) -> bool:
+    """Whether the dims up to `last` are the outermost ones in memory, in order."""
+    wide = [d for d in memory_order(type) if type.dims[d] != 1]
+    leading = [d for d in range(last + 1) if type.dims[d] != 1]
+    return wide[: len(leading)] == leading
+
+
+def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
+    """Leading dims along which a result element needs only elements with its own indices."""
+    record = op.record
+    made = [v for v in op.operands if v is not None and v in aligned]
+    if not made:
+        return most
+    if record.compute is None:
+        return 0
+    compute = record.compute(call_of(op))[result]
+    found = most
+    for load in expr.loads(compute.value):
+        value = op.operands[load.source]
+        if value is None or value not in aligned:
+            continue
+        same = 0
+        while (
+            same < min(len(compute.indices), len(load.indices))
+            and (
+                load.indices[same] is compute.indices[same]
+                or value.type.dims[same] == op.results[result].type.dims[same] == 1
+            )
+        ):
+            same += 1
+        found = min(found, same, aligned[value])
+    return found
+
+
+def work_of(op: Op) -> int:
+    """Elements that an op computes, times the length of its longest reduction."""
+    record = op.record
+    elements = max((estimate(v.type.element_count) for v in op.results), default=0)
+    if record.compute is None:
+        return elements
+    longest = 1
+    for compute in record.compute(call_of(op)):
+        longest = max(longest, _reduced(compute.value))
+    return elements * longest
+
+
+def _reduced(value: expr.Expr) -> int:
+    """Terms of all reductions of one element."""
+    total = 0
+    for node in expr.nodes(value):
+        if isinstance(node, expr.Reduce):
+            total += estimate(dims.product([n for _, n in node.axes]))
+    return max(total, 1)
+
+
+def estimate(dim: Dim, unknown: int = UNKNOWN) -> int:
+    """A dim as a number, with `unknown` for each symbol."""
+    known = dims.substitute(dim, dict.fromkeys(dims.symbols(dim), unknown))
+    return known if isinstance(known, int) else 1 << 40

@@ -1,0 +1,143 @@
+"""Bounds of dims: their text, how a function holds them, and what they say of its symbols.
+
+A bound is an assumption such as `min(H, 960) == H`, so that it prints, parses and is kept like any
+other, and so that a model's own clipping counts too. Never changes a function.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from aot.ir.core import Assumption
+from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum, parse
+
+KEEP = "?"
+SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in 32<=H<=960"
+
+
+@dataclass(frozen=True)
+class WantedDim:
+    """What a user wants of an input's dim.
+
+    Attributes:
+        dim: its extent; None keeps what the model says.
+        low, high: inclusive bounds.
+    """
+
+    dim: Dim | None
+    low: int = 0
+    high: int | None = None
+
+    def __str__(self) -> str:
+        text = KEEP if self.dim is None else str(self.dim)
+        low = f"{self.low}<=" if self.low else ""
+        return f"{low}{text}" + ("" if self.high is None else f"<={self.high}")
+
+
+Wanted = Union[Dim, str, None]
+
+
+def parse_wanted(item: Wanted) -> WantedDim:
+    """The dim that a shape's item stands for: `224`, `H`, `32*h`, `?`, `H<=960`, `32<=H<=960`.
+
+    Raises:
+        ValueError: `item` is none of these, or its bounds leave nothing.
+    """
+    if item is None or isinstance(item, DimExpr):
+        return WantedDim(item)
+    if not isinstance(item, str):
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
+        return WantedDim(operator.index(item))
+    parts = [part.strip() for part in re.split("([<>]=)", item)]
+    operands, signs = parts[::2], parts[1::2]
+    if len(set(signs)) > 1 or len(signs) > 2:
+        raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
+    if signs[:1] == [">="]:
+        operands.reverse()
+    at = 1 if len(signs) == 2 or (signs and operands[0].isdecimal()) else 0
+    numbers = [*operands[:at], *operands[at + 1 :]]
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
+    low = int(operands[0]) if at else 0
+    high = int(operands[-1]) if at + 1 < len(operands) else None
+    if high is not None and low > high:
+        raise ValueError(f"no dim satisfies {item!r}")
+    return WantedDim(None if operands[at] == KEEP else parse(operands[at]), low, high)
+
+
+def assumptions_of(dim: Dim, wanted: WantedDim, what: str) -> Iterator[Assumption]:
+    """The bounds of `wanted` on `dim`, of which the message says that it is `what`.
+
+    Raises:
+        ValueError: no value of its symbols satisfies them.
+    """
+    low, high = bounds(dim, {})
+    above = wanted.high
+    if (high is not None and high < wanted.low) or (
+        low is not None and above is not None and low > above
+    ):
+        raise ValueError(f"{what} is {dim}, the bounds given for it are {wanted}")
+    if maximum(dim, wanted.low) != dim:
+        yield Assumption(maximum(dim, wanted.low), dim, f"{what} must be at least {wanted.low}")
+    if above is not None and minimum(dim, above) != dim:
+        yield Assumption(minimum(dim, above), dim, f"{what} must be at most {above}")
+
+
+def bound_of(left: Dim, right: Dim) -> tuple[Dim, Interval] | None:
+    """The dim and its bounds, where that is all that `left == right` says."""
+    for extreme, dim in ((left, right), (right, left)):
+        atom = _single_extremum(extreme)
+        if atom is None or dim not in atom.args:
+            continue
+        numbers = [arg for arg in atom.args if isinstance(arg, int)]
+        if len(atom.args) == 2 and numbers:
+            return dim, (numbers[0], None) if atom.is_max else (None, numbers[0])
+    return None
+
+
+def bounds_of(assumptions: Iterable[Assumption]) -> dict[str, Interval]:
+    """Bounds of symbols that follow from bounds of dims which are linear in one symbol."""
+    known: dict[str, Interval] = {}
+    for assumption in assumptions:
+        add_bound(known, assumption.left, assumption.right)
+    return known
+
+
+def add_bound(known: dict[str, Interval], left: Dim, right: Dim) -> None:
+    """Takes the bound that `left == right` is, if it is one, into the bounds of symbols."""
+    found = bound_of(left, right)
+    symbol = None if found is None else linear(found[0])
+    if found is None or symbol is None:
+        return
+    name, factor, rest = symbol
+    low, high = known.get(name, (0, None))
+    below, above = found[1]
+    if below is not None:
+        low = max(low or 0, -((rest - below) // factor))
+    if above is not None:
+        above = (above - rest) // factor
+        high = above if high is None else min(high, above)
+    known[name] = low, high
+
+
+def linear(dim: Dim) -> tuple[str, int, int] | None:
+    """(symbol, a, b) of a dim that is `a * symbol + b` with a positive `a`."""
+    if not isinstance(dim, DimExpr) or len(dim.terms) != 1:
+        return None
+    monomial, factor = dim.terms[0]
+    if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or factor < 1:
+        return None
+    return monomial[0].name, factor, dim.constant
+
+
+def _single_extremum(dim: Dim) -> Extremum | None:
+    if not isinstance(dim, DimExpr) or dim.constant or len(dim.terms) != 1:
+        return None
+    monomial, coefficient = dim.terms[0]
+    is_single = coefficient == 1 and len(monomial) == 1
+    return monomial[0] if is_single and isinstance(monomial[0], Extremum) else None

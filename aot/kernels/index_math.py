@@ -1,0 +1,124 @@
+"""Index arithmetic that the ranges of loop variables decide.
+
+What a reshape puts together and the next one takes apart is gone: `(i*n + j) // n` is i, and
+`(i*n + j) % n` is j, where j is below n. Owns no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Reduce, Var
+from aot.ir.types import DType
+
+Terms = dict[Expr, Dim]
+
+
+def simplify(e: Expr, extents: Mapping[Var, Dim]) -> Expr:
+    """`e` with divisions of indices done where that is sure.
+
+    Args:
+        extents: of loop variables, which run from 0; those of reductions in `e` are seen there.
+    """
+    ranges = dict(extents)
+    for node in expr.nodes(e):
+        if isinstance(node, Reduce):
+            ranges.update(node.axes)
+    return _Simplifier(ranges).go(e)
+
+
+class _Simplifier:
+    def __init__(self, extents: Mapping[Var, Dim]) -> None:
+        self.extents = extents
+        self.memo: dict[Expr, Expr] = {}
+
+    def go(self, e: Expr) -> Expr:
+        if e not in self.memo:
+            self.memo[e] = self._division(expr.rebuild(e, self.go))
+        return self.memo[e]
+
+    def _division(self, e: Expr) -> Expr:
+        if not isinstance(e, Binary) or e.dtype is not DType.INDEX:
+            return e
+        divisor = expr.dim_of(e.b)
+        if e.op not in ("floordiv", "floormod") or divisor is None or divisor == 0:
+            return e
+        terms: Terms = {}
+        constant = _collect(e.a, 1, terms)
+        whole: Terms = {}
+        rest: Terms = {}
+        for atom, factor in terms.items():
+            by = dims.floor_divide(factor, divisor)
+            if dims.multiply(by, divisor) == factor:
+                whole[atom] = by
+            else:
+                rest[atom] = factor
+        is_known = isinstance(constant, int) and isinstance(divisor, int)
+        outside = dims.floor_divide(constant, divisor) if is_known else 0
+        inside = dims.add(constant, dims.multiply(outside, dims.multiply(divisor, -1)))
+        is_below = self._is_below(rest, inside, divisor)
+        if not whole and outside == 0 and not is_below:
+            return e
+        left = _sum(rest, inside)
+        if is_below:
+            return _sum(whole, outside) if e.op == "floordiv" else left
+        if e.op == "floormod":
+            return expr.binary("floormod", left, e.b)
+        return expr.add(_sum(whole, outside), expr.binary("floordiv", left, e.b))
+
+    def _is_below(self, terms: Terms, constant: Dim, limit: Dim) -> bool:
+        """Whether a sum is surely in [0, limit)."""
+        if not isinstance(constant, int) or constant < 0:
+            return False
+        largest: Dim = constant
+        for atom, factor in terms.items():
+            top = self._largest(atom)
+            if top is None or not _is_positive(factor):
+                return False
+            largest = dims.add(largest, dims.multiply(factor, top))
+        spare = dims.add(dims.add(limit, -1), dims.multiply(largest, -1))
+        low, _ = dims.bounds(spare, {}) if not isinstance(spare, int) else (spare, spare)
+        return low is not None and low >= 0
+
+    def _largest(self, atom: Expr) -> Dim | None:
+        """The largest value of what is never negative, where it is known."""
+        if isinstance(atom, Var):
+            return dims.add(self.extents[atom], -1) if atom in self.extents else None
+        if isinstance(atom, Binary) and atom.op == "floormod":
+            size = expr.dim_of(atom.b)
+            return None if size is None else dims.add(size, -1)
+        return None
+
+
+def _is_positive(factor: Dim) -> bool:
+    low, _ = dims.bounds(factor, {}) if not isinstance(factor, int) else (factor, factor)
+    return low is not None and low >= 0
+
+
+def _collect(e: Expr, scale: Dim, terms: Terms) -> Dim:
+    """Adds `scale * e` to `terms`; gives the part without variables."""
+    known = expr.dim_of(e)
+    if known is not None:
+        return dims.multiply(scale, known)
+    if isinstance(e, Binary) and e.op in ("add", "sub"):
+        other = scale if e.op == "add" else dims.multiply(scale, -1)
+        return dims.add(_collect(e.a, scale, terms), _collect(e.b, other, terms))
+    if isinstance(e, Binary) and e.op == "mul":
+        for a, b in ((e.a, e.b), (e.b, e.a)):
+            factor = expr.dim_of(b)
+            if factor is not None:
+                return _collect(a, dims.multiply(scale, factor), terms)
+    terms[e] = dims.add(terms.get(e, 0), scale)
+    if terms[e] == 0:
+        del terms[e]
+    return 0
+
+
+def _sum(terms: Terms, constant: Dim) -> Expr:
+    total = expr.index(constant)
+    for number, (atom, factor) in enumerate(terms.items()):
+        product = expr.mul(atom, expr.index(factor))
+        total = product if number == 0 and constant == 0 else expr.add(total, product)
+    return total

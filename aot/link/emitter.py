@@ -1,0 +1,80 @@
+"""Words and registers of a program under construction.
+
+Owns how a dim becomes instructions, each computed once. Knows nothing of what they are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aot.errors import InternalError
+from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol
+from aot.link.program import encode, encode_constant
+
+
+@dataclass
+class Emitter:
+    """Registers and words; `prepare` ends before `execute` begins."""
+
+    words: list[int] = field(default_factory=list)
+    registers: int = 0
+    constants: dict[int, int] = field(default_factory=dict)
+    values: dict[int, int] = field(default_factory=dict)
+    known: dict[Dim | Atom, int] = field(default_factory=dict)
+
+    def register(self) -> int:
+        self.registers += 1
+        return self.registers - 1
+
+    def emit(self, name: str, *operands: int) -> None:
+        self.words += encode(name, *operands)
+
+    def constant(self, value: int) -> int:
+        if value not in self.constants:
+            self.constants[value] = self.register()
+            self.values[self.constants[value]] = value
+            self.words += encode_constant(self.constants[value], value)
+        return self.constants[value]
+
+    def constant_in(self, register: int) -> int | None:
+        """The constant that a register holds, if it was asked for as one."""
+        return self.values.get(register)
+
+    def binary(self, name: str, a: int, b: int) -> int:
+        made = self.register()
+        self.emit(name, made, a, b)
+        return made
+
+    def dim(self, dim: Dim) -> int:
+        """The register that holds `dim`; equal dims are computed once."""
+        if isinstance(dim, int):
+            return self.constant(dim)
+        if dim not in self.known:
+            total: int | None = self.constant(dim.constant) if dim.constant else None
+            for monomial, coefficient in dim.terms:
+                term: int | None = None if coefficient == 1 else self.constant(coefficient)
+                for atom in monomial:
+                    value = self.atom(atom)
+                    term = value if term is None else self.binary("MUL", term, value)
+                assert term is not None
+                total = term if total is None else self.binary("ADD", total, term)
+            assert total is not None
+            self.known[dim] = total
+        return self.known[dim]
+
+    def atom(self, atom: Atom) -> int:
+        if atom not in self.known:
+            if isinstance(atom, Symbol):
+                raise InternalError(f"no input gives dim {atom}")
+            if isinstance(atom, FloorDiv):
+                made = self.binary("FLOORDIV", self.dim(atom.numerator), self.dim(atom.denominator))
+            else:
+                made = self._extremum(atom)
+            self.known[atom] = made
+        return self.known[atom]
+
+    def _extremum(self, atom: Extremum) -> int:
+        made = self.dim(atom.args[0])
+        for arg in atom.args[1:]:
+            made = self.binary("MAX" if atom.is_max else "MIN", made, self.dim(arg))
+        return made

@@ -1,0 +1,523 @@
+"""What an op does with operands that it sees through index maps: how it runs on them unmapped.
+
+A rule looks at one call and answers with new attributes, what operands must still go through, and
+how the old results are seen in the new ones; None: the maps must become ops. Owns the rules, by
+family; records name them as `absorb`. Whether an answer pays is for who asks to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+from aot.ir import dims as d
+from aot.ir.core import Attr, is_kept
+from aot.ir.dims import Dim
+from aot.ir.index_map import (
+    Broadcast,
+    IndexMap,
+    Reshape,
+    Slice,
+    Step,
+    Transpose,
+    inverse_permutation,
+    make_map,
+    step_dims,
+    transposed,
+)
+from aot.ir.types import DType, TensorType
+from aot.ops.record import Call
+
+UNKNOWN_EXTENT = 64  # what a symbol counts as where costs are compared
+LAUNCH_BYTES = 4 << 10  # what a movement of its own costs, however small
+IDENTITY = IndexMap()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How an operand will be had: its element i is `source[map(i)]`.
+
+    Attributes:
+        type: the source's, whose dtype and layout may differ from the operand's too.
+        map: from the source to the operand.
+        is_constant: moving its elements costs nothing at run time.
+    """
+
+    type: TensorType
+    map: IndexMap = IDENTITY
+    is_constant: bool = False
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The operand's."""
+        return self.map.result_dims(self.type.dims)
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """How an op runs on the sources of its operands.
+
+    Attributes:
+        operands: the map that each operand's source goes through first; absent operands have the
+            identity.
+        results: the map through which each old result is seen in the new one.
+        attrs: attributes that change.
+        is_gone: the op is not needed: its result is operand 0's source seen through `results[0]`.
+        moves: the results are elements of the operands, whatever their dtype.
+    """
+
+    operands: tuple[IndexMap, ...]
+    results: tuple[IndexMap, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    is_gone: bool = False
+    moves: bool = False
+
+
+Operands = Sequence[Union[Seen, None]]
+AbsorbRule = Callable[[Call, Operands], Union[Absorbed, None]]
+
+
+# costs
+
+
+def estimated(dim: Dim) -> int:
+    """A dim as a number to compare costs by."""
+    if isinstance(dim, int):
+        return dim
+    found = d.substitute(dim, dict.fromkeys(d.symbols(dim), UNKNOWN_EXTENT))
+    return found if isinstance(found, int) else UNKNOWN_EXTENT
+
+
+def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
+    """Whether what the map gives of a dense tensor is that tensor's bytes."""
+    found = tuple(operand)
+    for step in map.steps:
+        if not isinstance(step, Reshape) and not _moves_ones_only(step, found):
+            return False
+        found = step_dims(step, found)
+    return True
+
+
+def cost(seen: Seen, map: IndexMap) -> int:
+    """What it costs to have `seen`'s source through `map`: about the bytes that are written."""
+    if seen.is_constant or is_free(map, seen.type.dims):
+        return 0
+    count = 1
+    for extent in map.result_dims(seen.type.dims):
+        count *= max(1, estimated(extent))
+    return LAUNCH_BYTES + count * seen.type.dtype.bytes
+
+
+def _moves_ones_only(step: Step, operand: Sequence[Dim]) -> bool:
+    if not isinstance(step, Transpose):
+        return False
+    moved = [p for p in step.perm if operand[p] != 1]
+    return moved == sorted(moved)
+
+
+# permutations
+
+
+def permutation(map: IndexMap, rank: int) -> tuple[int, ...] | None:
+    """The permutation that the map is, the identity included: operand dim i is the source's
+    dim perm[i]."""
+    return tuple(range(rank)) if map.is_identity else map.perm
+
+
+def _perm_of(operands: Operands, number: int = 0) -> tuple[int, ...] | None:
+    seen = operands[number]
+    return None if seen is None else permutation(seen.map, seen.rank)
+
+
+def _permuted(values: Sequence[Attr], perm: Sequence[int]) -> tuple[Attr, ...]:
+    """A list with an item an old dim, for the source's dims."""
+    back = inverse_permutation(perm)
+    return tuple(values[back[dim]] for dim in range(len(perm)))
+
+
+def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ...]:
+    """Every operand through its own map, but for those that the op takes as they are."""
+    free = set(unmapped)
+    return tuple(
+        IDENTITY if seen is None or number in free else seen.map
+        for number, seen in enumerate(operands)
+    )
+
+
+def _as_it_is(operands: Operands, results: int, *, moves: bool = False) -> Absorbed | None:
+    """The op on its sources, where no operand has a map."""
+    if any(seen is not None and not seen.map.is_identity for seen in operands):
+        return None
+    return Absorbed((IDENTITY,) * len(operands), (IDENTITY,) * results, moves=moves)
+
+
+def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
+    """The map of `steps`, its transposes of extents of 1 as reshapes."""
+    found, made = tuple(operand), []
+    for step in steps:
+        after = step_dims(step, found)
+        made.append(Reshape(after) if _moves_ones_only(step, found) else step)
+        found = after
+    return make_map(made, operand)
+
+
+def aligned(seen: Seen, rank: int, perm: Sequence[int]) -> IndexMap:
+    """The map from an operand's source to what broadcasts with sources that others have through
+    `perm`, for results of `rank` dims."""
+    found = seen.dims
+    if all(extent == 1 for extent in found) or list(perm) == sorted(perm):
+        return seen.map
+    padded: tuple[Dim, ...] = (*(1,) * (rank - len(found)), *found)
+    back = Transpose(inverse_permutation(perm))
+    last = step_dims(back, padded)
+    if len(found) < rank:  # as short as it can be, like the operand was
+        keep = next(n for n, extent in enumerate(last) if extent != 1)
+        last = last[keep:]
+    steps = (*seen.map.steps, Reshape(padded), back, Reshape(last))
+    return _tidy(steps, seen.type.dims)
+
+
+def _cheapest(answers: Iterable[Absorbed | None], operands: Operands) -> Absorbed | None:
+    """The answer whose operands cost least to bring into place; of equal ones the first."""
+
+    def price(answer: Absorbed) -> int:
+        return sum(
+            cost(seen, map)
+            for seen, map in zip(operands, answer.operands, strict=True)
+            if seen is not None
+        )
+
+    return min((a for a in answers if a is not None), key=price, default=None)
+
+
+def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
+    """The maps that operands have, each once; the identity where none has one."""
+    found: dict[IndexMap, None] = {}
+    for number in numbers:
+        seen = operands[number]
+        if seen is not None and not seen.map.is_identity:
+            found[seen.map] = None
+    return list(found) or [IDENTITY]
+
+
+# elementwise
+
+
+def elementwise(call: Call, operands: Operands) -> Absorbed | None:
+    """Runs on the sources where the full operands have one map; the others go the way back."""
+    rank = call.result_types[0].rank
+    full = [
+        number
+        for number, seen in enumerate(operands)
+        if seen is not None and seen.rank == rank and _is_full(seen, call.result_types[0].dims)
+    ]
+    alike = [n for n, seen in enumerate(operands) if seen is not None and seen.rank == rank]
+    targets = _targets(operands, full)
+    if targets == [IDENTITY]:
+        targets = [m for m in _targets(operands, alike) if permutation(m, rank) is not None]
+    return _cheapest((_elementwise(operands, map, rank, full) for map in targets), operands)
+
+
+def _is_full(seen: Seen, dims: Sequence[Dim]) -> bool:
+    return all(a != 1 or b == 1 for a, b in zip(seen.dims, dims, strict=True))
+
+
+def _elementwise(
+    operands: Operands, map: IndexMap, rank: int, full: Sequence[int]
+) -> Absorbed | None:
+    perm = permutation(map, rank)
+    if perm is not None:
+        ways = tuple(
+            IDENTITY
+            if seen is None or (seen.rank == rank and seen.map == map)
+            else aligned(seen, rank, perm)
+            for seen in operands
+        )
+        return Absorbed(ways, (map,))
+    if any(isinstance(step, Slice) for step in map.steps):
+        return None  # it would compute what is cut away
+    like = next(seen for seen in operands if seen is not None and seen.map == map)
+    back = map.inverse(like.type.dims)
+    made: list[IndexMap] = []
+    for number, seen in enumerate(operands):
+        if seen is None or (seen.map == map and seen.type.dims == like.type.dims):
+            made.append(IDENTITY)
+        elif all(extent == 1 for extent in seen.dims):
+            one = seen.map.then(IndexMap((Reshape(()),)), seen.type.dims)
+            made.append(one if seen.rank > like.type.rank else seen.map)
+        elif back is not None and number in full:
+            made.append(seen.map.then(back, seen.type.dims))
+        else:
+            return None
+    return Absorbed(tuple(made), (map,))
+
+
+def cast(call: Call, operands: Operands) -> Absorbed | None:
+    """A cast of a value that is seen as another dtype is one change of dtype, where the dtype
+    between holds all values or is the last one; else a cast is elementwise."""
+    (seen,) = operands
+    assert seen is not None
+    source, between, to = seen.type.dtype, call.operand(0).dtype, call.attrs["to"]
+    assert isinstance(to, DType)
+    is_one = to is between or (
+        is_kept(source, between) and (not call.attrs.get("clamps") or is_kept(source, to))
+    )
+    if source is not between and is_one:
+        return Absorbed((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+    return elementwise(call, operands)
+
+
+# movement
+
+
+def transpose(call: Call, operands: Operands) -> Absorbed | None:
+    """Becomes part of the map."""
+    return _folded(call, operands, Transpose(call.ints("perm")))
+
+
+def _folded(call: Call, operands: Operands, step: Step) -> Absorbed | None:
+    (seen,) = operands
+    assert seen is not None
+    if seen.map.is_identity:
+        return _as_it_is(operands, 1, moves=True)
+    map = seen.map.then(IndexMap((step,)), seen.type.dims)
+    return Absorbed((IDENTITY,), (map,), is_gone=True, moves=True)
+
+
+def reshape(call: Call, operands: Operands) -> Absorbed | None:
+    """Stays where it joins and splits dims that lie side by side in the source; else becomes part
+    of the map."""
+    (seen,) = operands
+    assert seen is not None
+    shape = call.dims("shape")
+    perm = seen.map.perm
+    swapped = None if perm is None else _reshape_before(seen.type.dims, perm, shape)
+    if swapped is None:
+        return _folded(call, operands, Reshape(shape))
+    before, after = swapped
+    return Absorbed((IDENTITY,), (transposed(after),), {"shape": before}, moves=True)
+
+
+def _reshape_before(
+    source: Sequence[Dim], perm: Sequence[int], shape: Sequence[Dim]
+) -> tuple[tuple[Dim, ...], tuple[int, ...]] | None:
+    """Dims and permutation, such that reshaping `source` to the dims and then transposing is what
+    transposing by `perm` and then reshaping to `shape` is; None where there are none."""
+    groups = _groups([source[p] for p in perm], shape)
+    if not groups:
+        return None
+    places = {dim: n for n, dim in enumerate(p for p in range(len(source)) if source[p] != 1)}
+    starts: list[int] = []
+    for old, _ in groups:
+        at = [places[perm[dim]] for dim in old]
+        if at != list(range(at[0], at[0] + len(at))):
+            return None
+        starts.append(at[0])
+    order = sorted(range(len(groups)), key=starts.__getitem__)
+    positions = [dim for number in order for dim in groups[number][1]]
+    after = inverse_permutation(positions)
+    return tuple(shape[dim] for dim in positions), after
+
+
+def _groups(
+    old: Sequence[Dim], new: Sequence[Dim]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Positions of dims that a reshape takes together, in the shortest groups of equal products;
+    None where dims can't be told equal. New extents of 1 go with those before them."""
+    groups: list[tuple[list[int], list[int]]] = []
+    left = [n for n, extent in enumerate(old) if extent != 1]
+    taken = 0
+    while left:
+        count, extent = 1, old[left[0]]
+        start, found = taken, None
+        made: Dim = 1
+        while found is None:
+            if made == extent and taken > start:
+                found = (left[:count], list(range(start, taken)))
+            elif count < len(left) and (taken == len(new) or _is_less(extent, made)):
+                extent = d.multiply(extent, old[left[count]])
+                count += 1
+            elif taken < len(new):
+                made = d.multiply(made, new[taken])
+                taken += 1
+            else:
+                return None
+        groups.append(found)
+        left = left[count:]
+    if not groups or any(extent != 1 for extent in new[taken:]):
+        return None
+    groups[-1][1].extend(range(taken, len(new)))
+    return groups
+
+
+def _is_less(a: Dim, b: Dim) -> bool:
+    return isinstance(a, int) and isinstance(b, int) and a < b
+
+
+def slice_(call: Call, operands: Operands) -> Absorbed | None:
+    """Cuts the source by the same positions in its order of dims, so that less is moved."""
+    perm = _perm_of(operands)
+    starts, stops, steps = call.dims("starts"), call.dims("stops"), call.ints("steps")
+    if perm is None:
+        return _folded(call, operands, Slice(starts, stops, steps))
+    attrs: dict[str, Attr] = {
+        name: _permuted(values, perm)
+        for name, values in (("starts", starts), ("stops", stops), ("steps", steps))
+    }
+    return Absorbed((IDENTITY,), (transposed(perm),), attrs, moves=True)
+
+
+def broadcast_to(call: Call, operands: Operands) -> Absorbed | None:
+    perm, shape = _perm_of(operands), call.dims("shape")
+    if perm is None:
+        return _folded(call, operands, Broadcast(shape))
+    lead = len(shape) - len(perm)
+    made = (*shape[:lead], *_permuted(shape[lead:], perm))
+    after = (*range(lead), *(lead + p for p in perm))
+    return Absorbed((IDENTITY,), (transposed(after),), {"shape": made}, moves=True)
+
+
+def pad(call: Call, operands: Operands) -> Absorbed | None:
+    perm, pads = _perm_of(operands), call.dims("pads")
+    if perm is None:
+        return None
+    begins, ends = pads[: len(perm)], pads[len(perm) :]
+    moves = call.attrs["mode"] != "constant" or call.float("value") == 0
+    attrs: dict[str, Attr] = {"pads": (*_permuted(begins, perm), *_permuted(ends, perm))}
+    return Absorbed((IDENTITY,), (transposed(perm),), attrs, moves=moves)
+
+
+def copy(call: Call, operands: Operands) -> Absorbed | None:
+    """Not needed: its result's type says how the change ends."""
+    (seen,) = operands
+    assert seen is not None
+    return Absorbed((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+
+
+# along axes
+
+
+def along_axis(call: Call, operands: Operands) -> Absorbed | None:
+    """The first operand's axis is another one of its source; others are what they were."""
+    perm = _perm_of(operands)
+    if perm is None:
+        return None
+    results = (transposed(perm),) * len(call.result_types)
+    return Absorbed(_own_maps(operands, [0]), results, {"axis": perm[call.int("axis")]})
+
+
+def aligned_along_axis(call: Call, operands: Operands) -> Absorbed | None:
+    """As `along_axis` where all operands have the same dims but for the axis."""
+
+    def answer(map: IndexMap) -> Absorbed | None:
+        rank = call.result_types[0].rank
+        perm = permutation(map, rank)
+        if perm is None:
+            return None
+        ways = tuple(
+            IDENTITY if seen is None or seen.map == map else aligned(seen, rank, perm)
+            for seen in operands
+        )
+        return Absorbed(ways, (map,), {"axis": perm[call.int("axis")]}, moves=True)
+
+    return _cheapest(map_answers(answer, operands), operands)
+
+
+def map_answers(
+    answer: Callable[[IndexMap], Absorbed | None], operands: Operands
+) -> list[Absorbed | None]:
+    """What `answer` says to each map that an operand has."""
+    return [answer(map) for map in _targets(operands, range(len(operands)))]
+
+
+def reduction(call: Call, operands: Operands) -> Absorbed | None:
+    """Reduces (`axes`) or looks along (`axis`) other dims; what is kept is in another order."""
+    perm = _perm_of(operands)
+    if perm is None:
+        return None
+    attrs: dict[str, Attr]
+    if "axes" in call.attrs:
+        axes = [perm[axis] for axis in call.ints("axes")]
+        attrs = {"axes": tuple(sorted(axes))}
+    else:
+        axes = [perm[call.int("axis")]]
+        attrs = {"axis": axes[0]}
+    kept = perm
+    if not call.attrs["keepdims"]:
+        left = [dim for dim in range(len(perm)) if dim not in axes]
+        kept = tuple(left.index(p) for p in perm if p not in axes)
+    return Absorbed((IDENTITY,), (transposed(kept),) * len(call.result_types), attrs)
+
+
+def gather(call: Call, operands: Operands) -> Absorbed | None:
+    """Another axis of the data; the dims of the positions stand where that axis is."""
+    perm = _perm_of(operands)
+    positions = operands[1]
+    if perm is None or positions is None:
+        return None
+    axis, middle = call.int("axis"), list(range(len(perm), len(perm) + positions.rank))
+    old = [*perm[:axis], *middle, *perm[axis + 1 :]]
+    data = list(range(len(perm)))
+    new = [*data[: perm[axis]], *middle, *data[perm[axis] + 1 :]]
+    after = tuple(new.index(dim) for dim in old)
+    return Absorbed(
+        _own_maps(operands, [0]), (transposed(after),), {"axis": perm[axis]}, moves=True
+    )
+
+
+# dims that must stay last
+
+
+def _keeps_last(perm: Sequence[int], count: int) -> bool:
+    last = range(len(perm) - count, len(perm))
+    return all(perm[dim] == dim for dim in last)
+
+
+def trilu(call: Call, operands: Operands) -> Absorbed | None:
+    perm = _perm_of(operands)
+    if perm is None or not _keeps_last(perm, 2):
+        return None
+    return Absorbed((IDENTITY,), (transposed(perm),), moves=True)
+
+
+def layer_norm(call: Call, operands: Operands) -> Absorbed | None:
+    perm = _perm_of(operands)
+    if perm is None or not _keeps_last(perm, len(perm) - call.int("axis")):
+        return None
+    return Absorbed(_own_maps(operands, [0]), (transposed(perm),))
+
+
+def matmul(call: Call, operands: Operands) -> Absorbed | None:
+    """Batch dims in another order, where both sides have it; rows too, where there is one right
+    side for all of them."""
+    a, b = operands[0], operands[1]
+    rank = call.result_types[0].rank
+    if a is None or b is None:
+        return None
+
+    def answer(map: IndexMap) -> Absorbed | None:
+        perm = permutation(map, rank)
+        if perm is None or len(perm) != rank:
+            return None
+        if _keeps_last(perm, 2):
+            ways = [_batch_aligned(seen, map, rank, perm) for seen in (a, b)]
+            return Absorbed(tuple(ways), (map,))
+        is_one = all(extent == 1 for extent in b.dims[:-2]) and a.rank == rank
+        if is_one and a.map == map and _keeps_last(perm, 1):
+            return Absorbed((IDENTITY, b.map), (map,))
+        return None
+
+    return _cheapest(map_answers(answer, operands), operands)
+
+
+def _batch_aligned(seen: Seen, map: IndexMap, rank: int, perm: Sequence[int]) -> IndexMap:
+    if seen.rank == rank and seen.map == map:
+        return IDENTITY
+    if all(extent == 1 for extent in seen.dims[:-2]):
+        return seen.map
+    return aligned(seen, rank, perm)

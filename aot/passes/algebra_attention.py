@@ -1,0 +1,205 @@
+"""Rules of algebra that know attention by the ways in which exporters write it out.
+
+Scales stand before or after the product, on queries, keys or both; masks are added or chosen; keys
+come transposed; heads are repeated for grouped queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from aot.ir.core import Op, Rewriter, Value
+from aot.ops import contraction, elementwise, movement, reduction
+from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
+from aot.passes.algebra_terms import emit, number_of, reshaped, sole, will_fold
+from aot.passes.rewriting import Rule, definer, make
+
+# Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
+# products of their own are as good.
+MAX_DEPTH = 128
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """`where(keep, scale * (q @ keys) + biases, fill)`; `is_flipped`: where keep does not hold."""
+
+    q: Value
+    keys: Value
+    scale: float = 1.0
+    biases: tuple[Value, ...] = ()
+    keep: Value | None = None
+    is_flipped: bool = False
+    fill: float = float("-inf")
+
+    @property
+    def is_masked(self) -> bool:
+        return bool(self.biases) or self.keep is not None
+
+
+def _scores_of(value: Value | None) -> _Scores | None:
+    """`value` as scores of queries and keys, if nothing else uses what it is made of."""
+    if value is None:
+        return None
+    for record, step in _STEPS:
+        op = sole(value, record)
+        if op is not None:
+            found = step(op)
+            if found is not None:
+                return found
+    return None
+
+
+def _product(op: Op) -> _Scores | None:
+    q, keys = op.operands
+    return None if q is None or keys is None else _Scores(q, keys)
+
+
+def _has_dims(value: Value | None, op: Op) -> bool:
+    return value is not None and value.type.dims == op.result.type.dims
+
+
+def _scaled(op: Op) -> _Scores | None:
+    for inner, other in (op.operands, op.operands[::-1]):
+        number = number_of(other)
+        found = _scores_of(inner) if number is not None and _has_dims(inner, op) else None
+        if found is not None and number is not None and not found.is_masked:
+            return replace(found, scale=found.scale * number)
+    return None
+
+
+def _biased(op: Op) -> _Scores | None:
+    for inner, bias in (op.operands, op.operands[::-1]):
+        found = _scores_of(inner) if _has_dims(inner, op) else None
+        if found is not None and found.keep is None and bias is not None:
+            return replace(found, biases=(*found.biases, bias))
+    return None
+
+
+def _chosen(op: Op) -> _Scores | None:
+    condition, then, other = op.operands
+    for inner, constant, is_flipped in ((then, other, False), (other, then, True)):
+        number = number_of(constant)
+        found = _scores_of(inner) if number is not None and _has_dims(inner, op) else None
+        if found is not None and number is not None and found.keep is None:
+            return replace(found, keep=condition, is_flipped=is_flipped, fill=number)
+    return None
+
+
+_STEPS = (
+    (contraction.MATMUL, _product),
+    (elementwise.MUL, _scaled),
+    (elementwise.ADD, _biased),
+    (elementwise.WHERE, _chosen),
+)
+
+
+def _without_scale(value: Value) -> tuple[Value, float]:
+    """What a number scales for this use alone, and the number."""
+    scale = 1.0
+    while (op := sole(value, elementwise.MUL)) is not None:
+        inner, number = op.operands[0], number_of(op.operands[1])
+        if number is None or inner is None or inner.type.dims != value.type.dims:
+            break
+        value, scale = inner, scale * number
+    return value, scale
+
+
+def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
+    """`value` with its last two dims swapped; transposes that do the same vanish."""
+    rank = value.type.rank
+    inner = definer(value, movement.TRANSPOSE)
+    if inner is not None:
+        perm = inner.attrs["perm"]
+        assert isinstance(perm, tuple)
+        order = (*perm[:-2], perm[-1], perm[-2])
+        if order == tuple(range(rank)):
+            assert inner.operands[0] is not None
+            return inner.operands[0]
+        return emit(op, rewriter, movement.TRANSPOSE, inner.operands[0], perm=order)
+    merged = definer(value, movement.RESHAPE)
+    source = merged.operands[0] if merged is not None else None
+    turned = definer(source, movement.TRANSPOSE)
+    # heads and batch are one dim while keys are transposed
+    if source is not None and turned is not None and source.type.dims[-2:] == value.type.dims[-2:]:
+        back = _swapped(op, rewriter, source)
+        shape = (*value.type.dims[:-2], value.type.dims[-1], value.type.dims[-2])
+        return reshaped(op, rewriter, back, shape)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return emit(op, rewriter, movement.TRANSPOSE, value, perm=order)
+
+
+def _is_fit(scores: _Scores, v: Value) -> bool:
+    """Whether the kernel takes these heads, and is the better choice."""
+    q, keys = scores.q.type, scores.keys.type
+    if not q.rank == keys.rank == v.type.rank >= 3 or q.dtype not in FLOATS:
+        return False
+    if not q.dims[:-2] == keys.dims[:-2] == v.type.dims[:-2] or keys.dims[-1] != v.type.dims[-2]:
+        return False
+    depths = (q.dims[-1], v.type.dims[-1])
+    if not all(isinstance(n, int) and n <= MAX_DEPTH for n in depths):
+        return False
+    # products with weights are better off with panels
+    return not will_fold(scores.keys) and not will_fold(v)
+
+
+def _attention(op: Op, rewriter: Rewriter) -> Value | None:
+    weights, v = op.operands
+    softmax = sole(weights, reduction.SOFTMAX)
+    if softmax is None or v is None or softmax.attrs["axis"] != softmax.result.type.rank - 1:
+        return None
+    scores = _scores_of(softmax.operands[0])
+    if scores is None or not _is_fit(scores, v):
+        return None
+    q, q_scale = _without_scale(scores.q)
+    keys, k_scale = _without_scale(scores.keys)
+    k = _swapped(op, rewriter, keys)
+    bias = scores.biases[0] if scores.biases else None
+    for other in scores.biases[1:]:
+        bias = emit(op, rewriter, elementwise.ADD, bias, other)
+    keep = scores.keep
+    if scores.is_flipped:
+        keep = emit(op, rewriter, elementwise.NOT, keep)
+    scale = scores.scale * q_scale * k_scale
+    masks = [bias] if keep is None else [bias, keep]
+    if masks == [None]:
+        masks = []
+    return make(op, rewriter, ATTENTION, q, k, v, *masks, scale=scale, fill=scores.fill)
+
+
+def _one_of_each_group(op: Op, rewriter: Rewriter, value: Value | None) -> Value | None:
+    """x [..., groups, keys, d] where `value` is x with each group repeated for several heads."""
+    merged = definer(value, movement.RESHAPE)
+    repeated = definer(merged.operands[0], movement.BROADCAST_TO) if merged is not None else None
+    source = repeated.operands[0] if repeated is not None else None
+    if value is None or repeated is None or source is None:
+        return None
+    given, wide = source.type.dims, repeated.result.type.dims
+    if len(given) != len(wide) or len(wide) != value.type.rank + 1 or given[-3] != 1:
+        return None
+    if (*given[:-3], *given[-2:]) != (*wide[:-3], *wide[-2:]):
+        return None
+    if (*wide[:-4], *wide[-2:]) != (*value.type.dims[:-3], *value.type.dims[-2:]):
+        return None
+    return reshaped(op, rewriter, source, (*given[:-3], *given[-2:]))
+
+
+def _grouped(op: Op, rewriter: Rewriter) -> Value | None:
+    k = _one_of_each_group(op, rewriter, op.operands[K])
+    v = _one_of_each_group(op, rewriter, op.operands[V])
+    if k is None or v is None or k.type.dims[:-1] != v.type.dims[:-1]:
+        return None
+    return make(op, rewriter, ATTENTION, op.operands[Q], k, v, *op.operands[3:], **op.attrs)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        contraction.MATMUL,
+        "softmax(q @ k^T * scale + bias) @ v -> attention(q, k, v, bias)",
+        _attention,
+    ),
+    Rule(
+        ATTENTION,
+        "attention(q, k, v), heads of k and v repeated -> attention(q, k, v), heads in groups",
+        _grouped,
+    ),
+)

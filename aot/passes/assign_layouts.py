@@ -1,0 +1,226 @@
+"""assign-layouts: chooses how values of three dims and more lie in memory, over the whole graph.
+
+Each value lies as it does or in a candidate order (channels last), whichever costs least in all:
+for each op what the plan says of reading its operands and writing its results so. Two ways to lie
+with costs of pairs are a minimum cut, which is exact; further candidates are tried against the
+best so far. Producers are made anew, and their users see a pending change of layout.
+
+Requires: dtypes are legal for the target; weights are not packed yet; nothing is pending.
+Ensures: what differs from before is pending where users were not told.
+Never: changes inputs, results, constants, what blocks or calls see, or what an op computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.layout_costs import LayoutCosts, copy_cost
+from aot.analysis.min_cut import Labelling
+from aot.analysis.views import canonical, map_of, view_type
+from aot.ir.core import Function, Module, Op, Rewriter, Value
+from aot.ir.types import Layout, TensorType
+from aot.ops.record import Kind, call_of
+from aot.ops.structure import CONSTANT, PENDING
+from aot.passes.base import Pass, PassContext
+from aot.target import Target
+
+Types = dict[Value, TensorType]
+Order = Callable[[int], tuple[int, ...]]
+"""The order of the dims of a tensor of some rank in memory, outermost first."""
+
+UNIT = 16  # costs are whole numbers of this part of one
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    return (0, *range(2, rank), 1)
+
+
+CANDIDATES: tuple[Order, ...] = (channels_last,)
+
+
+def run(module: Module, context: PassContext) -> None:
+    if context.target is None:
+        return
+    for function in module.entry_points:
+        context.count("assign-layouts", "changed", assign_layouts(function, context.target))
+
+
+def assign_layouts(
+    function: Function, target: Target, candidates: Sequence[Order] = CANDIDATES
+) -> int:
+    """Assigns layouts to the values of a function; gives how many got another one."""
+    chosen: Types = {}
+    for order in candidates:
+        chosen.update(_improved(function, target, chosen, _proposed(function, order)))
+    _carry_out(function, chosen)
+    return len(chosen)
+
+
+def _may_choose(op: Op) -> bool:
+    """Whether results of the op may lie in any order."""
+    record = op.record
+    return (
+        record.compute is not None
+        and not record.kind.has_own_kernel
+        and record.results_from == "rule"
+        and not record.is_terminator
+    )
+
+
+def _proposed(function: Function, order: Order) -> Types:
+    """The types that values would have in `order`, as far as they differ.
+
+    What is seen of a value in that order through a transpose or reshape lies as it does there, and
+    what is computed from it by element does too.
+    """
+    found: Types = {}
+    for op in function.block:
+        if not _may_choose(op):
+            continue
+        for value in op.results:
+            if value.type.layout is not None:
+                continue
+            type = _seen_type(op, found) or _followed_type(op, found)
+            if type is None:
+                if value.type.rank < 3:
+                    continue
+                layout = Layout(order=order(value.type.rank))
+                type = TensorType(value.type.dtype, value.type.dims, layout)
+            type = canonical(type)
+            if type != value.type:
+                found[value] = type
+    return found
+
+
+def _seen_type(op: Op, types: Types) -> TensorType | None:
+    """The type of a view of what the op reads."""
+    map, source = map_of(op), op.operands[0] if op.operands else None
+    if map is None or source is None:
+        return None
+    seen = view_type(map, types.get(source, source.type))
+    # memory with gaps is for the passes that place views
+    return None if seen is None or (seen.layout and seen.layout.strides) else seen
+
+
+def _followed_type(op: Op, types: Types) -> TensorType | None:
+    """The type of an elementwise result that lies as the first operand of its dims does."""
+    if op.record.kind is not Kind.ELEMENTWISE:
+        return None
+    for value in _full_operands(op):
+        type = types.get(value, value.type)
+        return TensorType(op.result.type.dtype, op.result.type.dims, type.layout)
+    return None
+
+
+def _full_operands(op: Op) -> list[Value]:
+    """Operands of the result's dims that are no constants."""
+    return [
+        v
+        for v in op.operands
+        if v is not None
+        and v.type.dims == op.result.type.dims
+        and not (v.op is not None and v.op.record is CONSTANT)
+    ]
+
+
+def _improved(function: Function, target: Target, now: Types, other: Types) -> Types:
+    """Which values should have their other type."""
+    numbers = {value: number for number, value in enumerate(other)}
+    labelling = Labelling(len(numbers))
+
+    def types(value: Value) -> list[TensorType]:
+        mine = now.get(value, value.type)
+        return [mine, other[value]] if value in numbers else [mine]
+
+    for op in function.walk():
+        if any(v in numbers for v in (*op.operands, *op.results)):
+            _add_costs(labelling, op, op.parent is function.block, numbers, types, target)
+    labels = labelling.solve()
+    return {value: type for value, type in other.items() if labels[numbers[value]]}
+
+
+def _add_costs(
+    labelling: Labelling,
+    op: Op,
+    is_outside: bool,
+    numbers: dict[Value, int],
+    types: Callable[[Value], list[TensorType]],
+    target: Target,
+) -> None:
+    """What an op costs in each combination of types."""
+    if not (is_outside and _may_choose(op)):
+        for value in op.operands:
+            if value in numbers:
+                assert value is not None
+                costs = [0.0 if t.layout is None else copy_cost(t, target) for t in types(value)]
+                labelling.add(numbers[value], (_whole(costs[0]), _whole(costs[1])))
+        return
+    asked = LayoutCosts(call_of(op), target)
+    for value in op.results:
+        if value in numbers:
+            a, b = (_whole(asked.result(value.index, t)) for t in types(value))
+            labelling.add(numbers[value], (a, b))
+    result = op.results[0]
+    for number, value in enumerate(op.operands):
+        if value is None or not (value in numbers or result in numbers):
+            continue
+        if value.op is not None and value.op.record is CONSTANT:
+            continue  # a constant is brought into any order while compiling
+        table = [
+            [_whole(asked.operand(number, mine, its)) for its in types(result)]
+            for mine in types(value)
+        ]
+        if value not in numbers:
+            labelling.add(numbers[result], (table[0][0], table[0][1]))
+        elif result not in numbers:
+            labelling.add(numbers[value], (table[0][0], table[1][0]))
+        else:
+            (a, b), (c, d) = table
+            labelling.add_pair(numbers[value], numbers[result], ((a, b), (c, d)))
+
+
+def _whole(cost: float) -> int:
+    return round(cost * UNIT)
+
+
+def _carry_out(function: Function, chosen: Types) -> None:
+    """Makes the producers anew whose results don't follow from their operands."""
+    for op in list(function.block):
+        if not any(v in chosen for v in op.results) or _follows(op, chosen):
+            continue
+        types = [chosen.get(v, v.type) for v in op.results]
+        rewriter = Rewriter(function).at(op)
+        fresh = rewriter.insert(Op(op.record, op.operands, op.attrs, types, (), op.origin))
+        for old, made in zip(op.results, fresh.results, strict=True):
+            rewriter.replace_lazily(old, made)
+            if old in chosen:
+                made.name, chosen[made] = old.name, chosen[old]
+        rewriter.erase(op)
+
+
+def _follows(op: Op, chosen: Types) -> bool:
+    """Whether resolve-shapes gives the op's result its type, once its operands have theirs."""
+    wanted = chosen[op.result] if len(op.results) == 1 else None
+    if wanted is None:
+        return False
+    if op.record.kind is Kind.ELEMENTWISE:
+        layouts = {canonical(_type_after(v, chosen)).layout for v in _full_operands(op)}
+        return layouts == {wanted.layout}
+    map, source = map_of(op), op.operands[0] if op.operands else None
+    if map is None or source is None or _type_after(source, chosen) == source.type:
+        return False
+    return view_type(map, _type_after(source, chosen)) == wanted
+
+
+def _type_after(value: Value, chosen: Types) -> TensorType:
+    """The type that a value, or what it is a pending change of, has been given."""
+    if value in chosen:
+        return chosen[value]
+    if value.op is not None and value.op.record is PENDING:
+        source = value.op.operands[0]
+        assert source is not None
+        return source.type
+    return value.type
+
+
+ASSIGN_LAYOUTS = Pass("assign-layouts", run, __doc__)
