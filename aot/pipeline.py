@@ -28,6 +28,7 @@ from aot.passes.assign_layouts import ASSIGN_LAYOUTS
 from aot.passes.base import Pass, PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
 from aot.passes.canonicalize import CANONICALIZE
+from aot.passes.check_supported import CHECK_SUPPORTED
 from aot.passes.cse import CSE
 from aot.passes.dce import DCE
 from aot.passes.defer_transposes import DEFER_TRANSPOSES
@@ -63,6 +64,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
 
 # Once a target.
 TARGET_PASSES: tuple[Pass, ...] = (
+    CHECK_SUPPORTED,  # before passes that know only what can be run
     LEGALISE_DTYPES,
     ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
     RESOLVE_SHAPES,
@@ -74,8 +76,8 @@ TARGET_PASSES: tuple[Pass, ...] = (
     # alias analysis is built here, once a function, and updated by the passes after it
     PLACE_VIEWS,  # before fusion: what is a view needs no region
     FUSE,
-    NARROW_STORAGE,  # what crosses regions is known; their buffers' types are not relied on yet
     JOIN_REGIONS,
+    NARROW_STORAGE,  # what is stored is known; the buffers' types are not relied on yet
     TIE_OPERANDS,  # part of an executable's identity: before outlining
     OUTLINE,  # merges structurally equal executables
     # despecialising stands here: dims and scalars to parameters, then structural dedup again

@@ -31,13 +31,13 @@ def moved_heads(b: Builder) -> int:
 
 def made_masks(b: Builder) -> int:
     """Masks that are computed where scores are, keys that come transposed, and an epilogue."""
-    q, keys = b.input("q", "f32[2, S, 5]"), b.input("keys", "f32[2, 5, T]")
-    v, mask = b.input("v", "f32[2, T, 7]"), b.input("mask", "f32[S, T]")
+    q, keys = b.input("q", "f32[1, S, 5]"), b.input("keys", "f32[1, 5, T]")
+    v, mask = b.input("v", "f32[1, T, 7]"), b.input("mask", "f32[S, T]")
     k = b.op("transpose", keys, perm=(0, 2, 1))
     bias = b.op("mul", mask, b.constant(np.float32(0.5)))
     keep = b.op("less", mask, b.constant(np.float32(0.75)))
     y = b.op("attention", q, k, v, bias, keep, scale=0.5, fill=-2.0)
-    b.output("y", b.op("relu", b.op("sub", y, b.input("shift", "f32[2, S, 7]"))))
+    b.output("y", b.op("relu", b.op("sub", y, b.input("shift", "f32[1, S, 7]"))))
     return 1
 
 
@@ -61,8 +61,8 @@ def sum_of_used(b: Builder) -> int:
 
 
 GRAPHS: dict[str, tuple[Graph, list[tuple[int, ...]]]] = {
-    "attention_moved_heads": (moved_heads, [(2, 37, 24), (2, 11, 24), (2, 11, 24), (2, 1, 1, 11)]),
-    "attention_made_masks": (made_masks, [(2, 9, 5), (2, 5, 70), (2, 70, 7), (9, 70), (2, 9, 7)]),
+    "attention_moved_heads": (moved_heads, [(1, 37, 24), (1, 11, 24), (1, 11, 24), (1, 1, 1, 11)]),
+    "attention_made_masks": (made_masks, [(1, 9, 5), (1, 5, 70), (1, 70, 7), (9, 70), (1, 9, 7)]),
     "attention_grouped": (
         grouped_decoding,
         [(2, 4, 2, 6), (2, 1, 7, 6), (2, 1, 7, 6), (5,)],

@@ -12,7 +12,7 @@ from aot.ir.builder import Builder
 from aot.ir.core import Function, Op
 from aot.ir.dims import DimExpr, evaluate
 from aot.ir.index_map import IndexMap
-from aot.ir.types import DType, TensorType
+from aot.ir.types import DType, TensorType, to_physical
 from aot.ops.record import OpRecord, Sample
 
 Array = np.ndarray[Any, Any]
@@ -59,6 +59,36 @@ def view_array(op: Op, array: Array, symbols: Mapping[str, int]) -> Array:
     return IndexMap.of_attr(known(map.to_attr())).apply(array)
 
 
+def element_numbers(type: TensorType, symbols: Mapping[str, int]) -> Array:
+    """Where each element of a type lies, as a number of elements."""
+    shape = [evaluate(d, symbols) for d in type.dims]
+    strides = [evaluate(s, symbols) for s in type.physical_strides]
+    splits = dict(type.layout.splits) if type.layout is not None else {}
+    inner = {d: strides[type.rank + n] for n, d in enumerate(splits)}
+    numbers = np.zeros(shape, np.int64)
+    for axis, extent in enumerate(shape):
+        index = np.arange(extent, dtype=np.int64)
+        if axis in splits:
+            pieces, within = np.divmod(index, splits[axis])
+            steps = pieces * strides[axis] + within * inner[axis]
+        else:
+            steps = index * strides[axis]
+        numbers = numbers + steps.reshape([-1 if d == axis else 1 for d in range(type.rank)])
+    return numbers
+
+
+def to_memory(array: Array, type: TensorType, symbols: Mapping[str, int]) -> Array:
+    """The buffer in which a logical array lies as `type` says; what lies between is 77."""
+    if type.layout is None:
+        return np.ascontiguousarray(array).reshape(-1)
+    if type.layout.splits:
+        return to_physical(array, type).reshape(-1)
+    numbers = element_numbers(type, symbols)
+    flat = np.full(int(numbers.max(initial=-1)) + 1, 77, type.dtype.numpy)
+    flat[numbers] = array
+    return flat
+
+
 def run_executable(
     function: Function,
     target: Any,
@@ -66,7 +96,10 @@ def run_executable(
     dims: Sequence[int],
     engine: Callable[..., None],
 ) -> list[Array]:
-    """One executable's results; `engine(kernel, buffers, params)` runs the kernel in place."""
+    """One executable's results, logical; `inputs` are as they lie in memory.
+
+    `engine(kernel, buffers, params)` runs the kernel in place.
+    """
     from aot.kernels.lower import lower
     from aot.kernels.verifier import verify
 
@@ -74,15 +107,20 @@ def run_executable(
     verify(kernel)
     env = dict(zip(function.dim_names, dims, strict=True))
     buffers: dict[str, Array] = {}
-    outputs: list[Array] = []
     count = len(inputs)
     for buffer, array in zip(kernel.buffers[:count], inputs, strict=True):
         buffers[buffer.name] = np.ascontiguousarray(array).reshape(-1)
-    for buffer, value in zip(kernel.buffers[count:], function.results, strict=True):
-        shape = tuple(evaluate(d, env) for d in value.type.dims)
+    written = list(zip(kernel.buffers[count:], function.results, strict=True))
+    for buffer, value in written:
+        size = evaluate(value.type.bytes, env) // value.type.dtype.bytes
         # poison: what isn't written shows
-        array = np.full(int(np.prod(shape)), 77, value.type.dtype.numpy)
-        buffers[buffer.name] = array
-        outputs.append(array.reshape(shape))
+        buffers[buffer.name] = np.full(size, 77, value.type.dtype.numpy)
     engine(kernel, buffers, {**env, **{p.name: 0 for p in kernel.params if p.name not in env}})
-    return outputs
+    results: list[Array] = []
+    for buffer, value in written:
+        flat = buffers[buffer.name]
+        numbers = element_numbers(value.type, env)
+        results.append(flat[numbers])
+        between = np.delete(flat, numbers.reshape(-1))
+        assert (between == np.asarray(77).astype(flat.dtype)).all(), "wrote between elements"
+    return results

@@ -1,4 +1,4 @@
-"""Pending shape changes: the rules that they follow, one by one, and transactions.
+"""Pending shape changes: the rules that they follow, one by one.
 
 What passes make of them is in tests/golden/passes; here are the counts, the refusals, and what
 must not happen.
@@ -11,67 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import assert_same_results
+from pending_changes import DIAMOND, flatten, graph, names, narrow, relay, resolved, turn, value_of
 
 from aot.builder import Builder
 from aot.errors import InternalError
-from aot.frontends.text import import_text
-from aot.ir.clone import clone_module
-from aot.ir.compare import modules_equal
-from aot.ir.core import Function, Listener, Module, Op, Rewriter, Value
+from aot.ir.core import Listener, Module, Op, Rewriter, Value
 from aot.ir.index_map import Broadcast, IndexMap, Reshape, Slice, Transpose, transposed
+from aot.ir.interpreter import run
 from aot.ir.text import print_module
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, TensorType
 from aot.ir.verifier import verify
 from aot.ops.elementwise import CAST
 from aot.ops.movement import TRANSPOSE
 from aot.ops.record import count_shape_rules
 from aot.ops.structure import PENDING
-from aot.passes.eager_shapes import follow_eagerly
 from aot.passes.resolve_shapes import resolve
 
 F32, F16 = DType.F32, DType.F16
-
-
-def value_of(module: Module, name: str, number: int = 0) -> Value:
-    """The result of the `number`-th op of a name."""
-    return [op for op in module.main.walk() if op.name == name][number].results[0]
-
-
-def turn(module: Module, value: Value, perm: tuple[int, ...]) -> Value:
-    """Lets `value` be computed in another order of dims, seen as it was by all its users."""
-    assert value.op is not None and value.op.next is not None
-    made = Rewriter(module.main).at(value.op.next).create(TRANSPOSE, [value], {"perm": perm})
-    back = transposed(tuple(sorted(range(len(perm)), key=perm.__getitem__)))
-    return Rewriter(module.main).replace_lazily(value, made.result, back)
-
-
-def narrow(module: Module, value: Value) -> Value:
-    """Lets `value` be f16, seen as it was by all its users."""
-    assert value.op is not None and value.op.next is not None
-    made = Rewriter(module.main).at(value.op.next).create(CAST, [value], {"to": F16})
-    return Rewriter(module.main).replace_lazily(value, made.result)
-
-
-def resolved(module: Module) -> tuple[dict[str, int], int]:
-    """Resolves; checks that nothing is left, types are right and values what they were.
-
-    Gives the counts and how many shape rules were called.
-    """
-    before = clone_module(module)
-    with count_shape_rules() as rules:
-        counts = resolve(module.main)
-    verify(module, is_resolved=True)
-    assert_same_results(before, module)
-    return counts, rules.calls
-
-
-def names(module: Module) -> list[str]:
-    return [op.name for op in module.main.walk() if op.name not in ("constant", "return")]
-
-
-def graph(text: str) -> Module:
-    return import_text(text)
 
 
 # rule 1: a placeholder that says which element is which
@@ -82,12 +38,11 @@ def test_a_pending_change_says_which_elements_not_just_which_shape() -> None:
     for map, expected in ((IndexMap(), x), (transposed((1, 0)), x.T)):
         b = Builder()
         value = b.input("x", "f32[4, 4]")
-        b.output("y", b.op("relu", b.op("pending_shape_change", value, map=map.to_attr(),
-                                        dtype=F32)))
+        b.output(
+            "y", b.op("relu", b.op("pending_shape_change", value, map=map.to_attr(), dtype=F32))
+        )
         module = b.module()
-        _, _ = resolved(module)
-        from aot.ir.interpreter import run
-
+        resolved(module)
         np.testing.assert_array_equal(run(module.main, {"x": x})[0], expected)
 
 
@@ -221,17 +176,6 @@ def test_maps_compose_and_invert(steps: tuple[Any, ...]) -> None:
 
 # rules 4, 5, 7: folding, pushing, materialising
 
-DIAMOND = """
-func @main(%x: f32[2, 3]) -> ("y") {
-  %0 = relu(%x) : f32[2, 3]
-  %1 = sin(%0) : f32[2, 3]
-  %2 = abs(%0) : f32[2, 3]
-  %3 = add(%1, %2) : f32[2, 3]
-  %4 = transpose(%3) {perm = [1, 0]} : f32[3, 2]
-  return(%4)
-}
-"""
-
 
 def test_a_diamond_is_crossed_once_by_each_op() -> None:
     module = graph(DIAMOND)
@@ -333,8 +277,8 @@ func @main(%x: f32[3, 3], %w: f32[3, 3]) -> ("y", "z") {
     [
         (lambda m, v: turn(m, v, (1, 0)), ["transpose"]),
         (narrow, ["cast"]),
-        (lambda m, v: flatten(m, v), ["reshape"]),
-        (lambda m, v: relay(m, v), ["copy"]),
+        (flatten, ["reshape"]),
+        (relay, ["copy"]),
     ],
 )
 def test_each_kind_of_change_is_made_by_its_op(
@@ -354,27 +298,12 @@ func @main(%x: f32[2, 3]) -> ("y") {
     assert str(module.main.results[0].type) == "f32[2, 3]"
 
 
-def flatten(module: Module, value: Value) -> Value:
-    from aot.ops.movement import RESHAPE
-
-    made = Rewriter(module.main).at(value.op.next).create(RESHAPE, [value], {"shape": (6,)})
-    return Rewriter(module.main).replace_lazily(value, made.result, IndexMap((Reshape((2, 3)),)))
-
-
-def relay(module: Module, value: Value) -> Value:
-    """Lets the op that makes `value` write it in column-major order."""
-    assert value.op is not None
-    op = value.op
-    type = TensorType(value.type.dtype, value.type.dims, Layout(order=(1, 0)))
-    fresh = Rewriter(module.main).at(op).insert(Op(op.record, op.operands, op.attrs, [type]))
-    seen = Rewriter(module.main).replace_lazily(value, fresh.result)
-    Rewriter(module.main).erase(op)
-    return seen
-
-
 def test_layouts_go_on_without_a_single_shape_rule() -> None:
-    module = graph(DIAMOND.replace("transpose(%3) {perm = [1, 0]} : f32[3, 2]",
-                                   "reduce_sum(%3) {axes = [0]} : f32[1, 3]"))
+    module = graph(
+        DIAMOND.replace(
+            "transpose(%3) {perm = [1, 0]} : f32[3, 2]", "reduce_sum(%3) {axes = [0]} : f32[1, 3]"
+        )
+    )
     relay(module, value_of(module, "relu"))
     counts, calls = resolved(module)
     assert (counts["materialised"], calls) == (0, 0)
@@ -473,174 +402,3 @@ func @main(%x: f32[2]) -> ("y") {
     narrow(module, value_of(module, "relu"))
     resolved(module)
     assert names(module) == ["relu", "cast", "cast", "pad"]
-
-
-# rule 10: transactions
-
-ADD = """
-func @main(%a: f32[3, 4], %b: f32[3, 4], %u: f32[5, 4], %v: f32[5, 4]) -> ("y") {
-  %0 = add(%a, %b) : f32[3, 4]
-  %1 = neg(%0) : f32[3, 4]
-  return(%1)
-}
-"""
-CUT = IndexMap((Slice((0, 0), (3, 4), (1, 1)),))
-
-
-def test_operands_that_only_fit_together_are_replaced_together() -> None:
-    """MIGraphX #251: one after the other passes through add(f32[5, 4], f32[3, 4])."""
-    module = graph(ADD)
-    add, (_, _, u, v) = value_of(module, "add").op, module.main.inputs
-    with count_shape_rules() as rules, Rewriter(module.main).transaction() as edit:
-        edit.set_operand(add, 0, u)
-        edit.set_operand(add, 1, v)
-        edit.see_through(add.result, CUT)
-    assert rules.calls == 1
-    assert str(add.result.type) == "f32[5, 4]"
-    verify(module)
-    resolved(module)
-    assert names(module) == ["add", "slice", "neg"]
-
-
-def test_a_refused_transaction_changes_nothing_and_names_the_op() -> None:
-    module = graph(ADD)
-    add, neg = value_of(module, "add").op, value_of(module, "neg").op
-    before = clone_module(module)
-    u = module.main.inputs[2]
-    with pytest.raises(
-        InternalError,
-        match=r"the transaction is undone: <op add>: add: operands do not broadcast: "
-        r"shapes \(5, 4\) and \(3, 4\)",
-    ), Rewriter(module.main).transaction() as edit:
-        edit.set_operand(neg, 0, module.main.inputs[0])
-        edit.set_operand(add, 0, u)
-    assert modules_equal(module, before)
-    verify(module)
-
-
-def test_a_result_that_users_would_not_know_is_refused() -> None:
-    module = graph(ADD)
-    add, (_, _, u, v) = value_of(module, "add").op, module.main.inputs
-    before = clone_module(module)
-    with pytest.raises(
-        InternalError, match=r"result 0 would be f32\[5, 4\], which users do not see as f32\[3, 4\]"
-    ), Rewriter(module.main).transaction() as edit:
-        edit.set_operand(add, 0, u)
-        edit.set_operand(add, 1, v)
-    assert modules_equal(module, before)
-
-
-def test_an_error_inside_the_block_commits_nothing() -> None:
-    module = graph(ADD)
-    before = clone_module(module)
-    with pytest.raises(KeyError), Rewriter(module.main).transaction() as edit:
-        edit.set_operand(value_of(module, "add").op, 0, module.main.inputs[1])
-        raise KeyError("elsewhere")
-    assert modules_equal(module, before)
-
-
-def test_an_attribute_and_the_operand_that_it_fits_commit_together() -> None:
-    module = graph("""
-func @main(%x: f32[2, 3], %y: f32[3, 2]) -> ("sum", "neg") {
-  %0 = reduce_sum(%x) {axes = [1], keepdims = false} : f32[2]
-  %1 = neg(%0) : f32[2]
-  return(%0, %1)
-}
-""")
-    total = value_of(module, "reduce_sum").op
-    with count_shape_rules() as rules, Rewriter(module.main).transaction() as edit:
-        edit.set_attr(total, "axes", (0,))
-        edit.set_operand(total, 0, module.main.inputs[1])
-    assert rules.calls == 1
-    assert PENDING.name not in names(module)  # the type is what it was: users are not told
-    verify(module)
-
-
-def test_values_replaced_in_a_transaction_are_seen_lazily_but_where_operands_are_set() -> None:
-    module = graph("""
-func @main(%x: f32[2, 3], %y: f32[3, 2]) -> ("a", "b") {
-  %0 = relu(%x) : f32[2, 3]
-  %1 = neg(%0) : f32[2, 3]
-  %2 = transpose(%0) {perm = [1, 0]} : f32[3, 2]
-  return(%1, %2)
-}
-""")
-    relu, last = value_of(module, "relu"), module.main.block.terminator
-    fresh = Rewriter(module.main).at(relu.op.next).create(relu.op.record, [module.main.inputs[1]])
-    turned = value_of(module, "transpose")
-    rewriter = Rewriter(module.main)
-    with count_shape_rules() as rules, rewriter.transaction() as edit:
-        edit.replace(relu, fresh.result, transposed((1, 0)))
-        edit.replace(turned, fresh.result)
-    assert rules.calls == 0
-    assert last.operands[1] is fresh.result
-    verify(module)
-    assert value_of(module, "neg").op.operands[0].op.record is PENDING
-
-
-# eager and lazy
-
-
-def each_mode(text: str, change: Callable[[Module], None]) -> list[tuple[Module, int]]:
-    """The program and the shape rules called, lazily and eagerly."""
-    found = []
-    for is_eager in (False, True):
-        module = import_text(text)
-        if is_eager:
-            follow_eagerly(module)
-        with count_shape_rules() as rules:
-            change(module)
-            resolve(module.main)
-        verify(module, is_resolved=True)
-        found.append((module, rules.calls))
-    return found
-
-
-def test_the_cascade_goes_in_program_order_and_stops_where_shapes_stay() -> None:
-    """One change: eager asks what lazy asks, and the op at which shapes stay, once each."""
-
-    def change(module: Module) -> None:
-        turn(module, value_of(module, "relu"), (1, 0))
-
-    (lazy, few), (eager, many) = each_mode(DIAMOND, change)
-    assert modules_equal(lazy, eager)
-    assert (few - 1, many - 1) == (3, 4)  # less the transpose that `turn` makes
-
-
-def test_many_changes_cost_the_cascade_each_time_and_the_sweep_once() -> None:
-    b = Builder()
-    value = b.input("x", "f32[2, 3, 4]")
-    for _ in range(30):
-        value = b.op("relu", value)
-    b.output("y", value)
-    text = print_module(b.module())
-
-    def change(module: Module) -> None:
-        for number in range(0, 30, 3):
-            turn(module, value_of(module, "relu", number), (2, 0, 1))
-
-    (lazy, few), (eager, many) = each_mode(text, change)
-    assert modules_equal(lazy, eager)
-    created = 10
-    assert few - created <= 30
-    assert many - created >= sum(30 - n for n in range(0, 30, 3))
-
-
-def test_eager_compiling_gives_the_same_file() -> None:
-    import aot
-
-    from nhwc_models import residual_net
-
-    model = residual_net(is_last=True, blocks=1)
-    lazy, eager = (aot.compile(model, targets=["x86-64-v3"], shapes=s) for s in ("lazy", "eager"))
-    assert lazy.to_bytes() == eager.to_bytes()
-    few, many = (
-        c.stats["variants"][0]["shape_rules"]["defer-transposes"]
-        + c.stats["variants"][0]["shape_rules"]["resolve-shapes"]
-        for c in (lazy, eager)
-    )
-    assert 0 < few < many
-
-
-def pendings(function: Function) -> int:
-    return sum(op.record is PENDING for op in function.walk())

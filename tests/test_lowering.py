@@ -11,7 +11,7 @@ from typing import Any
 import attention_graphs
 import numpy as np
 import pytest
-from lowering import run_executable, sample_array, sample_function, view_array
+from lowering import run_executable, sample_array, sample_function, to_memory, view_array
 
 import aot.ops  # noqa: F401  (fills the registry)
 from aot import target as targets
@@ -75,9 +75,8 @@ def check(
             from aot.ir.dims import evaluate
 
             dims = [evaluate(d, symbols) for d in op.attrs["dims"]]  # type: ignore[union-attr, arg-type]
-            made = run_executable(
-                executable, targets.load(target), [values[v] for v in op.operands], dims, engine
-            )  # type: ignore[index]
+            operands = [to_memory(values[v], v.type, symbols) for v in op.operands]  # type: ignore[index, union-attr]
+            made = run_executable(executable, targets.load(target), operands, dims, engine)
             values.update(zip(op.results, made, strict=True))
     for value, expected in zip(function.results, want, strict=True):
         scale = max(float(np.abs(expected.astype(np.float64)).max(initial=0)), 1e-30)

@@ -10,6 +10,7 @@ import onnx_attention_cases
 import onnx_indexing_cases
 import onnx_normalization_cases
 import onnx_quantized_cases
+import onnx_rare_cases
 import onnx_recurrent_cases
 import onnx_spatial_cases
 import pytest
@@ -447,6 +448,7 @@ CASES = [
     *onnx_recurrent_cases.CASES,
     *onnx_indexing_cases.CASES,
     *onnx_spatial_cases.CASES,
+    *onnx_rare_cases.CASES,
 ]
 by_name: Callable[[Case], str] = str
 
@@ -504,6 +506,38 @@ REFUSED = [
         "activation swish is not supported",
     ),
     (Case("Reshape", [f(2, 3), i(6)]), "operand 1 (shape) is not known at compile time"),
+    (
+        Case("RoiAlign", [f(1, 2, 5, 5), f(3, 4), i(0, 0, 0)], {"sampling_ratio": 0}),
+        "sampling_ratio 0 takes as many points as each box has pixels, which is known only when "
+        "the model runs; a sampling_ratio above 0 is supported",
+    ),
+    (Case("Det", [f(65, 65)]), "a matrix of 65 rows; 64 are supported at most"),
+    (
+        Case("NonMaxSuppression", [f(1, 5, 4), f(1, 1, 5), i(3)], constant=[2], opset=11),
+        "how many boxes it selects is known only when the model runs, and so is the shape of what "
+        "follows; end the model before it",
+    ),
+    (
+        Case("Unique", [f(5)], opset=11),
+        "how many distinct elements there are is known only when the model runs, and so is the "
+        "shape of what follows; end the model before it",
+    ),
+    (
+        Case(
+            "TfIdfVectorizer",
+            [i(1, 2)],
+            {
+                "min_gram_length": 1,
+                "max_gram_length": 1,
+                "max_skip_count": 0,
+                "mode": "TF",
+                "ngram_counts": [0],
+                "ngram_indexes": [0],
+                "pool_strings": ["a"],
+            },
+        ),
+        "attribute 'pool_strings': strings are not supported",
+    ),
     (Case("Cast", [f(3)], {"to": 8}), "element type string is not supported"),
     (Case("ReduceMean", [ints(2, 3)]), "i64 is not supported here"),
     (

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import element_numbers
 
 import aot.ops  # noqa: F401  (fills the registry)
 from aot.analysis.views import canonical, is_view, memory_order, view_offset, view_type
@@ -25,13 +26,9 @@ def type_of(text: str) -> TensorType:
     return import_text(source).main.inputs[0].type
 
 
-def element_numbers(type: TensorType) -> Array:
+def numbers(type: TensorType) -> Array:
     """Where each element of a static type lies."""
-    numbers = np.zeros(type.shape, np.int64)
-    for axis, stride in enumerate(type.strides):
-        shape = [-1 if d == axis else 1 for d in range(type.rank)]
-        numbers = numbers + (np.arange(type.shape[axis]) * int(stride)).reshape(shape)
-    return numbers
+    return element_numbers(type, {})
 
 
 @st.composite
@@ -75,26 +72,26 @@ def test_a_view_has_its_elements_where_numpy_has_them(data: st.DataObject) -> No
         dims = tuple(int(d) for d in IndexMap((step,)).result_dims(dims))
     seen = view_type(map, type)
     if seen is None:
-        assert not _has_strides(element_numbers(type), map)
+        assert not _has_strides(numbers(type), map)
         return
     assert seen.dims == dims
     assert seen == canonical(seen)
-    wanted = map.apply(element_numbers(type))
-    np.testing.assert_array_equal(element_numbers(seen) + int(view_offset(map, type)), wanted)
+    wanted = map.apply(numbers(type))
+    np.testing.assert_array_equal(numbers(seen) + int(view_offset(map, type)), wanted)
 
 
-def _has_strides(numbers: Array, map: IndexMap) -> bool:
+def _has_strides(places: Array, map: IndexMap) -> bool:
     """Whether one stride a dim reaches the elements after every step of `map`."""
     for step in map.steps:
-        numbers = IndexMap((step,)).apply(numbers)
-        origin = numbers[(0,) * numbers.ndim]
-        made = np.full(numbers.shape, origin)
-        for axis, extent in enumerate(numbers.shape):
-            following = tuple(int(d == axis) for d in range(numbers.ndim))
-            stride = numbers[following] - origin if extent > 1 else 0
-            shape = [-1 if d == axis else 1 for d in range(numbers.ndim)]
+        places = IndexMap((step,)).apply(places)
+        origin = places[(0,) * places.ndim]
+        made = np.full(places.shape, origin)
+        for axis, extent in enumerate(places.shape):
+            following = tuple(int(d == axis) for d in range(places.ndim))
+            stride = places[following] - origin if extent > 1 else 0
+            shape = [-1 if d == axis else 1 for d in range(places.ndim)]
             made = made + (np.arange(extent) * stride).reshape(shape)
-        if not np.array_equal(made, numbers):
+        if not np.array_equal(made, places):
             return False
     return True
 
@@ -102,9 +99,9 @@ def _has_strides(numbers: Array, map: IndexMap) -> bool:
 @given(layouts())
 def test_canonical_types_place_elements_alike(type: TensorType) -> None:
     made = canonical(type)
-    np.testing.assert_array_equal(element_numbers(made), element_numbers(type))
+    np.testing.assert_array_equal(numbers(made), numbers(type))
     assert canonical(made) == made
-    flat = element_numbers(type).reshape(-1)
+    flat = numbers(type).reshape(-1)
     dense = bool(np.array_equal(flat, np.arange(flat.size)))
     assert (made.layout is None) == dense
 
@@ -202,3 +199,25 @@ def test_memory_order() -> None:
     assert memory_order(type_of("f32[2, 3, 4]{order=0:2:1}")) == (0, 2, 1)
     assert memory_order(type_of("f32[2, N, 4]{order=0:2:1 strides=4*N:1:N}")) == (0, 2, 1)
     assert memory_order(type_of("f32[2, 30]{splits=1/16 order=1:0:2}")) == (1, 0)
+
+
+def test_dims_join_to_one_in_pieces_where_that_is_asked_for() -> None:
+    shuffled = type_of("f32[2, 3, 4]{order=0:2:1}")
+    join = IndexMap((Reshape((2, 12)),))
+    assert view_type(join, shuffled) is None
+    seen = view_type(join, shuffled, may_split=True)
+    assert seen is not None
+    assert str(seen) == "f32[2, 12]{splits=1/4 order=0:2:1}"
+    assert (numbers(seen) == numbers(shuffled).reshape(2, 12)).all()
+
+
+def test_a_dim_in_pieces_is_cut_where_the_pieces_are_only() -> None:
+    pieces = type_of("f32[2, 12]{splits=1/4 order=0:2:1}")
+    cut = view_type(IndexMap((Reshape((2, 3, 4)),)), pieces)
+    assert str(cut) == "f32[2, 3, 4]{order=0:2:1}"
+    assert view_type(IndexMap((Reshape((2, 4, 3)),)), pieces) is None
+    assert view_type(IndexMap((Slice((0, 0), (2, 4), (1, 1)),)), pieces) is None
+    half = view_type(IndexMap((Slice((1, 0), (2, 12), (1, 1)),)), pieces)
+    assert half is not None
+    assert (numbers(half) == numbers(pieces)[:1]).all()
+    assert view_offset(IndexMap((Slice((1, 0), (2, 12), (1, 1)),)), pieces) == 12

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import vulkan_running
-from lowering import run_executable
+from lowering import run_executable, to_memory
 
 from aot.ir.clone import clone_function
 from aot.ir.core import Function, FunctionRef, Module, Op
 from aot.ir.dims import evaluate
 from aot.ir.interpreter import bind_symbols, run
-from aot.ir.types import to_physical
 from aot.ops.record import Call
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
@@ -69,7 +68,7 @@ def _dispatch(
     ):
         # this harness has no empty buffers; the runtime binds a word that is never read
         return run(executable, operands, symbols=inner, module=module)
-    inputs = [to_physical(a, v.type) for a, v in zip(operands, executable.inputs, strict=True)]
+    inputs = [to_memory(a, v.type, inner) for a, v in zip(operands, executable.inputs, strict=True)]
     return run_executable(executable, vulkan_running.vulkan_target(), inputs, dims, engine)
 
 

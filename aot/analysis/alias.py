@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aot.analysis.alias_facts import AliasFacts
-from aot.analysis.effects import read_operands
+from aot.analysis.effects import origin, read_operands
 from aot.analysis.location_sets import EMPTY, Locations, intersect, members, union
 from aot.errors import InternalError
 from aot.ir.core import Function, Listener, Op, Value, walk
@@ -127,6 +127,14 @@ class AliasDb(Listener):
                 return listener
         return AliasBuilder(function).freeze()
 
+    @staticmethod
+    def where_written(function: Function) -> AliasDb | None:
+        """The database of a function that writes memory; None for one in which no value ever
+        changes, so that whoever rewrites it need not ask."""
+        if any(op.record.writes or op.record.has_unknown_effects for op in function.walk()):
+            return AliasDb.of(function)
+        return None
+
     @property
     def function(self) -> Function:
         return self._facts.function
@@ -176,6 +184,13 @@ class AliasDb(Listener):
         if isinstance(subject, Op):
             return any(self.has_writers(v) for v in (*subject.operands, *subject.results))
         return next(self.writers(subject), None) is not None
+
+    def is_repeatable(self, op: Op) -> bool:
+        """Whether `op` would do and give the same wherever it stood, so that one can stand for
+        several: nothing writes what it reads, or what it brings into being."""
+        reads = [v for v in read_operands(op) if self.has_writers(v)]
+        made = [v for v in op.results if origin(v).is_fresh and self.has_writers(v)]
+        return not reads and not made and not self.effects(op).has_side_effects
 
     def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
         """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
@@ -262,7 +277,7 @@ class AliasDb(Listener):
         """`fresh` is about to take the place of `old` with its users.
 
         Where both are memory of their own they exchange it: what shows `old` then comes to show
-        `fresh` without any answer that changes.
+        `fresh`, and no answer changes but theirs.
         """
         self._facts.swap(old, fresh)
         self._touch()

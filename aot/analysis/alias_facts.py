@@ -114,22 +114,27 @@ class AliasFacts:
             if one in self.numbers:
                 self.constrain(one)
 
-    def swap(self, old: Value, fresh: Value) -> bool:
-        """Exchanges the memory of two values that are memory of their own, if nothing looks at
-        `fresh` yet; says whether it did."""
-        a, b = self.numbers.get(old), self.numbers.get(fresh)
-        if a is None or b is None or not (self._is_memory(a) and self._is_memory(b)):
-            return False
-        if self.graph.has_dependents(2 * b):
-            return False
+    def swap(self, old: Value, fresh: Value) -> None:
+        """Exchanges the memory of two values, if it is theirs alone: what they bring into being,
+        or what a value in them does, if they are regions' results."""
+        if old not in self.numbers or fresh not in self.numbers:
+            return
         self.settle()
-        self.graph.swap_fixed(2 * a, 2 * b)
-        one, other = self._fresh_location[a], self._fresh_location[b]
-        self._fresh_location[a], self._fresh_location[b] = other, one
-        self.owners[one], self.owners[other] = fresh, old
+        paths = [self.graph.private_path(2 * self.numbers[v]) for v in (old, fresh)]
+        if not all(p and p[-1] % 2 == 0 and self._is_memory(p[-1] // 2) for p in paths):
+            return
+        a, b = (p[-1] // 2 for p in paths)
+        if a == b:
+            return
+        self.graph.swap_fixed(*paths)
+        locations = self._fresh_location
+        locations[a], locations[b] = locations[b], locations[a]
         for number in (a, b):
-            self._stale.update(self._written_through.get(number, {}))
-        return True
+            owner = self._values[number]
+            assert owner is not None
+            self.owners[locations[number]] = owner
+        for node in (*paths[0], *paths[1]):
+            self._stale.update(self._written_through.get(node // 2, {}))
 
     def _is_memory(self, number: int) -> bool:
         location = self._fresh_location.get(number)

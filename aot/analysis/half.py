@@ -6,10 +6,13 @@ and decides nothing: what is to be f16 is the pass's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from aot.analysis.views import is_view
 from aot.ir import expr
-from aot.ir.core import Function, Op, Value
+from aot.ir.core import Block, Function, Op, Value
 from aot.ops.elementwise import MUL, POW
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION
@@ -38,8 +41,17 @@ def misfit(array: Array) -> str:
     return "whole" if bool((np.trunc(finite) == finite).all()) else ""
 
 
+def outside_regions(block: Block) -> Iterator[Op]:
+    """The ops of a block and of the blocks in it, in order, but not those inside regions."""
+    for op in block:
+        yield op
+        if op.record is not REGION:
+            for inner in op.blocks:
+                yield from outside_regions(inner)
+
+
 def squares(function: Function) -> set[Value]:
-    """Values of the block that are squares of others, element by element, and those others.
+    """Values outside regions that are squares of others, element by element, and those others.
 
     A square has twice the exponent: the power spectrum of what f16 holds well is beyond it at both
     ends. Sums of squares (variances) count as well, but not what they sum over; a root, a logarithm
@@ -47,10 +59,10 @@ def squares(function: Function) -> set[Value]:
     """
     found: dict[Value, None] = {}
     powers: set[Value] = set()
-    for op in function.block:
+    for op in outside_regions(function.block):
         if op.record is REGION:
             _look_into(op, powers, found)
-        elif op.record.view_of is not None and op.operands[op.record.view_of] in powers:
+        elif is_view(op) and op.operands[op.record.view_of or 0] in powers:
             powers.update(op.results)
     return set(found) | powers
 
@@ -66,6 +78,12 @@ def _look_into(region: Op, powers: set[Value], found: dict[Value, None]) -> None
     squared: dict[Value, frozenset[Value] | None] = {
         arg: frozenset() if value in powers else None for arg, value in outer.items()
     }
+    # a region's results are stored, and later stages of it read them
+    outer.update(
+        (v, r)
+        for v, r in zip(block.terminator.operands, region.results, strict=True)
+        if v is not None
+    )
     for op in block:
         operands = [v for v in op.operands if v is not None]
         own = frozenset[Value]()
@@ -80,7 +98,9 @@ def _look_into(region: Op, powers: set[Value], found: dict[Value, None]) -> None
         if _squares(op, outer):
             now = own | (now or frozenset())
         for value in op.results:
-            parts[value], squared[value] = own, now
+            is_stored = value in outer
+            parts[value] = own | {value} if is_stored else own
+            squared[value] = now
     for made, result in zip(block.terminator.operands, region.results, strict=True):
         assert made is not None
         of = squared[made]

@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from aot.analysis.location_sets import EMPTY, Locations, is_subset, union
 
 
+MAX_PATH = 32  # regions in regions; more need not be fast
+
+
 class PointsTo:
     """Nodes by number: `2 * value` is what a value may be, `2 * value + 1` what it may keep.
 
@@ -26,6 +29,7 @@ class PointsTo:
 
     Attributes:
         changed: nodes whose answers changed in the last `settle`, with the answers before.
+        work: sources that were looked at so far, which is what solving costs.
     """
 
     def __init__(self) -> None:
@@ -35,6 +39,7 @@ class PointsTo:
         self._dependents: list[dict[int, None] | None] = []
         self._dirty: dict[int, bool] = {}
         self.changed: dict[int, Locations] = {}
+        self.work = 0
         self._locations = 0
 
     def new_value(self) -> int:
@@ -97,16 +102,31 @@ class PointsTo:
     def has_dependents(self, node: int) -> bool:
         return bool(self._dependents[node])
 
-    def swap_fixed(self, a: int, b: int) -> None:
-        """Exchanges the locations of two nodes without sources: each is what the other was.
+    def private_path(self, node: int) -> list[int]:
+        """`node`, its only source, and so on to a node without sources, where nothing else depends
+        on those after `node`; [] if there is no such path, or a long one."""
+        path = [node]
+        while self._sources[path[-1]]:
+            sources = self._sources[path[-1]]
+            if len(sources) != 1 or self._fixed[path[-1]] != EMPTY or len(path) > MAX_PATH:
+                return []
+            path.append(sources[0])
+            if len(self._dependents[path[-1]] or ()) != 1:
+                return []
+        return path
 
-        What depends on one of them and is told to depend on the other before the next `settle`
-        keeps its answer.
+    def swap_fixed(self, one: Sequence[int], other: Sequence[int]) -> None:
+        """Exchanges the locations at the ends of two private paths.
+
+        What depends on the start of one and is told to depend on the start of the other before
+        the next `settle` keeps its answer then.
         """
+        a, b = one[-1], other[-1]
         self._fixed[a], self._fixed[b] = self._fixed[b], self._fixed[a]
-        self.answers[a], self.answers[b] = self.answers[b], self.answers[a]
-        for node in (a, b):
-            self._dirty.update(dict.fromkeys(self._dependents[node] or (), True))
+        for path in (one, other):
+            for node in path:
+                self.answers[node] = self._fixed[path[-1]]
+            self._dirty.update(dict.fromkeys(self._dependents[path[0]] or (), True))
 
     # solving all
 
@@ -123,6 +143,7 @@ class PointsTo:
             )
             for node in component:
                 self.answers[node] = answer
+                self.work += len(self._sources[node])
 
     def _components(self) -> Iterable[list[int]]:
         """Strongly connected components of nodes with sources, sources first (Tarjan, without
@@ -195,6 +216,7 @@ class PointsTo:
 
     def _evaluate(self, node: int) -> Locations:
         sources = self._sources[node]
+        self.work += len(sources)
         if len(sources) == 1 and self._fixed[node] == EMPTY:
             return self.answers[sources[0]]
         return union([self._fixed[node], *(self.answers[s] for s in sources)])

@@ -111,24 +111,18 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
 
 
 def work_of(op: Op) -> int:
-    """Elements that an op computes, times the length of its longest reduction."""
+    """Elements that an op computes, and terms of its reductions, each as often as it is needed."""
     record = op.record
-    elements = max((estimate(v.type.element_count) for v in op.results), default=0)
+    work = max((estimate(v.type.element_count) for v in op.results), default=0)
     if record.compute is None:
-        return elements
-    longest = 1
-    for compute in record.compute(call_of(op)):
-        longest = max(longest, _reduced(compute.value))
-    return elements * longest
-
-
-def _reduced(value: expr.Expr) -> int:
-    """Terms of all reductions of one element."""
-    total = 0
-    for node in expr.nodes(value):
-        if isinstance(node, expr.Reduce):
-            total += estimate(dims.product([n for _, n in node.axes]))
-    return max(total, 1)
+        return work
+    for compute, value in zip(record.compute(call_of(op)), op.results, strict=True):
+        extents = dict(zip(compute.indices, value.type.dims, strict=True))
+        for node in expr.nodes(compute.value):
+            if isinstance(node, expr.Reduce):
+                own = [extents[v] for v in expr.free_vars(node) if v in extents]
+                work += estimate(dims.product([*own, *(n for _, n in node.axes)]))
+    return work
 
 
 def estimate(dim: Dim, unknown: int = UNKNOWN) -> int:

@@ -83,8 +83,8 @@ class Transaction:
             self._rewriter.retype(value, type, self._maps.get(value, IndexMap()))
         for old, (fresh, map) in self._replaced.items():
             self._rewriter.replace_lazily(old, fresh, map)
-        for (op, index), value in self._operands.items():
-            self._rewriter.rewire(op, index, value)
+        for (op, index), fresh_operand in self._operands.items():
+            self._rewriter.rewire(op, index, fresh_operand)
 
     def _touched(self) -> list[Op]:
         """Ops with set operands or attributes, in program order."""
@@ -126,8 +126,9 @@ class Transaction:
             map = self._maps.get(value, IndexMap())
             if map.result_dims(type.dims) != value.type.dims:
                 raise self._refused(
-                    op, f"result {value.index} would be {type}, which users do not see as "
-                    f"{value.type} through {map}"
+                    op,
+                    f"result {value.index} would be {type}, which users do not see as "
+                    f"{value.type} through {map}",
                 )
             if type != value.type or not map.is_identity:
                 types[value] = type

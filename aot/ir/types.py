@@ -191,15 +191,31 @@ class TensorType:
         layout = self.layout or Layout()
         if layout.splits:
             raise ValueError(f"type {self} splits a dim: it has no logical strides")
+        return self.physical_strides
+
+    @property
+    def physical_strides(self) -> tuple[Dim, ...]:
+        """Elements between neighbours along each physical dim, in natural order."""
+        layout = self.layout or Layout()
         if layout.strides:
             return layout.strides
-        order = layout.order or tuple(range(self.rank))
-        strides: list[Dim] = [1] * self.rank
+        extents = self._natural_extents
+        strides: list[Dim] = [1] * len(extents)
         step: Dim = 1
-        for dim in reversed(order):
-            strides[dim] = step
-            step = multiply(step, self.dims[dim])
+        for d in reversed(layout.order or range(len(extents))):
+            strides[d] = step
+            step = multiply(step, extents[d])
         return tuple(strides)
+
+    @property
+    def _natural_extents(self) -> list[Dim]:
+        """Extents of the physical dims: outer parts of split dims, then their inner ones."""
+        layout = self.layout or Layout()
+        extents = list(self.dims)
+        for dim, factor in layout.splits:
+            extents[dim] = ceil_divide(extents[dim], factor)
+            extents.append(factor)
+        return extents
 
     @property
     def bytes(self) -> Dim:
@@ -208,7 +224,7 @@ class TensorType:
         if not layout.strides:
             return multiply(product(self.physical_dims), self.dtype.bytes)
         span: Dim = 1
-        for extent, stride in zip(self.dims, layout.strides, strict=True):
+        for extent, stride in zip(self._natural_extents, layout.strides, strict=True):
             if extent == 0:
                 return 0
             span = span + multiply(extent - 1, stride)
@@ -240,10 +256,7 @@ class TensorType:
     def physical_dims(self) -> tuple[Dim, ...]:
         """Extents of the dense array in memory, outermost first: splits round up, then `order`."""
         layout = self.layout or Layout()
-        extents = list(self.dims)
-        for dim, factor in layout.splits:
-            extents[dim] = ceil_divide(extents[dim], factor)
-            extents.append(factor)
+        extents = self._natural_extents
         order = layout.order or tuple(range(len(extents)))
         return tuple(extents[d] for d in order)
 

@@ -16,8 +16,9 @@ from aot.analysis.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.core import Function, Op, Value
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Fma, Load, Var
-from aot.kernels.attention_elements import Elements, Values
+from aot.ir.expr import Expr, Fma, Var
+from aot.kernels.attention_elements import Elements, Values, load
+from aot.kernels.attention_few import FEW, FewQueries
 from aot.kernels.ir import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest
 
@@ -46,10 +47,6 @@ def schedule_attention(
     return kernel(nest, function, op, buffers, result, plan).build()
 
 
-def _load(source: Scratch, *indices: Expr) -> Load:
-    return Load(source, indices, source.dtype)
-
-
 def _tiles(total: Dim, size: int) -> Dim:
     return dims.ceil_divide(total, size)
 
@@ -70,7 +67,40 @@ class _OnCpu(Elements):
 
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.plan.rows
-        self.lanes = nest.lanes
+        block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
+        rest = self._rest()
+        few = FewQueries(self) if rest else None
+        has_blocks = self.queries != rest
+        if has_blocks:
+            self._take_scratch()
+
+        def one(values: dict[Var, Expr]) -> list[Stmt]:
+            first = expr.mul(values[block.var], expr.index(rows))
+            whole = self._block(values, first) if has_blocks else []
+            if few is None:
+                return whole
+            is_exact = isinstance(self.queries, int)
+            alone = few.build(values, first, rest, is_exact=is_exact)
+            if not has_blocks:
+                return alone
+            left = expr.sub(expr.index(self.queries), first)
+            is_few = expr.binary("le", left, expr.index(rest))
+            return [If(is_few, tuple(alone), tuple(whole))]
+
+        return nest.grid([*self.axes, block], one, 1 << 30)
+
+    def _rest(self) -> int:
+        """How many queries at most are taken one by one: where a block has no more, or 0."""
+        if not self.has_whole_keys():
+            return 0
+        if not isinstance(self.queries, int):
+            return FEW
+        rest = self.queries % self.plan.rows
+        return rest if rest <= FEW else 0
+
+    def _take_scratch(self) -> None:
+        rows = self.plan.rows
+        self.lanes = self.nest.lanes
         self.vectors = rows // self.lanes
         self.padded = -(-self.width // self.lanes) * self.lanes
         self.turned = self.scratch("turned", self.depth, rows)
@@ -79,27 +109,16 @@ class _OnCpu(Elements):
         self.largest, self.total, self.shrink = (
             self.scratch(name, rows) for name in ("largest", "total", "shrink")
         )
-        self.staged = None if self._has_plain_values() else self._stage_of_values()
-        block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
+        self.staged: Scratch | None = None
+        if self.padded != self.width or not self.has_whole_values():
+            self.staged = self.scratch("values", self.keys, self.padded)
 
-        def one(values: dict[Var, Expr]) -> list[Stmt]:
-            first = expr.mul(values[block.var], expr.index(rows))
-            stmts = self._start(values, first)
-            stmts += nest.serial(
-                _tiles(self.all_keys, self.keys), lambda t: self._tile(values, first, t), "t"
-            )
-            return stmts + self._end(values, first)
-
-        return nest.grid([*self.axes, block], one, 1 << 30)
-
-    def _has_plain_values(self) -> bool:
-        """Whether whole vectors of values can be read where they lie."""
-        steps = [expr.coefficient(x.indices[0], self.e) for x in expr.loads(self.v)]
-        return self.padded == self.width and steps == [1]
-
-    def _stage_of_values(self) -> Scratch:
-        self.pad_values()
-        return self.scratch("values", self.keys, self.padded)
+    def _block(self, values: Values, first: Expr) -> list[Stmt]:
+        stmts = self._start(values, first)
+        stmts += self.nest.serial(
+            _tiles(self.all_keys, self.keys), lambda t: self._tile(values, first, t), "t"
+        )
+        return stmts + self._end(values, first)
 
     # loops
 
@@ -167,7 +186,7 @@ class _OnCpu(Elements):
         def one(t: Expr) -> list[Stmt]:
             key = expr.add(start, t)
             return self._over_width(
-                lambda e: [Store(staged, (t, e), self.value_element(values, key, e))]
+                lambda e: [Store(staged, (t, e), self.padded_value(values, key, e))]
             )
 
         return self.nest.serial(self.keys, one, "t")
@@ -189,8 +208,8 @@ class _OnCpu(Elements):
                 scalar = nest.let(key, stmts, "k")
 
                 def add(u: Expr, lane: Expr) -> list[Stmt]:
-                    query = _load(self.turned, d, self._row_of(u, lane))
-                    old = _load(acc, j, u, lane)
+                    query = load(self.turned, d, self._row_of(u, lane))
+                    old = load(acc, j, u, lane)
                     return [Store(acc, (j, u, lane), Fma(scalar, query, old, self.wide))]
 
                 return stmts + self._over_rows(add)
@@ -201,7 +220,7 @@ class _OnCpu(Elements):
         stmts += nest.serial(self.depth, step, "d")
         return stmts + each(
             lambda j, u, lane: Store(
-                self.weights, (expr.add(at, j), self._row_of(u, lane)), _load(acc, j, u, lane)
+                self.weights, (expr.add(at, j), self._row_of(u, lane)), load(acc, j, u, lane)
             )
         )
 
@@ -215,23 +234,23 @@ class _OnCpu(Elements):
             def one(u: Expr, lane: Expr) -> list[Stmt]:
                 at = (t, self._row_of(u, lane))
                 stmts: list[Stmt] = []
-                score: Expr = _load(self.weights, *at)
+                score: Expr = load(self.weights, *at)
                 if not self.has_plain_scores:
                     row = self.real_row(expr.add(first, at[1]), rows)
                     found = self.score(values, row, expr.add(start, t), score)
                     score = nest.let(found, stmts, "s")
                     stmts.append(Store(self.weights, at, score))
-                larger = self.larger(_load(best, u, lane), score)
+                larger = self.larger(load(best, u, lane), score)
                 return [*stmts, Store(best, (u, lane), larger)]
 
             return self._over_rows(one)
 
         def raise_largest(u: Expr, lane: Expr) -> list[Stmt]:
             row = (self._row_of(u, lane),)
-            drop = expr.sub(_load(self.largest, *row), _load(best, u, lane))
+            drop = expr.sub(load(self.largest, *row), load(best, u, lane))
             return [
                 Store(self.shrink, row, expr.unary("exp", drop)),
-                Store(self.largest, row, _load(best, u, lane)),
+                Store(self.largest, row, load(best, u, lane)),
                 Store(total, (u, lane), self.const(0)),
             ]
 
@@ -239,21 +258,21 @@ class _OnCpu(Elements):
             def one(u: Expr, lane: Expr) -> list[Stmt]:
                 at = (t, self._row_of(u, lane))
                 stmts: list[Stmt] = []
-                drop = expr.sub(_load(self.weights, *at), _load(best, u, lane))
+                drop = expr.sub(load(self.weights, *at), load(best, u, lane))
                 weight = nest.let(expr.unary("exp", drop), stmts, "w")
                 stmts.append(Store(self.weights, at, weight))
-                return [*stmts, Store(total, (u, lane), expr.add(_load(total, u, lane), weight))]
+                return [*stmts, Store(total, (u, lane), expr.add(load(total, u, lane), weight))]
 
             return self._over_rows(one)
 
         def add_up(u: Expr, lane: Expr) -> list[Stmt]:
             row = (self._row_of(u, lane),)
-            before, shrink = _load(self.total, *row), _load(self.shrink, *row)
-            return [Store(self.total, row, Fma(before, shrink, _load(total, u, lane), self.wide))]
+            before, shrink = load(self.total, *row), load(self.shrink, *row)
+            return [Store(self.total, row, Fma(before, shrink, load(total, u, lane), self.wide))]
 
         stmts = self._over_rows(
             lambda u, lane: [
-                Store(best, (u, lane), _load(self.largest, self._row_of(u, lane))),
+                Store(best, (u, lane), load(self.largest, self._row_of(u, lane))),
             ]
         )
         stmts += nest.serial(self.keys, compare, "t")
@@ -303,21 +322,21 @@ class _OnCpu(Elements):
             def take(r: Expr) -> list[Stmt]:
                 row = expr.add(base, r)
                 stmts: list[Stmt] = []
-                shrink = nest.let(_load(self.shrink, row), stmts, "s")
+                shrink = nest.let(load(self.shrink, row), stmts, "s")
                 return stmts + vectors(
                     lambda u, lane, e: Store(
-                        acc, (r, u, lane), expr.mul(_load(self.mix, row, e), shrink)
+                        acc, (r, u, lane), expr.mul(load(self.mix, row, e), shrink)
                     )
                 )
 
             def step(t: Expr) -> list[Stmt]:
                 def one_row(r: Expr) -> list[Stmt]:
                     stmts: list[Stmt] = []
-                    weight = nest.let(_load(self.weights, t, expr.add(base, r)), stmts, "w")
+                    weight = nest.let(load(self.weights, t, expr.add(base, r)), stmts, "w")
 
                     def add(u: Expr, lane: Expr, e: Expr) -> Stmt:
                         value = self._value_at(values, start, t, e)
-                        old = _load(acc, r, u, lane)
+                        old = load(acc, r, u, lane)
                         return Store(acc, (r, u, lane), Fma(weight, value, old, self.wide))
 
                     return stmts + vectors(add)
@@ -327,7 +346,7 @@ class _OnCpu(Elements):
             def give(r: Expr) -> list[Stmt]:
                 return vectors(
                     lambda u, lane, e: Store(
-                        self.mix, (expr.add(base, r), e), _load(acc, r, u, lane)
+                        self.mix, (expr.add(base, r), e), load(acc, r, u, lane)
                     )
                 )
 
@@ -339,7 +358,7 @@ class _OnCpu(Elements):
 
     def _value_at(self, values: Values, start: Expr, t: Expr, e: Expr) -> Expr:
         if self.staged is not None:
-            return _load(self.staged, t, e)
+            return load(self.staged, t, e)
         return self.value_element(values, expr.add(start, t), e)
 
     def _end(self, values: Values, first: Expr) -> list[Stmt]:
@@ -348,10 +367,10 @@ class _OnCpu(Elements):
         def one(r: Expr) -> list[Stmt]:
             row = expr.add(first, r)
             stmts: list[Stmt] = []
-            total = nest.let(_load(self.total, r), stmts, "total")
+            total = nest.let(load(self.total, r), stmts, "total")
             stmts += nest.vectors(
                 self.width,
-                lambda e: [self.store(values, row, e, _load(self.mix, r, e), total)],
+                lambda e: [self.store(values, row, e, load(self.mix, r, e), total)],
             )
             return self.has_row(row, rows, stmts)
 
@@ -442,22 +461,22 @@ class _OnGpu(Elements):
             inner: list[Stmt] = []
             query = nest.let(self.scaled_query(values, row, d), inner, "q")
             for t in tile:
-                product = Fma(query, _load(self.staged_k, t, d), _load(scores, t), self.wide)
+                product = Fma(query, load(self.staged_k, t, d), load(scores, t), self.wide)
                 inner.append(Store(scores, (t,), product))
             return inner
 
         stmts += nest.serial(self.depth, step, "d")
-        best: Expr = _load(self.largest)
+        best: Expr = load(self.largest)
         for t in tile:
-            found = self.score(values, row, expr.add(start, t), _load(scores, t))
+            found = self.score(values, row, expr.add(start, t), load(scores, t))
             score = nest.let(found, stmts, "s")
             stmts.append(Store(scores, (t,), score))
             best = nest.let(self.larger(best, score), stmts, "best")
-        drop = expr.sub(_load(self.largest), best)
+        drop = expr.sub(load(self.largest), best)
         shrink = nest.let(expr.unary("exp", drop), stmts, "shrink")
-        total: Expr = expr.mul(_load(self.total), shrink)
+        total: Expr = expr.mul(load(self.total), shrink)
         for t in tile:
-            fall = expr.sub(_load(scores, t), best)
+            fall = expr.sub(load(scores, t), best)
             weight = nest.let(expr.unary("exp", fall), stmts, "w")
             stmts.append(Store(self.weights, (t, lane), weight))
             total = expr.add(total, weight)
@@ -467,16 +486,16 @@ class _OnGpu(Elements):
     def _mix(self, lane: Expr, shrink: Expr) -> list[Stmt]:
         nest, mix = self.nest, self.mix
         stmts = nest.unrolled(
-            self.width, lambda e: [Store(mix, (e,), expr.mul(_load(mix, e), shrink))], "e"
+            self.width, lambda e: [Store(mix, (e,), expr.mul(load(mix, e), shrink))], "e"
         )
 
         def add(t: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            weight = nest.let(_load(self.weights, t, lane), inner, "w")
+            weight = nest.let(load(self.weights, t, lane), inner, "w")
 
             def one(e: Expr) -> list[Stmt]:
-                value = _load(self.staged_v, t, e)
-                return [Store(mix, (e,), Fma(weight, value, _load(mix, e), self.wide))]
+                value = load(self.staged_v, t, e)
+                return [Store(mix, (e,), Fma(weight, value, load(mix, e), self.wide))]
 
             return inner + nest.unrolled(self.width, one, "e")
 
@@ -484,7 +503,7 @@ class _OnGpu(Elements):
 
     def _end(self, values: Values, row: Expr) -> list[Stmt]:
         def one(e: Expr) -> list[Stmt]:
-            return [self.store(values, row, e, _load(self.mix, e), _load(self.total))]
+            return [self.store(values, row, e, load(self.mix, e), load(self.total))]
 
         body = self.nest.unrolled(self.width, one, "e")
         return self.has_row(row, self.nest.lanes, body)

@@ -91,14 +91,10 @@ class Elements(ABC):
         self._q = self._operand(Q, [*self.lead, self.row, self.d])
         self._k = self._operand(K, [*lead, self.key, self.d])
         self._v_at: list[Expr] = [*lead, self.key, self.e]
-        self.v = self._operand(V, self._v_at)
+        self._v = self._operand(V, self._v_at)
         scores = [*self.lead, self.row, self.key]
         self._bias = self._broadcast(BIAS, scores)
         self._keep = self._broadcast(KEEP, scores)
-
-    def pad_values(self) -> None:
-        """Lets values be asked for beyond their width, where they are 0."""
-        self.v = self._operand(V, self._v_at, expr.binary("lt", self.e, expr.index(self.width)))
 
     def _operand(self, number: int, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
         value = self.op.operands[number]
@@ -146,7 +142,21 @@ class Elements(ABC):
         return expr.substitute(self._k, {**values, self.key: self._there(key), self.d: d})
 
     def value_element(self, values: Values, key: Expr, e: Expr) -> Expr:
-        return expr.substitute(self.v, {**values, self.key: self._there(key), self.e: e})
+        return expr.substitute(self._v, {**values, self.key: self._there(key), self.e: e})
+
+    def padded_value(self, values: Values, key: Expr, e: Expr) -> Expr:
+        """A value's element, 0 beyond its width."""
+        inside = expr.binary("lt", self.e, expr.index(self.width))
+        padded = self._operand(V, self._v_at, inside)
+        return expr.substitute(padded, {**values, self.key: self._there(key), self.e: e})
+
+    def has_whole_keys(self) -> bool:
+        """Whether vectors along a key's depth can be read where they lie."""
+        return _is_contiguous(self._k, self.d)
+
+    def has_whole_values(self) -> bool:
+        """As `has_whole_keys`, of values."""
+        return _is_contiguous(self._v, self.e)
 
     def _there(self, key: Expr) -> Expr:
         """`key`, or the last one for what is beyond it in the last tile."""
@@ -231,6 +241,16 @@ class Elements(ABC):
 
     def scratch(self, name: str, *shape: int, space: Space = Space.WORKGROUP) -> Scratch:
         return self.nest.builder.scratch(name, self.wide, shape, space)
+
+
+def load(source: Scratch, *indices: Expr) -> Load:
+    """An element of scratch."""
+    return Load(source, indices, source.dtype)
+
+
+def _is_contiguous(e: Expr, var: Var) -> bool:
+    """Whether `e` is one load, or of it alone, whose neighbours along `var` lie side by side."""
+    return [expr.coefficient(x.indices[0], var) for x in expr.loads(e)] == [1]
 
 
 def _placeholder(dtype: DType) -> Buffer:

@@ -18,6 +18,8 @@ from aot.kernels.nest import Axis, Nest, Output, collapse, split_axis
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
+# rows that a tile of unknown height does or leaves out together
+ROW_GROUP = 2
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ class _Tile:
             def step(k: Expr) -> list[Stmt]:
                 here = {**indices, inner.var: expr.add(start, k)}
                 return self._step(
-                    here, values, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
+                    here, values, first, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
                 )
 
             return [*nest.serial(self.rows, convert, "r"), *nest.serial(count, step, "k")]
@@ -339,7 +341,7 @@ class _Tile:
                 place = {**here, **self._row(first, r, values, is_clamped=True)}
                 return expr.substitute(left, place)
 
-            return self._step(here, values, column_tile, scalar)
+            return self._step(here, values, first, column_tile, scalar)
 
         if inner is None:
             return step(indices)
@@ -349,6 +351,7 @@ class _Tile:
         self,
         indices: dict[Var, Expr],
         values: dict[Var, Expr],
+        first: Expr,
         column_tile: Expr,
         left: Callable[[Expr], Expr],
     ) -> list[Stmt]:
@@ -369,7 +372,26 @@ class _Tile:
 
             return stmts + nest.unrolled(self.chunks, chunk)
 
-        return nest.unrolled(self.rows, one_row, "r")
+        return self._rows_there(first, one_row)
+
+    def _rows_there(self, first: Expr, one_row: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """A step's rows. How many a tile has is known when it runs, where the rows' extent is: the
+        last tile leaves out the groups that are past the end, for a branch that is foreseen."""
+        nest, rows = self.nest, self.roles.rows
+        if nest.is_gpu or rows is None or dims.modulo(rows.extent, self.rows) == 0:
+            return nest.unrolled(self.rows, one_row, "r")
+        if isinstance(rows.extent, int):  # the plan has seen what is wasted
+            return nest.unrolled(self.rows, one_row, "r")
+        stmts: list[Stmt] = []
+        for start in reversed(range(0, self.rows, ROW_GROUP)):
+            count = min(ROW_GROUP, self.rows - start)
+            begin = expr.index(start)
+            group = nest.unrolled(count, lambda r, b=begin: one_row(expr.add(b, r)), "r")
+            stmts = [*group, *stmts]
+            if start:
+                is_there = expr.binary("lt", expr.add(first, begin), expr.index(rows.extent))
+                stmts = [If(is_there, tuple(stmts))]
+        return stmts
 
     def _right(self, values: dict[Var, Expr], column_tile: Expr, u: Expr, lane: Expr) -> Expr:
         """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""

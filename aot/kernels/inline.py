@@ -127,26 +127,12 @@ def _key(e: Expr) -> object:
 def flat_index(type: TensorType, indices: Sequence[Expr]) -> Expr:
     """The element number in memory of logical element `indices` of a tensor of `type`."""
     physical: list[Expr] = list(indices)
-    layout = type.layout
-    extents: list[Dim] = list(type.dims)
-    if layout is not None:
-        for dim, factor in layout.splits:
-            whole = physical[dim]
-            physical[dim] = expr.binary("floordiv", whole, expr.index(factor))
-            physical.append(expr.binary("floormod", whole, expr.index(factor)))
-            extents[dim] = dims.ceil_divide(extents[dim], factor)
-            extents.append(factor)
-    if layout is not None and layout.strides:
-        strides = list(layout.strides)
-    else:
-        order = layout.order if layout is not None and layout.order else range(len(physical))
-        strides = [1] * len(physical)
-        step: Dim = 1
-        for dim in reversed(list(order)):
-            strides[dim] = step
-            step = dims.multiply(step, extents[dim])
+    for dim, factor in type.layout.splits if type.layout is not None else ():
+        whole = physical[dim]
+        physical[dim] = expr.binary("floordiv", whole, expr.index(factor))
+        physical.append(expr.binary("floormod", whole, expr.index(factor)))
     address: Expr = expr.index(0)
-    for i, stride in zip(physical, strides, strict=True):
+    for i, stride in zip(physical, type.physical_strides, strict=True):
         address = expr.add(address, expr.mul(i, expr.index(stride)))
     return address
 

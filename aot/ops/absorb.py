@@ -324,9 +324,7 @@ def _reshape_before(
     return tuple(shape[dim] for dim in positions), after
 
 
-def _groups(
-    old: Sequence[Dim], new: Sequence[Dim]
-) -> list[tuple[list[int], list[int]]] | None:
+def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
     """Positions of dims that a reshape takes together, in the shortest groups of equal products;
     None where dims can't be told equal. New extents of 1 go with those before them."""
     groups: list[tuple[list[int], list[int]]] = []
@@ -413,6 +411,7 @@ def along_axis(call: Call, operands: Operands) -> Absorbed | None:
 
 def aligned_along_axis(call: Call, operands: Operands) -> Absorbed | None:
     """As `along_axis` where all operands have the same dims but for the axis."""
+    moves = call.attrs.get("reduction", "none") == "none"
 
     def answer(map: IndexMap) -> Absorbed | None:
         rank = call.result_types[0].rank
@@ -423,7 +422,7 @@ def aligned_along_axis(call: Call, operands: Operands) -> Absorbed | None:
             IDENTITY if seen is None or seen.map == map else aligned(seen, rank, perm)
             for seen in operands
         )
-        return Absorbed(ways, (map,), {"axis": perm[call.int("axis")]}, moves=True)
+        return Absorbed(ways, (map,), {"axis": perm[call.int("axis")]}, moves=moves)
 
     return _cheapest(map_answers(answer, operands), operands)
 

@@ -282,6 +282,7 @@ TRILU = register(
         samples=(
             Sample((TensorType(F32, (5, 7)),), {"k": 1}),
             Sample((TensorType(F32, (2, 6, 4)),), {"upper": False, "k": -2}),
+            Sample((TensorType(F32, (2, 3, 4, 5)),), {"k": -1}),
             Sample((TensorType(I64, (3, 3)),), {"upper": False}),
         ),
     )

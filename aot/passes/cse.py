@@ -5,13 +5,15 @@ Ensures: no two ops without side effects have equal records, operands (in any or
     commutative), attributes and result types, if one stands where the other's results are seen.
     Constants count as equal by their contents and types.
 Never: moves an op, carries a value into a block that may not see it, or merges ops that hold
-    blocks, write operands or have side effects. Of two origins the first stays.
+    blocks, write operands or have side effects, or that read or make what is written in place.
+    Of two origins the first stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
+from aot.analysis.alias import AliasDb
 from aot.ir.compare import attrs_key
 from aot.ir.core import Block, Module, Op, Rewriter, Value
 from aot.passes.base import Pass, PassContext
@@ -19,12 +21,14 @@ from aot.passes.base import Pass, PassContext
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.functions.values():
-        context.count("cse", "merged", _Merger(Rewriter(function)).block(function.block, []))
+        merger = _Merger(Rewriter(function), AliasDb.where_written(function))
+        context.count("cse", "merged", merger.block(function.block, []))
 
 
 class _Merger:
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: Rewriter, db: AliasDb | None) -> None:
         self.rewriter = rewriter
+        self.db = db
         self.numbers: dict[Value, int] = {}
 
     def block(self, block: Block, outer: list[dict[Hashable, Op]]) -> int:
@@ -35,7 +39,7 @@ class _Merger:
         for op in block:
             for inner in op.blocks:
                 merged += self.block(inner, [] if op.record.is_isolated else scopes)
-            if not is_mergeable(op):
+            if not is_mergeable(op) or (self.db is not None and not self.db.is_repeatable(op)):
                 continue
             key = self.key(op)
             known = next((scope[key] for scope in scopes if key in scope), None)

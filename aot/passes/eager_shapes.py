@@ -57,9 +57,7 @@ class EagerShapes(Listener):
                     for user in result.users:
                         self._enqueue(user, queue, queued)
 
-    def _enqueue(
-        self, op: Op, queue: list[tuple[float, int, Op]], queued: dict[Op, None]
-    ) -> None:
+    def _enqueue(self, op: Op, queue: list[tuple[float, int, Op]], queued: dict[Op, None]) -> None:
         if op not in queued:
             queued[op] = None
             heapq.heappush(queue, (self._order.get(op, 0.0), len(self._inputs) + len(queue), op))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.analysis.alias import AliasDb
 from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType
@@ -64,8 +65,10 @@ def fold(function: Function, growth_bytes: int) -> int:
     """Folds one function; gives how many ops went."""
     known: dict[Value, Known] = {}
     order = list(function.walk())
+    db = AliasDb.where_written(function)
     for op in order:
-        _evaluate(op, known)
+        if db is None or db.is_repeatable(op):
+            _evaluate(op, known)
     # Users come after what they use: backwards, an op is kept once a kept op reads what cannot be
     # stored, and by then every reader has been seen.
     stored: dict[Value, None] = {}

@@ -6,8 +6,8 @@ does them in order. Where all of them walk the same leading dims (rows of a batc
 those is a workgroup of its own.
 
 Requires: regions are formed, and nothing is tied yet.
-Ensures: no two regions are left of which one feeds the other that could be joined for less than the
-    limit of elements a lane and workgroup.
+Ensures: no region is left that could be joined with one that feeds it, or with the one before it
+    that has nothing to do with it, for less than the limit of elements a lane and workgroup.
 Never: computes anything twice, moves a region over one that it depends on, or joins ops whose
     kernels are written by hand.
 """
@@ -28,7 +28,7 @@ from aot.passes.base import Pass, PassContext
 from aot.target import Target
 
 # elements that a lane may go through where a workgroup is alone: a few microseconds
-MAX_SERIAL_CPU = 1 << 14
+MAX_SERIAL_CPU = 1 << 15
 MAX_SERIAL_GPU = 1 << 10
 MAX_OPS = 64
 MAX_BUFFERS = 20
@@ -47,7 +47,9 @@ def join_regions(function: Function, target: Target) -> int:
     for op in function.block:
         current: Op | None = op if op.record is REGION else None
         while current is not None:
-            current = _join_a_producer(function, current, target)
+            current = _join_a_producer(function, current, target) or _join_neighbour(
+                function, current, target
+            )
             joined += current is not None
     return joined
 
@@ -67,6 +69,26 @@ def _join_a_producer(function: Function, consumer: Op, target: Target) -> Op | N
         if _is_cheap(block, target):
             return _put(function, producer, consumer, block, outside, between)
     return None
+
+
+def _join_neighbour(function: Function, second: Op, target: Target) -> Op | None:
+    """The region that `second` and the one before it became, where both together are short work."""
+    if not _has_stages(second):
+        return None
+    first = second.prev
+    for _ in range(MAX_BETWEEN):
+        if first is None or first.record is REGION:
+            break
+        first = first.prev
+    if first is None or first.record is not REGION or not _has_stages(first):
+        return None
+    between = _between(first, second)
+    if between is None or _work((*first.blocks[0], *second.blocks[0])) > _most(target):
+        return None
+    block, outside = _joined_block(function, first, second)
+    if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
+        return None
+    return _put(function, first, second, block, outside, between)
 
 
 def _has_stages(region: Op) -> bool:
@@ -151,17 +173,28 @@ def _is_cheap(block: Block, target: Target) -> bool:
     results = [v for v in block.terminator.operands if v is not None]
     if len(ops) > MAX_OPS or len(block.args) + len(results) > MAX_BUFFERS:
         return False
-    work = sum(map(work_of, ops))
-    most = MAX_SERIAL_CPU if target.is_cpu else MAX_SERIAL_GPU
-    most *= lanes_of(target, 4)
+    work, most = _work(ops), _most(target)
     if work <= most:
         return True
     stages = stages_of(block, results)
     shared = stages[0].result.type.dims[: shared_dims(stages)]
-    if any(op.record.kind is Kind.CONTRACTION for op in ops):
-        # its tiles want rows of their own, but an open batch is often one
+    contractions = [op for op in ops if op.record.kind is Kind.CONTRACTION]
+    if contractions:
+        # their tiles want rows of their own; but an open batch before those is often one
+        if len(shared) > 1 or any(op.result.type.rank < 3 for op in contractions):
+            return False
         shared = tuple(d for d in shared if not isinstance(d, int))
     return work // max(estimate(product(shared)), 1) <= most
+
+
+def _work(ops: Sequence[Op]) -> int:
+    return sum(work_of(op) for op in ops if not op.record.is_terminator)
+
+
+def _most(target: Target) -> int:
+    """Elements that a workgroup may go through alone."""
+    each = MAX_SERIAL_CPU if target.is_cpu else MAX_SERIAL_GPU
+    return each * lanes_of(target, 4)
 
 
 def _put(

@@ -9,7 +9,8 @@ Requires: constants are folded, scales and shifts stand in the weights.
 Ensures: siblings with equal attributes, weights of equal dims but for the outputs, and equal
     elementwise ends are one contraction whose parts are slices.
 Never: merges where an elementwise end would stay behind, or a part is a result of the function
-    (either would cost the dispatch that was won), copies weights that something else uses, or changes a result by a bit but for the order of sums.
+    (either would cost the dispatch that was won), copies weights that something else uses, or
+    changes a result but for the order of its sums.
 """
 
 from __future__ import annotations

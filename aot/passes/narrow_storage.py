@@ -3,7 +3,7 @@
 Regions read and write f16 and compute in f32: nothing is rounded but at their borders, where finite
 numbers beyond f16 become its largest.
 
-Requires: regions are formed; no pending shape change is left.
+Requires: regions are formed and joined; no pending shape change is left.
 Ensures: with storage fp16, each f32 value that only regions make and read (through views and
     assemblies) is f16, and so are the f32 constants that they read, but for those listed below.
 Never: changes inputs and results of a function, or what shares memory with them: a conversion of
@@ -17,11 +17,13 @@ Never: changes inputs and results of a function, or what shares memory with them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aot.analysis.half import misfit, squares
+from aot.analysis.half import misfit, outside_regions, squares
+from aot.analysis.storage import root_of
+from aot.analysis.views import is_view
 from aot.errors import InternalError
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, ConstantData, Function, Module, Op, Rewriter, Value
@@ -68,13 +70,11 @@ class Choice:
 
 
 def choose(function: Function) -> Choice:
-    """Which values of a function's block are to be f16. Changes nothing."""
+    """Which values outside regions are to be f16. Changes nothing."""
     groups = _Groups(function)
     for value in squares(function):
         groups.keep(value)
-    constants = [
-        op.result for op in function.block if op.record is CONSTANT and op.result.type.dtype is F32
-    ]
+    constants = [v for v in groups.members if v.op is not None and v.op.record is CONSTANT]
     counts = dict.fromkeys(KEYS, 0)
     kept = _kept_constants([v for v in constants if groups.may_change(v)], counts)
     for value in kept:
@@ -89,7 +89,7 @@ def choose(function: Function) -> Choice:
 
 
 class _Groups:
-    """f32 values of a block by the memory that they share; what holds for one holds for all.
+    """f32 values outside regions by the memory that they share: what holds for one holds for all.
 
     Attributes:
         members: every f32 value, in order.
@@ -99,12 +99,12 @@ class _Groups:
         self.members: list[Value] = [v for v in function.inputs if v.type.dtype is F32]
         self._leader: dict[Value, Value] = {}
         self._kept: set[Value] = set()
-        for op in function.block:
+        for op in outside_regions(function.block):
             self.members += [v for v in op.results if v.type.dtype is F32]
-            if _shares_memory(op):
-                for value in op.operands:
-                    if value is not None and value.type.dtype is F32:
-                        self._join(op.result, value)
+            for value in _memory_of(op):
+                self._join(op.result, value)
+            if op.record is REGION:
+                self._join_results(op)
         for value in self.members:
             if not _is_made_by_region(value) or not all(map(self._may_read, value.uses)):
                 self.keep(value)
@@ -126,29 +126,39 @@ class _Groups:
         if a is not b:
             self._leader[b] = a
 
+    def _join_results(self, region: Op) -> None:
+        """Results that are one value inside are one thing here."""
+        first: dict[Value | None, Value] = {}
+        for made, value in zip(region.blocks[0].terminator.operands, region.results, strict=True):
+            if value.type.dtype is F32:
+                self._join(first.setdefault(made, value), value)
+
     def _may_read(self, use: tuple[Op, int]) -> bool:
         """Whether a user takes f16 where it had f32."""
         op, number = use
-        if op.record is not REGION:
-            return _shares_memory(op)
         value = op.operands[number]
         assert value is not None
-        if self._is_constant(value):
+        if op.record is not REGION:
+            return value in _memory_of(op)
+        root, _ = root_of(value)
+        if root.op is not None and root.op.record is CONSTANT:
             return True
-        return all(v.type.dtype.is_float for v in op.results)
-
-    def _is_constant(self, value: Value) -> bool:
-        while value.op is not None and value.op.record.view_of is not None:
-            source = value.op.operands[value.op.record.view_of]
-            assert source is not None
-            value = source
-        return value.op is not None and value.op.record is CONSTANT
+        return _makes_floats(op)
 
 
-def _shares_memory(op: Op) -> bool:
-    """Whether the op's result is its operands' memory, as f32 as they are."""
-    is_view = op.record.view_of is not None and DType not in map(type, op.attrs.values())
-    return (is_view or op.record is ASSEMBLE) and op.result.type.dtype is F32
+def _makes_floats(region: Op) -> bool:
+    return all(v.type.dtype.is_float for v in region.results)
+
+
+def _memory_of(op: Op) -> list[Value]:
+    """The operands whose memory the op's result is, where it is f32 as they are."""
+    operands: list[Value | None] = []
+    if op.record is ASSEMBLE:
+        operands = op.operands
+    elif op.results and is_view(op) and not op.record.writes:
+        operands = [op.operands[op.record.view_of or 0]]
+    found = [v for v in operands if v is not None]
+    return found if all(v.type.dtype is F32 for v in (*op.results, *found)) else []
 
 
 def _is_made_by_region(value: Value) -> bool:
@@ -157,9 +167,11 @@ def _is_made_by_region(value: Value) -> bool:
     if op is None:
         return False
     if op.record is not REGION:
-        return op.record is CONSTANT or _shares_memory(op)
+        return op.record is CONSTANT or bool(_memory_of(op))
     made = op.blocks[0].terminator.operands[value.index]
     assert made is not None
+    if made.uses.keys() - {(op.blocks[0].terminator, value.index)} and not _makes_floats(op):
+        return False  # a later stage of the region reads it, perhaps to make integers
     return made.op is None or not reads_back(made.op)
 
 
@@ -177,23 +189,22 @@ def _data(value: Value) -> ConstantData:
 
 def _kept_constants(constants: list[Value], counts: dict[str, int]) -> list[Value]:
     """Which constants stay f32; counts them by reason."""
-    total = sum(_data(v).array.nbytes for v in constants)
-    spare = total // SPARED
-    kept: list[Value] = []
-    for value in sorted(constants, key=lambda v: _data(v).array.nbytes):
-        array = _data(value).array
-        reason = misfit(array)
-        if not reason and array.nbytes <= max(SLOT_BYTES, spare):
-            reason = "small"
-            spare -= array.nbytes
-        if reason:
-            kept.append(value)
-            counts[f"constants_{reason}"] += 1
+    arrays = {v: _data(v).array for v in constants}
+    reasons = {v: misfit(array) for v, array in arrays.items()}
+    spare = sum(a.nbytes for a in arrays.values()) // SPARED
+    spare -= sum(arrays[v].nbytes for v, reason in reasons.items() if reason)
+    for value in sorted(constants, key=lambda v: arrays[v].nbytes):
+        if not reasons[value] and arrays[value].nbytes <= max(SLOT_BYTES, spare):
+            reasons[value] = "small"
+            spare -= arrays[value].nbytes
+    kept = [v for v in constants if reasons[v]]
+    for value in kept:
+        counts[f"constants_{reasons[value]}"] += 1
     return kept
 
 
 def narrow(function: Function, choice: Choice) -> None:
-    """Makes the values of `choice` f16, one sweep over the block.
+    """Makes the values of `choice` f16, in one sweep.
 
     Who reads such a value sees it through a pending change of its dtype at first. A view or an
     assembly runs on f16 and the change moves behind it; a region takes the f16 value and folds the
@@ -201,7 +212,7 @@ def narrow(function: Function, choice: Choice) -> None:
     """
     chosen = choice.values
     pending: dict[Value, None] = {}
-    for op in list(function.block):
+    for op in list(outside_regions(function.block)):
         rewriter = Rewriter(function).at(op)
         if op.record is REGION:
             fresh = _narrowed_region(op, chosen, rewriter)
@@ -233,7 +244,7 @@ def _seen(value: Value | None) -> Value | None:
 
 
 def _half(type: TensorType) -> TensorType:
-    return TensorType(F16, type.dims, type.layout)
+    return replace(type, dtype=F16)
 
 
 def _narrowed(op: Op, rewriter: Rewriter) -> Value:
@@ -267,6 +278,7 @@ class _Body:
     """A region's block made anew: f32 arguments may be f16, and so may what it yields.
 
     Ops that only move elements run on f16; casts stand in front of the first op that computes.
+    What is yielded as f16 is read as such by later stages of the block, too.
     """
 
     def __init__(self, function: Function, old: Block, fresh: Block) -> None:
@@ -280,20 +292,25 @@ class _Body:
 
     def build(self, is_half: list[bool]) -> list[Value]:
         """Fills the block; gives what it yields, f16 where `is_half` says so."""
+        end = self.old.terminator
+        rounded = {v for v, half in zip(end.operands, is_half, strict=True) if half}
         for op in self.old:
-            if op.record.is_terminator:
+            if op is end:
                 break
             if self._only_moves(op):
                 self._move(op)
-                continue
-            for value in op.operands:
-                if value is not None:
-                    self._wide(value)
-            clone_op(op, self.values, self.into)
+            else:
+                for value in op.operands:
+                    if value is not None:
+                        self._wide(value)
+                clone_op(op, self.values, self.into)
+            for value in op.results:
+                if value in rounded and value not in self.halves:
+                    self.halves[value] = self._cast(self.values.pop(value), F16, clamps=True)
         results: list[Value] = []
-        for value, half in zip(self.old.terminator.operands, is_half, strict=True):
+        for value in end.operands:
             assert value is not None
-            results.append(self._rounded(value) if half else self._wide(value))
+            results.append(self.halves[value] if value in rounded else self._wide(value))
         self.into.insert(Op(YIELD, results, {}, []))
         return results
 
@@ -321,13 +338,8 @@ class _Body:
             self.values[value] = self._cast(self.halves[value], F32, clamps=False)
         return self.values[value]
 
-    def _rounded(self, value: Value) -> Value:
-        if value in self.halves:
-            return self.halves[value]
-        return self._cast(self.values[value], F16, clamps=True)
-
     def _cast(self, value: Value, to: DType, *, clamps: bool) -> Value:
-        type = TensorType(to, value.type.dims)
+        type = replace(value.type, dtype=to)
         made = Op(CAST, [value], {"to": to, "clamps": clamps}, [type])
         return self.into.insert(made).result
 

@@ -14,7 +14,7 @@ Never: places a value twice or one that a caller gave or gets, turns a view that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aot.analysis.views import is_view, view_type
 from aot.ir.core import Function, Module, Op, Rewriter, Value
@@ -31,6 +31,9 @@ Types = dict[Value, TensorType]
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
+        for op in list(function.block):
+            if op.record is selection.CONCAT:
+                context.count("place-views", "pushed", push_ends(function, op))
         placer = _Placer(function)
         # what is assembled last has the say on where its parts are
         for op in reversed(list(function.block)):
@@ -39,6 +42,49 @@ def run(module: Module, context: PassContext) -> None:
         for op in list(function.block):
             if op.record is movement.SLICE and placer.view(op):
                 context.count("place-views", "slices")
+            elif op.record is movement.RESHAPE and placer.store_moved(op):
+                context.count("place-views", "stored")
+
+
+def push_ends(function: Function, concat: Op) -> int:
+    """Moves elementwise ops behind a concat to its parts, into the dispatches that make those.
+
+        f(concat(a, b)) -> concat(f(a), f(b))
+
+    Gives how many ops were moved.
+    """
+    pushed = 0
+    while (end := _pushable(concat)) is not None:
+        rewriter = Rewriter(function).at(end)
+        parts: list[Value] = []
+        for part in concat.operands:
+            operands = [part if v is concat.result else v for v in end.operands]
+            parts.append(rewriter.create(end.record, operands, end.attrs, end.origin).result)
+        fresh = rewriter.create(concat.record, parts, concat.attrs, concat.origin)
+        layout = end.result.type.layout
+        rewriter.set_type(fresh.result, replace(fresh.result.type, layout=layout))
+        for value, old in zip(parts, concat.operands, strict=True):
+            assert old is not None
+            rewriter.set_type(value, replace(value.type, layout=old.type.layout))
+        rewriter.replace_op(end, fresh.results)
+        rewriter.erase(concat)
+        concat = fresh
+        pushed += 1
+    return pushed
+
+
+def _pushable(concat: Op) -> Op | None:
+    """The one op that uses a concat, if each part can take it where it is made."""
+    if len(concat.result.uses) != 1 or any(
+        part is None or part.op is None or part.op.record.compute is None or len(part.uses) != 1
+        for part in concat.operands
+    ):
+        return None
+    (user,) = concat.result.users
+    dims = concat.result.type.dims
+    is_end = user.record.kind is Kind.ELEMENTWISE and user.result.type.dims == dims
+    others = [v for v in user.operands if v is not None and v is not concat.result]
+    return user if is_end and all(v.type.rank == 0 for v in others) else None
 
 
 @dataclass
@@ -64,8 +110,7 @@ class _Placer:
         if len(copied) > 1 or not roots:
             return False
         rewriter = Rewriter(self.function)
-        for value, type in types.items():
-            rewriter.set_type(value, type)
+        self._set_types(types)
         for number in copied:
             self._copy_part(op, number)
         self.placed.update(roots)
@@ -96,11 +141,40 @@ class _Placer:
             if source is None or moved is None:
                 return None
             root, type = source, moved
-        op = root.op
-        if op is None or op.record.compute is None or root in self.placed:
+        if root.op is None or not _stores_anywhere(root.op) or root in self.placed:
             return None
         types: Types = {}
         return (root, types) if _retype(root, type, types) else None
+
+    def store_moved(self, op: Op) -> bool:
+        """Lets what makes the elements of a reshape that must move them store them where they go,
+        if nothing else reads them: a channel shuffle is a matter of addresses."""
+        type: TensorType | None = op.result.type
+        at, types = op, Types()
+        while True:
+            source, back = _seen_back(at)
+            if source is None or back is None or type is None or len(source.uses) != 1:
+                return False
+            type = view_type(back, type, may_split=True)
+            if type is None:
+                return False
+            types[source] = type
+            if source.op is None or not is_view(source.op):
+                break
+            at = source.op
+        maker = source.op
+        if is_view(op) or maker is None or not _stores_anywhere(maker) or source in self.placed:
+            return False
+        old = {value: value.type for value in types}
+        self._set_types(types)
+        if is_view(op):
+            return True
+        self._set_types(old)
+        return False
+
+    def _set_types(self, types: Types) -> None:
+        for value, type in types.items():
+            Rewriter(self.function).set_type(value, type)
 
     def view(self, op: Op) -> bool:
         """Gives a slice the type of a view, if that spares a copy and its users can read it."""
@@ -114,9 +188,13 @@ class _Placer:
         types: Types = {}
         if type is None or not _retype(op.result, type, types):
             return False
-        for value, fresh in types.items():
-            Rewriter(self.function).set_type(value, fresh)
+        self._set_types(types)
         return True
+
+
+def _stores_anywhere(op: Op) -> bool:
+    """Whether the op's kernel can write its result under any layout."""
+    return op.record.compute is not None and op.record is not CONSTANT
 
 
 def _joins_its_only_user(value: Value) -> bool:

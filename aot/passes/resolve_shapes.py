@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from aot.errors import InternalError
 from aot.ir.core import Attr, Function, Module, Op, Rewriter, Value
-from aot.ir.index_map import Broadcast, IndexMap, Reshape, Slice, Step, Transpose, step_dims
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.index_map import Broadcast, IndexMap, Slice, Step, Transpose, step_dims
+from aot.ir.types import Layout, TensorType
 from aot.ops.absorb import IDENTITY, is_free
 from aot.ops.elementwise import CAST
 from aot.ops.movement import BROADCAST_TO, COPY, RESHAPE, SLICE, TRANSPOSE
@@ -77,7 +77,9 @@ class _Resolver:
             if decision.absorbed is None:
                 self.leave(op)
                 continue
-            fresh = self.gone(op, decision) if decision.absorbed.is_gone else self.anew(op, decision)
+            fresh = (
+                self.gone(op, decision) if decision.absorbed.is_gone else self.anew(op, decision)
+            )
             for old, value, seen in zip(op.results, fresh, decision.seen, strict=True):
                 if seen is not None:
                     self.sources[old] = value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.analysis.alias import AliasDb
 from aot.errors import InternalError
 from aot.ir.core import Attr, ConstantData, Function, Op, Rewriter, Value
 from aot.ops import OpRecord
@@ -51,10 +52,11 @@ class RuleSet:
         one walk suffices.
         """
         rewritten = 0
+        db = AliasDb.where_written(function)
         for op in function.walk():
             current: Op | None = op
             for _ in range(MAX_STEPS):
-                fresh = self._apply(current, function) if current is not None else None
+                fresh = self._apply(current, function, db) if current is not None else None
                 if fresh is None:
                     break
                 rewritten += 1
@@ -63,14 +65,31 @@ class RuleSet:
                 raise InternalError(f"rules of {self.name} go in circles at {op}")
         return rewritten
 
-    def _apply(self, op: Op, function: Function) -> Value | None:
+    def _apply(self, op: Op, function: Function, db: AliasDb | None) -> Value | None:
         """The value that replaced the result of `op`, if a rule did."""
         for rule in self._by_name.get(op.name, ()):
+            before = op.prev
             fresh = rule.rewrite(op, Rewriter(function).at(op))
+            if fresh is not None and db is not None and not _may_stand_for(db, op, fresh, before):
+                continue
             if fresh is not None:
                 Rewriter(function).replace_op(op, [fresh])
                 return fresh
         return None
+
+
+def _may_stand_for(db: AliasDb, op: Op, fresh: Value, before: Op | None) -> bool:
+    """Whether a rule's equation holds where memory is written in place: it was written for values
+    that never change. If not, what the rule made (from `before` to `op`) goes."""
+    made: list[Op] = []
+    while (last := made[-1].prev if made else op.prev) is not None and last is not before:
+        made.append(last)
+    touched = [op.result, fresh, *op.operands, *(v for m in made for v in m.operands)]
+    if not any(db.has_writers(v) for v in touched):
+        return True
+    for member in made:
+        Rewriter(db.function).erase(member)
+    return False
 
 
 def like(op: Op, value: Value | None) -> Value | None:

@@ -124,8 +124,10 @@ class Sweep:
             return STAYS
         if any(self._is_written(value) for value in op.results):
             return STAYS
-        return self._relaid(op, operands) if _lies_otherwise(op, operands) else (
-            self._absorbed(op, operands)
+        return (
+            self._relaid(op, operands)
+            if _lies_otherwise(op, operands)
+            else (self._absorbed(op, operands))
         )
 
     def _is_written(self, value: Value) -> bool:
@@ -204,7 +206,7 @@ class Sweep:
             elif record.kind is Kind.VIEW and types[0].layout is None:
                 return STAYS  # its operand's maker may write dense memory as well
         elif record.kind is Kind.ELEMENTWISE:
-            types = (_taken_over(op, [s and s.type for s in operands], types[0]),)
+            types = (_taken_over(op, [None if s is None else s.type for s in operands], types[0]),)
         return self._decided(op, answer, frozenset(), dict(op.attrs), types)
 
     # where elements move or are converted
@@ -359,8 +361,10 @@ def _is_boundary(op: Op) -> bool:
 
 def _is_changed(op: Op, number: int, seen: Seen | None, value: Value | None = None) -> bool:
     value = value if value is not None else op.operands[number]
-    return seen is not None and value is not None and not (
-        seen.map.is_identity and seen.type == value.type
+    return (
+        seen is not None
+        and value is not None
+        and not (seen.map.is_identity and seen.type == value.type)
     )
 
 
@@ -396,9 +400,7 @@ def _pays(answer: Absorbed, operands: Sequence[Seen | None]) -> bool:
     return ours == 0 or ours < sum(cost(s, s.map) for s in there)
 
 
-def _casts(
-    call: Call, operands: Sequence[Seen | None], answer: Absorbed
-) -> frozenset[int]:
+def _casts(call: Call, operands: Sequence[Seen | None], answer: Absorbed) -> frozenset[int]:
     """Operands whose source is cast first: all of another dtype, but where elements only move and
     all that share the dtype have the same other one."""
     found = [
@@ -462,9 +464,7 @@ def _free_view(op: Op, operand: TensorType) -> TensorType | None:
     return None if found is None or (found.layout and found.layout.strides) else found
 
 
-def _taken_over(
-    op: Op, sources: Sequence[TensorType | None], result: TensorType
-) -> TensorType:
+def _taken_over(op: Op, sources: Sequence[TensorType | None], result: TensorType) -> TensorType:
     """`result` in the order of the full operands, where they have one; constants don't count."""
     layouts = {
         dense_order(type)

@@ -2,10 +2,12 @@
 
 from aot.frontends.onnx import (
     ops_attention,
+    ops_detection,
     ops_einsum,
     ops_elementwise,
     ops_indexing,
     ops_math,
+    ops_matrix,
     ops_nn,
     ops_normalization,
     ops_quantized,
@@ -15,6 +17,7 @@ from aot.frontends.onnx import (
     ops_signal,
     ops_spatial,
     ops_tensor,
+    ops_text,
 )
 from aot.frontends.onnx.importer import import_onnx
 from aot.frontends.onnx.table import supported_ops
@@ -22,10 +25,12 @@ from aot.frontends.onnx.table import supported_ops
 __all__ = [
     "import_onnx",
     "ops_attention",
+    "ops_detection",
     "ops_einsum",
     "ops_elementwise",
     "ops_indexing",
     "ops_math",
+    "ops_matrix",
     "ops_nn",
     "ops_normalization",
     "ops_quantized",
@@ -35,5 +40,6 @@ __all__ = [
     "ops_signal",
     "ops_spatial",
     "ops_tensor",
+    "ops_text",
     "supported_ops",
 ]

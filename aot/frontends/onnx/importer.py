@@ -163,6 +163,10 @@ class _Scope:
 # what an op without an entry is refused for, where more can be said
 _REASONS = {
     "Loop": "loops that run a number of times known only at run time are not supported",
+    "NonMaxSuppression": "how many boxes it selects is known only when the model runs, and so is "
+    "the shape of what follows; end the model before it",
+    "Unique": "how many distinct elements there are is known only when the model runs, and so is "
+    "the shape of what follows; end the model before it",
     "Scan": "loops over slices of a tensor are not supported",
 }
 

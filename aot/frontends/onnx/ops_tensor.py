@@ -21,6 +21,17 @@ def identity(node: Node) -> Value:
     return node.input(0)
 
 
+@onnx_op("OptionalHasElement")
+def optional_has_element(node: Node) -> Value:
+    """A tensor always is one, and an absent operand never: optionals are no inputs of ours."""
+    return node.constant(np.array(node.optional(0) is not None))
+
+
+@onnx_op("OptionalGetElement")
+def optional_get_element(node: Node) -> Value:
+    return node.input(0)
+
+
 @onnx_op("Constant")
 def constant(node: Node) -> Value:
     if node.has("value"):

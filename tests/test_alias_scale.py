@@ -1,0 +1,62 @@
+"""Work and memory of the alias database grow with the function and no faster; counted, not timed."""
+
+from __future__ import annotations
+
+import pytest
+from alias_scale import STAGE, residual_graph, rewrite_all
+
+from aot.analysis.alias import AliasDb, count_alias
+from aot.analysis.alias_lint import lint
+from aot.analysis.points_to import PointsTo
+
+
+def words(graph: PointsTo) -> int:
+    """Words that the answers take, beyond single locations."""
+    return sum(len(a) for a in graph.answers if isinstance(a, tuple))
+
+
+@pytest.mark.parametrize("stage", [STAGE, 0])
+def test_work_is_linear(stage: int) -> None:
+    costs = []
+    for size in (500, 1000, 2000):
+        function = residual_graph(size, stage)
+        with count_alias() as counts:
+            db = AliasDb.of(function)
+            built = db.facts.graph.work
+            count = rewrite_all(function, db)
+            assert db.has_writes
+        assert counts.builds == 1
+        assert counts.updates >= 4 * count
+        costs.append((size, built, db.facts.graph.work - built, len(db.facts.numbers)))
+        assert words(db.facts.graph) == 0, "every value here is in one location"
+        if size == 500:
+            lint(db)
+    for size, built, updating, values in costs:
+        assert built <= 1.5 * size
+        assert updating <= 6 * size
+        assert values <= 8 * size
+
+
+def test_sets_that_grow_stay_small() -> None:
+    """A value that may be one of many memories takes bits for those, not for all."""
+    from aot.builder import Builder
+
+    sizes = []
+    for count in (300, 600):
+        b = Builder()
+        t, x = b.input("t", "bool[]"), b.input("x", "f32[2]")
+        for _ in range(count):  # what is nobody's choice
+            x = b.op("neg", x)
+        for _ in range(count):
+            here = x
+            then = b.block([], lambda here=here: b.op("neg", here))
+            other = b.block([], lambda here=here: here)
+            for _ in range(3):
+                b.op("neg", here)
+            x = b.op("if", t, blocks=[then, other])
+        b.output("y", x)
+        db = AliasDb.of(b.module().main)
+        assert len(db.locations(x)) == count + 1
+        sizes.append(words(db.facts.graph))
+        assert words(db.facts.graph) <= 8 * count * count / 256 + 8 * count
+    assert sizes[1] <= 4.5 * sizes[0]
