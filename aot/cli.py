@@ -182,7 +182,7 @@ _INPUT = click.option(
 )
 _SHAPE = click.option(
     "--shape",
-    "shapes",
+    "input_sizes",
     multiple=True,
     type=NamedShape(is_static=True),
     help="The shape of a random input whose dims are symbolic.",
@@ -212,7 +212,7 @@ _DEVICE = click.option(
 def run(
     module: str,
     inputs: tuple[Pair, ...],
-    shapes: tuple[Pair, ...],
+    input_sizes: tuple[Pair, ...],
     output: str | None,
     device: str,
     seed: int,
@@ -231,7 +231,7 @@ def run(
     started = time.perf_counter()
     program = aot.load(module, device)
     loaded = time.perf_counter()
-    given, sizes = to_mapping(inputs, "--input"), to_mapping(shapes, "--shape")
+    given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
     arrays = make_inputs(program.inputs, given, sizes, seed)
     called = time.perf_counter()
     results = program(arrays)
@@ -273,7 +273,7 @@ def verify(
     source: str,
     model: str | None,
     inputs: tuple[Pair, ...],
-    shapes: tuple[Pair, ...],
+    input_sizes: tuple[Pair, ...],
     input_values: tuple[Pair, ...],
     against: str,
     tolerance: float,
@@ -309,7 +309,7 @@ def verify(
             model or source,
             against=against,
             inputs=to_mapping(inputs, "--input"),
-            shapes=to_mapping(shapes, "--shape"),
+            shapes=to_mapping(input_sizes, "--shape"),
             input_values=values,
             tolerance=tolerance,
             seed=seed,

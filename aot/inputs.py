@@ -15,6 +15,7 @@ from aot.errors import CompileError
 from aot.loader import TensorInfo
 
 RANDOM = "random"
+UNNAMED = "?"  # a symbolic dim of which the module says no more
 
 
 def make_inputs(
@@ -26,8 +27,9 @@ def make_inputs(
     """An array for each of `tensors`: the given one, or a random one.
 
     Random floats are normal, random integers and bools are 0 or 1 (they are often indices or
-    masks). A symbolic extent must be in `shapes`, except the first axis, which is as small as its
-    bound lets it be and at least 1. The same seed gives the same arrays.
+    masks). A symbolic extent must be in `shapes`, or stand there for another input under the same
+    name, except the first axis, which is as small as its bound lets it be and at least 1. The same
+    seed gives the same arrays.
 
     Raises:
         CompileError: a name is unknown, a shape does not fit, or an extent is not known.
@@ -39,11 +41,12 @@ def make_inputs(
                 f"no input is called {name!r}: inputs are {', '.join(names) or 'none'}"
             )
     arrays: dict[str, NDArray[Any]] = {}
+    known = _known_extents(tensors, given, shapes)
     for number, tensor in enumerate(tensors):
         if tensor.name in given:
             arrays[tensor.name] = _given(tensor, given[tensor.name])
         else:
-            shape = _shape(tensor, shapes.get(tensor.name))
+            shape = _shape(tensor, shapes.get(tensor.name), known)
             generator = np.random.Generator(np.random.PCG64([seed, number]))
             arrays[tensor.name] = _random(generator, shape, tensor.numpy_dtype)
     return arrays
@@ -61,7 +64,26 @@ def _given(tensor: TensorInfo, value: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def _shape(tensor: TensorInfo, given: Sequence[int] | None) -> tuple[int, ...]:
+def _known_extents(
+    tensors: Sequence[TensorInfo],
+    given: Mapping[str, ArrayLike],
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, int]:
+    """What the dims of inputs whose shape the user chose say of dims with the same text."""
+    known: dict[str, int] = {}
+    for tensor in tensors:
+        value = given.get(tensor.name)
+        shape = value.shape if isinstance(value, np.ndarray) else shapes.get(tensor.name, ())
+        if len(shape) == len(tensor.dims):
+            for dim, extent in zip(tensor.dims, shape, strict=True):
+                if isinstance(dim, str) and dim != UNNAMED:
+                    known.setdefault(dim, extent)
+    return known
+
+
+def _shape(
+    tensor: TensorInfo, given: Sequence[int] | None, known: Mapping[str, int]
+) -> tuple[int, ...]:
     if given is not None:
         if len(given) != len(tensor.dims):
             raise CompileError(
@@ -75,6 +97,8 @@ def _shape(tensor: TensorInfo, given: Sequence[int] | None) -> tuple[int, ...]:
     for axis, (dim, (low, _)) in enumerate(zip(tensor.dims, tensor.bounds, strict=True)):
         if isinstance(dim, int):
             shape.append(dim)
+        elif dim in known:
+            shape.append(known[dim])
         elif axis == 0:
             shape.append(max(low, 1))
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aot import target as targets
+from aot.analysis.alias import count_alias
 from aot.errors import CompileError
 from aot.ir.clone import clone_module
 from aot.ir.core import Function, Module
@@ -32,6 +33,7 @@ from aot.passes.check_supported import CHECK_SUPPORTED
 from aot.passes.cse import CSE
 from aot.passes.dce import DCE
 from aot.passes.defer_transposes import DEFER_TRANSPOSES
+from aot.passes.despecialise import DESPECIALISE
 from aot.passes.eager_shapes import follow_eagerly
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.fuse import FUSE
@@ -80,7 +82,7 @@ TARGET_PASSES: tuple[Pass, ...] = (
     NARROW_STORAGE,  # what is stored is known; the buffers' types are not relied on yet
     TIE_OPERANDS,  # part of an executable's identity: before outlining
     OUTLINE,  # merges structurally equal executables
-    # despecialising stands here: dims and scalars to parameters, then structural dedup again
+    DESPECIALISE,  # merges those that differ in extents
     DCE,
 )
 
@@ -150,7 +152,7 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
             statistics={k: dict(v) for k, v in context.statistics.items()},
         )
         progress("passes", 0, 0)
-        with own.stage("passes"):
+        with own.stage("passes"), count_alias() as alias:
             run_passes(copy, TARGET_PASSES, made)
         with count_shape_rules() as build_rules:
             variant, section = _build_variant(copy, target, rodata, own, progress)
@@ -161,6 +163,7 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
             "ops": ops_after(made, BIND),
             "shape_rule_calls": sum(rules.values()),
             "shape_rules": rules,
+            "alias": {"builds": alias.builds, "updates": alias.updates},
             "pending": made.statistics.get(RESOLVE_SHAPES.name, {}),
             "storage": {"type": options.storage, **made.statistics.get(NARROW_STORAGE.name, {})},
         }
@@ -281,7 +284,6 @@ def _section(
         "code_bytes": len(code) + sum(map(len, spirv)),
         "arena_bytes": sum(p.arena_bytes for p in programs) + scratch,
         "arena_lower_bound_bytes": sum(p.lower_bound_bytes for p in programs),
-        "alias": {"builds": 0, "updates": 0},
         "seconds": {k: round(v, 6) for k, v in clock.seconds.items()},
     }
 

@@ -43,6 +43,13 @@ alone compiles; types that the target does not compute with are legalised first,
 integers on a GPU.
 
 {our_table()}
+
+## Structure, control flow and memory
+
+What shapes a program rather than computes. Some of it stands in the IR, is analysed and
+interpreted, and can't be compiled yet: then the compiler names all that is in the way.
+
+{structure_table()}
 """
 
 
@@ -65,6 +72,38 @@ def our_table() -> str:
         summary = record.summary.replace("|", "\\|")
         rows.append(f"| `{name}` | {summary} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+def structure_table() -> str:
+    from aot.ops.record import REGISTRY, Kind
+
+    rows = ["| op | what it is | effects | compiles |", "|---|---|---|---|"]
+    for name, record in sorted(REGISTRY.items()):
+        if record.kind is not Kind.STRUCTURE:
+            continue
+        summary = record.summary.replace("|", "\\|")
+        missing = f"no: {record.unsupported}" if record.unsupported else "yes"
+        rows.append(f"| `{name}` | {summary} | {_effects(record)} | {missing} |")
+    return "\n".join(rows)
+
+
+def _effects(record: Any) -> str:
+    """What a record says of memory, in words."""
+    names = [o.name for o in record.operands]
+    words = []
+    if record.has_unknown_effects:
+        words.append("unknown")
+    words += [f"writes {names[n]}" for n in record.writes]
+    if record.view_of is not None:
+        words.append(f"shows {names[record.view_of]}")
+    verb = {"holds": "keeps", "joins": "shows"}.get(record.container)
+    if verb is not None:
+        words.append(f"{verb} {names[0]}")
+    if record.is_state:
+        words.append("shows a state variable")
+    if record.body is not None:
+        words.append("those of its blocks")
+    return ", ".join(words)
 
 
 def _dtypes(record: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Random functions with blocks, loops, views, tuples, states, calls and writes, and random changes.
 
-Nearly all values are f32[2], so that any can stand for any other. Choices come from a function, so
+Nearly all values are f32[2, 2], so that any can stand for any other. Choices come from a function, so
 that hypothesis can shrink them.
 """
 
@@ -17,14 +17,15 @@ from aot.ir.core import Block, Function, Module, Op, Rewriter, Value, walk
 from aot.ir.types import TensorType
 from aot.ops.control import ASSIGN, GET, STATE, TUPLE
 from aot.ops.elementwise import ADD, NEG
-from aot.ops.movement import RESHAPE
+from aot.ops.movement import RESHAPE, TRANSPOSE
 from aot.ops.record import Kind
 from aot.ops.structure import REGION, YIELD
 
 Choose = Callable[[int], int]  # a number below the one given
 
-VECTOR = "f32[2]"
-PAIR = "f32[2, 2]"
+SHAPE = (2, 2)
+MATRIX = "f32[2, 2]"
+PAIR = "f32[2, 2, 2]"
 
 
 class Graph:
@@ -43,12 +44,12 @@ class Graph:
         self.b = Builder(into=self.module)
         self.condition = self.b.input("t", "bool[]")
         self.number = self.b.input("n", "i64[]")
-        vectors = [self.b.input(f"x{n}", VECTOR) for n in range(1 + choose(3))]
-        self.scopes: list[list[Value]] = [vectors]
+        matrices = [self.b.input(f"x{n}", MATRIX) for n in range(1 + choose(3))]
+        self.scopes: list[list[Value]] = [matrices]
         while self.left > 0:
             self.add()
         for number in range(1 + choose(3)):
-            self.b.output(f"y{number}", self.vector())
+            self.b.output(f"y{number}", self.matrix())
         self.b.function()
         self._add_callee()
 
@@ -56,9 +57,9 @@ class Graph:
         if not any(op.record.has_unknown_effects for op in self.module.main.walk()):
             return
         b = Builder("callee", self.module)
-        x, y = b.input("x", VECTOR), b.input("y", VECTOR)
+        x, y = b.input("x", MATRIX), b.input("y", MATRIX)
         b.op("assign", x, b.op("add", x, y))
-        seen = b.op("state", variable="one", dtype="f32", shape=(2,))
+        seen = b.op("state", variable="one", dtype="f32", shape=SHAPE)
         b.op("assign", seen, y)
         b.output("x", x)
         b.function()
@@ -67,13 +68,13 @@ class Graph:
         found = [v for scope in self.scopes for v in scope if str(v.type) == type]
         return found[self.choose(len(found))] if found else None
 
-    def vector(self) -> Value:
-        found = self.pick(VECTOR)
-        return found if found is not None else self.b.constant([1.0, 2.0])
+    def matrix(self) -> Value:
+        found = self.pick(MATRIX)
+        return found if found is not None else self.b.constant([[1.0, 2.0], [3.0, 4.0]])
 
     def written(self) -> Value:
-        """A vector that is no constant."""
-        found = self.vector()
+        """A matrix that is no constant."""
+        found = self.matrix()
         return self.b.op("neg", found) if found.op and found.op.name == "constant" else found
 
     def add(self) -> None:
@@ -82,9 +83,11 @@ class Graph:
         makers: Sequence[Callable[[], Any]] = [
             self._pure,
             self._pure,
-            lambda: self.b.op("reshape", self.vector(), shape=(2,)),
-            lambda: self.b.op("assign", self.written(), self.vector()),
-            lambda: self.b.op("state", variable=("one", "two")[self.choose(2)], dtype="f32", shape=(2,)),
+            lambda: self.b.op("reshape", self.matrix(), shape=SHAPE),
+            lambda: self.b.op("assign", self.written(), self.matrix()),
+            lambda: self.b.op(
+                "state", variable=("one", "two")[self.choose(2)], dtype="f32", shape=SHAPE
+            ),
             lambda: self.b.op("tuple", self.written(), self.written()),
             self._get,
             self._region,
@@ -97,13 +100,19 @@ class Graph:
         self.scopes[-1] += [made] if isinstance(made, Value) else made
 
     def _pure(self) -> Value:
-        kind = self.choose(3)
+        kind = self.choose(6)
         if kind == 0:
-            found: Value = self.b.op("fill", shape=(2,), value=self._ones())
+            found: Value = self.b.op("fill", shape=SHAPE, value=self._ones())
         elif kind == 1:
-            found = self.b.op("neg", self.vector())
+            found = self.b.op("neg", self.matrix())
+        elif kind == 2:  # these two mean copies, and their types may make them views
+            found = self.b.op("transpose", self.matrix(), perm=((0, 1), (1, 0))[self.choose(2)])
+        elif kind == 3:
+            found = self.b.op("slice", self.matrix(), starts=(0, 0), stops=SHAPE, steps=(1, 1))
+        elif kind == 4:
+            found = self.b.op("assemble", self.written(), axis=0)
         else:
-            found = self.b.op("add", self.vector(), self.vector())
+            found = self.b.op("add", self.matrix(), self.matrix())
         return found
 
     @staticmethod
@@ -120,13 +129,13 @@ class Graph:
         return found
 
     def _call(self) -> Value:
-        operands = [self.written(), self.vector()]
-        found: Value = self.b.op("call", *operands, function="callee", result_types=[VECTOR])
+        operands = [self.written(), self.matrix()]
+        found: Value = self.b.op("call", *operands, function="callee", result_types=[MATRIX])
         return found
 
     def _block(self, types: Sequence[str], ends: Callable[[], list[Value]]) -> Block:
         def body(*args: Value) -> list[Value]:
-            self.scopes.append([v for v in args if str(v.type) == VECTOR])
+            self.scopes.append([v for v in args if str(v.type) == MATRIX])
             for _ in range(self.choose(4)):
                 self.add()
             return ends()
@@ -137,28 +146,27 @@ class Graph:
 
     def _if(self) -> Any:
         count = 1 + self.choose(2)
-        blocks = [self._block([], lambda: [self.vector() for _ in range(count)]) for _ in "ab"]
+        blocks = [self._block([], lambda: [self.matrix() for _ in range(count)]) for _ in "ab"]
         return self.b.op("if", self.condition, blocks=blocks)
 
     def _loop(self) -> Any:
-        carried = [self.vector() for _ in range(1 + self.choose(2))]
+        carried = [self.matrix() for _ in range(1 + self.choose(2))]
         stacked = self.choose(2)
 
         def ends() -> list[Value]:
             go_on = self.b.constant(True)
-            return [go_on, *(self.vector() for _ in range(len(carried) + stacked))]
+            return [go_on, *(self.matrix() for _ in range(len(carried) + stacked))]
 
-        block = self._block(["i64[]", *(VECTOR for _ in carried)], ends)
+        block = self._block(["i64[]", *(MATRIX for _ in carried)], ends)
         operands = [self.number, None, *carried]
         found = self.b.op("loop", *operands, blocks=[block], trips=2)
-        results = [found] if isinstance(found, Value) else list(found)
-        return results
+        return [found] if isinstance(found, Value) else list(found)
 
     def _region(self) -> Any:
-        inputs = [self.vector() for _ in range(1 + self.choose(2))]
+        inputs = [self.matrix() for _ in range(1 + self.choose(2))]
         outer = self.scopes, self.is_isolated
         self.scopes, self.is_isolated = [], True
-        block = self._block([VECTOR for _ in inputs], lambda: [self.vector()])
+        block = self._block([MATRIX for _ in inputs], lambda: [self.matrix()])
         self.scopes, self.is_isolated = outer
         return self.b.op("region", *inputs, blocks=[block])
 
@@ -211,6 +219,7 @@ class Changes:
             self.fuse,
             self.move,
             self.drop_input,
+            self.rename,
         ]
         kind = kinds[self.choose(len(kinds))]
         kind()
@@ -234,8 +243,14 @@ class Changes:
         index = self.choose(len(op.operands))
         old = op.operands[index]
         fresh = None if old is None else self.like(old.type, op)
-        if fresh is not None:
-            Rewriter(self.function).set_operand(op, index, fresh)
+        rewriter = Rewriter(self.function)
+        if fresh is None:
+            return
+        if op.record.results_from == "rule" and self.choose(2):
+            with rewriter.transaction() as edit:
+                edit.set_operand(op, index, fresh)
+        else:
+            rewriter.set_operand(op, index, fresh)
 
     def replace(self) -> None:
         op = self.op()
@@ -249,20 +264,22 @@ class Changes:
     def create(self) -> Op | None:
         at = self.op()
         rewriter = Rewriter(self.function).at(at)
-        vectors = [v for v in visible(at) if str(v.type) == VECTOR and not _is_constant(v)]
-        if not vectors:
+        matrices = [v for v in visible(at) if str(v.type) == MATRIX and not _is_constant(v)]
+        if not matrices:
             return None
-        one, other = (vectors[self.choose(len(vectors))] for _ in "ab")
-        kind = self.choose(6)
+        one, other = (matrices[self.choose(len(matrices))] for _ in "ab")
+        kind = self.choose(7)
+        if kind == 5:
+            return rewriter.create(TRANSPOSE, [one], {"perm": ((0, 1), (1, 0))[self.choose(2)]})
         if kind == 0:
-            return rewriter.create(RESHAPE, [one], {"shape": (2,)})
+            return rewriter.create(RESHAPE, [one], {"shape": SHAPE})
         if kind == 1:
             return rewriter.create(ASSIGN, [one, other])
         if kind == 2:
             return rewriter.create(TUPLE, [one, other])
         if kind == 3:
             name = ("one", "two", "three")[self.choose(3)]
-            attrs = {"variable": name, "dtype": one.type.dtype, "shape": (2,)}
+            attrs = {"variable": name, "dtype": one.type.dtype, "shape": SHAPE}
             return rewriter.create(STATE, [], attrs)
         pairs = [v for v in visible(at) if str(v.type) == PAIR]
         numbers = [v for v in visible(at) if str(v.type) == "i64[]"]
@@ -312,6 +329,15 @@ class Changes:
         others = list(op.parent)
         point = others[self.choose(len(others))]
         (move_before, move_after)[self.choose(2)](AliasDb.of(self.function), op, point)
+
+    def rename(self) -> None:
+        """Another state variable, or another permutation."""
+        op = self.op()
+        if op.record is STATE:
+            Rewriter(self.function).set_attr(op, "variable", ("one", "four")[self.choose(2)])
+        elif op.record is TRANSPOSE:
+            with Rewriter(self.function).transaction() as edit:
+                edit.set_attr(op, "perm", ((0, 1), (1, 0))[self.choose(2)])
 
     def drop_input(self) -> None:
         unused = [v for v in self.function.inputs if not v.uses]

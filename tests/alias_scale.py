@@ -96,8 +96,12 @@ def main() -> None:
         print(f"memories of {f'{stage} blocks' if stage else 'all blocks'}")
         found = [_measure(size, stage) for size in sizes]
         for size, (build, megabytes, update) in zip(sizes, found, strict=True):
-            print(f"  {size:7} ops: build {build:7.3f} s, {megabytes:6.1f} MB, update {update:7.3f} s")
-        for name, costs in zip(("build", "memory", "update"), zip(*found, strict=True), strict=True):
+            print(
+                f"  {size:7} ops: build {build:7.3f} s, {megabytes:6.1f} MB, update {update:7.3f} s"
+            )
+        for name, costs in zip(
+            ("build", "memory", "update"), zip(*found, strict=True), strict=True
+        ):
             print(f"  {name} exponent {_exponent(sizes, list(costs)):.2f}")
     for size in (1000, 2000):
         start = time.process_time()

@@ -24,12 +24,12 @@ def half(type: TensorType) -> TensorType:
     return TensorType(DType.F16, type.dims, type.layout) if type.dtype is DType.F32 else type
 
 
-def half_function(record: OpRecord, sample: Sample) -> Function:
+def half_function(record: OpRecord, sample: Sample, *, is_half: bool = True) -> Function:
     """A function of one region: f32 operands of the op are f16 outside, and so are its results
-    where a kernel can make them."""
+    where a kernel can make them; with `is_half` false they are as they are."""
     b = Builder()
     inputs = [
-        None if type is None else b.input(f"x{number}", half(type))
+        None if type is None else b.input(f"x{number}", half(type) if is_half else type)
         for number, type in enumerate(sample.operands)
     ]
     given = [v for v in inputs if v is not None]
@@ -41,7 +41,9 @@ def half_function(record: OpRecord, sample: Sample) -> Function:
     for value, type in zip(inputs, sample.operands, strict=True):
         operands.append(None if value is None else _as(into, wide[value], type.dtype))  # type: ignore[union-attr]
     made = into.create(record, operands, dict(sample.attrs))
-    results = [v if reads_back(made) else _as(into, v, half(v.type).dtype) for v in made.results]
+    results = made.results
+    if is_half and not reads_back(made):
+        results = [_as(into, v, half(v.type).dtype) for v in made.results]
     into.insert(Op(YIELD, results, {}, []))
     region = Op(REGION, given, {"ties": ()}, [v.type for v in results], [block])
     end = function.block.terminator

@@ -509,7 +509,7 @@ def all_that_is_unsupported_at_once(folder: Path) -> Path:
             mode="TF",
             ngram_counts=[0],
             ngram_indexes=[0],
-            pool_int64s=[1],
+            pool_strings=["a"],
         ),
         make("Identity", ["z"], ["w"], name="c"),
     ]

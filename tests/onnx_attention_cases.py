@@ -15,9 +15,7 @@ def _f(*shape: int) -> Array:
 
 
 def _case(name: str, *inputs: Array | None, outputs: int = 1, **attrs: Any) -> Case:
-    return Case(
-        "Attention", inputs, attrs, opset=23, outputs=outputs, is_symbolic=False, name=name
-    )
+    return Case("Attention", inputs, attrs, opset=23, outputs=outputs, is_symbolic=False, name=name)
 
 
 _Q, _K, _V = _f(2, 4, 5, 8), _f(2, 4, 7, 8), _f(2, 4, 7, 6)

@@ -54,11 +54,11 @@ def flatten(module: Module, value: Value) -> Value:
     return Rewriter(module.main).replace_lazily(value, made.result, IndexMap((Reshape((2, 3)),)))
 
 
-def relay(module: Module, value: Value) -> Value:
-    """Lets the op that makes `value` write it in column-major order."""
+def relay(module: Module, value: Value, order: tuple[int, ...] = (1, 0)) -> Value:
+    """Lets the op that makes `value` write it in another order."""
     assert value.op is not None
     op = value.op
-    type = TensorType(value.type.dtype, value.type.dims, Layout(order=(1, 0)))
+    type = TensorType(value.type.dtype, value.type.dims, Layout(order=order))
     fresh = Rewriter(module.main).at(op).insert(Op(op.record, op.operands, op.attrs, [type]))
     seen = Rewriter(module.main).replace_lazily(value, fresh.result)
     Rewriter(module.main).erase(op)

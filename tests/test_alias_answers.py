@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from alias_cases import Case
 
@@ -268,8 +270,16 @@ def test_conservative_ops_write_what_containers_keep() -> None:
 def test_moves_across_contained_writes(is_nested: bool) -> None:
     from aot.analysis.alias_moves import could_move_after, could_move_before
 
-    wrap = "%t = tuple(%s) : f32[1, 1, 2]" if is_nested else "%t = reshape(%s) {shape = [1, 2]} : f32[1, 2]"
-    unwrap = "%o = get(%t, %k) : f32[1, 2]" if is_nested else "%o = reshape(%t) {shape = [1, 2]} : f32[1, 2]"
+    wrap = (
+        "%t = tuple(%s) : f32[1, 1, 2]"
+        if is_nested
+        else "%t = reshape(%s) {shape = [1, 2]} : f32[1, 2]"
+    )
+    unwrap = (
+        "%o = get(%t, %k) : f32[1, 2]"
+        if is_nested
+        else "%o = reshape(%t) {shape = [1, 2]} : f32[1, 2]"
+    )
     c = case(
         "%x: f32[2], %k: i64[]",
         f"""
@@ -436,8 +446,7 @@ FRESH_AB = "%a = neg(%x) : f32[2]\n%b = neg(%x) : f32[2]\n"
 def test_a_loop_that_runs_zero_times_gives_its_operands() -> None:
     c = case(
         "%n: i64[], %x: f32[2]",
-        FRESH_AB
-        + loop("%a, %b", "%p = neg(%v0) : f32[2]\n%q = neg(%v1) : f32[2]", "%p, %q"),
+        FRESH_AB + loop("%a, %b", "%p = neg(%v0) : f32[2]\n%q = neg(%v1) : f32[2]", "%p, %q"),
     )
     assert c.db.may_alias(c["r0"], c["a"]), "zero runs"
     assert c.db.may_alias(c["r0"], c["p"]) and c.db.may_alias(c["v0"], c["p"])
@@ -445,9 +454,7 @@ def test_a_loop_that_runs_zero_times_gives_its_operands() -> None:
 
 
 def test_loops_that_swap_carry_aliases_over_runs() -> None:
-    c = case(
-        "%n: i64[], %x: f32[2]", FRESH_AB + loop("%a, %b", "", "%v1, %v0"), results="%x"
-    )
+    c = case("%n: i64[], %x: f32[2]", FRESH_AB + loop("%a, %b", "", "%v1, %v0"), results="%x")
     for result in ("r0", "r1", "v0", "v1"):
         assert c.db.may_alias(c[result], c["a"]) and c.db.may_alias(c[result], c["b"]), result
 
@@ -469,7 +476,10 @@ def test_what_a_later_run_yields_is_an_earlier_ones_argument() -> None:
 
 def test_stacked_results_are_copies() -> None:
     text = loop("%a, %b", "", "%v0, %v1, %v0", 3, " {trips = 4}")
-    c = case("%n: i64[], %x: f32[2]", FRESH_AB + text.replace(": f32[2], f32[2], f32[2] ^", ": f32[2], f32[2], f32[4, 2] ^"))
+    c = case(
+        "%n: i64[], %x: f32[2]",
+        FRESH_AB + text.replace(": f32[2], f32[2], f32[2] ^", ": f32[2], f32[2], f32[4, 2] ^"),
+    )
     assert not c.db.may_alias(c["r2"], c["a"]) and c.db.may_alias(c["r0"], c["a"])
 
 
@@ -508,3 +518,87 @@ def test_values_of_others_are_refused() -> None:
     c, other = (case(XY, "%a = neg(%x) : f32[2]") for _ in "ab")
     with pytest.raises(InternalError, match="is no value of function 'f', or was deleted"):
         c.db.may_alias(c["a"], other["a"])
+
+
+# views by their types
+
+
+def test_what_types_make_a_view_may_alias_and_still_reads() -> None:
+    from aot.analysis.alias_moves import could_move_after
+
+    c = case(
+        "%x: f32[4, 2]",
+        """
+        %a = neg(%x) : f32[4, 2]
+        %rows = slice(%a) {starts = [1, 0], stops = [3, 2], steps = [1, 1]} : f32[2, 2]
+        %cols = slice(%a) {starts = [0, 1], stops = [4, 2], steps = [1, 1]} : f32[4, 1]
+        %w = assign(%a, %x) : f32[4, 2]
+        """,
+    )
+    assert c.db.may_alias(c["rows"], c["a"]), "rows of a dense tensor lie in it as they are"
+    assert not c.db.may_alias(c["cols"], c["a"])
+    # by their meaning both are copies
+    assert not could_move_after(c.db, c.op("rows"), c.op("w"))
+    assert not could_move_after(c.db, c.op("cols"), c.op("w"))
+
+
+def test_a_type_that_changes_makes_or_ends_a_view() -> None:
+    from aot.ir.core import Rewriter
+    from aot.ir.types import Layout, TensorType
+
+    c = case(
+        "%x: f32[4, 2]",
+        """
+        %a = neg(%x) : f32[4, 2]
+        %t = transpose(%a) {perm = [1, 0]} : f32[2, 4]
+        %b = neg(%t) : f32[2, 4]
+        """,
+    )
+    assert not c.db.may_alias(c["t"], c["a"])
+    dense = c["t"].type
+    Rewriter(c.function).set_type(c["t"], TensorType(dense.dtype, dense.dims, Layout(order=(1, 0))))
+    assert c.db.may_alias(c["t"], c["a"]) and not c.db.may_alias(c["b"], c["a"])
+    c.check()
+    Rewriter(c.function).set_type(c["a"], TensorType(dense.dtype, (4, 2), Layout(order=(1, 0))))
+    assert not c.db.may_alias(c["t"], c["a"])
+    lint(c.db)
+
+
+def _golden_functions() -> list[Any]:
+    """Functions in all golden files of passes, before and after."""
+    from golden import SEPARATOR, cases
+
+    from aot.errors import CompileError
+    from aot.ir.parser import parse_module
+
+    found = []
+    for path in cases("passes"):
+        for number, text in enumerate(path.read_text(encoding="utf-8").split(SEPARATOR)):
+            try:
+                functions = parse_module(text).functions.values()
+            except CompileError:
+                continue  # what a pass refused, or a blob that is left out
+            found += [pytest.param(f, id=f"{path.stem}-{number}-{f.name}") for f in functions]
+    return found
+
+
+@pytest.mark.parametrize("function", _golden_functions())
+def test_storage_and_the_database_agree_on_views(function: Any) -> None:
+    from alias_cases import values_of
+
+    from aot.analysis.storage import root_of
+    from aot.ops.selection import ASSEMBLE
+
+    db = AliasDb.of(function)
+    for value in values_of(function):
+        root, _ = root_of(value)
+        assert db.may_contain_alias(value, root)
+        if value.op is not None and value.op.record is ASSEMBLE:
+            assert all(db.may_alias(value, part) for part in value.op.operands)
+    for one in function.block:
+        for value in one.results:
+            # memory of its own is nobody else's; a reshape counts as a view even where layouts
+            # make it a copy, and blocks may hand out anything
+            if not one.blocks and one.record.view_of is None and root_of(value)[0] is value:
+                assert not any(db.may_alias(v, value) for v in function.inputs)
+    lint(db)

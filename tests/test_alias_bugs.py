@@ -144,7 +144,7 @@ def test_43743_fusion_updates_the_database() -> None:
     assert c.db.has_writers(region.result) and c.db.may_alias(region.result, c["w"])
     c.check()
     inner = region.blocks[0].first
-    assert inner is not None and not c.db.has_writers(inner.result) is False
+    assert inner is not None and c.db.has_writers(inner.result)
     written = fuse_one(c.function, c.op("u"))
     assert c.db.writes_to_alias(written, [region.result])
     c.check()
@@ -299,7 +299,7 @@ def test_folding_and_rules_leave_written_memory() -> None:
     text = """
     func @f(%x: f32[2]) -> ("r", "same", "free") {
       %zeros = fill {shape = [2], value = f32[] <0.0>} : f32[2]
-      %copy = pad(%x) {low = [0], high = [0], value = 0.0} : f32[2]
+      %copy = add(%x, %x) : f32[2]
       %w = assign(%zeros, %x) : f32[2]
       %u = assign(%copy, %x) : f32[2]
       %n = neg(%w) : f32[2]
@@ -310,7 +310,7 @@ def test_folding_and_rules_leave_written_memory() -> None:
       return(%w, %m, %free)
     }
     """
-    module = import_text(text.replace("pad(%x) {low = [0], high = [0], value = 0.0}", "add(%x, %x)"))
+    module = import_text(text)
     function = next(iter(module.functions.values()))
     x = np.array([1, 2], np.float32)
     expected = [a.tolist() for a in run(function, [x.copy()])]

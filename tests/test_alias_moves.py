@@ -84,7 +84,11 @@ ORDER = "a b c d e f g h i j k l m n o p q r s"
             id="MoveAfterForwardNonZeroWorkingSet",
         ),
         pytest.param(
-            "b", "before", "d", "a c b d e f g h i j k l m n o p q r s", id="MoveBeforeForwardSimple"
+            "b",
+            "before",
+            "d",
+            "a c b d e f g h i j k l m n o p q r s",
+            id="MoveBeforeForwardSimple",
         ),
         pytest.param(
             "c",

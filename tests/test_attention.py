@@ -248,3 +248,27 @@ def test_equalities_of_open_dims_are_noted() -> None:
         "H - 2*(H//2) == 0",
     ]
     assert str(call.result_types[0]) == "f32[B, H, S, 8]"
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    """What is rounded is what is stored: scores and sums are not."""
+    x = feeds(1, 20, 300, 64, 64)
+    x["keep"][...] = True
+    half = {n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in x.items()}
+    text = TEXT.format(depth=64, width=64, attrs="fill = -inf").replace("f32[", "f16[")
+    found = aot.load(_compiled(text), device="cpu")(half)["y"]
+    assert found.dtype == np.float16
+    wide = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in half.items()}
+    check(found, expected(wide), tolerance=2.0**-10)
+
+
+def test_constants_fold_in_order() -> None:
+    """The exact reference gives what the fast one does, whatever numpy's library sums first."""
+    rng = np.random.RandomState(3)
+    call = ATTENTION.call([type_of(2, 5, 16), type_of(2, 70, 16), type_of(2, 70, 9)], {})
+    inputs = [rng.randn(*t.shape).astype(np.float32) for t in call.operands if t is not None]
+    assert ATTENTION.reference is not None
+    (fast,) = ATTENTION.reference(call, inputs)
+    call.is_exact = True
+    (exact,) = ATTENTION.reference(call, inputs)
+    check(exact, fast, tolerance=1e-7)

@@ -74,6 +74,18 @@ def test_an_open_batch_is_as_small_as_its_bound() -> None:
     assert make_inputs([info], {}, {})["x"].shape == (2, 3)
 
 
+def test_dims_of_one_name_are_one_extent() -> None:
+    ids = TensorInfo("ids", "i64", ("N", "T"), ((0, None), (0, None)))
+    mask = TensorInfo("mask", "i64", ("N", "T", "2*T"), ((0, None),) * 3)
+    made = make_inputs([mask, ids], {"mask": np.zeros((2, 5, 10))}, {})
+    assert made["ids"].shape == (2, 5)
+    made = make_inputs([ids, mask], {}, {"mask": (3, 7, 14)})
+    assert made["ids"].shape == (3, 7)
+    unnamed = TensorInfo("x", "f32", ("?", "?"), ((0, None), (0, None)))
+    with pytest.raises(CompileError, match="axis 1 is open"):
+        make_inputs([unnamed, TensorInfo("y", "f32", ("?",), ((0, None),))], {}, {"y": (4,)})
+
+
 def test_given_numbers_fill_fixed_shapes() -> None:
     made = make_inputs([IDS], {"ids": 5}, {})["ids"]
     assert made.tolist() == [5, 5, 5, 5] and made.dtype == np.int64

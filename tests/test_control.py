@@ -1,4 +1,4 @@
-"""Control flow, state, containers and writes in place: types, text, and what the interpreter runs."""
+"""Control flow, state, tuples and writes in place: types, text, and what the interpreter runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from aot.errors import CompileError, InternalError
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
-from aot.ir.core import Module
 from aot.ir.interpreter import run
 from aot.ir.memory import States
 from aot.ir.parser import parse_module
@@ -141,7 +140,7 @@ def test_state_is_kept_between_calls() -> None:
 
 
 def test_a_growing_state_keeps_its_strides() -> None:
-    """Two views of one variable: what is there, and one row more. The capacity is in the strides."""
+    """Two views of one variable: what is there, and one row more; strides hold the capacity."""
     text = """
     func @main(%mask: f32[P + 1], %new: f32[2, 1]) -> ("before", "after") {
       %old = state {variable = "k", dtype = f32, shape = [2, P], layout = {strides=4:1}}
@@ -227,7 +226,8 @@ def test_built_by_hand() -> None:
     other = b.block([], lambda: x)
     y = b.op("if", c, blocks=[then, other])
     body = b.block(
-        ["i64[]", x.type], lambda i, v: [b.constant(True), b.op("neg", v), b.op("cast", i, to="f32")]
+        ["i64[]", x.type],
+        lambda i, v: [b.constant(True), b.op("neg", v), b.op("cast", i, to="f32")],
     )
     z, seen = b.op("loop", None, None, y, blocks=[body], trips=5)
     b.output("z", z)
@@ -248,7 +248,10 @@ def test_built_by_hand() -> None:
             "expected 2 blocks, found 1",
         ),
         (IF.replace("^() {\n    %a", "^(%b: f32[3]) {\n    %a"), "expected 0 of block argument"),
-        (IF.replace("yield(%x)", "yield(%c)"), "yielded value 0 has type bool[], the op has f32[3]"),
+        (
+            IF.replace("yield(%x)", "yield(%c)"),
+            "yielded value 0 has type bool[], the op has f32[3]",
+        ),
         (IF.replace("%c: bool[]", "%c: bool[1]"), "operand 0 must be a scalar"),
         (
             LOOP.replace("yield(%on, ", "yield("),
@@ -264,12 +267,21 @@ def test_built_by_hand() -> None:
             "yielded value 1 has type f32[4, 2], the op has f32[5, 2]",
         ),
         (
+            CACHE.replace(
+                "%zero = constant",
+                '%other = state {variable = "past", dtype = i64, shape = [1]} : i64[1]\n%zero = constant',
+            ),
+            "state variable 'past' is i64 here and f32 before",
+        ),
+        (
             CACHE.replace("f32[1, 2], %at", "f32[1, 3], %at"),
             "update has destination's rank and fits into it",
         ),
         (
-            CACHE.replace("%memory = state {variable = \"past\", dtype = f32, shape = [4, 2]}",
-                          "%memory = constant {value = f32[4, 2] <splat 1.0>}"),
+            CACHE.replace(
+                '%memory = state {variable = "past", dtype = f32, shape = [4, 2]}',
+                "%memory = constant {value = f32[4, 2] <splat 1.0>}",
+            ),
             "operand 0 is written, and is a constant",
         ),
     ],
@@ -332,3 +344,19 @@ def test_a_record_with_wrong_effects_is_not_registered() -> None:
     with pytest.raises(InternalError, match="^op 'test': its effects name an operand"):
         register(record(view_of=7))
     assert "test" not in REGISTRY
+
+
+def test_compiling_names_all_that_is_missing() -> None:
+    import aot
+    from aot.errors import UnsupportedError
+
+    with pytest.raises(UnsupportedError) as caught:
+        aot.compile(LOOP.encode(), targets=["x86-64-v3"])
+    assert caught.value.items == ("loop: control flow at run time",)
+    with pytest.raises(UnsupportedError) as caught:
+        aot.compile(CACHE.encode(), targets=["x86-64-v3"])
+    assert caught.value.items == (
+        "state: state variables",
+        "get: rows that are chosen at run time, as views",
+        "write_slice: memory that is written in place",
+    )

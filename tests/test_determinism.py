@@ -17,14 +17,16 @@ from aot.ir.text import print_module
 SCRIPT = """
 import hashlib, sys
 import aot
-data = aot.compile(sys.argv[1], targets=sys.argv[2:]).to_bytes()
+data = aot.compile(sys.argv[1], storage=sys.argv[2], targets=sys.argv[3:]).to_bytes()
 print(hashlib.sha256(data).hexdigest())
 """
 
 
-def digest_in_fresh_process(path: Path, targets: list[str], **environment: str) -> str:
+def digest_in_fresh_process(
+    path: Path, targets: list[str], storage: str = "fp32", **environment: str
+) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path), *targets],
+        [sys.executable, "-c", SCRIPT, str(path), storage, *targets],
         capture_output=True,
         text=True,
         check=True,

@@ -17,18 +17,24 @@ import vulkan_device
 import vulkan_running
 from half_regions import executable, half_function, half_inputs
 from lowering import run_executable
+from qemu import require_runner, run_on
 from test_lowering import Engine, on_interpreter
 
-import aot.ops  # noqa: F401  (fills the registry)
+import aot
+import aot.ops
 from aot import target as targets
 from aot.analysis.plan import Schedule
-from aot.backends.cpu.compile import emit_assembly
-from aot.ir.core import Function
+from aot.analysis.stages import plans_of
+from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.ir.builder import Builder
+from aot.ir.core import Function, Module
 from aot.ir.interpreter import run
 from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir import Kernel
-from aot.kernels.lower import lower, plan_of
+from aot.kernels.lower import lower
+from aot.link.code_image import link_image
 from aot.ops.record import REGISTRY, Sample
+from aot.target import Target
 
 F32 = DType.F32
 TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
@@ -157,7 +163,7 @@ def check_contraction(name: str, target: str, engine: Engine) -> None:
     function, inputs = half_function(REGISTRY[op], sample), half_inputs(sample)
     expected = run(function, inputs)
     made = executable(function)
-    (got,) = run_executable(made, targets.load(target), physical(inputs, sample), [], engine)
+    (got,) = run_executable(made, device(target), physical(inputs, sample), [], engine)
     wanted = expected[0].astype(np.float64)
     error = np.abs(got.astype(np.float64) - wanted)
     assert (error <= 2**-10 * np.abs(wanted) + 1e-5 * np.abs(wanted).max()).all()
@@ -184,9 +190,9 @@ def contraction(name: str) -> Function:
 @pytest.mark.parametrize("target", ("x86-64-v4", "x86-64-v2", "aarch64-generic", "vulkan-1.1"))
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_keep_their_tiles(name: str, target: str) -> None:
-    made, device = contraction(name), targets.load(target)
-    (acc,) = [s for s in lower(made, device).scratch if s.name == "acc"]
-    plan = plan_of(made, device)
+    made, machine = contraction(name), targets.load(target)
+    (acc,) = [s for s in lower(made, machine).scratch if s.name == "acc"]
+    (plan,) = plans_of(made, machine)
     assert plan.schedule is Schedule.CONTRACTION
     assert acc.dtype is F32
     assert acc.shape[1] * acc.shape[2] == plan.columns
@@ -233,13 +239,97 @@ def test_the_left_side_is_converted_in_vectors_where_it_is_long(
 def test_conversions_are_instructions_where_there_are_any(
     target: str, widens: str, narrows: str
 ) -> None:
-    name, *features = target.split("+")
-    device = targets.load(name)
-    device = dataclasses.replace(device, features=(*device.features, *features))
-    text = emit_assembly(lower(contraction("matmul"), device), device)
+    text = emit_assembly(lower(contraction("matmul"), device(target)), device(target))
     found = re.findall(r"vcvtph2ps|vcvtps2ph|fcvtl|fcvtn|vcvtb?\.f\d+\.f16|vfwcvt\.f\.f", text)
     if not widens:
         assert not found
         return
     assert re.search(widens, text)
     assert re.search(narrows, text)
+
+
+def device(name: str) -> Target:
+    """A target with features added: NAME+FEATURE+..."""
+    base, *features = name.split("+")
+    found = targets.load(base)
+    return dataclasses.replace(found, features=(*found.features, *features))
+
+
+def on_emulator(target: Target) -> Engine:
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, target)
+        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
+        cpu_running.store_results(job, buffers)
+
+    return run_kernel
+
+
+EMULATED = ("aarch64-generic", "armv7-neon", "armv7-neon+fp16", "thumbv7em", "riscv64")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", EMULATED)
+def test_conversions_elsewhere_are_exact(name: str) -> None:
+    """All f16 to f32 and back, and f32 between two f16, at each half and beside it."""
+    target = device(name)
+    require_runner(target.arch)
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    wide = halves.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = (wide + np.nextafter(halves, np.float16(np.inf)).astype(np.float32)) / 2
+        beside = np.concatenate([wide, between, np.nextafter(between, np.float32(0))])
+        rounded = beside.astype(np.float16)
+    for given, wanted, to in ((halves, wide, F32), (beside, rounded, DType.F16)):
+        sample = Sample((TensorType(DType.of(given), given.shape),), {"to": to})
+        made = executable(half_function(REGISTRY["cast"], sample, is_half=False))
+        (found,) = run_executable(made, target, [given], [], on_emulator(target))
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", [*EMULATED, "riscv64-v", "aarch64-linux-dotprod"])
+@pytest.mark.parametrize("name", ["conv", "matmul-in-pieces"])
+def test_contractions_of_f16_elsewhere(name: str, target: str) -> None:
+    require_runner(device(target).arch)
+    check_contraction(name, target, on_emulator(device(target)))
+
+
+# models in f16
+
+
+def f16_model() -> Module:
+    """Convolution, matrix product and recurrent layer, all in f16, with f16 weights."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> Any:
+        return (rng.normal(size=shape) / 8).astype(np.float16)
+
+    b = Builder()
+    x = b.input("x", "f16[1, 8, 6, 6]")
+    same: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    y = b.op("conv", x, b.constant(weights(48, 8, 3, 3)), group=1, **same)
+    y = b.op("relu", b.op("add", y, b.constant(weights(48, 1, 1))))
+    y = b.op("conv", y, b.constant(weights(48, 1, 3, 3)), group=48, **same)
+    y = b.op("matmul", b.op("reshape", y, shape=(48, 36)), b.constant(weights(36, 64)))
+    y = b.op("reshape", y, shape=(48, 1, 64))
+    layer = b.op(
+        "gru", y, b.constant(weights(1, 96, 64)), b.constant(weights(1, 96, 32)), hidden_size=32
+    )
+    b.output("y", layer[0])
+    return b.module()
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+def test_weights_of_f16_models_stay_f16_and_are_read_so(target: str) -> None:
+    module = f16_model()
+    inputs = {"x": np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float16)}
+    data = aot.compile(module, targets=[target])
+    with aot.load(data) as program:
+        found = program(inputs)["y"].astype(np.float64)
+    (wanted,) = run(module.main, inputs)
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted.astype(np.float64)).max()
+    count = sum(op.attrs["value"].array.size for op in module.main.block if op.name == "constant")  # type: ignore[union-attr]
+    small = 4096  # folding keeps what is as small in f32
+    assert data.stats["rodata"]["bytes_kept"] <= 2 * count + 2 * small
+    (variant,) = data.stats["variants"]
+    assert variant["dispatches"] <= 6, variant["dispatches"]

@@ -27,6 +27,7 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir import Buffer, For, Kernel, LoopKind, Store, walk
 from aot.kernels.lower import lower
 from aot.ops.record import REGISTRY
+from aot.ops.structure import CONSTANT
 from aot.passes.base import PassContext
 from aot.passes.dce import DCE
 from aot.passes.fold_constants import FOLD_CONSTANTS
@@ -68,12 +69,13 @@ SAMPLES = [
 
 
 def relay(function: Function, layout: str) -> None:
-    """Gives all values of two dims and more a layout."""
+    """Gives all values of two dims and more a layout, but constants."""
     rewriter = Rewriter(function)
-    for value in (*function.inputs, *(v for op in function.block for v in op.results)):
+    made = [v for op in function.block if op.record is not CONSTANT for v in op.results]
+    for value in (*function.inputs, *made):
         if value.type.rank > 1 and value.type.layout is None:
-            made = TensorType(value.type.dtype, value.type.dims, LAYOUTS[layout](value.type))
-            rewriter.set_type(value, canonical(made))
+            type = TensorType(value.type.dtype, value.type.dims, LAYOUTS[layout](value.type))
+            rewriter.set_type(value, canonical(type))
 
 
 def check_sample(

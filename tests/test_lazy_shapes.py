@@ -310,6 +310,24 @@ def test_layouts_go_on_without_a_single_shape_rule() -> None:
     assert str(value_of(module, "add").type) == "f32[2, 3]{order=1:0}"
 
 
+def test_a_layout_that_was_given_on_purpose_stays() -> None:
+    module = graph("""
+func @main(%x: f32[2, 3, 4]) -> ("y") {
+  %0 = relu(%x) : f32[2, 3, 4]
+  %1 = sin(%0) : f32[2, 3, 4]
+  %2 = abs(%1) : f32[2, 3, 4]
+  %3 = reduce_sum(%2) {axes = [0, 1, 2], keepdims = false} : f32[]
+  return(%3)
+}
+""")
+    relay(module, value_of(module, "relu"), (2, 1, 0))
+    relay(module, value_of(module, "sin"), (1, 0, 2))
+    counts, _ = resolved(module)
+    assert counts["materialised"] == 0
+    kept = [str(value_of(module, name).type.layout) for name in ("relu", "sin", "abs")]
+    assert kept == ["{order=2:1:0}", "{order=1:0:2}", "{order=1:0:2}"]
+
+
 # rule 6: boundaries
 
 
@@ -338,6 +356,38 @@ func @main(%c: bool[], %x: f32[2, 3], %u: f32[2, 3]) -> ("y", "z") {
     operand = value_of(module, "neg").op.operands[0]
     assert operand is not None and operand.op is not None and operand.op.record is TRANSPOSE
     assert value_of(module, "assign").op.operands[0] is value_of(module, "abs").op.operands[0]
+
+
+def test_each_block_makes_its_own() -> None:
+    """Two branches see one value through the same map; neither sees what the other makes."""
+    module = graph("""
+func @main(%c: bool[], %x: f32[2, 3]) -> ("y", "z") {
+  %0 = if(%c) : f32[3, 2] ^() {
+    %1 = pending_shape_change(%x) {map = [["transpose", [1, 0]]], dtype = f32} : f32[3, 2]
+    %2 = softmax(%1) {axis = 0} : f32[3, 2]
+    yield(%2)
+  } ^() {
+    %3 = pending_shape_change(%x) {map = [["transpose", [1, 0]]], dtype = f32} : f32[3, 2]
+    yield(%3)
+  }
+  %4 = pending_shape_change(%x) {map = [["transpose", [1, 0]]], dtype = f32} : f32[3, 2]
+  return(%0, %4)
+}
+""")
+    counts, _ = resolved(module)
+    assert counts["materialised"] == 3
+
+
+def test_a_change_that_nobody_sees_is_gone() -> None:
+    module = graph("""
+func @main(%x: f32[2, 3]) -> ("y") {
+  %0 = pending_shape_change(%x) {map = [["transpose", [1, 0]]], dtype = f32} : f32[3, 2]
+  %1 = relu(%x) : f32[2, 3]
+  return(%1)
+}
+""")
+    assert resolved(module) == ({"folded": 0, "pushed": 0, "materialised": 0}, 0)
+    assert names(module) == ["relu"]
 
 
 # rule 8: looking through

@@ -24,6 +24,7 @@ from aot.ir.compare import modules_equal
 from aot.ir.core import Module
 from aot.ir.verifier import verify
 from aot.ops.record import count_shape_rules
+from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.defer_transposes import DEFER_TRANSPOSES
 from aot.passes.eager_shapes import follow_eagerly
@@ -98,6 +99,14 @@ def test_eager_compiling_gives_the_same_file() -> None:
         for c in (lazy, eager)
     )
     assert 0 < few < many
+    pending = [c.stats["variants"][0]["pending"] for c in (lazy, eager)]
+    assert pending[0] == pending[1]
+    assert pending[0]["pushed"] > 0 and pending[0]["folded"] > 0
+
+
+def test_there_are_two_ways_to_tell_users() -> None:
+    with pytest.raises(aot.CompileError, match="shapes is 'never', expected one of lazy, eager"):
+        CompileOptions(shapes="never")
 
 
 # in the product

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_indexing_cases
+import onnx_rare_cases
 import onnx_spatial_cases
 import pytest
 from onnx_models import Case, ort_run
@@ -15,7 +16,11 @@ import aot
 
 CASES = [
     case
-    for case in (*onnx_indexing_cases.CASES, *onnx_spatial_cases.CASES)
+    for case in (
+        *onnx_indexing_cases.CASES,
+        *onnx_spatial_cases.CASES,
+        *onnx_rare_cases.CASES,
+    )
     if case.is_symbolic and case.feeds()
 ]
 

@@ -470,7 +470,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         make("Relu", ["x"], ["b"], name="fine"),
         make("StringNormalizer", ["b"], ["c"], name="behind nothing"),
         make("Cast", ["a"], ["e"], name="fine, but behind", to=TensorProto.FLOAT),
-        make("TfIdfVectorizer", ["e"], ["f"], name="behind"),
+        make("Multinomial", ["e"], ["f"], name="behind"),
         make("If", ["cond"], ["g"], then_branch=then, else_branch=then),
         make("Custom", ["b"], ["h"], domain="com.me", name="custom"),
         make(
@@ -501,7 +501,7 @@ model: not supported in this model (7):
   input 'z': element type complex64 is not supported
   RandomNormalLike (node 'first'): there is no importer for this op
   StringNormalizer (node 'behind nothing'): there is no importer for this op
-  TfIdfVectorizer (node 'behind'): there is no importer for this op
+  Multinomial (node 'behind'): there is no importer for this op
   If (node 'If:g'): its condition is known only when the model runs; give the inputs that it \
 depends on a value (input_values, --input-value), or a shape
   com.me.Custom (node 'custom'): domain 'com.me' is not known

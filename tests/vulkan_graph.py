@@ -25,10 +25,13 @@ from aot.pipeline import MODEL_PASSES, TARGET_PASSES
 Array = np.ndarray[Any, Any]
 
 
-def run_on_driver(driver: str, function: Function, feeds: Mapping[str, Array]) -> list[Array]:
+def run_on_driver(
+    driver: str, function: Function, feeds: Mapping[str, Array], storage: str = "fp32"
+) -> list[Array]:
     """The function's results; inputs by name."""
     module = Module([clone_function(function)])
-    context = PassContext(CompileOptions(targets=("vulkan-1.1",)), vulkan_running.vulkan_target())
+    options = CompileOptions(targets=("vulkan-1.1",), storage=storage)
+    context = PassContext(options, vulkan_running.vulkan_target())
     run_passes(module, (*MODEL_PASSES, *TARGET_PASSES), context)
     (entry,) = module.entry_points
     arrays = [np.asarray(feeds[v.name]) for v in entry.inputs]

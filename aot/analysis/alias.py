@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aot.analysis.alias_facts import AliasFacts
-from aot.analysis.effects import origin, read_operands
+from aot.analysis.effects import FRESH, origin, read_operands
 from aot.analysis.location_sets import EMPTY, Locations, intersect, members, union
 from aot.errors import InternalError
 from aot.ir.core import Function, Listener, Op, Value, walk
@@ -189,7 +189,7 @@ class AliasDb(Listener):
         """Whether `op` would do and give the same wherever it stood, so that one can stand for
         several: nothing writes what it reads, or what it brings into being."""
         reads = [v for v in read_operands(op) if self.has_writers(v)]
-        made = [v for v in op.results if origin(v).is_fresh and self.has_writers(v)]
+        made = [v for v in op.results if origin(v) is FRESH and self.has_writers(v)]
         return not reads and not made and not self.effects(op).has_side_effects
 
     def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
@@ -313,6 +313,12 @@ class AliasDb(Listener):
     def operand_changed(self, op: Op, index: int, old: Value | None) -> None:
         if self._is_attached(op):
             self._facts.rewire(op, index, old)
+            self._touch()
+
+    def attr_changed(self, op: Op, name: str) -> None:
+        if self._is_attached(op):
+            for value in op.results:
+                self._facts.constrain(value)
             self._touch()
 
     def op_moved(self, op: Op) -> None:

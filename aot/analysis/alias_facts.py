@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from aot.analysis.effects import dependents_of_operand, origin, written_operands
+from aot.analysis.effects import FRESH, dependents_of_operand, origin, written_operands
 from aot.analysis.location_sets import EMPTY, Locations, union
 from aot.analysis.points_to import PointsTo
 from aot.analysis.write_db import WriteDb
@@ -201,23 +201,27 @@ class AliasFacts:
     def constrain(self, value: Value) -> None:
         """Tells the graph where the memory of `value` comes from now."""
         number, found = self.numbers[value], origin(value)
+        self._stale.update(self._written_through.get(number, {}))
+        if found is FRESH and value not in self.wildcards:  # nearly all values
+            self.graph.set_constraint(2 * number, self._fresh(number, value), ())
+            self.graph.set_constraint(2 * number + 1, EMPTY, ())
+            return
         sources = [self.number_of(v) for v in found.sources]
         kept = [self.number_of(v) for v in found.kept]
         own, held = [2 * n for n in sources], [2 * n + 1 for n in sources]
         if value in self.wildcards:
             fixed: Locations = self._outside(value.type.dtype)
-        elif found.is_fresh:
-            fixed = self._fresh(number, value)
         elif found.state:
             fixed = self._state(found.state)
         elif found.is_unknown:
             fixed = self._unknown(value)
         else:
             fixed = EMPTY
-        self.graph.set_constraint(2 * number, fixed, _distinct(own, held if found.is_opened else ()))
+        self.graph.set_constraint(
+            2 * number, fixed, _distinct(own, held if found.is_opened else ())
+        )
         inner = [node for n in kept for node in (2 * n, 2 * n + 1)]
         self.graph.set_constraint(2 * number + 1, EMPTY, _distinct(held, inner))
-        self._stale.update(self._written_through.get(number, {}))
 
     def _fresh(self, number: int, value: Value) -> int:
         if number not in self._fresh_location:

@@ -1,4 +1,4 @@
-"""Whether a database that was updated says what one that is built anew says. For tests and debugging.
+"""Whether a database that was updated says what one that is built anew says: for tests.
 
 Compares by what brought a location into being, never by numbers. Changes nothing.
 """
@@ -46,16 +46,16 @@ def lint(db: AliasDb) -> None:
 def _compare(db: AliasDb, value: Value, what: str, found: list[frozenset[Label]]) -> None:
     one, other = found
     if one != other:
-        raise _error(
-            db, f"{value!r} may {what} {_text(one)}, rebuilt it may {what} {_text(other)}"
-        )
+        raise _error(db, f"{value!r} may {what} {_text(one)}, rebuilt it may {what} {_text(other)}")
 
 
 def _check_register(db: AliasDb, facts: AliasFacts) -> None:
     """Writers by location are the locations by writer."""
     for value, number in facts.numbers.items():
         locations = facts.graph.answers[2 * number]
-        found = set(facts.writes.writers(locations, is_outside=False)) if locations != EMPTY else set()
+        found = (
+            set(facts.writes.writers(locations, is_outside=False)) if locations != EMPTY else set()
+        )
         wanted = {
             op for op in facts.writes.ops() if intersect(facts.writes.written_by(op), locations)
         }

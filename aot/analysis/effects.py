@@ -1,14 +1,16 @@
 """What an op does to memory, as its record says: whose memory its results are, what it reads and
 writes. The one place that the alias database asks; knows no op by its name.
 
-An op that only shows memory (a view, a tuple, a state variable) reads nothing: it could stand on
-either side of a write.
+An op that by its meaning only shows memory (a reshape, a tuple, a state variable) reads nothing: it
+could stand on either side of a write. A slice or a transpose means a copy, even where types let it
+be a view: it reads, and may alias as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aot.analysis.views import is_view
 from aot.ir.core import Block, Function, Op, Value
 from aot.ops.record import Kind
 
@@ -31,13 +33,8 @@ class Origin:
     is_unknown: bool = False
     state: str = ""
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether nothing else is that memory but what comes from it."""
-        return self == FRESH
 
-
-FRESH = Origin()
+FRESH = Origin()  # memory of its own, which only values that come from it are as well
 
 
 def origin(value: Value) -> Origin:
@@ -80,7 +77,15 @@ def _present(op: Op) -> tuple[Value, ...]:
 
 
 def shown_operands(op: Op) -> tuple[int, ...]:
-    """Operands whose memory the result is."""
+    """Operands whose memory the result is: by its meaning, or as the types of both lie now."""
+    is_laid_so = op.record.index_map is not None and op.record.view_of is None and is_view(op)
+    return (0,) if is_laid_so else _shown_by_meaning(op)
+
+
+def _shown_by_meaning(op: Op) -> tuple[int, ...]:
+    """Operands that the result is, whatever the types: what is written shows in it."""
+    if op.record.container == "joins":
+        return tuple(range(len(op.operands)))
     return () if op.record.view_of is None else (op.record.view_of,)
 
 
@@ -96,7 +101,7 @@ def read_operands(op: Op) -> tuple[Value, ...]:
     record = op.record
     if record.kind is Kind.SHAPE or record.container == "holds":
         return ()
-    hidden = {*shown_operands(op), *record.writes, *_handed_on(op)}
+    hidden = {*_shown_by_meaning(op), *record.writes, *_handed_on(op)}
     return tuple(v for n, v in enumerate(op.operands) if v is not None and n not in hidden)
 
 
@@ -116,15 +121,15 @@ def _handed_on(op: Op) -> range:
 
 
 def is_origin_told(op: Op) -> bool:
-    """Whether some value's origin depends on the operands of `op`."""
+    """Whether some value's origin may depend on the operands of `op`."""
     record = op.record
     return bool(
         record.body is not None
         or record.view_of is not None
+        or record.index_map is not None
         or record.container
         or record.has_unknown_effects
         or (record.is_terminator and op.parent is not None and isinstance(op.parent.owner, Op))
-        or shown_operands(op)
     )
 
 

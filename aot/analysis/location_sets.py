@@ -65,7 +65,7 @@ def intersect(a: Locations, b: Locations) -> bool:
 
 def is_subset(a: Locations, b: Locations) -> bool:
     """Whether every location of `a` is in `b`."""
-    if a == b or a == EMPTY:
+    if a in (b, EMPTY):
         return True
     known = dict(_words(b))
     return all(known.get(word, 0) & bits == bits for word, bits in _words(a))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aot.analysis.views import memory_order
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.types import Layout, TensorType
+from aot.ops.contraction import accumulator
 from aot.ops.record import Call, Kind
 from aot.target import Target
 
@@ -96,42 +97,60 @@ def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
 
 
 def _plan_contraction(call: Call, target: Target) -> Plan:
-    lanes = lanes_of(target, call.operand(0).dtype.bytes)
-    is_conv = "group" in call.attrs
+    lanes = lanes_of(target, accumulator(call.operand(0).dtype).bytes)
     weight = call.operand(1)
-    output = call.result_types[0]
-    if is_conv:
-        group = call.int("group")
-        columns_total: Dim = weight.dims[0]
-        per_group = columns_total // group if isinstance(columns_total, int) else columns_total
-        if group != 1 and (per_group == 1 or weight.dims[1] == 1):
+    if "group" in call.attrs:
+        group = call.dim("group")
+        if group != 1 and (_totals(call)[1] == 1 or weight.dims[1] == 1):
             return _plan_depthwise(call, target, lanes)
         layout = _panel_layout(weight, 0, target.panel)
         if group != 1:  # a panel must not straddle groups: columns lie side by side instead
             layout = _filters_last(weight)
-        rows_total: Dim = output.dims[-1]
-        if all(k == 1 for k in weight.dims[2:]):
-            for extent in output.dims[2:-1]:
-                rows_total = rows_total * extent
-        columns_total = per_group
         steps = call.ints("strides")[-1]
     else:
         layout = _panel_layout(weight, weight.rank - 1, target.panel)
-        columns_total = weight.dims[-1]
-        rows_total = output.dims[-2]
-        if weight.rank == 2:
-            for extent in output.dims[:-2]:
-                rows_total = rows_total * extent
         steps = 1
     rows, columns = _tile(
         target,
         lanes,
-        rows_total,
-        columns_total,
+        *_totals(call),
         row_bytes=steps * _row_bytes(call.operand(0)),
         spare=1 if layout.splits else 3,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, 1, layout, _flops(call))
+
+
+def _totals(call: Call) -> tuple[Dim, Dim]:
+    """Rows and columns of a contraction that its tiles go along."""
+    weight, output = call.operand(1), call.result_types[0]
+    if "group" not in call.attrs:
+        rows = output.dims[-2]
+        if weight.rank == 2:
+            rows = product(output.dims[:-1])
+        return rows, weight.dims[-1]
+    columns = floor_divide(weight.dims[0], call.dim("group"))
+    is_pointwise = all(k == 1 for k in weight.dims[2:])
+    return product(output.dims[2:]) if is_pointwise else output.dims[-1], columns
+
+
+def efficiency(call: Call, made: Plan) -> float:
+    """How much of the arithmetic and of the loads of `made`'s tiles `call` needs: 0 to 1."""
+    if made.schedule is Schedule.CONTRACTION:
+        rows_total, columns_total = _totals(call)
+        vectors = max(1, made.columns // made.lanes)
+        reuse = made.rows * vectors / (made.rows + vectors)
+        used = _used(rows_total, made.rows) * _used(columns_total, made.columns)
+        return min(1.0, reuse) * used
+    if made.schedule is Schedule.REDUCTION and made.rows > 1:
+        extents = _wide_extents(call)
+        return _used(extents[-2], made.rows) if len(extents) > 1 else 1.0
+    return 1.0
+
+
+def _wide_extents(call: Call) -> list[Dim]:
+    """The result's extents other than 1, as they lie in memory."""
+    result = call.result_types[0]
+    return [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
 
 
 def _row_bytes(left: TensorType) -> int:
@@ -157,9 +176,12 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     queries, depth = call.operand(0).dims[-2:]
     width = call.operand(2).dims[-1]
     if target.vulkan is not None:
-        shared, both = target.vulkan.max_shared_bytes // 4, depth + width
-        fits = (n for n in (16, 8, 4, 2) if isinstance(both, int) and n * (both + lanes) <= shared)
-        return Plan(Schedule.ATTENTION, lanes, lanes, next(fits, 1))
+        keys = 1
+        if isinstance(depth, int) and isinstance(width, int):
+            # where queries are few, one of them and two scores a lane are there as well
+            free = target.vulkan.max_shared_bytes // 4 - depth - 2 * lanes
+            keys = next((n for n in (16, 8, 4, 2) if n * (depth + width + lanes) <= free), 1)
+        return Plan(Schedule.ATTENTION, lanes, lanes, keys)
     registers = target.vector_registers
     vectors = 4 if lanes <= 4 and registers >= 32 else 2
     while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
@@ -178,8 +200,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
 
     Eight sums side by side hide an addition's latency; rows past the end are wasted.
     """
-    result = call.result_types[0]
-    extents = [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
+    extents = _wide_extents(call)
     if len(extents) < 2:
         return 1, 4 * lanes
     rows = extents[-2]

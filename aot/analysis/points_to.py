@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aot.analysis.location_sets import EMPTY, Locations, is_subset, union
 
-
 MAX_PATH = 32  # regions in regions; more need not be fast
 
 

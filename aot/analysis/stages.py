@@ -8,16 +8,28 @@ in order. Owns who belongs to which stage and what the stages share; chooses no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from aot.analysis.plan import Plan, plan
 from aot.analysis.views import memory_order
 from aot.ir import dims, expr
-from aot.ir.core import Block, Op, Value
+from aot.ir.core import Block, Function, Op, Value
 from aot.ir.dims import Dim
 from aot.ir.types import TensorType
-from aot.ops.record import call_of
+from aot.ops.record import Kind, call_of
+from aot.target import Target
 
 UNKNOWN = 256  # what an open dim counts as, where work is estimated
+
+_WORK = (
+    Kind.RECURRENCE,
+    Kind.SCAN,
+    Kind.SCATTER,
+    Kind.SORT,
+    Kind.ATTENTION,
+    Kind.CONTRACTION,
+    Kind.REDUCTION,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,15 @@ class Stage:
 
     result: Value
     ops: tuple[Op, ...]
+
+
+def heaviest(ops: Sequence[Op]) -> Op:
+    """The op that decides the schedule of a stage: the heaviest kind, the first of it."""
+    for kind in _WORK:
+        for op in ops:
+            if op.record.kind is kind:
+                return op
+    return ops[-1]
 
 
 def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
@@ -49,6 +70,18 @@ def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
         stored.add(result)
         found.append(Stage(result, tuple(sorted(ops, key=position.__getitem__))))
     return found
+
+
+def plans_of(function: Function, target: Target) -> list[Plan]:
+    """How each stage of an executable runs: by its tile where it has one, else as its dims want."""
+    stages = stages_of(function.block, function.results)
+    plans = [plan(call_of(heaviest(stage.ops)), target) for stage in stages]
+    if not function.tiles:
+        return plans
+    return [
+        replace(made, rows=rows, columns=columns)
+        for made, (rows, columns) in zip(plans, function.tiles, strict=True)
+    ]
 
 
 def shared_dims(stages: Sequence[Stage]) -> int:

@@ -55,6 +55,7 @@ def clone_function(function: Function) -> Function:
     made.block.owner = made
     made.dim_names = function.dim_names
     made.bindings = function.bindings
+    made.tiles = function.tiles
     made.assumptions = dict(function.assumptions)
     return made
 

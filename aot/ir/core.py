@@ -273,6 +273,8 @@ class Listener:
     def value_replaced(self, old: Value, fresh: Value) -> None:
         """Before users of `old` are rewired to `fresh`, each of which is told of as well."""
 
+    def attr_changed(self, op: Op, name: str) -> None: ...
+
     def input_erased(self, value: Value) -> None: ...
 
     def op_moved(self, op: Op) -> None: ...
@@ -292,6 +294,8 @@ class Function:
         dim_names: symbols of an executable that are its dim parameters, in order.
         bindings: buffer class of each input, then each result, of an executable (the numbers of
             BufferClass in module.fbs); empty before buffers are bound.
+        tiles: rows and columns of the tile that each stage of an executable runs with; empty where
+            the plan for its dims says it.
     """
 
     def __init__(
@@ -303,6 +307,7 @@ class Function:
         self.result_names = list(result_names)
         self.dim_names: tuple[str, ...] = ()
         self.bindings: tuple[int, ...] = ()
+        self.tiles: tuple[tuple[int, int], ...] = ()
         self.assumptions: dict[Assumption, None] = {}
         self.listeners: list[Listener] = []
         block.owner = self
@@ -544,6 +549,7 @@ class Rewriter:
     def set_attr(self, op: Op, name: str, value: Attr) -> None:
         """Changes an attribute that does not change the results' types."""
         op.attrs[name] = value
+        self._tell(lambda listener: listener.attr_changed(op, name))
 
     def retype(self, value: Value, type: TensorType, map: IndexMap) -> None:
         """Changes a value's type; its users see it through `map` as what it was."""

@@ -161,9 +161,8 @@ def step_dims(step: Step, operand: tuple[Dim, ...]) -> tuple[Dim, ...]:
     if isinstance(step, Transpose):
         return tuple(operand[p] for p in step.perm)
     if isinstance(step, Slice):
-        return tuple(
-            slice_extent(*item) for item in zip(step.starts, step.stops, step.steps, strict=True)
-        )
+        items = zip(step.starts, step.stops, step.steps, operand, strict=True)
+        return tuple(slice_extent(*item) for item in items)
     return step.dims
 
 
@@ -172,8 +171,11 @@ def inverse_permutation(perm: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
-def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
-    """How many of start, start + step, ... come before `stop`."""
+def slice_extent(start: Dim, stop: Dim, step: int, extent: Dim | None = None) -> Dim:
+    """How many of start, start + step, ... come before `stop`.
+
+    `extent`, the dim that is sliced, is not negative, whatever its symbols' bounds say.
+    """
     if step < 0:
         start, stop, step = d.multiply(start, -1), d.multiply(stop, -1), -step
     # stop - min(a, b) is max(stop - a, stop - b), which keeps x[2:] at max(0, n - 2)
@@ -188,7 +190,8 @@ def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
         ):
             starts = list(monomial[0].args)
     spans = [d.add(stop, d.multiply(s, -1)) for s in starts]
-    return d.floor_divide(d.add(d.maximum(0, *spans), step - 1), step)
+    span = spans[0] if spans == [extent] else d.maximum(0, *spans)
+    return d.floor_divide(d.add(span, step - 1), step)
 
 
 def _does_nothing(step: Step, operand: tuple[Dim, ...]) -> bool:

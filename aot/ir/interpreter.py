@@ -370,17 +370,19 @@ class _MemoryFrame(_Frame):
         if record.is_state:
             type = self.concrete(op.result.type)
             return [state_place(self.states, str(op.attrs["variable"]), type)]
-        if record.container == "holds":
-            return [Place.stacked(operands)]
+        if record.container in ("holds", "joins"):
+            join = super().refer
+            return [Place.joined(operands, lambda arrays: join(op, arrays)[0])]
         arrays = [None if p is None else self.read(p) for p in operands]
+        refer = super().refer
         if view_of is not None and not record.writes:
 
             def choose(index: Array) -> Array:
                 given = [index if n == view_of else a for n, a in enumerate(arrays)]
-                return super(_MemoryFrame, self).refer(op, given)[0]
+                return refer(op, given)[0]
 
             return [operands[view_of].view(choose)]
-        results = [self.store(a) for a in super().refer(op, arrays)]
+        results = [self.store(a) for a in refer(op, arrays)]
         for number in record.writes:
             written = arrays[number]
             assert written is not None

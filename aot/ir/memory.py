@@ -57,13 +57,13 @@ class Place:
         return Place((Buffer(array.reshape(-1)),), index, np.zeros_like(index))
 
     @staticmethod
-    def stacked(places: Sequence[Place]) -> Place:
-        """A place whose rows are `places`."""
+    def joined(places: Sequence[Place], join: Callable[[list[Array]], Array]) -> Place:
+        """The place of elements that `join` makes of arrays of the places' shapes."""
         first = [sum(len(p.buffers) for p in places[:n]) for n in range(len(places))]
         return Place(
             tuple(b for p in places for b in p.buffers),
-            np.stack([p.index for p in places]),
-            np.stack([p.which + n for p, n in zip(places, first, strict=True)]),
+            join([p.index for p in places]),
+            join([p.which + n for p, n in zip(places, first, strict=True)]),
         )
 
     def read(self) -> Array:

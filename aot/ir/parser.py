@@ -71,6 +71,7 @@ class _FunctionParser:
         self.function = Function(name, block, self.result_names(), kind)
         self.function.dim_names = dim_names
         self.function.bindings = self.bindings()
+        self.function.tiles = self.tiles()
         self.assumptions()
         self.rule = TypeRule(self.function)
         self.body(block)
@@ -143,6 +144,19 @@ class _FunctionParser:
                     )
                 classes.append(int(number))
         return tuple(classes)
+
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        tokens, numbers = self.tokens, list[int]()
+        start = tokens.at
+        if tokens.take("tiles"):
+            tokens.expect("[")
+            while not tokens.take("]"):
+                if numbers:
+                    tokens.expect(",")
+                numbers.append(int(tokens.next("int", "rows or columns of a tile")))
+        if len(numbers) % 2 or any(not 1 <= n <= 4096 for n in numbers):
+            raise tokens.error("tiles are rows and columns from 1 to 4096, two numbers each", start)
+        return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
     def assumptions(self) -> None:
         tokens = self.tokens

@@ -78,7 +78,9 @@ class Transaction:
         self._check_replaced(types)
         self._rewriter.function.assumptions.update(dict.fromkeys(assumptions))
         for op, complete in attrs.items():
-            op.attrs = complete
+            for name, attr in complete.items():
+                if op.attrs.get(name) is not attr:
+                    self._rewriter.set_attr(op, name, attr)
         for value, type in types.items():
             self._rewriter.retype(value, type, self._maps.get(value, IndexMap()))
         for old, (fresh, map) in self._replaced.items():

@@ -15,9 +15,9 @@ from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.dims import Dim, substitute, symbols
 from aot.ir.equalities import TypeRule
 from aot.ir.text import KEYWORDS, print_op
-from aot.ir.types import TensorType
-from aot.ops.structure import PENDING
+from aot.ir.types import DType, TensorType
 from aot.ops.record import Call
+from aot.ops.structure import PENDING
 
 
 def verify(
@@ -82,6 +82,7 @@ class _FunctionCheck:
         self.visible: set[Value] = set()
         self.defined: set[Value] = set()
         self.position: dict[Op, None] = {}
+        self.states: dict[str, DType] = {}
 
     def run(self) -> None:
         self.check_header()
@@ -182,6 +183,8 @@ class _FunctionCheck:
         self.check_call(op)
         if op.record.writes:
             self.check_writes(op)
+        if op.record.is_state:
+            self.check_state(op)
         outer = self.visible
         for block in op.blocks:
             if op.record.is_isolated:
@@ -250,6 +253,13 @@ class _FunctionCheck:
             except CompileError as error:
                 raise self.fail(str(error), op) from None
             self.check_types_match("yielded value", results, [v.type for v in op.results], op)
+
+    def check_state(self, op: Op) -> None:
+        """One variable has one dtype, however much of it is shown."""
+        name, dtype = str(op.attrs["variable"]), op.result.type.dtype
+        known = self.states.setdefault(name, dtype)
+        if known is not dtype:
+            raise self.fail(f"state variable {name!r} is {dtype} here and {known} before", op)
 
     def check_writes(self, op: Op) -> None:
         """Constants are read only, however they are looked at."""
@@ -329,6 +339,10 @@ class _FunctionCheck:
                 f"has {len(function.bindings)} bindings for {len(function.inputs)} "
                 f"inputs and {count} results",
                 function.block.last,
+            )
+        if len(function.tiles) not in (0, len(set(function.results))):
+            raise self.fail(
+                f"has {len(function.tiles)} tiles for {count} results", function.block.last
             )
         known = self.input_symbols() | set(function.dim_names)
         for op in walk(function.block):

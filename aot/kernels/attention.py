@@ -1,6 +1,6 @@
 """The kernel of attention: an online softmax, so that no score outlives its tile of keys.
 
-Owns its loops, for CPU and GPU. What the operands' elements are and where the result's go, the
+Owns its loops on a CPU. What the operands' elements are and where the result's go, the
 inliner says: transposes, masks and epilogues around the op cost no memory of their own.
 
 A query keeps the largest score that it has met, the sum of its weights and the mix of values so
@@ -19,7 +19,8 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
 from aot.kernels.attention_elements import Elements, Values, load
 from aot.kernels.attention_few import FEW, FewQueries
-from aot.kernels.ir import Barrier, Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.attention_gpu import OnGpu
+from aot.kernels.ir import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest
 
 # keys of a tile on a CPU: its scores stay in the nearest cache beside the keys and values
@@ -43,7 +44,7 @@ def schedule_attention(
     Raises:
         UnsupportedError: the depth of the queries or values is not known at compile time.
     """
-    kernel = _OnGpu if nest.is_gpu else _OnCpu
+    kernel = OnGpu if nest.is_gpu else _OnCpu
     return kernel(nest, function, op, buffers, result, plan).build()
 
 
@@ -375,135 +376,3 @@ class _OnCpu(Elements):
             return self.has_row(row, rows, stmts)
 
         return nest.serial(rows, one, "r")
-
-
-class _OnGpu(Elements):
-    """A query an invocation, its mix in registers; a workgroup stages tiles of keys and values."""
-
-    def tile_keys(self) -> int:
-        return self.plan.columns
-
-    def build(self) -> tuple[Stmt, ...]:
-        nest, lanes = self.nest, self.nest.lanes
-        self.staged_k = self.scratch("keys", self.keys, self.depth)
-        self.staged_v = self.scratch("values", self.keys, self.width)
-        self.weights = self.scratch("weights", self.keys, lanes)
-        register = Space.REGISTER
-        self.mix = self.scratch("mix", self.width, space=register)
-        self.scores = self.scratch("scores", self.keys, space=register)
-        self.largest = self.scratch("largest", space=register)
-        self.total = self.scratch("total", space=register)
-        block = Axis(nest.builder.var("block"), _tiles(self.queries, lanes))
-
-        def one(values: dict[Var, Expr]) -> list[Stmt]:
-            first = expr.mul(values[block.var], expr.index(lanes))
-            stmts = self._each(lambda lane: self._start())
-            stmts += nest.serial(
-                _tiles(self.all_keys, self.keys), lambda t: self._tile(values, first, t), "t"
-            )
-            return stmts + self._each(lambda lane: self._end(values, expr.add(first, lane)))
-
-        return nest.grid([*self.axes, block], one, 1 << 30)
-
-    def _each(self, body: Body) -> list[Stmt]:
-        return [self.nest.spread(self.nest.lanes, body)]
-
-    def _start(self) -> list[Stmt]:
-        zero = self.const(0)
-        return [
-            Store(self.largest, (), self.lowest),
-            Store(self.total, (), zero),
-            *self.nest.unrolled(self.width, lambda e: [Store(self.mix, (e,), zero)], "e"),
-        ]
-
-    def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
-        start = expr.mul(tile, expr.index(self.keys))
-        stmts = self._stage(self.staged_k, self.depth, start, values, self.key_element)
-        stmts += self._stage(self.staged_v, self.width, start, values, self.value_element)
-        stmts.append(Barrier())
-        stmts += self._each(lambda lane: self._update(values, expr.add(first, lane), lane, start))
-        stmts.append(Barrier())
-        end = self.real_row(expr.add(first, expr.index(self.nest.lanes - 1)), self.nest.lanes)
-        return self.reached(end, start, stmts)
-
-    def _stage(
-        self,
-        target: Scratch,
-        depth: int,
-        start: Expr,
-        values: Values,
-        element: Callable[[Values, Expr, Expr], Expr],
-    ) -> list[Stmt]:
-        """Copies a tile, neighbours in memory by neighbouring lanes."""
-        count, lanes = self.keys * depth, self.nest.lanes
-
-        def one(o: Expr, lane: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            flat = self.nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
-            t, d = (expr.binary(op, flat, expr.index(depth)) for op in ("floordiv", "floormod"))
-            copy = Store(target, (t, d), element(values, expr.add(start, t), d))
-            if count % lanes == 0:
-                return [*stmts, copy]
-            return [*stmts, If(expr.binary("lt", flat, expr.index(count)), (copy,))]
-
-        return self.nest.serial(
-            -(-count // lanes), lambda o: self._each(lambda lane: one(o, lane)), "o"
-        )
-
-    def _update(self, values: Values, at: Expr, lane: Expr, start: Expr) -> list[Stmt]:
-        nest, scores = self.nest, self.scores
-        stmts: list[Stmt] = []
-        row = nest.let(self.real_row(at, nest.lanes), stmts, "row")
-        tile = [expr.index(t) for t in range(self.keys)]
-        stmts += [Store(scores, (t,), self.const(0)) for t in tile]
-
-        def step(d: Expr) -> list[Stmt]:
-            inner: list[Stmt] = []
-            query = nest.let(self.scaled_query(values, row, d), inner, "q")
-            for t in tile:
-                product = Fma(query, load(self.staged_k, t, d), load(scores, t), self.wide)
-                inner.append(Store(scores, (t,), product))
-            return inner
-
-        stmts += nest.serial(self.depth, step, "d")
-        best: Expr = load(self.largest)
-        for t in tile:
-            found = self.score(values, row, expr.add(start, t), load(scores, t))
-            score = nest.let(found, stmts, "s")
-            stmts.append(Store(scores, (t,), score))
-            best = nest.let(self.larger(best, score), stmts, "best")
-        drop = expr.sub(load(self.largest), best)
-        shrink = nest.let(expr.unary("exp", drop), stmts, "shrink")
-        total: Expr = expr.mul(load(self.total), shrink)
-        for t in tile:
-            fall = expr.sub(load(scores, t), best)
-            weight = nest.let(expr.unary("exp", fall), stmts, "w")
-            stmts.append(Store(self.weights, (t, lane), weight))
-            total = expr.add(total, weight)
-        stmts += [Store(self.total, (), total), Store(self.largest, (), best)]
-        return stmts + self._mix(lane, shrink)
-
-    def _mix(self, lane: Expr, shrink: Expr) -> list[Stmt]:
-        nest, mix = self.nest, self.mix
-        stmts = nest.unrolled(
-            self.width, lambda e: [Store(mix, (e,), expr.mul(load(mix, e), shrink))], "e"
-        )
-
-        def add(t: Expr) -> list[Stmt]:
-            inner: list[Stmt] = []
-            weight = nest.let(load(self.weights, t, lane), inner, "w")
-
-            def one(e: Expr) -> list[Stmt]:
-                value = load(self.staged_v, t, e)
-                return [Store(mix, (e,), Fma(weight, value, load(mix, e), self.wide))]
-
-            return inner + nest.unrolled(self.width, one, "e")
-
-        return stmts + nest.serial(self.keys, add, "t")
-
-    def _end(self, values: Values, row: Expr) -> list[Stmt]:
-        def one(e: Expr) -> list[Stmt]:
-            return [self.store(values, row, e, load(self.mix, e), load(self.total))]
-
-        body = self.nest.unrolled(self.width, one, "e")
-        return self.has_row(row, self.nest.lanes, body)

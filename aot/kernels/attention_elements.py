@@ -35,6 +35,7 @@ class Elements(ABC):
     Attributes:
         depth, width: of a query or key, and of a value.
         keys: keys of a tile.
+        multiple: what `keys` and any other size of tiles divide.
         row, key, d, e: variables that stand for a query, a key, and places in depth and width.
     """
 
@@ -54,7 +55,7 @@ class Elements(ABC):
         self.depth = self._number(depth, "queries")
         self.width = self._number(self.call.operand(V).dims[-1], "values")
         self.wide = accumulator(op.result.type.dtype)
-        self.keys = self.tile_keys()
+        self.keys = self.multiple = self.tile_keys()
         self.axes = [Axis(Var(f"b{n}"), extent) for n, extent in enumerate(lead) if extent != 1]
         axes = iter(self.axes)
         self.lead = [expr.index(0) if extent == 1 else next(axes).var for extent in lead]
@@ -160,7 +161,7 @@ class Elements(ABC):
 
     def _there(self, key: Expr) -> Expr:
         """`key`, or the last one for what is beyond it in the last tile."""
-        if dims.modulo(self.all_keys, self.keys) == 0:
+        if dims.modulo(self.all_keys, self.multiple) == 0:
             return key
         return expr.binary("min", key, expr.index(dims.add(self.all_keys, -1)))
 
@@ -179,7 +180,7 @@ class Elements(ABC):
     @property
     def has_plain_scores(self) -> bool:
         """Whether a score is the scaled product, wherever it stands."""
-        is_whole = dims.modulo(self.all_keys, self.keys) == 0
+        is_whole = dims.modulo(self.all_keys, self.multiple) == 0
         rest = (self._bias, self._keep, self.call.attrs["offset"])
         return is_whole and all(x is None for x in rest)
 
@@ -193,7 +194,7 @@ class Elements(ABC):
             keep = expr.substitute(self._keep, here)
             product = expr.select(keep, product, self.const(self.call.float("fill")))
         conditions: list[Expr] = []
-        if dims.modulo(self.all_keys, self.keys) != 0:
+        if dims.modulo(self.all_keys, self.multiple) != 0:
             conditions.append(expr.binary("lt", key, expr.index(self.all_keys)))
         last = self.last_key(row)
         if last is not None:

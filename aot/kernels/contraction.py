@@ -18,8 +18,8 @@ from aot.kernels.nest import Axis, Nest, Output, collapse, split_axis
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
-# rows that a tile of unknown height does or leaves out together
-ROW_GROUP = 2
+# sums that must be under way at once so that none waits for itself
+SUMS = 8
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,23 @@ def schedule_contraction(
 
 
 class _Tile:
-    """One register tile and the loops around it."""
+    """One register tile and the loops around it.
 
-    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+    Attributes:
+        tail: where only the device knows how many rows there are, the lower tile that does those
+            which don't fill one of this height. All rows of this tile are there then.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: Roles,
+        plan: Plan,
+        panel: int,
+        *,
+        is_tail: bool = False,
+    ) -> None:
         self.nest = nest
         self.output = output
         self.roles = roles
@@ -135,6 +149,11 @@ class _Tile:
         dtype = roles.reduce.dtype
         self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
         self._stage: Scratch | None = None
+        self.tail: _Tile | None = None
+        is_unknown = roles.rows is not None and not isinstance(roles.rows.extent, int)
+        lower = min(-(-SUMS * nest.lanes // self.columns), rows // 2)
+        if is_unknown and not (nest.is_gpu or is_tail) and lower > 0 and not self._is_whole():
+            self.tail = _Tile(nest, output, roles, replace(plan, rows=lower), panel, is_tail=True)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -153,13 +172,36 @@ class _Tile:
             first = expr.index(0)
             if roles.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            return self._tile(values, first, column_tile)
+            whole = self._tile(values, first, column_tile)
+            if self.tail is None or roles.rows is None:
+                return whole
+            end = expr.add(first, expr.index(self.rows))
+            is_there = expr.binary("le", end, expr.index(roles.rows.extent))
+            return [If(is_there, tuple(whole), tuple(self._rest(values, first, column_tile)))]
 
         # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
         # fastest, and neighbours there share the rows
         along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
         rows = nest.grid(axes, body, work, first=along_rows)
         return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=along_columns),)
+
+    def _rest(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
+        """The rows from `first` on, which are fewer than the tile has."""
+        rows, tail = self.roles.rows, self.tail
+        assert rows is not None and tail is not None
+        count = dims.ceil_divide(dims.modulo(rows.extent, self.rows), tail.rows)
+
+        def one(n: Expr) -> list[Stmt]:
+            start = expr.add(first, expr.mul(n, expr.index(tail.rows)))
+            return tail._tile(values, start, column_tile)
+
+        return self.nest.serial(count, one, "mr")
+
+    def _is_whole(self) -> bool:
+        """Whether all rows of a tile are there."""
+        rows = self.roles.rows
+        is_divided = rows is None or dims.modulo(rows.extent, self.rows) == 0
+        return is_divided or self.tail is not None
 
     def _tile(self, values: dict[Var, Expr], first: Expr, column_tile: Expr) -> list[Stmt]:
         nest = self.nest
@@ -218,7 +260,7 @@ class _Tile:
         if rows is None:
             return values
         at = expr.add(first, r)
-        if is_clamped and dims.modulo(rows.extent, self.rows) != 0:
+        if is_clamped and not self._is_whole():
             at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
         return {**values, rows.var: at}
 
@@ -316,7 +358,7 @@ class _Tile:
             def step(k: Expr) -> list[Stmt]:
                 here = {**indices, inner.var: expr.add(start, k)}
                 return self._step(
-                    here, values, first, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
+                    here, values, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
                 )
 
             return [*nest.serial(self.rows, convert, "r"), *nest.serial(count, step, "k")]
@@ -341,7 +383,7 @@ class _Tile:
                 place = {**here, **self._row(first, r, values, is_clamped=True)}
                 return expr.substitute(left, place)
 
-            return self._step(here, values, first, column_tile, scalar)
+            return self._step(here, values, column_tile, scalar)
 
         if inner is None:
             return step(indices)
@@ -351,7 +393,6 @@ class _Tile:
         self,
         indices: dict[Var, Expr],
         values: dict[Var, Expr],
-        first: Expr,
         column_tile: Expr,
         left: Callable[[Expr], Expr],
     ) -> list[Stmt]:
@@ -372,26 +413,7 @@ class _Tile:
 
             return stmts + nest.unrolled(self.chunks, chunk)
 
-        return self._rows_there(first, one_row)
-
-    def _rows_there(self, first: Expr, one_row: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """A step's rows. How many a tile has is known when it runs, where the rows' extent is: the
-        last tile leaves out the groups that are past the end, for a branch that is foreseen."""
-        nest, rows = self.nest, self.roles.rows
-        if nest.is_gpu or rows is None or dims.modulo(rows.extent, self.rows) == 0:
-            return nest.unrolled(self.rows, one_row, "r")
-        if isinstance(rows.extent, int):  # the plan has seen what is wasted
-            return nest.unrolled(self.rows, one_row, "r")
-        stmts: list[Stmt] = []
-        for start in reversed(range(0, self.rows, ROW_GROUP)):
-            count = min(ROW_GROUP, self.rows - start)
-            begin = expr.index(start)
-            group = nest.unrolled(count, lambda r, b=begin: one_row(expr.add(b, r)), "r")
-            stmts = [*group, *stmts]
-            if start:
-                is_there = expr.binary("lt", expr.add(first, begin), expr.index(rows.extent))
-                stmts = [If(is_there, tuple(stmts))]
-        return stmts
+        return nest.unrolled(self.rows, one_row, "r")
 
     def _right(self, values: dict[Var, Expr], column_tile: Expr, u: Expr, lane: Expr) -> Expr:
         """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
@@ -481,7 +503,7 @@ class _Tile:
 
         stmts = loop(self.chunks, chunk)
         rows = roles.rows
-        if rows is None or dims.modulo(rows.extent, self.rows) == 0:
+        if rows is None or self._is_whole():
             return stmts
         is_there = expr.binary("lt", expr.add(first, r), expr.index(rows.extent))
         return [If(is_there, tuple(stmts))]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aot.analysis.plan import Plan, Schedule, plan
-from aot.analysis.stages import Stage, stages_of
+from aot.analysis.stages import Stage, heaviest, plans_of, stages_of
 from aot.analysis.views import memory_order
 from aot.errors import InternalError
 from aot.ir import expr
@@ -33,15 +33,6 @@ from aot.ops.record import Kind, call_of
 from aot.target import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
-_WORK = (
-    Kind.RECURRENCE,
-    Kind.SCAN,
-    Kind.SCATTER,
-    Kind.SORT,
-    Kind.ATTENTION,
-    Kind.CONTRACTION,
-    Kind.REDUCTION,
-)
 
 
 def root_of(function: Function) -> Op:
@@ -49,20 +40,7 @@ def root_of(function: Function) -> Op:
     ops = [op for op in function.block if not op.record.is_terminator]
     if not ops:
         raise InternalError(f"executable {function.name} computes nothing")
-    return _heaviest(ops)
-
-
-def _heaviest(ops: Sequence[Op]) -> Op:
-    for kind in _WORK:
-        for op in ops:
-            if op.record.kind is kind:
-                return op
-    return ops[-1]
-
-
-def plan_of(function: Function, target: Target) -> Plan:
-    """The plan of an executable."""
-    return plan(call_of(root_of(function)), target)
+    return heaviest(ops)
 
 
 def lower(function: Function, target: Target) -> Kernel:
@@ -83,7 +61,7 @@ def lower(function: Function, target: Target) -> Kernel:
     ]
     for name in function.dim_names:
         builder.dim_param(name)
-    made = plan_of(function, target)
+    made = plan(call_of(root_of(function)), target)
     nest = Nest(builder, target, made.lanes)
     if made.schedule is Schedule.RECURRENCE:
         return builder.build(_recurrence(nest, function, buffers, results, target))
@@ -94,9 +72,8 @@ def lower(function: Function, target: Target) -> Kernel:
     if made.schedule is Schedule.ATTENTION:
         op = root_of(function)
         return builder.build(schedule_attention(nest, function, op, buffers, results[0], made))
-    inliner = Inliner(function, buffers)
-    output = _output(function.results[0], results[0], inliner)
-    return builder.build(_schedule(nest, output, made, target))
+    output = _output(function.results[0], results[0], Inliner(function, buffers))
+    return builder.build(_schedule(nest, output, plans_of(function, target)[0], target))
 
 
 def _stages(
@@ -108,15 +85,17 @@ def _stages(
 ) -> tuple[Stmt, ...]:
     """A stage for each result, which later ones load."""
     own = dict(zip(function.results, results, strict=True))
+    stages = stages_of(function.block, function.results)
+    plans = dict(zip((s.result for s in stages), plans_of(function, target), strict=True))
 
     def body(stage: Stage, shared: Sequence[Expr]) -> tuple[Stmt, ...]:
         inliner = Inliner(function, buffers)
         output = _output(stage.result, own[stage.result], inliner, shared)
-        made = plan(call_of(_heaviest(stage.ops)), target)
+        made = plans[stage.result]
         buffers[stage.result] = own[stage.result]
         return _schedule(replace(nest, lanes=made.lanes), output, made, target)
 
-    return schedule_stages(nest, stages_of(function.block, function.results), body)
+    return schedule_stages(nest, stages, body)
 
 
 def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:

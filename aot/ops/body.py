@@ -76,9 +76,7 @@ class Body:
             raise call.error(
                 f"the block must yield {len(carried)} carried values, it yields {len(results)}"
             )
-        return [
-            t if n < len(carried) else self._stacked(call, t) for n, t in enumerate(results)
-        ]
+        return [t if n < len(carried) else self._stacked(call, t) for n, t in enumerate(results)]
 
     def _stacked(self, call: Call, type: TensorType) -> TensorType:
         extent = call.attrs[self.stack_dim]

@@ -109,14 +109,14 @@ def _conv_channels_match(call: Call) -> bool:
     x, w = call.operand(0), call.operand(1)
     return call.equal(
         x.dims[1],
-        dims.multiply(w.dims[1], call.int("group")),
+        dims.multiply(w.dims[1], call.dim("group")),
         "conv: input channels are the weight's times group",
     )
 
 
 def _conv_group_divides(call: Call) -> bool:
-    group, filters = call.int("group"), call.operand(1).dims[0]
-    return group >= 1 and (
+    group, filters = call.dim("group"), call.operand(1).dims[0]
+    return may_be_positions([dims.add(group, -1)]) and (
         group == 1
         or call.equal(dims.modulo(filters, group), 0, "conv: group divides the number of filters")
     )
@@ -157,13 +157,13 @@ def _conv_type(call: Call) -> Sequence[TensorType]:
 
 def _conv_compute(call: Call) -> Sequence[Compute]:
     x, w = call.operand(0), call.operand(1)
-    spatial, group, pads = x.rank - 2, call.int("group"), call.dims("pads")
+    spatial, group, pads = x.rank - 2, call.dim("group"), call.dims("pads")
     indices = result_indices(x.rank)
     batch, filter = indices[0], indices[1]
     channel = e.Var("c")
     taps = tuple(e.Var(f"k{d}") for d in range(spatial))
     channel_of_x: e.Expr = channel
-    if group > 1:
+    if group != 1:
         filters_a_group = e.index(dims.floor_divide(w.dims[0], group))
         group_number = e.binary("floordiv", filter, filters_a_group)
         channel_of_x = e.add(e.mul(group_number, e.index(w.dims[1])), channel)
@@ -286,7 +286,7 @@ CONV = register(
             Attribute("strides", "ints", doc="one a spatial dim"),
             Attribute("dilations", "ints", doc="one a spatial dim"),
             Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
-            Attribute("group", "int", 1, "channels are split into so many independent groups"),
+            Attribute("group", "dim", 1, "channels are split into so many independent groups"),
         ),
         constraints=(
             Constraint(

@@ -156,9 +156,7 @@ STATE = register(
 def _has_dims_of_destination(call: Call) -> bool:
     a, b = call.operand(0).dims, call.operand(1).dims
     reason = "assign: source has the dims of destination"
-    return len(a) == len(b) and all(
-        call.equal(x, y, reason) for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(call.equal(x, y, reason) for x, y in zip(a, b, strict=True))
 
 
 def _assign(call: Call, inputs: Sequence[Any]) -> Sequence[Array]:
@@ -186,7 +184,9 @@ ASSIGN = register(
 def _fits(call: Call) -> bool:
     whole, part = call.operand(0).dims, call.operand(1).dims
     return len(whole) == len(part) and all(
-        b <= a for a, b in zip(whole, part, strict=True) if isinstance(a, int) and isinstance(b, int)
+        b <= a
+        for a, b in zip(whole, part, strict=True)
+        if isinstance(a, int) and isinstance(b, int)
     )
 
 

@@ -284,8 +284,9 @@ def _slice_in_range(call: Call) -> bool:
 
 
 def _slice_type(call: Call) -> Sequence[TensorType]:
-    items = zip(call.dims("starts"), call.dims("stops"), call.ints("steps"), strict=True)
-    return [TensorType(call.operand(0).dtype, tuple(slice_extent(*item) for item in items))]
+    x = call.operand(0)
+    items = zip(call.dims("starts"), call.dims("stops"), call.ints("steps"), x.dims, strict=True)
+    return [TensorType(x.dtype, tuple(slice_extent(*item) for item in items))]
 
 
 def _slice_reference(call: Call, x: Array) -> Array:

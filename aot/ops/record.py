@@ -231,6 +231,12 @@ class Call:
             raise self.error(f"attribute {name} is {value!r}, expected ints")
         return tuple(v for v in value if isinstance(v, int))
 
+    def dim(self, name: str) -> Dim:
+        value = self.attrs[name]
+        if isinstance(value, bool) or not isinstance(value, (int, DimExpr)):
+            raise self.error(f"attribute {name} is {value!r}, expected a dim")
+        return value
+
     def dims(self, name: str) -> tuple[Dim, ...]:
         value = self.attrs[name]
         if not isinstance(value, tuple):
@@ -317,7 +323,8 @@ class OpRecord:
         has_unknown_effects: it may read and write all that its operands lead to and all memory that
             others see, and its results may be any of that.
         container: "holds": the result keeps its operands and has no memory of its own; "opens":
-            the result may also be anything that operand `view_of` keeps.
+            the result may also be anything that operand `view_of` keeps. "joins": the result is
+            its operands' memory, side by side.
         unsupported: why no program can run it yet; "" if it can.
     """
 
@@ -474,7 +481,7 @@ def effects_problem(record: OpRecord) -> str:
         return "it writes operands: it can't be recomputed, nor its operands be swapped"
     if record.container == "opens" and record.view_of is None:
         return "it opens a container and does not say which operand that is"
-    if record.container not in ("", "holds", "opens"):
+    if record.container not in ("", "holds", "opens", "joins"):
         return f"a container {record.container!r} is not known"
     if (record.results_from == "block") != (record.body is not None):
         return "results come from blocks where there is a body, and only there"

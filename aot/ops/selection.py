@@ -150,6 +150,7 @@ ASSEMBLE = register(
         infer=_concat_type,
         reference=CONCAT.reference,
         kind=Kind.STRUCTURE,
+        container="joins",
     )
 )
 

@@ -12,6 +12,7 @@ from aot.ir.core import Op, Rewriter, Value
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
 from aot.passes.algebra_terms import emit, number_of, reshaped, sole, will_fold
+from aot.passes.canonicalize import is_exact_cast
 from aot.passes.rewriting import Rule, definer, make
 
 # Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
@@ -85,11 +86,20 @@ def _chosen(op: Op) -> _Scores | None:
     return None
 
 
+def _widened(op: Op) -> _Scores | None:
+    """The kernel sums in f32 whatever it reads."""
+    inner = op.operands[0]
+    if inner is None or not is_exact_cast(inner.type.dtype, op.result.type.dtype):
+        return None
+    return _scores_of(inner)
+
+
 _STEPS = (
     (contraction.MATMUL, _product),
     (elementwise.MUL, _scaled),
     (elementwise.ADD, _biased),
     (elementwise.WHERE, _chosen),
+    (elementwise.CAST, _widened),
 )
 
 
@@ -128,6 +138,29 @@ def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
     return emit(op, rewriter, movement.TRANSPOSE, value, perm=order)
 
 
+def _softmax_of(weights: Value | None, v: Value) -> Op | None:
+    """The softmax over keys that `weights` are, perhaps rounded to the dtype of `v`, and with 0
+    for a query without keys, as the op has it anyway."""
+    rounded = sole(weights, elementwise.CAST)
+    wide = rounded.operands[0] if rounded is not None else None
+    if wide is not None and is_exact_cast(v.type.dtype, wide.type.dtype):
+        weights = wide
+    safe = sole(weights, elementwise.WHERE)
+    if safe is not None:
+        is_nan, zero, inner = safe.operands
+        check = sole(is_nan, elementwise.IS_NAN)
+        if check is None or check.operands[0] is not inner or number_of(zero) != 0:
+            return None
+        softmax = definer(inner, reduction.SOFTMAX)
+        if softmax is None or set(softmax.result.users) != {check, safe}:
+            return None
+    else:
+        softmax = sole(weights, reduction.SOFTMAX)
+    if softmax is None or softmax.attrs["axis"] != softmax.result.type.rank - 1:
+        return None
+    return softmax
+
+
 def _is_fit(scores: _Scores, v: Value) -> bool:
     """Whether the kernel takes these heads, and is the better choice."""
     q, keys = scores.q.type, scores.keys.type
@@ -138,14 +171,16 @@ def _is_fit(scores: _Scores, v: Value) -> bool:
     depths = (q.dims[-1], v.type.dims[-1])
     if not all(isinstance(n, int) and n <= MAX_DEPTH for n in depths):
         return False
+    if any(bias.type.dtype is not q.dtype for bias in scores.biases):
+        return False
     # products with weights are better off with panels
     return not will_fold(scores.keys) and not will_fold(v)
 
 
 def _attention(op: Op, rewriter: Rewriter) -> Value | None:
     weights, v = op.operands
-    softmax = sole(weights, reduction.SOFTMAX)
-    if softmax is None or v is None or softmax.attrs["axis"] != softmax.result.type.rank - 1:
+    softmax = _softmax_of(weights, v) if v is not None else None
+    if softmax is None or v is None:
         return None
     scores = _scores_of(softmax.operands[0])
     if scores is None or not _is_fit(scores, v):

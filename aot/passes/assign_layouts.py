@@ -1,9 +1,9 @@
 """assign-layouts: chooses how values of three dims and more lie in memory, over the whole graph.
 
-Each value lies as it does or in a candidate order (channels last), whichever costs least in all:
-for each op what the plan says of reading its operands and writing its results so. Two ways to lie
-with costs of pairs are a minimum cut, which is exact; further candidates are tried against the
-best so far. Producers are made anew, and their users see a pending change of layout.
+Each value lies as it does or as a proposal says (channels last; as its users see it), whichever
+costs least in all: for each op what the plan says of reading its operands and writing its results
+so. Two ways to lie with costs of pairs are a minimum cut, which is exact; each further proposal is
+weighed against the best so far. Producers are made anew, and their users see a pending change.
 
 Requires: dtypes are legal for the target; weights are not packed yet; nothing is pending.
 Ensures: what differs from before is pending where users were not told.
@@ -12,7 +12,8 @@ Never: changes inputs, results, constants, what blocks or calls see, or what an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 
 from aot.analysis.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.min_cut import Labelling
@@ -20,22 +21,16 @@ from aot.analysis.views import canonical, map_of, view_type
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout, TensorType
 from aot.ops.record import Kind, call_of
+from aot.ops.selection import CONCAT
 from aot.ops.structure import CONSTANT, PENDING
 from aot.passes.base import Pass, PassContext
 from aot.target import Target
 
 Types = dict[Value, TensorType]
-Order = Callable[[int], tuple[int, ...]]
-"""The order of the dims of a tensor of some rank in memory, outermost first."""
+Proposal = Callable[[Function, Types], Types]
+"""Types that values would have, of those that differ from what they have or were given so far."""
 
 UNIT = 16  # costs are whole numbers of this part of one
-
-
-def channels_last(rank: int) -> tuple[int, ...]:
-    return (0, *range(2, rank), 1)
-
-
-CANDIDATES: tuple[Order, ...] = (channels_last,)
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -45,13 +40,12 @@ def run(module: Module, context: PassContext) -> None:
         context.count("assign-layouts", "changed", assign_layouts(function, context.target))
 
 
-def assign_layouts(
-    function: Function, target: Target, candidates: Sequence[Order] = CANDIDATES
-) -> int:
+def assign_layouts(function: Function, target: Target) -> int:
     """Assigns layouts to the values of a function; gives how many got another one."""
     chosen: Types = {}
-    for order in candidates:
-        chosen.update(_improved(function, target, chosen, _proposed(function, order)))
+    for propose in PROPOSALS:
+        chosen.update(_improved(function, target, chosen, propose(function, chosen)))
+    chosen = {value: type for value, type in chosen.items() if type != value.type}
     _carry_out(function, chosen)
     return len(chosen)
 
@@ -67,8 +61,8 @@ def _may_choose(op: Op) -> bool:
     )
 
 
-def _proposed(function: Function, order: Order) -> Types:
-    """The types that values would have in `order`, as far as they differ.
+def channels_last(function: Function, now: Types) -> Types:
+    """Dim 1 innermost.
 
     What is seen of a value in that order through a transpose or reshape lies as it does there, and
     what is computed from it by element does too.
@@ -78,18 +72,40 @@ def _proposed(function: Function, order: Order) -> Types:
         if not _may_choose(op):
             continue
         for value in op.results:
+            rank = value.type.rank
             if value.type.layout is not None:
                 continue
             type = _seen_type(op, found) or _followed_type(op, found)
-            if type is None:
-                if value.type.rank < 3:
-                    continue
-                layout = Layout(order=order(value.type.rank))
+            if type is None and rank > 2:
+                layout = Layout(order=(0, *range(2, rank), 1))
                 type = TensorType(value.type.dtype, value.type.dims, layout)
-            type = canonical(type)
-            if type != value.type:
-                found[value] = type
+            if type is not None:
+                _propose(found, value, type, now)
     return found
+
+
+def as_seen(function: Function, now: Types) -> Types:
+    """The order that a user wants: what is transposed lies as the transpose should."""
+    found: Types = {}
+    merged = ChainMap(found, now)
+    for op in reversed(function.block):
+        if not _may_choose(op):
+            continue
+        for value in op.results:
+            wanted = (_wanted_type(user, value, merged) for user in value.users)
+            type = next((t for t in wanted if t is not None), None)
+            if type is not None:
+                _propose(found, value, type, now)
+    return found
+
+
+PROPOSALS: tuple[Proposal, ...] = (channels_last, as_seen)
+
+
+def _propose(found: Types, value: Value, type: TensorType, now: Types) -> None:
+    type = canonical(type)
+    if type != now.get(value, value.type):
+        found[value] = type
 
 
 def _seen_type(op: Op, types: Types) -> TensorType | None:
@@ -110,6 +126,21 @@ def _followed_type(op: Op, types: Types) -> TensorType | None:
         type = types.get(value, value.type)
         return TensorType(op.result.type.dtype, op.result.type.dims, type.layout)
     return None
+
+
+def _wanted_type(user: Op, value: Value, types: Mapping[Value, TensorType]) -> TensorType | None:
+    """The type under which `user` would have nothing to move, if it would."""
+    if len(user.results) != 1 or not _may_choose(user):
+        return None
+    result = types.get(user.result, user.result.type)
+    map = map_of(user)
+    if map is not None:
+        back = map.inverse(value.type.dims)
+        return None if back is None else view_type(back, result)
+    is_alike = user.record.kind is Kind.ELEMENTWISE and value.type.dims == result.dims
+    if result.layout is None or result.layout.strides or not (is_alike or user.record is CONCAT):
+        return None
+    return TensorType(value.type.dtype, value.type.dims, result.layout)
 
 
 def _full_operands(op: Op) -> list[Value]:

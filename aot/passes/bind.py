@@ -58,10 +58,9 @@ def bind(
         asked = {name: _asked(mine[name], dims) for name, dims in shapes.items() if name in mine}
         arrays = {name: _array(mine[name], values[name]) for name in values if name in mine}
         asked |= {name: _asked(mine[name], a.shape) for name, a in arrays.items()}
-        wanted = {name: _dims(mine[name], dims) for name, dims in asked.items()}
-        if wanted:
-            substitute_symbols(function, _solve(mine, wanted))
-            _check_shapes(mine, wanted)
+        if asked:
+            substitute_symbols(function, _solve(mine, asked))
+            _check_shapes(mine, asked)
         for name, dims in asked.items():
             _bound(function, mine[name], dims)
         _narrow_dims(function)
@@ -81,14 +80,6 @@ def _asked(value: Value, given: Sequence[Wanted]) -> tuple[WantedDim, ...]:
         return tuple(map(parse_wanted, given))
     except ValueError as error:
         raise CompileError(f"shape of input {value.name!r}: {error}") from None
-
-
-def _dims(value: Value, asked: Sequence[WantedDim]) -> tuple[Dim, ...]:
-    """The shape that the input is to have."""
-    return tuple(
-        dim if wanted.dim is None else wanted.dim
-        for dim, wanted in zip(value.type.dims, asked, strict=True)
-    )
 
 
 def _bound(function: Function, value: Value, asked: Sequence[WantedDim]) -> None:
@@ -123,12 +114,17 @@ def _array(value: Value, given: Any) -> Array:
     return array
 
 
-def _solve(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim]]) -> dict[str, Dim]:
+def _solve(
+    inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[WantedDim]]
+) -> dict[str, Dim]:
     """What the symbols of inputs must be for the inputs to have `shapes`."""
     values: dict[str, Dim] = {}
     origin: dict[str, str] = {}
     for name, shape in shapes.items():
-        for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
+        for axis, (dim, asked) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
+            wanted = asked.dim
+            if wanted is None:
+                continue
             if isinstance(wanted, int) and wanted < 0:
                 raise CompileError(f"input {name!r}: dim {axis} cannot be {wanted}")
             solved = _solve_one(dim, wanted)
@@ -164,14 +160,14 @@ def _listed(dims: Sequence[Wanted]) -> str:
     return f"({', '.join(map(str, dims))})"
 
 
-def _check_shapes(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[Dim]]) -> None:
+def _check_shapes(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[WantedDim]]) -> None:
     """Whether inputs came to have the shapes that were asked for."""
     for name, shape in shapes.items():
         for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
-            if dim != wanted:
+            if wanted.dim is not None and dim != wanted.dim:
                 raise CompileError(
                     f"input {name!r}: dim {axis} is {dim} in the model, which "
-                    f"cannot be made {wanted}"
+                    f"cannot be made {wanted.dim}"
                 )
 
 

@@ -1,8 +1,8 @@
 """defer-transposes: transposes become pending changes where that makes some of them vanish.
 
 A trial sweep carries every transpose forward. Those that meet in an op or follow one another form
-a web; a web that ends with fewer of them, and no more to move, is made pending, for resolve-shapes to
-carry on. The others stay where they are.
+a web; a web that ends with fewer of them, and no more to move, is made pending, for resolve-shapes
+to carry on. The others stay where they are.
 
 Requires: constants are folded.
 Ensures: of each web that is pending fewer transposes will be left than there were.

@@ -22,6 +22,7 @@ from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Valu
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType
 from aot.ops.dim_semantics import UndecidedError
+from aot.ops.elementwise import CAST
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.shape import DIM_VALUES
 from aot.ops.structure import CONSTANT, insert_constant
@@ -190,8 +191,19 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
     source_bytes = found.more_bytes + _bytes_of(found.sources, known)
     if found.array.nbytes <= source_bytes:
         return True
-    limit = REPEAT_BYTES if _repeats(found.array) else growth_bytes
+    limit = growth_bytes
+    if _repeats(found.array) or _widens_half(_definer(value)):
+        limit = REPEAT_BYTES
     return found.array.nbytes <= limit
+
+
+def _widens_half(op: Op) -> bool:
+    """Whether the op makes f32 of f16, which loads do where the value is read."""
+    source = op.operands[0] if op.record is CAST else None
+    return source is not None and (source.type.dtype, op.result.type.dtype) == (
+        DType.F16,
+        DType.F32,
+    )
 
 
 def _repeats(array: Array) -> bool:

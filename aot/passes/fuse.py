@@ -18,6 +18,8 @@ from aot.analysis.views import is_view
 from aot.ir import expr
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.types import DType
+from aot.ops.elementwise import CAST
 from aot.ops.record import Compute, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION, YIELD
 from aot.passes.base import Pass, PassContext
@@ -182,7 +184,8 @@ def _may_join(producer: Group, value: Value, group: Group) -> bool:
     if any(op.record.kind not in _LIGHT for op in producer.ops):
         return False
     if group.root.record.kind.is_alone:
-        return False
+        # their kernels widen what they load, and take in nothing else
+        return all(op.record is CAST and _is_renaming(op) for op in producer.ops)
     is_renaming = all(_is_renaming(op) for op in producer.ops)
     is_cheap = _counts(producer) or all(
         op.record.is_cheap or _is_renaming(op) for op in producer.ops
@@ -221,20 +224,29 @@ def _loads(compute: Compute, operand: int) -> list[expr.Load]:
 
 def _is_renaming(op: Op) -> bool:
     """Whether the op's elements are operand elements at indices linear in the result's."""
-    if op.record.kind is not Kind.MOVEMENT or len(op.operands) != 1:
+    if (op.record.kind is not Kind.MOVEMENT and op.record is not CAST) or len(op.operands) != 1:
+        return False
+    load = _element(op)
+    if load is None or load.guard is not None:
         return False
     (compute,) = _computes_of(op)
-    load = compute.value
-    if not isinstance(load, expr.Load) or load.guard is not None:
-        return False
     return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+
+
+def _element(op: Op) -> expr.Load | None:
+    """What each of the op's elements is a load of; widening f16 is part of loading it."""
+    (compute,) = _computes_of(op)
+    value = compute.value
+    if isinstance(value, expr.Cast) and (value.a.dtype, value.dtype) == (DType.F16, DType.F32):
+        value = value.a
+    return value if isinstance(value, expr.Load) else None
 
 
 def _only_repeats(op: Op) -> bool:
     """Whether the op repeats elements of its operand and leaves them in order."""
     (compute,) = _computes_of(op)
-    load = compute.value
-    assert isinstance(load, expr.Load)
+    load = _element(op)
+    assert load is not None
     places = [i for i in load.indices if not isinstance(i, expr.Const)]
     order = [compute.indices.index(i) for i in places if i in compute.indices]
     return len(order) == len(places) and order == sorted(order)
@@ -242,8 +254,8 @@ def _only_repeats(op: Op) -> bool:
 
 def _keeps_innermost(op: Op) -> bool:
     (compute,) = _computes_of(op)
-    load = compute.value
-    assert isinstance(load, expr.Load)
+    load = _element(op)
+    assert load is not None
     last = compute.indices[-1]
     return expr.coefficient(load.indices[-1], last) == 1 and all(
         expr.coefficient(i, last) == 0 for i in load.indices[:-1]

@@ -106,7 +106,9 @@ class _Groups:
             if op.record is REGION:
                 self._join_results(op)
         for value in self.members:
-            if not _is_made_by_region(value) or not all(map(self._may_read, value.uses)):
+            # what only later stages of its own region read is not worth a rounding
+            is_read = bool(value.uses) and all(map(self._may_read, value.uses))
+            if not is_read or not _is_made_by_region(value):
                 self.keep(value)
 
     def keep(self, value: Value) -> None:

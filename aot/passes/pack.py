@@ -7,10 +7,13 @@ Never: packs a value that is computed at run time, or packs one twice.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aot.analysis.plan import weight_layouts
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
+from aot.ops.elementwise import CAST
 from aot.ops.record import Kind, call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
@@ -44,17 +47,28 @@ def _pack_operands(
         weight = operands[number]
         if weight is None or weight.op is None or weight.type.layout is not None:
             continue
-        if weight.op.record is not CONSTANT:
+        cast = weight.op if weight.op.record is CAST else None
+        stored = weight if cast is None else cast.operands[0]
+        if stored is None or stored.op is None or stored.op.record is not CONSTANT:
+            continue
+        if stored.type.layout is not None:
             continue
         key = (weight, layout)
         if key not in packed:
-            # beside the constant, so that every user comes after it
+            # beside the constant or its cast, so that every user comes after it
             after = weight.op.next
             where = rewriter if after is None else Rewriter(function).at(after)
-            packed[key] = where.create(pack_op.PACK, [weight], {"layout": layout}, op.origin).result
+            made = where.create(pack_op.PACK, [stored], {"layout": layout}, op.origin).result
+            packed[key] = made if cast is None else _cast_of(made, cast, where)
         operands[number] = packed[key]
     if operands != op.operands:
         rewriter.replace_op(op, relaid(op, rewriter, operands))
+
+
+def _cast_of(value: Value, cast: Op, rewriter: Rewriter) -> Value:
+    """What `cast` does, of its operand in another layout."""
+    type = replace(cast.result.type, layout=value.type.layout)
+    return rewriter.insert(Op(CAST, [value], cast.attrs, [type], (), cast.origin)).result
 
 
 PACK = Pass("pack", run, __doc__)

@@ -14,7 +14,7 @@ Never: asks an op's shape rule more than once, or at all where only layouts chan
 from __future__ import annotations
 
 from aot.errors import InternalError
-from aot.ir.core import Attr, Function, Module, Op, Rewriter, Value
+from aot.ir.core import Attr, Block, Function, Module, Op, Rewriter, Value
 from aot.ir.index_map import Broadcast, IndexMap, Slice, Step, Transpose, step_dims
 from aot.ir.types import Layout, TensorType
 from aot.ops.absorb import IDENTITY, is_free
@@ -56,14 +56,14 @@ class _Resolver:
     """
     Attributes:
         sources: what changed values are had from.
-        made: what was materialised: (source, map, type) -> value.
+        made: what was materialised: (source, map, type, block) -> value.
     """
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self.function = sweep.function
         self.sources: dict[Value, Value] = {}
-        self.made: dict[tuple[Value, IndexMap, TensorType], Value] = {}
+        self.made: dict[tuple[Value, IndexMap, TensorType, Block | None], Value] = {}
         self.counts = {"folded": 0, "pushed": 0, "materialised": 0}
 
     def run(self) -> dict[str, int]:
@@ -92,6 +92,8 @@ class _Resolver:
 
     def in_place(self, op: Op) -> None:
         """Makes a pending change here, for all who use it."""
+        if not op.result.uses:
+            return
         self.leave(op)
         (source,) = op.operands
         assert source is not None
@@ -161,9 +163,10 @@ class _Resolver:
         self, source: Value, map: IndexMap, type: TensorType, user: Op, old: Value | None = None
     ) -> Value:
         """`source` seen through `map` as `type`; made where `user` first needs it."""
-        key = (source, map, type)
+        block = home(old or source)
+        key = (source, map, type, block)
         if key not in self.made:
-            at = Rewriter(self.function).at(_ancestor(user, home(old or source)))
+            at = Rewriter(self.function).at(_ancestor(user, block))
             made = materialise(source, map, type, at, user.origin)
             self.counts["materialised"] += made is not source
             if old is not None and old.name and not made.name and made is not source:
@@ -172,7 +175,7 @@ class _Resolver:
         return self.made[key]
 
 
-def _ancestor(op: Op, block: object) -> Op:
+def _ancestor(op: Op, block: Block | None) -> Op:
     """The op of `block` that holds `op`."""
     while op.parent is not block:
         assert op.parent is not None and isinstance(op.parent.owner, Op)

@@ -465,17 +465,21 @@ def _free_view(op: Op, operand: TensorType) -> TensorType | None:
 
 
 def _taken_over(op: Op, sources: Sequence[TensorType | None], result: TensorType) -> TensorType:
-    """`result` in the order of the full operands, where they have one; constants don't count."""
-    layouts = {
-        dense_order(type)
-        for type, value in zip(sources, op.operands, strict=True)
-        if type is not None
-        and type.dims == result.dims
-        and not (value is not None and value.op is not None and value.op.record is CONSTANT)
-    }
-    if len(layouts) != 1:
+    """`result` in the order of the full operands, where they have one; constants don't count.
+
+    An op whose result did not lie as its operands did was given its layout on purpose, and keeps
+    it.
+    """
+    layouts, before = set(), set()
+    for type, value in zip(sources, op.operands, strict=True):
+        if type is None or value is None or type.dims != result.dims:
+            continue
+        if value.op is None or value.op.record is not CONSTANT:
+            layouts.add(dense_order(type))
+            before.add(dense_order(value.type))
+    if len(layouts) != 1 or before != {dense_order(op.result.type)}:
         return result
-    return TensorType(result.dtype, result.dims, next(iter(layouts)))
+    return TensorType(result.dtype, result.dims, layouts.pop())
 
 
 def dense_order(type: TensorType) -> Layout | None:

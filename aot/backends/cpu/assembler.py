@@ -155,10 +155,14 @@ class Assembler:
         self.current.lines.append(f"br label %{block.label}")
         self.current.is_closed = True
 
-    def branch(self, condition: Value, then: Block, otherwise: Block) -> None:
-        self.current.lines.append(
-            f"br i1 {condition.ref}, label %{then.label}, label %{otherwise.label}"
-        )
+    def branch(
+        self, condition: Value, then: Block, otherwise: Block, odds: tuple[int, int] | None = None
+    ) -> None:
+        """Goes on with one of two blocks; `odds` say how often each is taken, if known."""
+        line = f"br i1 {condition.ref}, label %{then.label}, label %{otherwise.label}"
+        if odds is not None:
+            line += f', !prof !{{!"branch_weights", i32 {odds[0]}, i32 {odds[1]}}}'
+        self.current.lines.append(line)
         self.current.is_closed = True
 
     def phi(self, type_: Type, sources: list[tuple[Value, Block]]) -> Value:

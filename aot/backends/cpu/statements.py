@@ -228,7 +228,10 @@ class KernelEmitter:
             f"{index.ref} = phi {index.type} [ 0, %{before.label} ], "
             f"[ {following.ref}, %{asm.current.label} ]"
         )
-        asm.branch(asm.icmp("slt", following, count), head, done)
+        # LLVM takes any loop for a long one, and would keep registers for the constants of a short
+        # loop rather than for the sums of a long one beside it.
+        odds = None if count.number is None else (min(count.number - 1, 1 << 20), 1)
+        asm.branch(asm.icmp("slt", following, count), head, done, odds)
         asm.enter(done)
 
     def unrolled(self, stmt: For) -> None:

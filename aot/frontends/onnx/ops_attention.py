@@ -11,6 +11,7 @@ from aot.ir.core import Attr, Value
 from aot.ir.types import DType
 
 Q, K, V, MASK, PAST_KEY, PAST_VALUE, LENGTHS = range(7)
+MAX_DEPTH = 1024  # of which a GPU's shared memory holds a key and a value
 SHORT_MASKS = 24  # since this opset a mask may end before the keys do
 
 
@@ -33,8 +34,8 @@ def _heads(node: Node, operand: int, count: int) -> Value:
 
 def _depth(x: Value) -> int:
     depth = x.type.dims[-1]
-    if not isinstance(depth, int):
-        raise UnsupportedNodeError(f"the depth of heads is {depth}, expected a number")
+    if not isinstance(depth, int) or depth > MAX_DEPTH:
+        raise UnsupportedNodeError(f"the depth of heads is {depth}, expected {MAX_DEPTH} at most")
     return depth
 
 

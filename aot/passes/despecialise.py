@@ -1,0 +1,297 @@
+"""despecialise: executables that differ in extents only become one, which is told them.
+
+Each extent, stride or position in an executable's types and attributes is a slot. Executables whose
+bodies are equal but for slots are a family; what differs within it becomes dim parameters, equal
+slots one parameter, products of others those products, and multiples of a power of two stay so,
+because kernels need no masks there. What is equal in all members stays a number.
+
+Requires: executables are outlined.
+Ensures: those of a family are one executable whose common tiles cost them little more than their
+    own would, in the plan's estimate: `BOUNDS` by `--optimize`.
+Never: makes a parameter of 0, of 1 or of a small number in an attribute or a weight (kernels,
+    strides, pads), which change loops, or merges ops whose kernels are written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from aot.analysis.plan import efficiency, plan
+from aot.analysis.stages import heaviest, plans_of, stages_of, work_of
+from aot.analysis.storage import CONSTANTS
+from aot.ir.clone import clone_op
+from aot.ir.compare import attrs_key
+from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
+from aot.ir.dims import Dim, DimExpr, multiply, substitute, symbol
+from aot.ir.types import Layout, TensorType
+from aot.ops.record import call_of
+from aot.passes.base import Pass, PassContext
+from aot.target import Target
+
+# numbers below it in attributes and extents below it of constants are kernels, strides, pads
+SMALL = 8
+# how much more the dispatches of a family may cost together, by `--optimize`
+BOUNDS = {"speed": 0.0, "balanced": 0.05, "size": 10.0}
+MAX_FACTOR = 64  # of what a parameter is known to be a multiple
+
+
+def run(module: Module, context: PassContext) -> None:
+    options, target = context.options, context.target
+    if target is None or not options.despecialise:
+        return
+    met = len(module.executables)
+    despecialise(module, target, BOUNDS[options.optimize])
+    context.count("despecialise", "met", met)
+    context.count("despecialise", "kept", len(module.executables))
+
+
+def despecialise(module: Module, target: Target, bound: float) -> None:
+    """Merges families of a module's executables, for up to `bound` of what each may cost more."""
+    calls: dict[str, list[Op]] = {}
+    for function in module.entry_points:
+        for op in function.walk():
+            callee = op.attrs.get("executable")
+            if isinstance(callee, FunctionRef):
+                calls.setdefault(callee.name, []).append(op)
+    families: dict[Hashable, list[_Member]] = {}
+    for function in module.executables:
+        member = _Member.of(function, calls.get(function.name, []), target)
+        families.setdefault(member.shape, []).append(member)
+    for members in families.values():
+        if len(members) > 1:
+            for group, tiles in _groups(members, target, bound):
+                if len(group) > 1:
+                    _merge(module, group, tiles)
+    _renumber(module)
+
+
+class _Slots:
+    """Walks the slots of a function in one order, and gives each a new dim."""
+
+    def __init__(self, fresh: Sequence[Dim] | None = None) -> None:
+        self.fresh = fresh
+        self.found: list[Dim] = []
+
+    def dim(self, dim: Dim, least: int = 2) -> Dim:
+        if isinstance(dim, int) and dim < least:
+            return dim
+        self.found.append(dim)
+        return _PLACE if self.fresh is None else self.fresh[len(self.found) - 1]
+
+    def type(self, type: TensorType, least: int = 2) -> TensorType:
+        layout = type.layout
+        if layout is not None and layout.strides:
+            strides = tuple(self.dim(s) for s in layout.strides)
+            layout = Layout(layout.splits, layout.order, strides)
+        return TensorType(type.dtype, tuple(self.dim(d, least) for d in type.dims), layout)
+
+    def attrs(self, op: Op) -> dict[str, Attr]:
+        """Attributes with the dims in those that the record declares as dims replaced."""
+        kinds = {a.name: a.type for a in op.record.attributes}
+        return {
+            name: self.attr(value) if kinds.get(name) in ("dim", "dims") else value
+            for name, value in op.attrs.items()
+        }
+
+    def attr(self, value: Attr) -> Attr:
+        if isinstance(value, tuple):
+            return tuple(map(self.attr, value))
+        is_dim = isinstance(value, DimExpr) or (
+            isinstance(value, int) and not isinstance(value, bool)
+        )
+        return self.dim(value, SMALL) if is_dim else value  # type: ignore[arg-type]
+
+
+_PLACE = symbol("_")
+Tiles = tuple[tuple[int, int], ...]
+
+
+def _rebuilt(function: Function, slots: _Slots) -> Function:
+    """A copy of an executable with its slots replaced."""
+    bindings = function.bindings[: len(function.inputs)]
+    inputs = zip(function.inputs, bindings, strict=True)
+    body = Block([slots.type(a.type, SMALL if b == CONSTANTS else 2) for a, b in inputs])
+    made = Function(function.name, body, function.result_names, "executable")
+    values: dict[Value, Value] = dict(zip(function.inputs, body.args, strict=True))
+    into = Rewriter(made, body)
+    for op in function.block:
+        attrs = slots.attrs(op)
+        fresh = clone_op(op, values, into, slots.type)
+        fresh.attrs = attrs
+    made.bindings = function.bindings
+    return made
+
+
+@dataclass(frozen=True)
+class _Member:
+    """An executable of a family.
+
+    Attributes:
+        slots: its dims, in the order of `_Slots`.
+        shape: equal for executables that differ in slots only.
+        tiles: rows and columns that its own dims want, by stage.
+    """
+
+    function: Function
+    calls: list[Op]
+    slots: tuple[Dim, ...]
+    shape: Hashable
+    tiles: Tiles
+
+    @staticmethod
+    def of(function: Function, calls: list[Op], target: Target) -> _Member:
+        if any(op.record.kind.has_own_kernel for op in function.block):
+            return _Member(function, calls, (), function.name, ())
+        slots = _Slots()
+        blank = _rebuilt(function, slots)
+        ties = {op.attrs.get("ties", ()) for op in calls}
+        plans = plans_of(function, target)
+        return _Member(
+            function,
+            calls,
+            tuple(slots.found),
+            (_body_key(blank), frozenset(ties), tuple(p.schedule for p in plans)),
+            tuple((p.rows, p.columns) for p in plans),
+        )
+
+    def cost(self, tiles: Tiles, target: Target) -> float:
+        """What its dispatches cost with `tiles`, in elements of work."""
+        stages = stages_of(self.function.block, self.function.results)
+        total = 0.0
+        for stage, (rows, columns) in zip(stages, tiles, strict=True):
+            call = call_of(heaviest(stage.ops))
+            made = replace(plan(call, target), rows=rows, columns=columns)
+            total += sum(map(work_of, stage.ops)) / max(efficiency(call, made), 1e-3)
+        return total * max(len(self.calls), 1)
+
+
+def _body_key(function: Function) -> Hashable:
+    """Ops, operands by number, attributes and types."""
+    numbers = {arg: n for n, arg in enumerate(function.inputs)}
+    ops: list[Hashable] = []
+    for op in function.block:
+        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
+        for result in op.results:
+            numbers[result] = len(numbers)
+        ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
+    return tuple(a.type for a in function.inputs), tuple(ops), function.bindings
+
+
+def _groups(
+    members: Sequence[_Member], target: Target, bound: float
+) -> list[tuple[list[_Member], Tiles]]:
+    """Members that become one, and the tiles that cost them least together.
+
+    Costs are estimates: work over the efficiency of a tile. While the best common tiles cost more
+    than `bound` over each member's own, the member that loses most is left out.
+    """
+    made: list[tuple[list[_Member], Tiles]] = []
+    left = list(members)
+    while left:
+        group, out = list(left), list[_Member]()
+        while True:
+            best = min(
+                dict.fromkeys(m.tiles for m in group),
+                key=lambda tiles: sum(m.cost(tiles, target) for m in group),
+            )
+            own = sum(m.cost(m.tiles, target) for m in group)
+            if len(group) == 1 or sum(m.cost(best, target) for m in group) <= own * (1 + bound):
+                break
+            worst = max(group, key=lambda m: m.cost(best, target) / m.cost(m.tiles, target))
+            group.remove(worst)
+            out.append(worst)
+        made.append((group, best))
+        left = [m for m in left if m in out]
+    return made
+
+
+def _parameters(slots: Sequence[Sequence[Dim]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
+    """The dim of each slot of the one executable, and what each parameter is in each member."""
+    columns = list(zip(*slots, strict=True))
+    fresh: list[Dim] = []
+    known: dict[tuple[Dim, ...], Dim] = {}
+    values: dict[str, list[Dim]] = {}
+    for column in columns:
+        if column not in known:
+            known[column] = _parameter(column, known, values)
+        fresh.append(known[column])
+    return fresh, values
+
+
+def _parameter(
+    column: tuple[Dim, ...],
+    known: Mapping[tuple[Dim, ...], Dim],
+    values: dict[str, list[Dim]],
+) -> Dim:
+    """One slot's dim: a number, a product of dims that have parameters, or a new parameter."""
+    first = column[0]
+    if isinstance(first, int) and all(value == first for value in column):
+        return first
+    made = _product_of(column, known)
+    if made is not None:
+        return made
+    factor = 1
+    if all(isinstance(value, int) for value in column):
+        common = math.gcd(*(int(v) for v in column))
+        factor = min(common & -common, MAX_FACTOR)
+    name = f"d{len(values)}"
+    values[name] = [v // factor for v in column]
+    return multiply(symbol(name), factor)
+
+
+def _product_of(
+    column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]
+) -> Dim | None:
+    """The column as a product of two others, in every member."""
+    varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
+    for a, dim_a in varying:
+        for b, dim_b in varying:
+            if all(multiply(x, y) == z for x, y, z in zip(a, b, column, strict=True)):
+                return multiply(dim_a, dim_b)
+    return None
+
+
+def _merge(module: Module, members: Sequence[_Member], tiles: Tiles) -> None:
+    """One executable in the place of all; dispatches say what its parameters are."""
+    first = members[0]
+    fresh, values = _parameters([m.slots for m in members])
+    made = _rebuilt(first.function, _Slots(fresh))
+    made.dim_names = tuple(values)
+    made.tiles = tiles
+    for number, member in enumerate(members):
+        for op in member.calls:
+            given = op.attrs.get("dims", ())
+            assert isinstance(given, tuple)
+            own = dict(zip(member.function.dim_names, given, strict=True))
+            dims = tuple(_called(column[number], own) for column in values.values())
+            op.attrs["executable"] = FunctionRef(made.name)
+            op.attrs["dims"] = dims
+    for member in members:
+        del module.functions[member.function.name]
+    module.functions[made.name] = made
+
+
+def _called(dim: Dim, own: Mapping[str, Attr]) -> Dim:
+    return substitute(dim, {n: d for n, d in own.items() if isinstance(d, (int, DimExpr))})
+
+
+def _renumber(module: Module) -> None:
+    """Executables are e0, e1, ... in the order of their first dispatch."""
+    names: dict[str, str] = {}
+    for function in module.entry_points:
+        for op in function.walk():
+            callee = op.attrs.get("executable")
+            if isinstance(callee, FunctionRef):
+                name = names.setdefault(callee.name, f"e{len(names)}")
+                op.attrs["executable"] = FunctionRef(name)
+    old = {f.name: f for f in module.executables}
+    for name in old:
+        del module.functions[name]
+    for name, fresh in names.items():
+        old[name].name = fresh
+        module.add(old[name])
+
+
+DESPECIALISE = Pass("despecialise", run, __doc__)
