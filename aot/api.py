@@ -62,6 +62,8 @@ def compile(
     optimize: str = "balanced",
     storage: str = "fp32",
     shapes: str = "lazy",
+    fusion: bool = True,
+    despecialise: bool = True,
     dump_ir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> CompiledModule:
@@ -81,6 +83,8 @@ def compile(
             the file and rounds what it stores; inputs, outputs and arithmetic stay float32.
         shapes: "lazy" or "eager": when the compiler tells users of a change; for comparison, the
             module is the same.
+        fusion: whether ops may share a dispatch; without, each is its own, for comparison.
+        despecialise: whether executables that differ in extents only may become one.
         dump_ir: a folder that gets the IR after each pass.
         progress: called with each stage's name, items done and items in all.
 
@@ -97,6 +101,8 @@ def compile(
         optimize=optimize,
         storage=storage,
         shapes=shapes,
+        fusion=fusion,
+        despecialise=despecialise,
         dump_ir=None if dump_ir is None else Path(dump_ir),
     )
     compilation = compile_module(model, options, progress or no_progress)

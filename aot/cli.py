@@ -102,6 +102,16 @@ def _compile_options(command: F) -> F:
                 help="When users of a changed value are told; the file is the same.",
             ),
             click.option(
+                "--fusion/--no-fusion",
+                default=True,
+                help="Whether ops may share a dispatch; without, each is its own.",
+            ),
+            click.option(
+                "--despecialise/--no-despecialise",
+                default=True,
+                help="Whether executables that differ in extents only may become one.",
+            ),
+            click.option(
                 "--dump-ir",
                 type=click.Path(file_okay=False),
                 metavar="DIR",

@@ -36,6 +36,7 @@ class CompileOptions:
         optimize: one of OPTIMIZE_LEVELS.
         storage: one of STORAGE_TYPES: how float32 weights and activations lie in memory. Inputs,
             outputs and arithmetic stay float32.
+        fusion: whether ops may share a dispatch.
         despecialise: whether executables that differ in extents only may become one.
         shapes: one of SHAPE_MODES: when users of a changed value are told. The program is the same;
             eager, the classical cascade, is there to compare with.
@@ -47,6 +48,7 @@ class CompileOptions:
     input_values: Mapping[str, Any] = field(default_factory=dict)
     optimize: str = "balanced"
     storage: str = "fp32"
+    fusion: bool = True
     despecialise: bool = True
     shapes: str = "lazy"
     dump_ir: Path | None = None

@@ -155,7 +155,7 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
         with own.stage("passes"), count_alias() as alias:
             run_passes(copy, TARGET_PASSES, made)
         with count_shape_rules() as build_rules:
-            variant, section = _build_variant(copy, target, rodata, own, progress)
+            variant, section = _build_variant(copy, made, rodata, own, progress)
         variants.append(variant)
         rules = {"import": import_rules.calls, **_rules_by_pass(made), "build": build_rules.calls}
         head = {
@@ -230,9 +230,11 @@ def _check_together(wanted: Sequence[Target]) -> None:
 
 
 def _build_variant(
-    module: Module, target: Target, rodata: RodataPool, clock: _Clock, progress: Progress
+    module: Module, context: PassContext, rodata: RodataPool, clock: _Clock, progress: Progress
 ) -> tuple[VariantImage, dict[str, Any]]:
     """Executables to code, functions to programs."""
+    target = context.target
+    assert target is not None
     functions = module.executables
     progress("kernels", 0, len(functions))
     with clock.stage("kernels"):
@@ -259,12 +261,14 @@ def _build_variant(
         code,
         target.page_bytes,
     )
-    return variant, _section(module, programs, executables, code, emitted, clock)
+    structural = context.statistics[OUTLINE.name]["kept"]
+    return variant, _section(module, programs, structural, executables, code, emitted, clock)
 
 
 def _section(
     module: Module,
     programs: Sequence[EmittedProgram],
+    structural: int,
     executables: Sequence[ExecutableImage],
     code: bytes,
     emitted: int,
@@ -277,8 +281,8 @@ def _section(
     return {
         "dispatches": sum(p.dispatches for p in programs),
         "executables": {
-            "structural": {"met": met, "kept": kept},
-            "despecialised": {"met": kept, "kept": kept},
+            "structural": {"met": met, "kept": structural},
+            "despecialised": {"met": structural, "kept": kept},
             "emitted": {"met": kept, "kept": emitted},
         },
         "code_bytes": len(code) + sum(map(len, spirv)),

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vulkan_device
+from vulkan_graph import run_on_driver
 
 import aot
 from aot import target as targets
@@ -167,6 +169,27 @@ def test_causal(offset: int, queries: int) -> None:
     x["bias"][ahead] = -INFINITY
     wanted = expected(x)
     wanted[:, :, ahead.all(1)] = 0
+    check(found, wanted)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth", "width"),
+    # workgroups are 64 queries, of which up to 16 are taken one by one; so are tiles of keys then
+    [(1, 130, 8, 70), (16, 65, 80, 8), (70, 130, 24, 40)],
+)
+def test_on_a_gpu(queries: int, keys: int, depth: int, width: int, driver: str) -> None:
+    x = feeds(1, queries, keys, depth, width)
+    x["keep"][..., 10:70] = False
+    x["bias"][queries // 2] = -INFINITY
+    offset = max(keys - queries, 0) // 2
+    x["bias"][0, offset + 1 :] = np.nan  # which nobody sees
+    module = import_text(TEXT.format(depth=depth, width=width, attrs=f"offset = {offset}"))
+    (found,) = run_on_driver(driver, module.main, x)
+    x["bias"][np.arange(keys) > np.arange(queries)[:, None] + offset] = -INFINITY
+    wanted = expected(x)
+    wanted[:, :, queries // 2] = 0
     check(found, wanted)
 
 

@@ -120,6 +120,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
     arguments += ["--shapes", "eager", "--storage", "fp16"]
+    arguments += ["--no-fusion", "--no-despecialise"]
     assert cli.main(arguments) == 1
     values = seen.pop("input_values")
     assert isinstance(values, dict)
@@ -136,6 +137,8 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "optimize": "size",
         "storage": "fp16",
         "shapes": "eager",
+        "fusion": False,
+        "despecialise": False,
         "dump_ir": "ir",
         "progress": None,
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from aot.ir.core import Op, Rewriter, Value
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
-from aot.passes.algebra_terms import emit, number_of, reshaped, sole, will_fold
+from aot.passes.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
 from aot.passes.canonicalize import is_exact_cast
 from aot.passes.rewriting import Rule, definer, make
 
@@ -37,20 +37,20 @@ class _Scores:
         return bool(self.biases) or self.keep is not None
 
 
-def _scores_of(value: Value | None) -> _Scores | None:
+def _scores_of(value: Value | None, depth: int = MAX_STEPS) -> _Scores | None:
     """`value` as scores of queries and keys, if nothing else uses what it is made of."""
-    if value is None:
+    if value is None or depth == 0:
         return None
     for record, step in _STEPS:
         op = sole(value, record)
         if op is not None:
-            found = step(op)
+            found = step(op, depth - 1)
             if found is not None:
                 return found
     return None
 
 
-def _product(op: Op) -> _Scores | None:
+def _product(op: Op, _: int) -> _Scores | None:
     q, keys = op.operands
     return None if q is None or keys is None else _Scores(q, keys)
 
@@ -59,39 +59,39 @@ def _has_dims(value: Value | None, op: Op) -> bool:
     return value is not None and value.type.dims == op.result.type.dims
 
 
-def _scaled(op: Op) -> _Scores | None:
+def _scaled(op: Op, depth: int) -> _Scores | None:
     for inner, other in (op.operands, op.operands[::-1]):
         number = number_of(other)
-        found = _scores_of(inner) if number is not None and _has_dims(inner, op) else None
+        found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
         if found is not None and number is not None and not found.is_masked:
             return replace(found, scale=found.scale * number)
     return None
 
 
-def _biased(op: Op) -> _Scores | None:
+def _biased(op: Op, depth: int) -> _Scores | None:
     for inner, bias in (op.operands, op.operands[::-1]):
-        found = _scores_of(inner) if _has_dims(inner, op) else None
+        found = _scores_of(inner, depth) if _has_dims(inner, op) else None
         if found is not None and found.keep is None and bias is not None:
             return replace(found, biases=(*found.biases, bias))
     return None
 
 
-def _chosen(op: Op) -> _Scores | None:
+def _chosen(op: Op, depth: int) -> _Scores | None:
     condition, then, other = op.operands
     for inner, constant, is_flipped in ((then, other, False), (other, then, True)):
         number = number_of(constant)
-        found = _scores_of(inner) if number is not None and _has_dims(inner, op) else None
+        found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
         if found is not None and number is not None and found.keep is None:
             return replace(found, keep=condition, is_flipped=is_flipped, fill=number)
     return None
 
 
-def _widened(op: Op) -> _Scores | None:
+def _widened(op: Op, depth: int) -> _Scores | None:
     """The kernel sums in f32 whatever it reads."""
     inner = op.operands[0]
     if inner is None or not is_exact_cast(inner.type.dtype, op.result.type.dtype):
         return None
-    return _scores_of(inner)
+    return _scores_of(inner, depth)
 
 
 _STEPS = (

@@ -20,6 +20,7 @@ from aot.passes.rewriting import constant_of, definer
 # how far constants of models may be from the numbers that they stand for: float32's rounding, twice
 NUMBER_TOLERANCE = 2.0**-22
 MAX_FACTORS = 6
+MAX_STEPS = 8  # how far rules look back, in models that may be chains of a million ops
 
 
 def sole(value: Value | None, record: OpRecord) -> Op | None:
@@ -36,7 +37,7 @@ def is_along(value: Value | None, rank: int, axis: int) -> bool:
     return all(extent == 1 or first + d == axis for d, extent in enumerate(value.type.dims))
 
 
-def will_fold(value: Value | None, depth: int = 8) -> bool:
+def will_fold(value: Value | None, depth: int = MAX_STEPS) -> bool:
     """Whether `value` is a float constant, or one that rules are making out of constants."""
     if value is None or not value.type.dtype.is_float:
         return False
@@ -72,7 +73,7 @@ def shaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> 
     return emit(op, rewriter, movement.RESHAPE, value, shape=shape)
 
 
-def number_of(value: Value | None, depth: int = 8) -> float | None:
+def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
     """The number that every element of a float constant is, or of one that rules make."""
     if value is None or depth == 0 or not value.type.dtype.is_float:
         return None
@@ -116,7 +117,7 @@ class Line:
     start: float
 
 
-def line_of(value: Value | None) -> Line | None:
+def line_of(value: Value | None, depth: int = MAX_STEPS) -> Line | None:
     """`value` as a line of what is neither scaled nor shifted by numbers, for this use alone."""
     if value is None:
         return None
@@ -126,7 +127,7 @@ def line_of(value: Value | None) -> Line | None:
             continue
         for inner, other in (op.operands, op.operands[::-1]):
             number = number_of(other)
-            line = line_of(inner) if number is not None else None
+            line = line_of(inner, depth - 1) if number is not None and depth else None
             if line is None or line.value.type.dims != value.type.dims or number is None:
                 continue
             if record is elementwise.ADD:

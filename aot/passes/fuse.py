@@ -43,11 +43,11 @@ class Group:
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
-        fuse(function)
+        fuse(function, shares=context.options.fusion)
 
 
-def fuse(function: Function) -> None:
-    """Forms the regions of a function's block."""
+def fuse(function: Function, *, shares: bool = True) -> None:
+    """Forms the regions of a function's block; each op's own unless it `shares` regions."""
     position = {op: n for n, op in enumerate(function.block)}
     groups: dict[Op, Group] = {}
     ordered: list[Group] = []
@@ -55,12 +55,13 @@ def fuse(function: Function) -> None:
         if op in groups or not (_computes(op) or _shows_counter(op, groups)):
             continue
         group = Group([op], op.result if len(op.results) == 1 else None, op)
-        _take_epilogue(group, groups, position)
+        if shares:
+            _take_epilogue(group, groups, position)
         for member in group.ops:
             groups[member] = group
         ordered.append(group)
     for group in ordered:
-        if not group.is_gone:
+        if shares and not group.is_gone:
             _take_producers(group, groups, position)
     for group in ordered:
         if not group.is_gone:

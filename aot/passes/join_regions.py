@@ -36,7 +36,7 @@ MAX_BETWEEN = 64  # ops between two regions that are joined
 
 
 def run(module: Module, context: PassContext) -> None:
-    if context.target is not None:
+    if context.target is not None and context.options.fusion:
         for function in module.entry_points:
             context.count("join-regions", "joined", join_regions(function, context.target))
 

@@ -81,7 +81,7 @@ class _Sibling:
 
 
 def run(module: Module, context: PassContext) -> None:
-    for function in module.entry_points:
+    for function in module.entry_points if context.options.fusion else ():
         context.count("merge-siblings", "merged", merge_siblings(function))
 
 

@@ -30,7 +30,7 @@ Types = dict[Value, TensorType]
 
 
 def run(module: Module, context: PassContext) -> None:
-    for function in module.entry_points:
+    for function in module.entry_points if context.options.fusion else ():
         for op in list(function.block):
             if op.record is selection.CONCAT:
                 context.count("place-views", "pushed", push_ends(function, op))

@@ -6,7 +6,8 @@ Knows names only, and nothing of what ops do. A list is a graph, a branch, or a 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -98,16 +99,26 @@ def captured(node: onnx.NodeProto) -> set[str]:
 
 
 def captured_by(*subgraph: onnx.GraphProto) -> set[str]:
-    """Names that graphs, and graphs in them, may read from outside."""
+    """Names that graphs, and graphs in them, read and don't make themselves."""
     found: set[str] = set()
-    graphs = list(subgraph)
-    while graphs:
-        graph = graphs.pop()
-        found.update(output.name for output in graph.output)
+    stack: list[tuple[onnx.GraphProto, ChainMap[str, None]]] = [(g, ChainMap()) for g in subgraph]
+    while stack:
+        graph, around = stack.pop()
+        made = around.new_child(dict.fromkeys(_made_in(graph)))
+        read = [output.name for output in graph.output]
         for inner in graph.node:
-            found.update(inner.input)
-            graphs.extend(subgraphs(inner))
+            read.extend(inner.input)
+            stack.extend((g, made) for g in subgraphs(inner))
+        found.update(name for name in read if name not in made)
     return found
+
+
+def _made_in(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (i.name for i in graph.input)
+    yield from (t.name for t in graph.initializer)
+    yield from (t.values.name for t in graph.sparse_initializer)
+    for node in graph.node:
+        yield from node.output
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
