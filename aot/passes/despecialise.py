@@ -81,11 +81,13 @@ class _Slots:
         return _PLACE if self.fresh is None else self.fresh[len(self.found) - 1]
 
     def type(self, type: TensorType, least: int = 2) -> TensorType:
+        dims = tuple(self.dim(d, least) for d in type.dims)
         layout = type.layout
         if layout is not None and layout.strides:
-            strides = tuple(self.dim(s) for s in layout.strides)
-            layout = Layout(layout.splits, layout.order, strides)
-        return TensorType(type.dtype, tuple(self.dim(d, least) for d in type.dims), layout)
+            # inner ones first, as outer ones are products of them
+            strides = [self.dim(s) for s in reversed(layout.strides)]
+            layout = Layout(layout.splits, layout.order, tuple(reversed(strides)))
+        return TensorType(type.dtype, dims, layout)
 
     def attrs(self, op: Op) -> dict[str, Attr]:
         """Attributes with the dims in those that the record declares as dims replaced."""
