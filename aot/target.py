@@ -29,6 +29,8 @@ HOST_CHOICES = {
     "x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"),
     "aarch64": ("aarch64-linux-dotprod", "aarch64-generic"),
 }
+# LLVM's names of what has conversions of f16, where an architecture has none at its floor
+_HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ class Target:
     def computes(self, dtype: DType) -> bool:
         """Whether arithmetic in `dtype` is native; INDEX always is."""
         return dtype is DType.INDEX or dtype in self.dtypes
+
+    @property
+    def converts_half(self) -> bool:
+        """Whether conversions between f16 and f32 are instructions."""
+        return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or not self.is_cpu
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""

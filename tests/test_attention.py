@@ -176,8 +176,8 @@ def test_causal(offset: int, queries: int) -> None:
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
 @pytest.mark.parametrize(
     ("queries", "keys", "depth", "width"),
-    # workgroups are 64 queries, of which up to 16 are taken one by one; so are tiles of keys then
-    [(1, 130, 8, 70), (16, 65, 80, 8), (70, 130, 24, 40)],
+    # workgroups are 8 to 32 queries by the width; up to 4 are taken one by one
+    [(3, 130, 8, 70), (17, 65, 80, 8), (70, 130, 24, 40)],
 )
 def test_on_a_gpu(queries: int, keys: int, depth: int, width: int, driver: str) -> None:
     x = feeds(1, queries, keys, depth, width)

@@ -328,6 +328,22 @@ func @main(%x: f32[2, 3, 4]) -> ("y") {
     assert kept == ["{order=2:1:0}", "{order=1:0:2}", "{order=1:0:2}"]
 
 
+def test_an_operand_is_turned_where_that_lets_the_change_meet_its_end() -> None:
+    module = graph("""
+func @main(%x: f32[2, 3], %y: f32[2, 3]) -> ("y") {
+  %0 = relu(%x) : f32[2, 3]
+  %1 = add(%0, %y) : f32[2, 3]
+  %2 = transpose(%1) {perm = [1, 0]} : f32[3, 2]
+  return(%2)
+}
+""")
+    turn(module, value_of(module, "relu"), (1, 0))
+    counts, _ = resolved(module)
+    assert counts == {"folded": 1, "pushed": 1, "materialised": 1}
+    operand = value_of(module, "add").op.operands[1]
+    assert operand.op.record is TRANSPOSE and operand.op.operands[0] is module.main.inputs[1]
+
+
 # rule 6: boundaries
 
 
@@ -356,6 +372,27 @@ func @main(%c: bool[], %x: f32[2, 3], %u: f32[2, 3]) -> ("y", "z") {
     operand = value_of(module, "neg").op.operands[0]
     assert operand is not None and operand.op is not None and operand.op.record is TRANSPOSE
     assert value_of(module, "assign").op.operands[0] is value_of(module, "abs").op.operands[0]
+
+
+def test_a_block_does_not_take_in_what_it_captures() -> None:
+    """Not even where it could: in a loop it would be moved in every iteration."""
+    module = graph("""
+func @main(%c: bool[], %x: f32[2, 3]) -> ("y") {
+  %0 = relu(%x) : f32[2, 3]
+  %1 = if(%c) : f32[3] ^() {
+    %2 = reduce_sum(%0) {axes = [0], keepdims = false} : f32[3]
+    yield(%2)
+  } ^() {
+    %3 = reduce_max(%0) {axes = [0], keepdims = false} : f32[3]
+    yield(%3)
+  }
+  return(%1)
+}
+""")
+    turn(module, value_of(module, "relu"), (1, 0))
+    counts, calls = resolved(module)
+    assert (counts["materialised"], calls) == (1, 0)
+    assert value_of(module, "reduce_sum").op.attrs["axes"] == (0,)
 
 
 def test_each_block_makes_its_own() -> None:

@@ -21,7 +21,7 @@ from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
-from aot.ir.core import Module
+from aot.ir.core import Module, Rewriter
 from aot.ir.verifier import verify
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
@@ -57,6 +57,40 @@ def test_the_cascade_goes_in_program_order_and_stops_where_shapes_stay() -> None
     (lazy, few), (eager, many) = each_mode(DIAMOND, change)
     assert modules_equal(lazy, eager)
     assert (few - 1, many - 1) == (3, 4)  # less the transpose that `turn` makes
+
+
+def test_eagerly_nothing_is_left_to_ask() -> None:
+    """Changes behind changes, and users that are rewired plainly in between."""
+    b = Builder()
+    value = b.input("x", "f32[2, 3, 4]")
+    for _ in range(12):
+        value = b.op("relu", value)
+    b.output("y", b.op("transpose", value, perm=(2, 0, 1)))
+    module = b.module()
+    follow_eagerly(module)
+    for number, perm in ((2, (2, 0, 1)), (5, (1, 2, 0)), (8, (0, 2, 1))):
+        turn(module, value_of(module, "relu", number), perm)
+    before = clone_module(module)
+    with count_shape_rules() as rules:
+        resolve(module.main)
+    assert rules.calls == 0
+    verify(module, is_resolved=True)
+    assert_same_results(before, module)
+
+
+def test_what_is_rewired_after_it_was_told_is_decided_anew() -> None:
+    programs = []
+    for is_eager in (False, True):
+        module = import_text(DIAMOND)
+        if is_eager:
+            follow_eagerly(module)
+        turn(module, value_of(module, "relu"), (1, 0))
+        sin = value_of(module, "sin").op
+        Rewriter(module.main).set_operand(sin, 0, module.main.inputs[0])
+        resolve(module.main)
+        verify(module, is_resolved=True)
+        programs.append(module)
+    assert modules_equal(*programs)
 
 
 def test_many_changes_cost_the_cascade_each_time_and_the_sweep_once() -> None:

@@ -74,6 +74,19 @@ def test_a_result_that_users_would_not_know_is_refused() -> None:
     assert modules_equal(module, before)
 
 
+def test_a_map_that_leads_elsewhere_undoes_the_other_edits_too() -> None:
+    module = graph(ADD)
+    before = clone_module(module)
+    a, b, u, _ = module.main.inputs
+    with (
+        pytest.raises(InternalError, match=r"undone: no IndexMap\(steps=\(\)\) leads from f32\[5"),
+        Rewriter(module.main).transaction() as edit,
+    ):
+        edit.set_operand(value_of(module, "add").op, 1, a)
+        edit.replace(b, u)
+    assert modules_equal(module, before)
+
+
 def test_an_error_inside_the_block_commits_nothing() -> None:
     module = graph(ADD)
     before = clone_module(module)

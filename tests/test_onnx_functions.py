@@ -201,6 +201,39 @@ def test_an_if_inside_a_branch() -> None:
     compare_bound(model, f(2, 3), np.array(4, np.int64))
 
 
+def nested_ifs(depth: int) -> onnx.ModelProto:
+    """An If in a branch of an If ..., each of whose branches calls its result what the If does.
+
+    Copied piece by piece: onnx's helpers go through bytes, whose nesting protobuf limits.
+    """
+    inner = branch([node("Relu", ["x"], ["o"])], ["o"])
+    other = branch([node("Exp", ["x"], ["o"])], ["o"])
+    for _ in range(depth):
+        choice_ = node("If", ["c"], ["o"])
+        for name, graph in (("then_branch", inner), ("else_branch", other)):
+            attribute = choice_.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
+            attribute.g.CopyFrom(graph)
+        inner = branch([], ["o"])
+        inner.node.add().CopyFrom(choice_)
+    weights = [numpy_helper.from_array(np.array(True), "c")]
+    model = graph_model([], [tensor_info("x", [2])], ["o"], weights)
+    model.graph.node.add().CopyFrom(inner.node[0])
+    return model
+
+
+def test_a_branch_may_call_its_result_what_the_if_calls_it() -> None:
+    assert [op.name for op in import_onnx(nested_ifs(64)).main.walk()] == [
+        "constant",
+        "relu",
+        "return",
+    ]
+
+
+def test_branches_nested_too_deep_are_refused() -> None:
+    with pytest.raises(CompileError, match="branches are nested deeper than 64"):
+        import_onnx(nested_ifs(65))
+
+
 def test_a_condition_on_shapes_is_known() -> None:
     before = [
         node("Shape", ["x"], ["shape"]),

@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 import vulkan_device
 import vulkan_running
+from lowering import element_numbers
 from models import SMALL_MODELS, feeds, model_path, reference
 from vulkan_kernels import Array
 
+from aot.analysis.storage import Homes
+from aot.analysis.views import is_view
 from aot.backends.vulkan import Shader
-from aot.ir.core import ConstantData, FunctionRef, Module, Op, Value
+from aot.ir.core import ConstantData, Function, FunctionRef, Module, Op, Value
 from aot.ir.dims import DimExpr, evaluate
 from aot.ir.interpreter import bind_symbols
 from aot.kernels.ir import Kernel
 from aot.kernels.lower import lower
-from aot.ops.record import Kind
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
@@ -48,56 +50,75 @@ def executable(name: str, symbol: str) -> tuple[Kernel, Shader]:
     return kernel, vulkan_running.build(kernel)
 
 
+class Memory:
+    """What lies where while a program runs: a flat array for each value that has memory."""
+
+    def __init__(self, function: Function, inputs: Mapping[str, Array]) -> None:
+        self.homes = Homes(function)
+        arrays = [inputs[v.name] for v in function.inputs]
+        self.dims = bind_symbols(function, [tuple(a.shape) for a in arrays])
+        self.arrays: dict[Value, Array] = {
+            v: np.ascontiguousarray(a).reshape(-1)
+            for v, a in zip(function.inputs, arrays, strict=True)
+        }
+        for op in function.block:
+            data = op.attrs.get("value")
+            if isinstance(data, ConstantData):
+                self.arrays[op.result] = data.array.reshape(-1)  # packed, as it lies in memory
+
+    def span(self, value: Value) -> Array:
+        """The memory from a value's first element to its last."""
+        home, type = self.homes.of(value), value.type
+        if home.root not in self.arrays:
+            count = evaluate(home.root.type.bytes, self.dims) // home.root.type.dtype.bytes
+            self.arrays[home.root] = np.full(count, 77, home.root.type.dtype.numpy)
+        size = type.dtype.bytes
+        begin = evaluate(home.offset_bytes, self.dims) // size
+        return self.arrays[home.root][begin : begin + evaluate(type.bytes, self.dims) // size]
+
+    def store(self, value: Value, span: Array) -> None:
+        """Writes the elements of a value; what lies between them is others'."""
+        numbers = element_numbers(value.type, self.dims)
+        self.span(value)[numbers] = span[numbers]
+
+    def logical(self, value: Value) -> Array:
+        """A value's elements by their indices."""
+        return self.span(value)[element_numbers(value.type, self.dims)]
+
+
 def outputs_of(name: str, driver: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's outputs by name; every dispatch on the driver, views and constants in numpy."""
+    """The model's outputs by name; every dispatch on the driver, the memory in numpy."""
     function = outlined(name).main
-    arrays = [inputs[v.name] for v in function.inputs]
-    dims = bind_symbols(function, [tuple(a.shape) for a in arrays])
-    values: dict[Value, Array] = dict(zip(function.inputs, arrays, strict=True))
+    memory = Memory(function, inputs)
     for op in function.block:
-        if op.name == "constant":
-            data = op.attrs["value"]
-            assert isinstance(data, ConstantData)
-            values[op.result] = data.array  # as it lies in memory: weights are packed
-        elif op.name == "dispatch":
-            values.update(zip(op.results, dispatched(name, driver, op, values, dims), strict=True))
-        elif op.record.kind is Kind.VIEW:
-            source = op.operands[0]
-            assert source is not None
-            values[op.result] = values[source].reshape(shape_of(op.result, dims))
+        if op.name == "dispatch":
+            run_dispatch(name, driver, op, memory)
         else:
-            assert op.name == "return", f"{op.name} is no dispatch"
-    return dict(zip(function.result_names, (values[v] for v in function.results), strict=True))
+            assert op.name in ("constant", "return", "assemble") or is_view(op), op.name
+    return {
+        n: memory.logical(v) for n, v in zip(function.result_names, function.results, strict=True)
+    }
 
 
-def shape_of(value: Value, dims: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(evaluate(d, dims) for d in value.type.dims)
-
-
-def dispatched(
-    name: str, driver: str, op: Op, values: Mapping[Value, Array], dims: Mapping[str, int]
-) -> list[Array]:
-    """The results of one dispatch."""
+def run_dispatch(name: str, driver: str, op: Op, memory: Memory) -> None:
     symbol, sizes = op.attrs["executable"], op.attrs["dims"]
     assert isinstance(symbol, FunctionRef)
     assert isinstance(sizes, tuple)
     kernel, shader = executable(name, symbol.name)
     names = outlined(name).functions[symbol.name].dim_names
     params: dict[str, float] = {
-        n: evaluate(size, dims)
+        n: evaluate(size, memory.dims)
         for n, size in zip(names, sizes, strict=True)
         if isinstance(size, int | DimExpr)
     }
     operands = [v for v in op.operands if v is not None]
     count = len(operands)
     arrays = {
-        b.name: values[v].reshape(-1) for b, v in zip(kernel.buffers[:count], operands, strict=True)
+        b.name: memory.span(v) for b, v in zip(kernel.buffers[:count], operands, strict=True)
     }
     made = vulkan_running.run_on(driver, kernel, arrays, params, shader=shader)
-    return [
-        made[b.name].reshape(shape_of(v, dims))
-        for b, v in zip(kernel.buffers[count:], op.results, strict=True)
-    ]
+    for buffer, value in zip(kernel.buffers[count:], op.results, strict=True):
+        memory.store(value, made[buffer.name])
 
 
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)

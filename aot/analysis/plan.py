@@ -176,18 +176,26 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     queries, depth = call.operand(0).dims[-2:]
     width = call.operand(2).dims[-1]
     if target.vulkan is not None:
-        keys = 1
-        if isinstance(depth, int) and isinstance(width, int):
-            # where queries are few, one of them and two scores a lane are there as well
-            free = target.vulkan.max_shared_bytes // 4 - depth - 2 * lanes
-            keys = next((n for n in (16, 8, 4, 2) if n * (depth + width + lanes) <= free), 1)
-        return Plan(Schedule.ATTENTION, lanes, lanes, keys)
+        return _plan_shared_attention(depth, width, lanes, target.vulkan.max_shared_bytes // 4)
     registers = target.vector_registers
     vectors = 4 if lanes <= 4 and registers >= 32 else 2
     while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
         vectors //= 2
     columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
     return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
+
+
+def _plan_shared_attention(depth: Dim, width: Dim, lanes: int, shared: int) -> Plan:
+    """As many lanes a query as leave each of them up to 16 places of a value; as many keys a tile
+    as `shared` memory holds with their values and weights."""
+    if not isinstance(depth, int) or not isinstance(width, int):
+        return Plan(Schedule.ATTENTION, lanes, lanes, 1)
+    peers = next((n for n in (2, 4, 8) if width <= 16 * n and n < lanes), min(16, lanes))
+    rows = lanes // peers
+    # where queries are few, one of them and two scores a lane are there as well
+    free = shared - depth - 2 * lanes
+    keys = next((n for n in (16, 8, 4, 2) if n * (depth + 1 + width + rows) <= free), 1)
+    return Plan(Schedule.ATTENTION, lanes, rows, keys)
 
 
 def _filters_last(weight: TensorType) -> Layout:

@@ -28,7 +28,7 @@ class _Axis(NamedTuple):
 
     extent: Dim
     stride: Dim
-    factor: int = 0
+    factor: Dim = 0
     inner: Dim = 0
 
 

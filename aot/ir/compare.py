@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from aot.errors import InternalError
@@ -106,9 +105,8 @@ def map_attr_dims(value: Attr, fn: Callable[[DimExpr], Dim]) -> Attr:
         return fn(value)
     if isinstance(value, tuple):
         return tuple(map_attr_dims(v, fn) for v in value)
-    if isinstance(value, Layout) and value.strides:
-        strides = tuple(fn(d) if isinstance(d, DimExpr) else d for d in value.strides)
-        return replace(value, strides=strides)
+    if isinstance(value, Layout):
+        return value.map_dims(lambda d: fn(d) if isinstance(d, DimExpr) else d)
     return value
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -96,15 +97,21 @@ class Layout:
 
     Attributes:
         splits: (dim, factor) pairs: the logical dim becomes two physical ones, outer and inner of
-            `factor` elements; inner ones are numbered after the logical dims, in order.
+            `factor` elements; inner ones are numbered after the logical dims, in order. A factor is
+            a number, or in an executable a parameter.
         order: a permutation of the physical dims, outermost first; empty is the natural order.
         strides: elements between neighbours along each physical dim, in natural order; empty means
             dense in `order`. Strides may exceed the extent; what lies between is never read.
     """
 
-    splits: tuple[tuple[int, int], ...] = ()
+    splits: tuple[tuple[int, Dim], ...] = ()
     order: tuple[int, ...] = ()
     strides: tuple[Dim, ...] = ()
+
+    def map_dims(self, fn: Callable[[Dim], Dim]) -> Layout:
+        """The layout with `fn` applied to its factors and strides."""
+        splits = tuple((dim, fn(factor)) for dim, factor in self.splits)
+        return Layout(splits, self.order, tuple(map(fn, self.strides)))
 
     def __str__(self) -> str:
         parts = []
@@ -138,17 +145,24 @@ class Layout:
             if name == "strides":
                 fields[name] = tuple(map(parse_dim, items))
                 continue
-            pattern = r"[0-9]{1,9}/[0-9]{1,9}" if name == "splits" else r"[0-9]{1,9}"
+            pattern = r"[0-9]{1,9}/[^/].*" if name == "splits" else r"[0-9]{1,9}"
             if not all(re.fullmatch(pattern, item) for item in items):
                 raise ValueError(
                     f"layout field {name}={body} is not a list of "
                     + ("dim/factor" if name == "splits" else "numbers")
                 )
             fields[name] = tuple(
-                tuple(map(int, item.split("/"))) if name == "splits" else int(item)
-                for item in items
+                _split_of(item) if name == "splits" else int(item) for item in items
             )
         return Layout(**fields)
+
+
+def _split_of(text: str) -> tuple[int, Dim]:
+    """`dim/factor`."""
+    from aot.ir.dims import parse as parse_dim
+
+    dim, _, factor = text.partition("/")
+    return int(dim), parse_dim(factor)
 
 
 MAX_BYTES = 1 << 47  # the address space of 64-bit systems; offsets then never overflow
@@ -243,7 +257,10 @@ class TensorType:
         layout = self.layout
         if layout is None:
             return None
-        if any(not 0 <= dim < self.rank or factor < 1 for dim, factor in layout.splits):
+        if any(
+            not 0 <= dim < self.rank or (isinstance(factor, int) and factor < 1)
+            for dim, factor in layout.splits
+        ):
             return "a split names no dim or has no factor"
         rank = self.rank + len(layout.splits)
         if layout.order and sorted(layout.order) != list(range(rank)):

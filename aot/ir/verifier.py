@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 from aot.errors import AotError, CompileError, InternalError
 from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
@@ -356,8 +355,5 @@ class _FunctionCheck:
 
 def _with_dims(type: TensorType, values: Mapping[str, Dim]) -> TensorType:
     """A callee's type as the caller sees it."""
-    layout = type.layout
-    if layout is not None and layout.strides:
-        strides = tuple(substitute(s, values) for s in layout.strides)
-        layout = replace(layout, strides=strides)
+    layout = type.layout and type.layout.map_dims(lambda d: substitute(d, values))
     return TensorType(type.dtype, tuple(substitute(d, values) for d in type.dims), layout)

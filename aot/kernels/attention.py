@@ -368,10 +368,10 @@ class _OnCpu(Elements):
         def one(r: Expr) -> list[Stmt]:
             row = expr.add(first, r)
             stmts: list[Stmt] = []
-            total = nest.let(load(self.total, r), stmts, "total")
+            share = nest.let(self.share(load(self.total, r)), stmts, "share")
             stmts += nest.vectors(
                 self.width,
-                lambda e: [self.store(values, row, e, load(self.mix, r, e), total)],
+                lambda e: [self.store(values, row, e, load(self.mix, r, e), share)],
             )
             return self.has_row(row, rows, stmts)
 

@@ -212,11 +212,15 @@ class Elements(ABC):
         last = self.last_key(row)
         return list(body) if last is None else [If(expr.binary("le", key, last), tuple(body))]
 
-    def store(self, values: Values, row: Expr, e: Expr, mixed: Expr, total: Expr) -> Stmt:
-        """Writes an element of the result; a query that saw no key gives 0."""
-        is_empty = expr.binary("eq", total, self.const(0))
-        mean = expr.select(is_empty, self.const(0), expr.binary("div", mixed, total))
-        result = expr.cast(mean, self._mixed.dtype)
+    def share(self, total: Expr) -> Expr:
+        """What a mix of weights that sum to `total` is multiplied by; 0 if there is no weight."""
+        zero, one = self.const(0), self.const(1)
+        inverse = expr.binary("div", one, total)
+        return expr.select(expr.binary("eq", total, zero), zero, inverse)
+
+    def store(self, values: Values, row: Expr, e: Expr, mixed: Expr, share: Expr) -> Stmt:
+        """Writes an element of the result."""
+        result = expr.cast(expr.mul(mixed, share), self._mixed.dtype)
         here = {**values, self.row: row, self.e: e}
 
         def rewrite(x: Expr) -> Expr | None:

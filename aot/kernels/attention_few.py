@@ -59,9 +59,9 @@ class FewQueries:
         stmts += [Store(self.largest, (), el.lowest), Store(self.total, (), zero)]
         tiles = dims.ceil_divide(el.all_keys, self.keys)
         stmts += nest.serial(tiles, lambda t: self._tile(values, row, t), "t")
-        total = nest.let(load(self.total), stmts, "total")
+        share = nest.let(el.share(load(self.total)), stmts, "share")
         return stmts + nest.vectors(
-            self.width, lambda e: [el.store(values, row, e, load(self.mix, e), total)]
+            self.width, lambda e: [el.store(values, row, e, load(self.mix, e), share)]
         )
 
     def _tile(self, values: Values, row: Expr, tile: Expr) -> list[Stmt]:

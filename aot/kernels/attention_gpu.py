@@ -1,4 +1,4 @@
-"""The kernel of attention on a GPU: a query an invocation, or a workgroup for a query.
+"""The kernel of attention on a GPU: some lanes a query, or a workgroup for a query.
 
 Owns the loops of both. A workgroup of many queries stages tiles of keys and values; one of few
 gives each lane a key, and then places of the values.
@@ -11,25 +11,26 @@ from collections.abc import Callable, Sequence
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Var
 from aot.kernels.attention_elements import Elements, Values, load
+from aot.kernels.attention_few import FEW
 from aot.kernels.ir import Barrier, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis
-
-# Up to so many queries a workgroup takes them one by one.
-FEW = 16
 
 Body = Callable[[Expr], Sequence[Stmt]]
 
 
 class OnGpu(Elements):
-    """A query an invocation, its mix in registers; a workgroup stages tiles of keys and values."""
+    """A block of queries a workgroup, some lanes for each, which stages tiles of keys and values.
+
+    A query's lanes share its keys out, and then the places of the values.
+    """
 
     def tile_keys(self) -> int:
         return self.plan.columns
 
     def build(self) -> tuple[Stmt, ...]:
-        nest, lanes = self.nest, self.nest.lanes
-        self.multiple = lanes  # both sizes of tiles divide it
-        block = Axis(nest.builder.var("block"), dims.ceil_divide(self.queries, lanes))
+        nest, rows = self.nest, self.plan.rows
+        self.multiple = nest.lanes  # both sizes of tiles divide it
+        block = Axis(nest.builder.var("block"), dims.ceil_divide(self.queries, rows))
         rest = self._rest()
         few = _Few(self) if rest else None
         has_blocks = self.queries != rest
@@ -37,7 +38,7 @@ class OnGpu(Elements):
             self._take_scratch()
 
         def one(values: dict[Var, Expr]) -> list[Stmt]:
-            first = expr.mul(values[block.var], expr.index(lanes))
+            first = expr.mul(values[block.var], expr.index(rows))
             whole = self._block(values, first) if has_blocks else []
             if few is None:
                 return whole
@@ -54,47 +55,65 @@ class OnGpu(Elements):
         """How many queries at most are taken one by one: where a block has no more, or 0."""
         if not isinstance(self.queries, int):
             return FEW
-        rest = self.queries % self.nest.lanes
+        rest = self.queries % self.plan.rows
         return rest if rest <= FEW else 0
 
     def _take_scratch(self) -> None:
-        self.staged_k = self.scratch("keys", self.keys, self.depth)
+        rows, register = self.plan.rows, Space.REGISTER
+        self.peers = self.nest.lanes // rows  # lanes of a query
+        self.own_keys = -(-self.keys // self.peers)
+        self.own_width = -(-self.width // self.peers)
+        # one more, so that neighbouring keys lie in different banks
+        self.staged_k = self.scratch("keys", self.keys, self.depth + 1)
         self.staged_v = self.scratch("values", self.keys, self.width)
-        self.weights = self.scratch("weights", self.keys, self.nest.lanes)
-        register = Space.REGISTER
-        self.mix = self.scratch("mix", self.width, space=register)
-        self.scores = self.scratch("scores", self.keys, space=register)
-        self.largest = self.scratch("largest", space=register)
-        self.total = self.scratch("total", space=register)
+        self.weights = self.scratch("weights", rows, self.keys)
+        self.mix = self.scratch("mix", self.own_width, space=register)
+        self.scores = self.scratch("scores", self.own_keys, space=register)
+        self.largest, self.best, self.total = (
+            self.scratch(name, space=register) for name in ("largest", "best", "total")
+        )
+
+    def _each(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
+        """`body(r, p)` for the lanes: p counts those of the block's query r."""
+
+        def one(lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            peers = expr.index(self.peers)
+            r, p = (
+                self.nest.let(expr.binary(op, lane, peers), stmts, name)
+                for op, name in (("floordiv", "r"), ("floormod", "p"))
+            )
+            return [*stmts, *body(r, p)]
+
+        return [self.nest.spread(self.nest.lanes, one)]
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:
-        stmts = self._each(lambda lane: self._start())
-        stmts += self.nest.serial(
-            dims.ceil_divide(self.all_keys, self.keys),
-            lambda t: self._tile(values, first, t),
-            "t",
+        zero, nest = self.const(0), self.nest
+        stmts = self._each(
+            lambda r, p: [
+                Store(self.largest, (), self.lowest),
+                Store(self.total, (), zero),
+                *nest.unrolled(self.own_width, lambda i: [Store(self.mix, (i,), zero)]),
+            ]
         )
-        return stmts + self._each(lambda lane: self._end(values, expr.add(first, lane)))
-
-    def _each(self, body: Body) -> list[Stmt]:
-        return [self.nest.spread(self.nest.lanes, body)]
-
-    def _start(self) -> list[Stmt]:
-        zero = self.const(0)
-        return [
-            Store(self.largest, (), self.lowest),
-            Store(self.total, (), zero),
-            *self.nest.unrolled(self.width, lambda e: [Store(self.mix, (e,), zero)], "e"),
-        ]
+        tiles = dims.ceil_divide(self.all_keys, self.keys)
+        stmts += nest.serial(tiles, lambda t: self._tile(values, first, t), "t")
+        return stmts + self._each(lambda r, p: self._end(values, expr.add(first, r), p))
 
     def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
         start = expr.mul(tile, expr.index(self.keys))
         stmts = self._stage(self.staged_k, self.depth, start, values, self.key_element)
         stmts += self._stage(self.staged_v, self.width, start, values, self.value_element)
+        steps = (
+            lambda r, p: self._score(values, expr.add(first, r), r, p, start),
+            lambda r, p: self._compare(r),
+            self._weigh,
+            self._mix,
+        )
+        for step in steps:
+            stmts += [Barrier(), *self._each(step)]
         stmts.append(Barrier())
-        stmts += self._each(lambda lane: self._update(values, expr.add(first, lane), lane, start))
-        stmts.append(Barrier())
-        end = self.real_row(expr.add(first, expr.index(self.nest.lanes - 1)), self.nest.lanes)
+        end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
         return self.reached(end, start, stmts)
 
     def _stage(
@@ -118,66 +137,116 @@ class OnGpu(Elements):
             return [*stmts, If(expr.binary("lt", flat, expr.index(count)), (copy,))]
 
         return self.nest.serial(
-            -(-count // lanes), lambda o: self._each(lambda lane: one(o, lane)), "o"
+            -(-count // lanes), lambda o: [self.nest.spread(lanes, lambda n: one(o, n))], "o"
         )
 
-    def _update(self, values: Values, at: Expr, lane: Expr, start: Expr) -> list[Stmt]:
+    def _own(self, count: int, p: Expr, body: Body) -> list[Stmt]:
+        """`body(n)` for every `peers`-th of `count` from p on."""
+
+        def one(i: Expr) -> list[Stmt]:
+            n = expr.add(expr.mul(i, expr.index(self.peers)), p)
+            if count % self.peers == 0:
+                return list(body(n))
+            return [If(expr.binary("lt", n, expr.index(count)), tuple(body(n)))]
+
+        return self.nest.serial(-(-count // self.peers), one, "i")
+
+    def _score(self, values: Values, at: Expr, r: Expr, p: Expr, start: Expr) -> list[Stmt]:
+        """The scores of a lane's keys."""
         nest, scores = self.nest, self.scores
         stmts: list[Stmt] = []
-        row = nest.let(self.real_row(at, nest.lanes), stmts, "row")
-        tile = [expr.index(t) for t in range(self.keys)]
-        stmts += [Store(scores, (t,), self.const(0)) for t in tile]
+        row = nest.let(self.real_row(at, self.plan.rows), stmts, "row")
+        last = expr.index(self.keys - 1)
+
+        def key_of(i: Expr) -> Expr:
+            t = expr.add(expr.mul(i, expr.index(self.peers)), p)
+            return t if self.keys % self.peers == 0 else expr.binary("min", t, last)
 
         def step(d: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             query = nest.let(self.scaled_query(values, row, d), inner, "q")
-            for t in tile:
-                product = Fma(query, load(self.staged_k, t, d), load(scores, t), self.wide)
-                inner.append(Store(scores, (t,), product))
-            return inner
 
+            def one(i: Expr) -> list[Stmt]:
+                key = load(self.staged_k, key_of(i), d)
+                return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
+
+            return inner + nest.unrolled(self.own_keys, one)
+
+        def finish(i: Expr) -> list[Stmt]:
+            inner: list[Stmt] = []
+            t = nest.let(key_of(i), inner, "t")
+            found = self.score(values, row, expr.add(start, t), load(scores, i))
+            keep = Store(self.weights, (r, t), found)
+            if self.keys % self.peers == 0:
+                return [*inner, keep]
+            place = expr.add(expr.mul(i, expr.index(self.peers)), p)
+            return [*inner, If(expr.binary("lt", place, expr.index(self.keys)), (keep,))]
+
+        zero = self.const(0)
+        stmts += nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
         stmts += nest.serial(self.depth, step, "d")
-        best: Expr = load(self.largest)
-        for t in tile:
-            found = self.score(values, row, expr.add(start, t), load(scores, t))
-            score = nest.let(found, stmts, "s")
-            stmts.append(Store(scores, (t,), score))
-            best = nest.let(self.larger(best, score), stmts, "best")
-        drop = expr.sub(load(self.largest), best)
-        shrink = nest.let(expr.unary("exp", drop), stmts, "shrink")
-        total: Expr = expr.mul(load(self.total), shrink)
-        for t in tile:
-            fall = expr.sub(load(scores, t), best)
-            weight = nest.let(expr.unary("exp", fall), stmts, "w")
-            stmts.append(Store(self.weights, (t, lane), weight))
-            total = expr.add(total, weight)
-        stmts += [Store(self.total, (), total), Store(self.largest, (), best)]
-        return stmts + self._mix(lane, shrink)
+        return stmts + nest.unrolled(self.own_keys, finish)
 
-    def _mix(self, lane: Expr, shrink: Expr) -> list[Stmt]:
-        nest, mix = self.nest, self.mix
-        stmts = nest.unrolled(
-            self.width, lambda e: [Store(mix, (e,), expr.mul(load(mix, e), shrink))], "e"
-        )
+    def _compare(self, r: Expr) -> list[Stmt]:
+        def one(t: Expr) -> list[Stmt]:
+            larger = self.larger(load(self.best), load(self.weights, r, t))
+            return [Store(self.best, (), larger)]
+
+        start = Store(self.best, (), load(self.largest))
+        return [start, *self.nest.serial(self.keys, one, "t")]
+
+    def _weigh(self, r: Expr, p: Expr) -> list[Stmt]:
+        def one(t: Expr) -> list[Stmt]:
+            fall = expr.sub(load(self.weights, r, t), load(self.best))
+            return [Store(self.weights, (r, t), expr.unary("exp", fall))]
+
+        return self._own(self.keys, p, one)
+
+    def _mix(self, r: Expr, p: Expr) -> list[Stmt]:
+        """A lane's places of the values, and the total, which is that of all lanes of a query."""
+        nest, mix, total = self.nest, self.mix, self.total
+        stmts: list[Stmt] = []
+        drop = expr.sub(load(self.largest), load(self.best))
+        shrink = nest.let(expr.unary("exp", drop), stmts, "shrink")
+        last = expr.index(self.width - 1)
+
+        def scale(i: Expr) -> list[Stmt]:
+            return [Store(mix, (i,), expr.mul(load(mix, i), shrink))]
 
         def add(t: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            weight = nest.let(load(self.weights, t, lane), inner, "w")
+            weight = nest.let(load(self.weights, r, t), inner, "w")
+            inner.append(Store(total, (), expr.add(load(total), weight)))
 
-            def one(e: Expr) -> list[Stmt]:
+            def one(i: Expr) -> list[Stmt]:
+                e = expr.add(expr.mul(i, expr.index(self.peers)), p)
+                if self.width % self.peers:
+                    e = expr.binary("min", e, last)
                 value = load(self.staged_v, t, e)
-                return [Store(mix, (e,), Fma(weight, value, load(mix, e), self.wide))]
+                return [Store(mix, (i,), Fma(weight, value, load(mix, i), self.wide))]
 
-            return inner + nest.unrolled(self.width, one, "e")
+            return inner + nest.unrolled(self.own_width, one)
 
+        stmts += [
+            Store(self.largest, (), load(self.best)),
+            Store(total, (), expr.mul(load(total), shrink)),
+            *nest.unrolled(self.own_width, scale),
+        ]
         return stmts + nest.serial(self.keys, add, "t")
 
-    def _end(self, values: Values, row: Expr) -> list[Stmt]:
-        def one(e: Expr) -> list[Stmt]:
-            return [self.store(values, row, e, load(self.mix, e), load(self.total))]
+    def _end(self, values: Values, row: Expr, p: Expr) -> list[Stmt]:
+        stmts: list[Stmt] = []
+        share = self.nest.let(self.share(load(self.total)), stmts, "share")
 
-        body = self.nest.unrolled(self.width, one, "e")
-        return self.has_row(row, self.nest.lanes, body)
+        def one(i: Expr) -> list[Stmt]:
+            e = expr.add(expr.mul(i, expr.index(self.peers)), p)
+            store = self.store(values, row, e, load(self.mix, i), share)
+            if self.width % self.peers == 0:
+                return [store]
+            return [If(expr.binary("lt", e, expr.index(self.width)), (store,))]
+
+        stmts += self.nest.unrolled(self.own_width, one)
+        return self.has_row(row, self.plan.rows, stmts)
 
 
 class _Few:
@@ -227,14 +296,17 @@ class _Few:
             return [Store(self.largest, (), el.lowest), Store(self.total, (), zero), *clear]
 
         def end(lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            share = nest.let(el.share(load(self.total)), stmts, "share")
+
             def one(c: Expr) -> list[Stmt]:
                 e = expr.add(expr.mul(c, expr.index(self.lanes)), lane)
-                store = el.store(values, row, e, load(self.mix, c), load(self.total))
+                store = el.store(values, row, e, load(self.mix, c), share)
                 if el.width % self.lanes == 0:
                     return [store]
                 return [If(expr.binary("lt", e, expr.index(el.width)), (store,))]
 
-            return nest.unrolled(self.columns, one)
+            return stmts + nest.unrolled(self.columns, one)
 
         asks = -(-el.depth // self.lanes)
         stmts = nest.serial(asks, lambda o: self._each(lambda lane: ask(o, lane)), "o")

@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from aot.analysis.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
+from aot.ir.types import DType
 from aot.kernels.inline import reduces_of
 from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, split_axis
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
-# sums that must be under way at once so that none waits for itself
-SUMS = 8
+# heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
+# rows, high ones keep as many sums under way as hide an addition's latency
+TAIL_ROWS, SUMS = (2, 4), 8
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,7 @@ class _Tile:
             which don't fill one of this height. All rows of this tile are there then.
     """
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: Roles,
-        plan: Plan,
-        panel: int,
-        *,
-        is_tail: bool = False,
-    ) -> None:
+    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
         self.nest = nest
         self.output = output
         self.roles = roles
@@ -148,12 +141,13 @@ class _Tile:
         self.chunks = self.columns // self.width
         dtype = roles.reduce.dtype
         self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
-        self._stage: Scratch | None = None
+        self._stages: dict[str, Scratch] = {}
         self.tail: _Tile | None = None
         is_unknown = roles.rows is not None and not isinstance(roles.rows.extent, int)
-        lower = min(-(-SUMS * nest.lanes // self.columns), rows // 2)
-        if is_unknown and not (nest.is_gpu or is_tail) and lower > 0 and not self._is_whole():
-            self.tail = _Tile(nest, output, roles, replace(plan, rows=lower), panel, is_tail=True)
+        low, high = TAIL_ROWS
+        height = max(low, min(high, SUMS * nest.lanes // self.columns))
+        if is_unknown and not nest.is_gpu and rows > height and not self._is_whole():
+            self.tail = _Tile(nest, output, roles, replace(plan, rows=height), panel)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -290,8 +284,8 @@ class _Tile:
                 "k",
             )
         inner = axes[0] if axes else None
-        if inner is not None and self._is_staged(inner):
-            return self._staged(inner, indices, values, first, column_tile)
+        if inner is not None and any(sides := self._staged_sides(inner)):
+            return self._staged(inner, sides, indices, values, first, column_tile)
         guards = self._guards(inner)
         if guards is None:
             return self._steps(inner, indices, values, first, column_tile, self.roles.left)
@@ -317,21 +311,26 @@ class _Tile:
             return None
         return left.guard
 
-    def _is_staged(self, inner: Axis) -> bool:
-        """Whether to convert the left side in vectors first: a scalar at a time is slow."""
-        left, lanes = _loaded(self.roles.left), self.nest.lanes
+    def _staged_sides(self, inner: Axis) -> tuple[bool, bool]:
+        """Which sides to convert into scratch before they are multiplied: a left one that lies in
+        order, because a scalar at a time is slow; a right one where conversions are no instructions
+        and would leave the tile no registers."""
+        lanes, right = self.nest.lanes, self.roles.weight
+        is_short = isinstance(inner.extent, int) and inner.extent < lanes
+        if self.nest.is_gpu or lanes == 1 or is_short:
+            return False, False
+        left = _loaded(self.roles.left)
         return (
-            not self.nest.is_gpu
-            and left is not None
+            left is not None
             and left.dtype is not self.acc.dtype
-            and lanes > 1
-            and expr.coefficient(left.indices[0], inner.var) == 1
-            and not (isinstance(inner.extent, int) and inner.extent < lanes)
+            and expr.coefficient(left.indices[0], inner.var) == 1,
+            right.dtype is DType.F16 and not self.nest.target.converts_half,
         )
 
     def _staged(
         self,
         inner: Axis,
+        sides: tuple[bool, bool],
         indices: dict[Var, Expr],
         values: dict[Var, Expr],
         first: Expr,
@@ -340,28 +339,52 @@ class _Tile:
         """The reduction in pieces, each converted into scratch before its outer products."""
         nest = self.nest
         size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
-        if self._stage is None:
-            shape = (self.rows, size)
-            self._stage = nest.builder.scratch("left", self.acc.dtype, shape, Space.WORKGROUP)
-        stage = self._stage
+        shapes = {"left": (self.rows, size), "right": (size, self.chunks, self.width)}
+        for name, is_wanted in zip(shapes, sides, strict=True):
+            if is_wanted and name not in self._stages:
+                made = nest.builder.scratch(name, self.acc.dtype, shapes[name], Space.WORKGROUP)
+                self._stages[name] = made
+        left, right = (
+            self._stages[name] if is_wanted else None
+            for name, is_wanted in zip(shapes, sides, strict=True)
+        )
 
         def piece(start: Expr, count: dims.Dim) -> list[Stmt]:
-            def convert(r: Expr) -> list[Stmt]:
-                here = {**indices, **self._row(first, r, values, is_clamped=True)}
+            def at(k: Expr) -> dict[Var, Expr]:
+                return {**indices, inner.var: expr.add(start, k)}
 
-                def one(k: Expr) -> list[Stmt]:
-                    place = {**here, inner.var: expr.add(start, k)}
-                    return [Store(stage, (r, k), expr.substitute(self.roles.left, place))]
+            def left_of(r: Expr, k: Expr) -> Expr:
+                place = {**at(k), **self._row(first, r, values, is_clamped=True)}
+                return expr.substitute(self.roles.left, place)
 
-                return nest.vectors(count, one)
+            def right_of(k: Expr) -> Callable[[Expr, Expr], Expr]:
+                return lambda u, lane: self._right({**at(k), **values}, column_tile, u, lane)
 
-            def step(k: Expr) -> list[Stmt]:
-                here = {**indices, inner.var: expr.add(start, k)}
-                return self._step(
-                    here, values, column_tile, lambda r: Load(stage, (r, k), stage.dtype)
+            stmts: list[Stmt] = []
+            if left is not None:
+                stmts += nest.serial(
+                    self.rows,
+                    lambda r: nest.vectors(count, lambda k: [Store(left, (r, k), left_of(r, k))]),
+                    "r",
+                )
+            if right is not None:
+                stmts += nest.serial(
+                    count,
+                    lambda k: self._each_chunk(
+                        lambda u, lane: Store(right, (k, u, lane), right_of(k)(u, lane))
+                    ),
+                    "k",
                 )
 
-            return [*nest.serial(self.rows, convert, "r"), *nest.serial(count, step, "k")]
+            def step(k: Expr) -> list[Stmt]:
+                return self._product(
+                    lambda r: left_of(r, k) if left is None else Load(left, (r, k), left.dtype),
+                    right_of(k)
+                    if right is None
+                    else lambda u, lane: Load(right, (k, u, lane), right.dtype),
+                )
+
+            return stmts + nest.serial(count, step, "k")
 
         whole, rest = dims.floor_divide(inner.extent, size), dims.modulo(inner.extent, size)
         stmts = nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
@@ -383,37 +406,40 @@ class _Tile:
                 place = {**here, **self._row(first, r, values, is_clamped=True)}
                 return expr.substitute(left, place)
 
-            return self._step(here, values, column_tile, scalar)
+            return self._product(
+                scalar,
+                lambda u, lane: self._right({**here, **values}, column_tile, u, lane),
+            )
 
         if inner is None:
             return step(indices)
         return self.nest.serial(inner.extent, lambda k: step({**indices, inner.var: k}), "k")
 
-    def _step(
-        self,
-        indices: dict[Var, Expr],
-        values: dict[Var, Expr],
-        column_tile: Expr,
-        left: Callable[[Expr], Expr],
+    def _product(
+        self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
-        """One outer product: each row's scalar `left(row)` times the columns' vectors."""
+        """One outer product: each row's scalar `left(row)` times the columns' vectors, of
+        `right(chunk, lane)`."""
         nest, acc = self.nest, self.acc
 
         def one_row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             scalar = nest.let(left(r), stmts, "a")
 
-            def chunk(u: Expr) -> list[Stmt]:
-                def lanes(lane: Expr) -> list[Stmt]:
-                    weight = self._right({**indices, **values}, column_tile, u, lane)
-                    old = Load(acc, (r, u, lane), acc.dtype)
-                    return [Store(acc, (r, u, lane), _plus_product(old, scalar, weight))]
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(acc, (r, u, lane), acc.dtype)
+                return Store(acc, (r, u, lane), _plus_product(old, scalar, right(u, lane)))
 
-                return [nest.spread(self.width, lanes)]
-
-            return stmts + nest.unrolled(self.chunks, chunk)
+            return stmts + self._each_chunk(one)
 
         return nest.unrolled(self.rows, one_row, "r")
+
+    def _each_chunk(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
+        """`body(chunk, lane)` for the vectors of the columns."""
+        nest = self.nest
+        return nest.unrolled(
+            self.chunks, lambda u: [nest.spread(self.width, lambda lane: [body(u, lane)])]
+        )
 
     def _right(self, values: dict[Var, Expr], column_tile: Expr, u: Expr, lane: Expr) -> Expr:
         """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""

@@ -41,7 +41,10 @@ def _gelu(op: Op, rewriter: Rewriter) -> Value | None:
         if line is None or inner is None or inner.value is not x or inner.start != 0:
             continue
         numbers = (line.slope * product.number, line.start * product.number)
-        if all(is_number(n, 0.5) for n in numbers) and is_number(inner.slope, math.sqrt(0.5)):
+        dtype = x.type.dtype
+        if not is_number(inner.slope, math.sqrt(0.5), dtype):
+            continue
+        if all(is_number(n, 0.5, dtype) for n in numbers):
             return make(op, rewriter, elementwise.GELU, x)
     return None
 
@@ -65,7 +68,7 @@ def _sigmoid_of_tanh(op: Op, rewriter: Rewriter) -> Value | None:
         if line is None or tanh is None:
             continue
         numbers = (line.slope * product.number, line.start * product.number)
-        if not all(is_number(n, 0.5) for n in numbers):
+        if not all(is_number(n, 0.5, op.result.type.dtype) for n in numbers):
             continue
         twice = _doubled(op, rewriter, tanh.operands[0])
         result = emit(op, rewriter, elementwise.SIGMOID, twice)
@@ -107,12 +110,9 @@ def _hard_swish(op: Op, rewriter: Rewriter) -> Value | None:
         line = line_of(clip[0]) if clip is not None else None
         if clip is None or line is None or line.value is not x or clip[1] != 0:
             continue
-        numbers = (line.slope * product.number, line.start * product.number)
-        if (
-            is_number(clip[2] * product.number, 1)
-            and is_number(numbers[0], 1 / 6)
-            and is_number(numbers[1], 0.5)
-        ):
+        numbers = tuple(product.number * n for n in (line.slope, line.start, clip[2]))
+        wanted = (1 / 6, 1 / 2, 1)
+        if all(is_number(n, w, x.type.dtype) for n, w in zip(numbers, wanted, strict=True)):
             return make(op, rewriter, elementwise.HARD_SWISH, x)
     return None
 

@@ -17,8 +17,6 @@ from aot.ops.record import Kind, call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.rewriting import constant_of, definer
 
-# how far constants of models may be from the numbers that they stand for: float32's rounding, twice
-NUMBER_TOLERANCE = 2.0**-22
 MAX_FACTORS = 6
 MAX_STEPS = 8  # how far rules look back, in models that may be chains of a million ops
 
@@ -98,9 +96,9 @@ def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
     return float(result)
 
 
-def is_number(found: float | None, wanted: float) -> bool:
-    """Whether a model's number is `wanted`, rounded."""
-    return found is not None and abs(found - wanted) <= NUMBER_TOLERANCE * abs(wanted)
+def is_number(found: float, wanted: float, dtype: DType) -> bool:
+    """Whether a model's number, rounded to `dtype` a few times, is `wanted`."""
+    return abs(found - wanted) <= 2 * float(np.finfo(dtype.numpy).eps) * abs(wanted)
 
 
 def scalar(op: Op, rewriter: Rewriter, number: float, dtype: DType) -> Value:

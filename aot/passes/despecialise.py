@@ -59,11 +59,13 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     for function in module.executables:
         member = _Member.of(function, calls.get(function.name, []), target)
         families.setdefault(member.shape, []).append(member)
-    for members in families.values():
-        if len(members) > 1:
-            for group, tiles in _groups(members, target, bound):
-                if len(group) > 1:
-                    _merge(module, group, tiles)
+    shared = [members for members in families.values() if len(members) > 1]
+    # a family of little work may lose more of it: its share of what all may lose together
+    total = sum(m.cost(m.tiles, target) for members in families.values() for m in members)
+    for members in shared:
+        for group, tiles in _groups(members, target, bound, bound * total / len(shared)):
+            if len(group) > 1:
+                _merge(module, group, tiles)
     _renumber(module)
 
 
@@ -83,10 +85,11 @@ class _Slots:
     def type(self, type: TensorType, least: int = 2) -> TensorType:
         dims = tuple(self.dim(d, least) for d in type.dims)
         layout = type.layout
-        if layout is not None and layout.strides:
+        if layout is not None and (layout.strides or layout.splits):
+            splits = tuple((dim, self.dim(factor)) for dim, factor in layout.splits)
             # inner ones first, as outer ones are products of them
             strides = [self.dim(s) for s in reversed(layout.strides)]
-            layout = Layout(layout.splits, layout.order, tuple(reversed(strides)))
+            layout = Layout(splits, layout.order, tuple(reversed(strides)))
         return TensorType(type.dtype, dims, layout)
 
     def attrs(self, op: Op) -> dict[str, Attr]:
@@ -160,7 +163,7 @@ class _Member:
 
     def cost(self, tiles: Tiles, target: Target) -> float:
         """What its dispatches cost with `tiles`, in elements of work."""
-        stages = stages_of(self.function.block, self.function.results)
+        stages = stages_of(self.function.block, self.function.results) if tiles else []
         total = 0.0
         for stage, (rows, columns) in zip(stages, tiles, strict=True):
             call = call_of(heaviest(stage.ops))
@@ -182,12 +185,12 @@ def _body_key(function: Function) -> Hashable:
 
 
 def _groups(
-    members: Sequence[_Member], target: Target, bound: float
+    members: Sequence[_Member], target: Target, bound: float, allowance: float
 ) -> list[tuple[list[_Member], Tiles]]:
     """Members that become one, and the tiles that cost them least together.
 
     Costs are estimates: work over the efficiency of a tile. While the best common tiles cost more
-    than `bound` over each member's own, the member that loses most is left out.
+    than `bound` or `allowance` over each member's own, the member that loses most is left out.
     """
     made: list[tuple[list[_Member], Tiles]] = []
     left = list(members)
@@ -199,7 +202,8 @@ def _groups(
                 key=lambda tiles: sum(m.cost(tiles, target) for m in group),
             )
             own = sum(m.cost(m.tiles, target) for m in group)
-            if len(group) == 1 or sum(m.cost(best, target) for m in group) <= own * (1 + bound):
+            lost = sum(m.cost(best, target) for m in group) - own
+            if len(group) == 1 or lost <= max(own * bound, allowance):
                 break
             worst = max(group, key=lambda m: m.cost(best, target) / m.cost(m.tiles, target))
             group.remove(worst)

@@ -16,7 +16,7 @@ from aot.ir.clone import clone_op
 from aot.ir.compare import attrs_key
 from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, symbol
-from aot.ir.types import Layout, TensorType
+from aot.ir.types import TensorType
 from aot.ops.structure import DISPATCH, REGION, RETURN
 from aot.passes.base import Pass, PassContext
 
@@ -33,9 +33,7 @@ class DimNames:
         return symbol(self.names.setdefault(dim, f"d{len(self.names)}"))
 
     def type(self, type: TensorType) -> TensorType:
-        layout = type.layout
-        if layout is not None and layout.strides:
-            layout = Layout(layout.splits, layout.order, tuple(map(self.dim, layout.strides)))
+        layout = type.layout and type.layout.map_dims(self.dim)
         return TensorType(type.dtype, tuple(map(self.dim, type.dims)), layout)
 
     def attr(self, value: Attr) -> Attr:

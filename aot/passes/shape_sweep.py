@@ -390,14 +390,17 @@ def _is_gone(decision: Decision) -> bool:
 
 
 def _pays(answer: Absorbed, operands: Sequence[Seen | None]) -> bool:
-    """Whether taking the maps in costs less than bringing every operand into place."""
+    """Whether taking the maps in costs no more than bringing every operand into place.
+
+    Where it costs the same it may still meet something; `_retreat` undoes what met nothing.
+    """
     there = [s for s in operands if s is not None]
     if answer.is_gone:
         return True
     ours = sum(
         cost(s, map) for s, map in zip(operands, answer.operands, strict=True) if s is not None
     )
-    return ours == 0 or ours < sum(cost(s, s.map) for s in there)
+    return ours <= sum(cost(s, s.map) for s in there)
 
 
 def _casts(call: Call, operands: Sequence[Seen | None], answer: Absorbed) -> frozenset[int]:

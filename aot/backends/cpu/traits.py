@@ -65,9 +65,8 @@ class Traits:
         return Traits(
             target=target,
             has_fma=arch == "aarch64" or any_of("fma", "vfp4", "vfp4d16sp", "f"),
-            has_half=arch == "aarch64"
-            or any_of("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh"),
-            has_neon_half=arch == "arm" and any_of("neon") and any_of("fp16", "vfp4", "vfp4d16sp"),
+            has_half=target.converts_half,
+            has_neon_half=arch == "arm" and any_of("neon") and target.converts_half,
             has_half_math=any_of("fullfp16", "avx512fp16"),
             has_rounding=arch == "aarch64" or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
             has_nan_extrema=arch == "aarch64",

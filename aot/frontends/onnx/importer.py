@@ -39,6 +39,8 @@ from aot.ir.core import Block, ConstantData, Function, Module, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.structure import insert_constant
 
+MAX_BRANCH_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
+
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto]
 
 
@@ -125,6 +127,7 @@ class _Scope:
         captured: names that the taken branch of an If reads, by the If's first output.
         outer: the scope around a branch, whose names are seen too.
         origin: the node whose definition the list is; "" where nodes speak for themselves.
+        depth: branches around the list.
     """
 
     opsets: Mapping[str, int]
@@ -134,6 +137,7 @@ class _Scope:
     captured: dict[str, set[str]] = field(default_factory=dict)
     outer: _Scope | None = None
     origin: str = ""
+    depth: int = 0
 
     def find(self, name: str) -> Value | None:
         scope = self._scope_of(name)
@@ -388,7 +392,9 @@ class _Importer:
             )
         if graph.input:
             raise node.error("its branch has inputs, which a branch never has")
-        scope = _Scope(outer.opsets, outer=outer, origin=outer.origin)
+        if outer.depth == MAX_BRANCH_DEPTH:
+            raise node.error(f"branches are nested deeper than {MAX_BRANCH_DEPTH}")
+        scope = _Scope(outer.opsets, outer=outer, origin=outer.origin, depth=outer.depth + 1)
         nodes = self._nodes_of(graph, (), scope)
         self._add_initializers(graph, scope)
         for inner in nodes:

@@ -1,13 +1,15 @@
 """ONNX's Attention, as our op where that says it.
 
-What it does not say (a cap on scores, windows, lengths by batch, scores as an output) is imported
-by ONNX's definition.
+What it does not say (a cap on scores, lengths by batch, scores as an output) is imported by ONNX's
+definition.
 """
 
 from __future__ import annotations
 
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
 from aot.ir.core import Attr, Value
+from aot.ir.dims import Dim
 from aot.ir.types import DType
 
 Q, K, V, MASK, PAST_KEY, PAST_VALUE, LENGTHS = range(7)
@@ -49,12 +51,17 @@ def _refuse_what_we_lack(node: Node) -> None:
         raise UnsupportedNodeError("operand 6 (nonpad_kv_seqlen) is not supported")
     if node.float_attr("softcap", 0.0) != 0:
         raise UnsupportedNodeError("attribute 'softcap' is not supported")
-    for name in ("left_window_size", "right_window_size"):
-        if node.int_attr(name, -1) != -1:
-            raise UnsupportedNodeError(f"attribute {name!r} is not supported")
     node.refuse_output(3, "qk_matmul_output")
     # sums and powers are in f32 at least
     node.ignore("softmax_precision", "qk_matmul_output_mode")
+
+
+def _near(node: Node, q: Value, k: Value, past: Dim, behind: int) -> Value:
+    """Which keys are not further behind a query than its window reaches: [queries, keys]."""
+    queries, keys = q.type.dims[-2], k.type.dims[-2]
+    ends = node.emit("range", size=keys, start=behind, step=1, dtype=DType.I64)
+    places = node.emit("range", size=queries, start=past, step=1, dtype=DType.I64)
+    return node.emit("less_equal", node.reshape(places, (queries, 1)), ends)
 
 
 def _mask(node: Node, k: Value) -> Value | None:
@@ -84,9 +91,16 @@ def attention(node: Node) -> list[Value]:
         is_choice = mask.type.dtype is DType.BOOL
         bias, keep = (None, mask) if is_choice else (node.cast(mask, q.type.dtype), None)
     attrs: dict[str, Attr] = {"scale": scale}
-    if node.int_attr("is_causal", 0):
-        past = node.optional(PAST_KEY)
-        attrs["offset"] = 0 if past is None else past.type.dims[-2]
+    before = node.optional(PAST_KEY)
+    past = 0 if before is None else before.type.dims[-2]
+    ahead = 0 if node.int_attr("is_causal", 0) else node.int_attr("right_window_size", -1)
+    node.ignore("right_window_size")
+    if ahead >= 0:
+        attrs["offset"] = dims.add(past, ahead)
+    behind = node.int_attr("left_window_size", -1)
+    if behind >= 0:
+        near = _near(node, q, k, past, behind)
+        keep = near if keep is None else node.emit("and", keep, near)
     operands = [q, node.cast(k, q.type.dtype), node.cast(v, q.type.dtype), bias, keep]
     while operands[-1] is None:
         operands.pop()
