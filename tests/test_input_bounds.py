@@ -225,6 +225,27 @@ def test_a_models_own_clipping_bounds_its_inputs() -> None:
             program({"x": np.zeros((6, 2), np.float32)})
 
 
+def test_an_input_that_leaves_nothing_is_refused() -> None:
+    text = """
+    func @main(%x: f32[N, 2]) -> ("y") {
+      %1 = slice(%x) {starts = [3, 0], stops = [N, 2], steps = [1, 1]} : f32[max(N - 3, 0), 2]
+      %2 = slice(%x) {starts = [0, 0], stops = [N - 4, 2], steps = [1, 1]} : f32[max(N - 4, 0), 2]
+      %3 = range {size = N - 4} : i64[N - 4]
+      %4 = gather(%2, %3) : f32[N - 4, 2]
+      %5 = concat(%1, %4) {axis = 0} : f32[N + max(N - 3, 0) - 4, 2]
+      return(%5)
+    }
+    """
+    with aot.load(aot.compile(text.encode())) as program:
+        x = np.arange(10, dtype=np.float32).reshape(5, 2)
+        assert program({"x": x})["y"].tolist() == [[6, 7], [8, 9], [0, 1]]
+        assert program({"x": x[:4]})["y"].tolist() == [[6, 7]]
+        with pytest.raises(aot.RuntimeFailure) as caught:
+            program({"x": x[:3]})
+        assert caught.value.status == "check"
+        assert str(caught.value).endswith('is -1; N is 3, axis 0 of input "x"')
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

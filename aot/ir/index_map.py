@@ -6,6 +6,7 @@ that can be one step are one. Owns their composition, inverses and meaning in nu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -140,7 +141,27 @@ def transposed(perm: Sequence[int]) -> IndexMap:
 
 
 def make_map(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
-    """`steps` in normal form: steps that do nothing are gone, neighbours of a kind are one."""
+    """`steps` in normal form: steps that do nothing are gone, neighbours of a kind are one, and so
+    are transposes with reshapes between them, where dims can be told apart."""
+    found = _joined(steps, operand)
+    first, dims = 0, tuple(operand)
+    while first < len(found):
+        last, after = first, dims
+        while last < len(found) and isinstance(found[last], (Transpose, Reshape)):
+            after = step_dims(found[last], after)
+            last += 1
+        run = found[first:last]
+        if sum(isinstance(step, Transpose) for step in run) > 1:
+            fewer = _with_one_transpose(run, dims)
+            if fewer is not None:
+                return make_map((*found[:first], *fewer, *found[last:]), operand)
+        if last < len(found):
+            after = step_dims(found[last], after)
+        first, dims = last + 1, after
+    return IndexMap(tuple(found))
+
+
+def _joined(steps: Sequence[Step], operand: Sequence[Dim]) -> list[Step]:
     made: list[tuple[Step, tuple[Dim, ...]]] = []  # with the dims that the step is given
     for step in steps:
         before = tuple(operand) if not made else step_dims(*made[-1])
@@ -153,7 +174,95 @@ def make_map(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
         _, before = made.pop()
         if not _does_nothing(joined, before):
             made.append((joined, before))
-    return IndexMap(tuple(step for step, _ in made))
+    return [step for step, _ in made]
+
+
+def _with_one_transpose(steps: Sequence[Step], operand: Sequence[Dim]) -> list[Step] | None:
+    """Steps of transposes and reshapes with one transpose, of the pieces that they split dims into.
+
+    None where a reshape takes pieces of pieces that don't divide.
+    """
+    pieces = dict(enumerate(operand))
+    order = list(pieces)  # as they lie in the operand, where they are split further and further
+    axes = [[n] for n in order]
+    for step in steps:
+        if isinstance(step, Transpose):
+            axes = [axes[p] for p in step.perm]
+        elif isinstance(step, Reshape):
+            regrouped = _regrouped([p for axis in axes for p in axis], step.dims, pieces, order)
+            if regrouped is None:
+                return None
+            axes = regrouped
+    result: Sequence[Dim] = operand
+    for step in steps:
+        result = step_dims(step, tuple(result))
+    place = {piece: n for n, piece in enumerate(order)}
+    flat = [place[p] for axis in axes for p in axis if pieces[p] != 1]
+    return _transposing(flat, [pieces[p] for p in order], operand, tuple(result))
+
+
+def _regrouped(
+    flat: list[int], dims: Sequence[Dim], pieces: dict[int, Dim], order: list[int]
+) -> list[list[int]] | None:
+    """The pieces `flat`, in row-major order, as axes of `dims`; splits pieces where it must."""
+    axes: list[list[int]] = []
+    rest = [p for p in flat if pieces[p] != 1]
+    for extent in dims:
+        axis: list[int] = []
+        while extent != 1:
+            if not rest:
+                return None
+            piece = rest.pop(0)
+            left = _quotient(extent, pieces[piece])
+            if left is None:
+                inner = _quotient(pieces[piece], extent)
+                if inner is None:
+                    return None
+                rest.insert(0, _split(piece, extent, inner, pieces, order))
+                left = 1
+            axis.append(piece)
+            extent = left
+        axes.append(axis)
+    return axes if not rest else None
+
+
+def _split(piece: int, outer: Dim, inner: Dim, pieces: dict[int, Dim], order: list[int]) -> int:
+    """Makes `piece` its outer part, in every list that holds it; gives the inner part."""
+    made = len(pieces)
+    pieces[piece], pieces[made] = outer, inner
+    order.insert(order.index(piece) + 1, made)
+    return made
+
+
+def _quotient(a: Dim, b: Dim) -> Dim | None:
+    """`a / b` where that is known to be whole."""
+    if b == 0:
+        return None
+    found = d.floor_divide(a, b)
+    return found if d.multiply(found, b) == a else None
+
+
+def _transposing(
+    flat: Sequence[int], extents: Sequence[Dim], operand: Sequence[Dim], result: tuple[Dim, ...]
+) -> list[Step]:
+    """Steps that bring pieces, numbered in the operand's order, into the order `flat`."""
+    if list(flat) == sorted(flat):
+        return [Reshape(result)]
+    runs: list[list[int]] = []  # pieces that stay neighbours need not be told apart
+    present = sorted(flat)
+    following = dict(itertools.pairwise(present))
+    for piece in flat:
+        if runs and following.get(runs[-1][-1]) == piece:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    whole = [extent for extent in operand if extent != 1]
+    if len(whole) == len(present) == len(operand) and [extents[p] for p in present] == whole:
+        runs = [[piece] for piece in flat]  # dims as they are
+    starts = sorted(run[0] for run in runs)
+    by_start = {run[0]: d.product([extents[p] for p in run]) for run in runs}
+    perm = tuple(starts.index(run[0]) for run in runs)
+    return [Reshape(tuple(by_start[s] for s in starts)), Transpose(perm), Reshape(result)]
 
 
 def step_dims(step: Step, operand: tuple[Dim, ...]) -> tuple[Dim, ...]:

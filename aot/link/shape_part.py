@@ -6,14 +6,14 @@ checked here: the runtime does that when an input is set, by the dim's declarati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.bounds import bound_of, linear
-from aot.ir.core import Assumption, Function, Value
-from aot.ir.dims import Dim, DimExpr, Symbol
+from aot.ir.bounds import bound_of, bounds_of, linear
+from aot.ir.core import Assumption, Function, Op, Value
+from aot.ir.dims import Dim, DimExpr, Interval, Symbol
 from aot.link.emitter import Emitter
 
 MOST_VALUES = 10  # of a message
@@ -31,6 +31,9 @@ def emit_shape_part(function: Function, out: Emitter) -> tuple[str, ...]:
         part.check_input(found)
     for assumption in function.assumptions:
         part.check_assumption(assumption)
+    known = bounds_of(function.assumptions)
+    for op in function.block:
+        part.check_extents(op, known)
     return tuple(part.messages)
 
 
@@ -71,6 +74,7 @@ class _ShapePart:
         self.messages: list[str] = []
         self.extents: list[_Extent] = []
         self.origins: dict[str, _Extent] = {}  # where a symbol's value comes from
+        self.checked: set[Dim] = set()  # not to be negative
         for number, value in enumerate(function.inputs):
             for axis, dim in enumerate(value.type.dims):
                 if isinstance(dim, DimExpr):
@@ -163,6 +167,19 @@ class _ShapePart:
             message.add(f", {right} is ").value(out.dim(right)).add(", they must be equal")
         self._where(message, [left, right])
         self._check(out.binary("EQ", out.dim(left), out.dim(right)), message)
+
+    def check_extents(self, op: Op, known: Mapping[str, Interval]) -> None:
+        """That no dim of a result is negative, such as `N - 3` would be for a short input."""
+        for dim in {dim: None for value in op.results for dim in value.type.dims}:
+            low, _ = dims.bounds(dim, known)
+            if dim in self.checked or (low is not None and low >= 0):
+                continue
+            self.checked.add(dim)
+            register = self.out.dim(dim)
+            origin = op.origin or op.name
+            message = _Message().add(f"{origin}: there is nothing left of its input: {dim} is ")
+            self._where(message.value(register), [dim])
+            self._check(self.out.binary("LE", self.out.constant(0), register), message)
 
     def _where(self, message: _Message, about: Sequence[Dim], but: _Extent | None = None) -> None:
         """Says what the symbols of dims are, and which inputs say so."""

@@ -105,12 +105,27 @@ def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
 
 def cost(seen: Seen, map: IndexMap) -> int:
     """What it costs to have `seen`'s source through `map`: about the bytes that are written."""
-    if seen.is_constant or is_free(map, seen.type.dims):
+    if seen.is_constant:
         return 0
-    count = 1
-    for extent in map.result_dims(seen.type.dims):
-        count *= max(1, estimated(extent))
-    return LAUNCH_BYTES + count * seen.type.dtype.bytes
+    total, found = 0, seen.type.dims
+    for step in map.steps:
+        moves = not is_free(IndexMap((step,)), found)
+        found = step_dims(step, found)
+        if moves:
+            count = 1
+            for extent in found:
+                count *= max(1, estimated(extent))
+            total += LAUNCH_BYTES + count * seen.type.dtype.bytes
+    return total
+
+
+def moves(seen: Seen, map: IndexMap) -> int:
+    """How many steps of the map write memory for `seen`'s source."""
+    found, count = seen.type.dims, 0
+    for step in map.steps:
+        count += not seen.is_constant and not is_free(IndexMap((step,)), found)
+        found = step_dims(step, found)
+    return count
 
 
 def _moves_ones_only(step: Step, operand: Sequence[Dim]) -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aot.ir.core import Op, Rewriter, Value
+from aot.ir.dims import Dim
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
+from aot.passes import canonicalize
 from aot.passes.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
 from aot.passes.canonicalize import is_exact_cast
 from aot.passes.rewriting import Rule, definer, make
@@ -22,7 +24,12 @@ MAX_DEPTH = 128
 
 @dataclass(frozen=True)
 class _Scores:
-    """`where(keep, scale * (q @ keys) + biases, fill)`; `is_flipped`: where keep does not hold."""
+    """`where(keep, scale * (q @ keys) + biases, fill)`; `is_flipped`: where keep does not hold.
+
+    Attributes:
+        lead: dims before queries and keys as the masks have them, where heads and batch may be two
+            dims that are one in the products; None if there is no mask.
+    """
 
     q: Value
     keys: Value
@@ -31,10 +38,11 @@ class _Scores:
     keep: Value | None = None
     is_flipped: bool = False
     fill: float = float("-inf")
+    lead: tuple[Dim, ...] | None = None
 
-    @property
-    def is_masked(self) -> bool:
-        return bool(self.biases) or self.keep is not None
+    def fits_mask(self, op: Op) -> bool:
+        """Whether a mask that `op` applies has the same leading dims as those before."""
+        return self.keep is None and self.lead in (None, op.result.type.dims[:-2])
 
 
 def _scores_of(value: Value | None, depth: int = MAX_STEPS) -> _Scores | None:
@@ -63,7 +71,7 @@ def _scaled(op: Op, depth: int) -> _Scores | None:
     for inner, other in (op.operands, op.operands[::-1]):
         number = number_of(other)
         found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
-        if found is not None and number is not None and not found.is_masked:
+        if found is not None and number is not None and found.lead is None:
             return replace(found, scale=found.scale * number)
     return None
 
@@ -71,8 +79,9 @@ def _scaled(op: Op, depth: int) -> _Scores | None:
 def _biased(op: Op, depth: int) -> _Scores | None:
     for inner, bias in (op.operands, op.operands[::-1]):
         found = _scores_of(inner, depth) if _has_dims(inner, op) else None
-        if found is not None and found.keep is None and bias is not None:
-            return replace(found, biases=(*found.biases, bias))
+        if found is not None and found.fits_mask(op) and bias is not None:
+            lead = op.result.type.dims[:-2]
+            return replace(found, biases=(*found.biases, bias), lead=lead)
     return None
 
 
@@ -81,8 +90,9 @@ def _chosen(op: Op, depth: int) -> _Scores | None:
     for inner, constant, is_flipped in ((then, other, False), (other, then, True)):
         number = number_of(constant)
         found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
-        if found is not None and number is not None and found.keep is None:
-            return replace(found, keep=condition, is_flipped=is_flipped, fill=number)
+        if found is not None and number is not None and found.fits_mask(op):
+            made = replace(found, keep=condition, is_flipped=is_flipped, fill=number)
+            return replace(made, lead=op.result.type.dims[:-2])
     return None
 
 
@@ -94,12 +104,21 @@ def _widened(op: Op, depth: int) -> _Scores | None:
     return _scores_of(inner, depth)
 
 
+def _folded(op: Op, depth: int) -> _Scores | None:
+    """Heads and batch may be one dim in the products, and two where masks are."""
+    inner = op.operands[0]
+    if inner is None or inner.type.dims[-2:] != op.result.type.dims[-2:]:
+        return None
+    return _scores_of(inner, depth)
+
+
 _STEPS = (
     (contraction.MATMUL, _product),
     (elementwise.MUL, _scaled),
     (elementwise.ADD, _biased),
     (elementwise.WHERE, _chosen),
     (elementwise.CAST, _widened),
+    (movement.RESHAPE, _folded),
 )
 
 
@@ -138,9 +157,13 @@ def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
     return emit(op, rewriter, movement.TRANSPOSE, value, perm=order)
 
 
-def _softmax_of(weights: Value | None, v: Value) -> Op | None:
+def _softmax_of(weights: Value, v: Value) -> Op | None:
     """The softmax over keys that `weights` are, perhaps rounded to the dtype of `v`, and with 0
     for a query without keys, as the op has it anyway."""
+    folded = sole(weights, movement.RESHAPE)
+    inner = folded.operands[0] if folded is not None else None
+    if inner is not None and inner.type.dims[-2:] == weights.type.dims[-2:]:
+        weights = inner
     rounded = sole(weights, elementwise.CAST)
     wide = rounded.operands[0] if rounded is not None else None
     if wide is not None and is_exact_cast(v.type.dtype, wide.type.dtype):
@@ -179,8 +202,9 @@ def _is_fit(scores: _Scores, v: Value) -> bool:
 
 def _attention(op: Op, rewriter: Rewriter) -> Value | None:
     weights, v = op.operands
-    softmax = _softmax_of(weights, v) if v is not None else None
-    if softmax is None or v is None:
+    assert weights is not None and v is not None
+    softmax = _softmax_of(weights, v)
+    if softmax is None:
         return None
     scores = _scores_of(softmax.operands[0])
     if scores is None or not _is_fit(scores, v):
@@ -188,17 +212,23 @@ def _attention(op: Op, rewriter: Rewriter) -> Value | None:
     q, q_scale = _without_scale(scores.q)
     keys, k_scale = _without_scale(scores.keys)
     k = _swapped(op, rewriter, keys)
+    lead = op.result.type.dims[:-2] if scores.lead is None else scores.lead
+    q, k, v = (reshaped(op, rewriter, x, (*lead, *x.type.dims[-2:])) for x in (q, k, v))
     bias = scores.biases[0] if scores.biases else None
     for other in scores.biases[1:]:
         bias = emit(op, rewriter, elementwise.ADD, bias, other)
     keep = scores.keep
     if scores.is_flipped:
         keep = emit(op, rewriter, elementwise.NOT, keep)
-    scale = scores.scale * q_scale * k_scale
     masks = [bias] if keep is None else [bias, keep]
     if masks == [None]:
         masks = []
-    return make(op, rewriter, ATTENTION, q, k, v, *masks, scale=scale, fill=scores.fill)
+    scale = scores.scale * q_scale * k_scale
+    attrs = {"scale": scale, "fill": scores.fill}
+    if lead == op.result.type.dims[:-2]:
+        return make(op, rewriter, ATTENTION, q, k, v, *masks, **attrs)
+    made = emit(op, rewriter, ATTENTION, q, k, v, *masks, **attrs)
+    return make(op, rewriter, movement.RESHAPE, made, shape=op.result.type.dims)
 
 
 def _one_of_each_group(op: Op, rewriter: Rewriter, value: Value | None) -> Value | None:
@@ -237,4 +267,6 @@ RULES: tuple[Rule, ...] = (
         "attention(q, k, v), heads of k and v repeated -> attention(q, k, v), heads in groups",
         _grouped,
     ),
+    # what becomes of heads and batch after it is one step again
+    *(rule for rule in canonicalize.RULES if rule.record is movement.RESHAPE),
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.index_map import IndexMap
-from aot.ops.absorb import IDENTITY, Seen, cost
+from aot.ops.absorb import IDENTITY, Seen, cost, moves
 from aot.ops.record import call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
@@ -60,9 +60,8 @@ class _Bill:
     bytes: int = 0
 
     def add(self, seen: Seen, map: IndexMap) -> None:
-        paid = cost(seen, map)
-        self.count += paid > 0
-        self.bytes += paid
+        self.count += moves(seen, map)
+        self.bytes += cost(seen, map)
 
 
 class _Webs:

@@ -143,6 +143,8 @@ class _Placer:
             root, type = source, moved
         if root.op is None or not _stores_anywhere(root.op) or root in self.placed:
             return None
+        if _is_seen(root.op, type):
+            return None  # with that type it would be a view of what it copies
         types: Types = {}
         return (root, types) if _retype(root, type, types) else None
 
@@ -190,6 +192,12 @@ class _Placer:
             return False
         self._set_types(types)
         return True
+
+
+def _is_seen(op: Op, type: TensorType) -> bool:
+    """Whether a view of the op's operand has the type."""
+    map, source = _map_of(op), op.operands[0] if op.operands else None
+    return map is not None and source is not None and view_type(map, source.type) == type
 
 
 def _stores_anywhere(op: Op) -> bool:

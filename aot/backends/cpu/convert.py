@@ -112,27 +112,26 @@ def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
         if traits.has_neon_half and a.type.lanes % 4 == 0 and a.type.lanes:
             return _by_fours(asm, asm.cast("bitcast", a, "i16"), "vcvthf2fp", "float")
         return asm.cast("fpext", a, "float")
-    wide = asm.cast("zext", a, "i32")
+    wide = asm.cast("sext", a, "i32")
 
     def constant(value: int) -> Value:
         return integer(value, wide.type)
 
-    size = asm.op("and", wide, constant(0x7FFF))
-    sign = asm.op("shl", asm.op("and", wide, constant(0x8000)), constant(16))
-    shifted = asm.op("shl", size, constant(13))
-    normal = asm.op("add", shifted, constant((127 - 15) << 23))
-    special = asm.op("or", shifted, constant(0x7F800000))
-    # Denormals count in steps of 2^-24; as an integer no unit can flush them.
-    small = asm.op("fmul", asm.cast("sitofp", size, "float"), real(2.0**-24, wide.type.of("float")))
-    result = asm.select(
-        asm.icmp("ult", size, constant(0x0400)),
-        asm.cast("bitcast", small, "i32"),
-        asm.select(asm.icmp("uge", size, constant(0x7C00)), special, normal),
-    )
-    # Signalling NaNs come out quiet, as from an instruction.
-    is_nan = asm.cast("zext", asm.icmp("ugt", size, constant(0x7C00)), "i32")
-    result = asm.op("or", result, asm.op("shl", is_nan, constant(22)))
-    return asm.cast("bitcast", asm.op("or", result, sign), "float")
+    def where(condition: Value, value: int) -> Value:
+        return asm.op("and", asm.cast("sext", condition, "i32"), constant(value))
+
+    moved = asm.op("and", asm.op("shl", wide, constant(13)), constant(0x0FFFE000))
+    sign = asm.op("and", wide, constant(0x80000000))
+    # Rebias the exponent by 127 - 15; infinity and NaN go all the way up.
+    bits = asm.op("add", moved, constant(112 << 23))
+    bits = asm.op("add", bits, where(asm.icmp("sge", moved, constant(0x0F800000)), 112 << 23))
+    # A denormal becomes 2^-14 and a fraction, from which 2^-14 is taken: no unit can flush it.
+    # From others 0 is taken, which makes a signalling NaN quiet, as an instruction does.
+    is_small = asm.icmp("slt", moved, constant(1 << 23))
+    bits = asm.op("add", bits, where(is_small, 1 << 23))
+    excess = asm.cast("bitcast", where(is_small, 113 << 23), "float")
+    size = asm.op("fsub", asm.cast("bitcast", bits, "float"), excess)
+    return asm.cast("bitcast", asm.op("or", asm.cast("bitcast", size, "i32"), sign), "float")
 
 
 def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:

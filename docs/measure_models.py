@@ -1,0 +1,94 @@
+"""What sharing code saves on the reference models: a table in docs/models.md.
+
+    python docs/measure_models.py            prints the table
+    python docs/measure_models.py --write    writes docs/models.md as well
+
+Every model is compiled twice at the shapes of its first run, with and without despecialising, one
+after the other, so that seconds compare; all else in the table is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
+
+import model_zoo
+
+import aot
+
+TARGET = "x86-64-v4"
+PAGE = ROOT / "docs" / "models.md"
+
+HEAD = f"""# The reference models
+
+Written by `python docs/measure_models.py --write`: each of the models that `python samples/model_zoo.py` lists, at the shapes of
+its first run, for `{TARGET}` and `--optimize balanced`.
+
+* *dispatches*: launches and copies of one inference
+* *executables*: distinct kernels, after merging equal ones, after despecialising, and after merging equal code
+* *code*: KiB of machine code without and with despecialising; *seconds*: of the whole compile, likewise
+* *arena*: bytes that intermediate values take, over the most that are live at once
+
+| model | ops | dispatches | equal | despecialised | emitted | code | seconds | arena |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def compiled(name: str, *, despecialise: bool) -> dict[str, Any]:
+    """The statistics of one compile."""
+    model = model_zoo.MODELS[name]
+    feeds = model_zoo.feeds(name, 1)
+    values = {key: feeds[key] for key in model.bound_inputs}
+    shapes = {key: array.shape for key, array in feeds.items() if key not in values}
+    module = aot.compile(
+        model_zoo.fetch(name),
+        targets=[TARGET],
+        input_shapes={**shapes, **model.bound_shapes},
+        input_values=values,
+        despecialise=despecialise,
+    )
+    section: dict[str, Any] = module.stats["variants"][0]
+    return section
+
+
+def row(name: str) -> str:
+    """A model's line of the table."""
+    alone, shared = (compiled(name, despecialise=on) for on in (False, True))
+    levels = shared["executables"]
+    kept = [levels[level]["kept"] for level in ("structural", "despecialised", "emitted")]
+    code = [s["code_bytes"] / 1024 for s in (alone, shared)]
+    seconds = [sum(s["seconds"].values()) for s in (alone, shared)]
+    bound = shared["arena_lower_bound_bytes"]
+    arena = f"{shared['arena_bytes'] / bound:.3f}" if bound else "-"
+    cells = [
+        name,
+        shared["ops"],
+        shared["dispatches"],
+        *kept,
+        f"{code[0]:.0f} -> {code[1]:.0f}",
+        f"{seconds[0]:.1f} -> {seconds[1]:.1f}",
+        arena,
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.models:
+        rows.append(row(name))
+        print(rows[-1], flush=True)
+    if arguments.write:
+        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

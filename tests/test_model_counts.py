@@ -1,0 +1,59 @@
+"""Dispatches and executables of every reference model, pinned: what a change costs or saves shows.
+
+Counts come from the passes alone, at the shapes of each model's first run. `pytest --bless` rewrites
+tests/golden/model-counts.txt.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from models import MODELS, bound_values, feeds, model_path
+
+from aot import target as targets
+from aot.ir.core import Module
+from aot.options import CompileOptions
+from aot.passes.base import PassContext, run_passes
+from aot.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+GOLDEN = Path(__file__).resolve().parent / "golden" / "model-counts.txt"
+TARGET = "x86-64-v4"
+
+
+def passed(name: str) -> tuple[Module, PassContext]:
+    """The model after all passes."""
+    values = bound_values(name)
+    shapes = {k: a.shape for k, a in feeds(name).items() if k not in values}
+    options = CompileOptions(
+        targets=(TARGET,),
+        input_shapes={**shapes, **MODELS[name].bound_shapes},
+        input_values=values,
+    )
+    module = read_model(str(model_path(name)), options)  # binds what it is told to
+    options = CompileOptions(targets=(TARGET,))
+    run_passes(module, MODEL_PASSES, PassContext(options))
+    context = PassContext(options, targets.load(TARGET))
+    run_passes(module, TARGET_PASSES, context)
+    return module, context
+
+
+def counts(name: str) -> str:
+    module, context = passed(name)
+    dispatches = sum(op.name == "dispatch" for op in module.main.walk())
+    structural = context.statistics["outline"]["kept"]
+    return f"{name}: {dispatches} dispatches, {structural} equal, {len(module.executables)} kept"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_counts(name: str, bless: bool) -> None:
+    found = counts(name)
+    lines = GOLDEN.read_text().splitlines() if GOLDEN.exists() else []
+    known = {line.partition(":")[0]: line for line in lines}
+    if bless:
+        known[name] = found
+        GOLDEN.write_text("".join(f"{known[n]}\n" for n in MODELS if n in known))
+        return
+    assert found == known[name]
