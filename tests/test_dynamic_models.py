@@ -59,7 +59,10 @@ class Dynamic:
 
 
 def zoo(
-    name: str, shapes: Mapping[str, tuple[int | str, ...]], tolerance: float = TOLERANCE, **draws: range
+    name: str,
+    shapes: Mapping[str, tuple[int | str, ...]],
+    tolerance: float = TOLERANCE,
+    **draws: range,
 ) -> Dynamic:
     """A model of the set, with the shapes of its inputs over the symbols that are drawn."""
 

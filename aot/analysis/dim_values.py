@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from aot.errors import InternalError
+from aot.ir.bounds import bounds_of
 from aot.ir.core import Function, Op, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType, TensorType
@@ -31,6 +32,7 @@ class DimValues:
 
     def __init__(self, function: Function) -> None:
         self.function = function
+        self._bounds = bounds_of(function.assumptions)
         self._known: dict[Value, Array | None] = {}
 
     def of(self, value: Value) -> Array | None:
@@ -82,7 +84,8 @@ class DimValues:
         call = call_of(op, is_exact=True)
         assert op.record.reference is not None
         try:
-            results = op.record.reference(call, inputs)
+            with ds.assuming(self._bounds):
+                results = op.record.reference(call, inputs)
         except ds.UndecidedError:
             return [None] * len(op.results)
         return [

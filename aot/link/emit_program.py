@@ -231,9 +231,7 @@ class _Program:
             for number, (a, offset) in enumerate(zip(unique, offsets, strict=True)):
                 register = out.register()
                 by_buffer[id(a)] = register
-                self.buffers.append(
-                    ArenaBuffer(a.first, a.last, register, bound_offset=offset)
-                )
+                self.buffers.append(ArenaBuffer(a.first, a.last, register, bound_offset=offset))
                 out.emit("BUFFER", number, out.dim(a.size))
         for value, a in self.arena.items():
             self.offsets[value] = by_buffer[id(a)]

@@ -162,6 +162,9 @@ class _ShapePart:
                 return
             message.add(f"{dim} is ").value(out.dim(dim))
             message.add(f", expected at {f'most {high}' if low is None else f'least {low}'}")
+        elif isinstance(left, int) or isinstance(right, int):
+            number, dim = (left, right) if isinstance(left, int) else (right, left)
+            message.add(f"{dim} is ").value(out.dim(dim)).add(f", expected {number}")
         else:
             message.add(f"{left} is ").value(out.dim(left))
             message.add(f", {right} is ").value(out.dim(right)).add(", they must be equal")

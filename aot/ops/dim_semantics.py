@@ -1,12 +1,15 @@
 """What comparisons, divisions and extrema mean on arrays whose elements are dims.
 
 Used by reference functions of ops that compute with shapes. An answer is given where it holds for
-every value of the symbols (which are never negative); else `UndecidedError` is raised.
+every value of the symbols (which are never negative, and within the bounds of `assuming`); else
+`UndecidedError` is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,19 @@ from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 
 Array = np.ndarray[Any, Any]
+
+
+_BOUNDS: ContextVar[Mapping[str, dims.Interval]] = ContextVar("bounds", default=dims.NO_BOUNDS)
+
+
+@contextmanager
+def assuming(known: Mapping[str, dims.Interval]) -> Iterator[None]:
+    """Inside, answers hold for symbols within the `known` bounds."""
+    token = _BOUNDS.set(known)
+    try:
+        yield
+    finally:
+        _BOUNDS.reset(token)
 
 
 class UndecidedError(Exception):
@@ -47,7 +63,7 @@ def map_dims(function: Callable[..., Any], *arrays: Array) -> Array:
 
 
 def _bounds_of_difference(a: Dim, b: Dim) -> dims.Interval:
-    return dims.bounds(dims.add(a, dims.multiply(b, -1)), {})
+    return dims.bounds(dims.add(a, dims.multiply(b, -1)), _BOUNDS.get())
 
 
 def is_equal(a: Dim, b: Dim) -> bool:

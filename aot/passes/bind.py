@@ -33,9 +33,7 @@ def run(module: Module, context: PassContext) -> None:
     bind(module, context.options.input_shapes, context.options.input_values)
 
 
-def bind(
-    module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping[str, Any]
-) -> None:
+def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping[str, Any]) -> None:
     """Binds shapes and values of the entry points' inputs, by input name.
 
     Every entry point that has an input of the name is bound.
@@ -214,9 +212,7 @@ def _map_dims(function: Function, map_dim: Callable[[Dim], Dim], given: str) -> 
             _map_type(rewriter, value, map_dim, given)
 
 
-def _map_type(
-    rewriter: Rewriter, value: Value, map_dim: Callable[[Dim], Dim], given: str
-) -> None:
+def _map_type(rewriter: Rewriter, value: Value, map_dim: Callable[[Dim], Dim], given: str) -> None:
     old = value.type
     if old.is_static and (old.layout is None or not old.layout.strides):
         return

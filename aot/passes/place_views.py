@@ -73,12 +73,17 @@ def push_ends(function: Function, concat: Op) -> int:
     return pushed
 
 
+_TAKES_ENDS = (Kind.CONTRACTION, Kind.REDUCTION, Kind.ELEMENTWISE)
+
+
 def _pushable(concat: Op) -> Op | None:
     """The one op that uses a concat, if each part can take it where it is made."""
     if len(concat.result.uses) != 1 or any(
-        part is None or part.op is None or part.op.record.compute is None or len(part.uses) != 1
+        part is None or part.op is None or part.op.record.kind not in _TAKES_ENDS
         for part in concat.operands
     ):
+        return None
+    if any(part is not None and len(part.uses) != 1 for part in concat.operands):
         return None
     (user,) = concat.result.users
     dims = concat.result.type.dims
@@ -143,8 +148,8 @@ class _Placer:
             root, type = source, moved
         if root.op is None or not _stores_anywhere(root.op) or root in self.placed:
             return None
-        if _is_seen(root.op, type):
-            return None  # with that type it would be a view of what it copies
+        if _could_be_view(root.op):
+            return None  # making it in its place is a copy that is not needed for itself
         types: Types = {}
         return (root, types) if _retype(root, type, types) else None
 
@@ -194,10 +199,10 @@ class _Placer:
         return True
 
 
-def _is_seen(op: Op, type: TensorType) -> bool:
-    """Whether a view of the op's operand has the type."""
+def _could_be_view(op: Op) -> bool:
+    """Whether the op's result could be its operand's memory under some type."""
     map, source = _map_of(op), op.operands[0] if op.operands else None
-    return map is not None and source is not None and view_type(map, source.type) == type
+    return map is not None and source is not None and view_type(map, source.type) is not None
 
 
 def _stores_anywhere(op: Op) -> bool:

@@ -280,7 +280,11 @@ class Sweep:
         From the last op on: one that was pushed through, and whose results are all materialised
         again, stays as it was where bringing its operands into place costs no more. So a change
         that nothing takes in stays where it was made.
+
+        A place between two elementwise ops is never the cheapest, however narrow the value there:
+        it would part what runs as one.
         """
+        least: dict[Value, int] = {}
         order = {op: n for n, op in enumerate(self.function.walk()) if op in self.decisions}
         for op in reversed(order):
             decision = self.decisions[op]
@@ -297,8 +301,13 @@ class Sweep:
                 continue
             if all(_is_narrower(v.type, self.changed[v]) for v in changed):
                 continue  # less is moved than before
-            now = sum(cost(self.changed[v], self.changed[v].map) for v in changed)
+            now = sum(
+                max(cost(self.changed[v], self.changed[v].map), least.get(v, 0)) for v in changed
+            )
             if self._cost_of_staying(op, decision) <= now:
+                if op.record.kind is Kind.ELEMENTWISE:
+                    between = (v for v in op.operands if v in self.changed and _is_elementwise(v))
+                    least.update(dict.fromkeys(filter(None, between), now))
                 self.take(op, STAYS)
 
     def is_materialised(self, user: Op, value: Value) -> bool:
@@ -345,6 +354,10 @@ def _written(function: Function) -> frozenset[Value]:
 def home(value: Value) -> Block | None:
     """The block that a value is defined in."""
     return value.owner if isinstance(value.owner, Block) else value.owner.parent
+
+
+def _is_elementwise(value: Value | None) -> bool:
+    return value is not None and (value.op is not None and value.op.record.kind is Kind.ELEMENTWISE)
 
 
 def _is_boundary(op: Op) -> bool:

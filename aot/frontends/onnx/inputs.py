@@ -144,7 +144,9 @@ class InputTypes:
                 )
             return dim
         if isinstance(fresh, int) and fresh < 0:
-            raise CompileError(f"input {name!r}: {fresh} is no dim, expected one that is not negative")
+            raise CompileError(
+                f"input {name!r}: {fresh} is no dim, expected one that is not negative"
+            )
         if isinstance(dim, DimExpr):
             self._bind(name, str(dim), fresh)
         return fresh
