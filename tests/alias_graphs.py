@@ -1,7 +1,7 @@
 """Random functions with blocks, loops, views, tuples, states, calls and writes, and random changes.
 
-Nearly all values are f32[2, 2], so that any can stand for any other. Choices come from a function, so
-that hypothesis can shrink them.
+Nearly all values are f32[2, 2], so that any can stand for any other. Choices come from a function,
+so that hypothesis can shrink them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aot.analysis.alias_moves import move_after, move_before
 from aot.builder import Builder
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value, walk
-from aot.ir.types import TensorType
+from aot.ir.types import Layout, TensorType
 from aot.ops.control import ASSIGN, GET, STATE, TUPLE
 from aot.ops.elementwise import ADD, NEG
 from aot.ops.movement import RESHAPE, TRANSPOSE
@@ -220,6 +220,7 @@ class Changes:
             self.move,
             self.drop_input,
             self.rename,
+            self.relay,
         ]
         kind = kinds[self.choose(len(kinds))]
         kind()
@@ -338,6 +339,20 @@ class Changes:
         elif op.record is TRANSPOSE:
             with Rewriter(self.function).transaction() as edit:
                 edit.set_attr(op, "perm", ((0, 1), (1, 0))[self.choose(2)])
+
+    def relay(self) -> None:
+        """Another layout, with which a transpose becomes a view or stops being one."""
+        found = [
+            op.result
+            for op in self.ops()
+            if op.record in (TRANSPOSE, NEG)
+            and all(u.record.kind is not Kind.STRUCTURE for u in op.result.users)
+        ]
+        if found:
+            value = found[self.choose(len(found))]
+            layout = None if value.type.layout else Layout(order=(1, 0))
+            type = TensorType(value.type.dtype, value.type.dims, layout)
+            Rewriter(self.function).set_type(value, type)
 
     def drop_input(self) -> None:
         unused = [v for v in self.function.inputs if not v.uses]

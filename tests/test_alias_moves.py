@@ -279,3 +279,21 @@ def test_moves_keep_several_deps_in_order() -> None:
     assert move_before(case.db, case.op("w2"), case.op("q"))
     assert case.order() == "m w1 w2 q y"
     case.check()
+
+
+def test_writes_keep_their_order_and_reads_do_not() -> None:
+    case = Case("""
+    func @f(%x: f32[2], %y: f32[2]) -> ("m") {
+      %m = neg(%x) : f32[2]
+      %view = reshape(%m) {shape = [2]} : f32[2]
+      %w1 = assign(%m, %x) : f32[2]
+      %w2 = assign(%view, %y) : f32[2]
+      %r1 = neg(%m) : f32[2]
+      %r2 = neg(%view) : f32[2]
+      return(%m)
+    }
+    """)
+    assert not permitted(case, "w1", "after", "w2"), "the last write is the one that stays"
+    assert not permitted(case, "w2", "before", "w1")
+    assert permitted(case, "r1", "after", "r2") and permitted(case, "r2", "before", "r1")
+    assert not permitted(case, "r2", "before", "w1")

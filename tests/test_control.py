@@ -269,7 +269,7 @@ def test_built_by_hand() -> None:
         (
             CACHE.replace(
                 "%zero = constant",
-                '%other = state {variable = "past", dtype = i64, shape = [1]} : i64[1]\n%zero = constant',
+                '%k = state {variable = "past", dtype = i64, shape = []} : i64[]\n%zero = constant',
             ),
             "state variable 'past' is i64 here and f32 before",
         ),

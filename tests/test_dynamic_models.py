@@ -7,6 +7,7 @@ message and before anything runs; what it takes must give its results.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -270,3 +271,31 @@ def shape_work(function: Function) -> list[Op]:
 @pytest.mark.parametrize("name", MODELS_AND_DRAWS)
 def test_shapes_are_no_work_for_the_device(name: str) -> None:
     assert shape_work(dispatched(name)) == []
+
+
+# A phone's core interprets some 50 instructions in a microsecond, and meets as many pairs of
+# buffers: within these a plan for new shapes is a matter of 100 microseconds.
+MOST_INSTRUCTIONS, MOST_PAIRS = 1500, 10_000
+
+
+@pytest.mark.parametrize("name", MODELS_AND_DRAWS)
+def test_a_plan_for_new_shapes_is_little_work(name: str) -> None:
+    (variant,) = aot.inspect(compiled(name).to_bytes())["variants"]
+    (entry,) = variant["entry_points"]
+    assert entry["blocks"] == 2  # prepare has no loops
+    in_execute = sum(entry["instructions"].get(kind, 0) for kind in ("DISPATCH", "COPY", "FILL"))
+    assert sum(entry["instructions"].values()) - in_execute <= MOST_INSTRUCTIONS
+    assert entry["symbolic_buffers"] ** 2 / 2 <= MOST_PAIRS
+
+
+@pytest.mark.parametrize("name", ["ppocr_cls", "minilm_l3"])
+def test_shapes_seen_before_have_a_plan(name: str) -> None:
+    with aot.load(compiled(name)) as program:
+        shapes = list(itertools.islice(drawn(name, 3), 4))
+        for _, given in 2 * shapes:
+            program(given)
+        distinct = {tuple(x.shape for x in given.values()) for _, given in shapes}
+        assert program.prepare_count == len(distinct)
+        arena_bytes = program.arena_bytes
+        program(shapes[0][1])
+        assert program.arena_bytes == arena_bytes

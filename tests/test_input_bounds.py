@@ -88,6 +88,18 @@ def test_shapes_within_the_bounds_run(source: Callable[[], Any]) -> None:
             check(program, feeds(n, p, h))
 
 
+def test_a_sum_may_be_bounded() -> None:
+    shapes = {**SHAPES, "mask": ("N + P<=6",)}
+    with aot.load(aot.compile(text_model(), input_shapes=shapes)) as program:
+        check(program, feeds(3, 3, 8))
+        with pytest.raises(aot.RuntimeFailure) as caught:
+            program(feeds(3, 4, 8))
+        assert str(caught.value) == (
+            "input 'mask': dim 0 must be at most 6: N + P is 7, expected at most 6; N is 3, axis 0 "
+            'of input "x", P is 4, axis 0 of input "past"'
+        )
+
+
 @pytest.mark.parametrize(
     ("given", "status", "message"),
     [
@@ -223,6 +235,36 @@ def test_a_models_own_clipping_bounds_its_inputs() -> None:
         assert program.outputs[0].dims[0] == "T"
         with pytest.raises(aot.RuntimeFailure, match="axis 0, T, must be at most 5"):
             program({"x": np.zeros((6, 2), np.float32)})
+
+
+def branching_model() -> onnx.ModelProto:
+    """y is -x where x has more than eight rows, else relu(x)."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["x"], [op])], op, [], [onnx.ValueInfoProto(name=op)]
+        )
+        for op in ("Neg", "Relu")
+    ]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=0, end=1),
+        helper.make_node("Greater", ["shape", "eight"], ["is_long"]),
+        helper.make_node("Squeeze", ["is_long"], ["scalar"]),
+        helper.make_node("If", ["scalar"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    eight = helper.make_tensor("eight", TensorProto.INT64, [1], [8])
+    return graph_model(nodes, [tensor_info("x", ["N", 2])], ["y"], [eight])
+
+
+def test_bounds_decide_what_depends_on_shapes() -> None:
+    x = np.array([[-1, 2]], np.float32)
+    with pytest.raises(aot.UnsupportedError, match="If"):
+        aot.compile(branching_model())
+    with aot.load(aot.compile(branching_model(), input_shapes={"x": ("N<=8", 2)})) as program:
+        assert program({"x": x})["y"].tolist() == [[0, 2]]
+    with aot.load(aot.compile(branching_model(), input_shapes={"x": ("N>=9", 2)})) as program:
+        assert program({"x": x.repeat(9, 0)})["y"].tolist() == [[1, -2]] * 9
+        with pytest.raises(aot.RuntimeFailure, match="axis 0, N, must be at least 9"):
+            program({"x": x})
 
 
 def test_an_input_that_leaves_nothing_is_refused() -> None:

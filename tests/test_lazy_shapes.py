@@ -328,6 +328,36 @@ func @main(%x: f32[2, 3, 4]) -> ("y") {
     assert kept == ["{order=2:1:0}", "{order=1:0:2}", "{order=1:0:2}"]
 
 
+def test_what_is_made_anyway_costs_no_second_time() -> None:
+    """The sum could follow the change and be turned itself; the turned operand is there."""
+    module = graph("""
+func @main(%x: f32[4, 5, 6], %w: f32[6, 2]) -> ("product", "sum") {
+  %0 = relu(%x) : f32[4, 5, 6]
+  %1 = matmul(%0, %w) : f32[4, 5, 2]
+  %2 = reduce_sum(%0) {axes = [0], keepdims = false} : f32[5, 6]
+  return(%1, %2)
+}
+""")
+    turn(module, value_of(module, "relu"), (2, 1, 0))
+    counts, _ = resolved(module)
+    assert counts["materialised"] == 1
+    assert value_of(module, "reduce_sum").op.attrs["axes"] == (0,)
+
+
+def test_what_is_written_is_memory_of_its_own_even_where_nothing_changes() -> None:
+    module = graph("""
+func @main(%x: f32[2, 3], %u: f32[2, 3]) -> ("x", "y") {
+  %0 = relu(%x) : f32[2, 3]
+  %1 = pending_shape_change(%0) {dtype = f32} : f32[2, 3]
+  %2 = assign(%1, %u) : f32[2, 3]
+  return(%0, %1)
+}
+""")
+    counts, _ = resolved(module)
+    assert counts["materialised"] == 1
+    assert value_of(module, "assign").op.operands[0].op.name == "copy"
+
+
 def test_an_operand_is_turned_where_that_lets_the_change_meet_its_end() -> None:
     module = graph("""
 func @main(%x: f32[2, 3], %y: f32[2, 3]) -> ("y") {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot.ir.index_map import (
@@ -76,6 +76,62 @@ def test_the_normal_form_does_what_the_steps_do(dims: tuple[int, ...], data: st.
     assert whole.result_dims(dims) == expected.shape
     assert make_map(whole.steps, dims) == whole
     assert IndexMap.of_attr(whole.to_attr()) == whole
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(((6, 4), (2, 12), (4, 6), (24,), (3, 8), (2, 3, 4))), st.data())
+def test_transposes_with_reshapes_between_are_one(
+    dims: tuple[int, ...], data: st.DataObject
+) -> None:
+    """Three of them, on dims that are split and joined on the way."""
+    steps: list[Step] = []
+    array = elements(dims)
+    for _ in range(3):
+        split = Reshape(data.draw(st.sampled_from(((2, 3, 4), (6, 2, 2), (4, 3, 2), (2, 3, 2, 2)))))
+        steps.append(split)
+        steps.append(Transpose(tuple(data.draw(st.permutations(range(len(split.dims)))))))
+        array = IndexMap(tuple(steps[-2:])).apply(array)
+    whole = make_map(steps, dims)
+    np.testing.assert_array_equal(whole.apply(elements(dims)), array)
+    back = whole.inverse(dims)
+    assert back is not None and whole.then(back, dims).is_identity
+
+
+@pytest.mark.parametrize(
+    ("dims", "steps", "expected"),
+    [
+        # attention's keys: heads out, rows and columns swapped, with batch and heads as one
+        (
+            (2, 5, 3, 4),
+            (Transpose((0, 2, 1, 3)), Reshape((6, 5, 4)), Transpose((0, 2, 1)),
+             Reshape((2, 3, 4, 5))),
+            (Transpose((0, 2, 3, 1)),),
+        ),
+        # dims stay as they are where that needs no reshape first
+        (
+            (2, 3, 4, 5),
+            (Transpose((2, 3, 0, 1)), Reshape((20, 6)), Transpose((1, 0)), Reshape((6, 4, 5)),
+             Transpose((1, 2, 0))),
+            (Transpose((2, 3, 0, 1)), Reshape((4, 5, 6))),
+        ),
+        # pieces that stay neighbours are not told apart
+        (
+            (6, 20),
+            (Reshape((2, 3, 4, 5)), Transpose((2, 3, 0, 1)), Reshape((4, 30)), Transpose((1, 0))),
+            (Reshape((24, 5)), Transpose((1, 0)), Reshape((30, 4))),
+        ),
+        # 4 and 6 share no pieces: three steps stay
+        (
+            (4, 6),
+            (Transpose((1, 0)), Reshape((4, 6)), Transpose((1, 0))),
+            (Transpose((1, 0)), Reshape((4, 6)), Transpose((1, 0))),
+        ),
+    ],
+)  # fmt: skip
+def test_one_transpose_says_it(
+    dims: tuple[int, ...], steps: tuple[Step, ...], expected: tuple[Step, ...]
+) -> None:
+    assert make_map(steps, dims).steps == expected
 
 
 @given(SHAPES, st.data())

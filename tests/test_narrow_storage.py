@@ -41,9 +41,9 @@ TARGETS = ("x86-64-v3", "x86-64-v2", "host")
 TOLERANCE = 1e-2  # of each output's largest magnitude
 
 
-def narrowed(module: Module, target: str = "x86-64-v3") -> Module:
+def narrowed(module: Module, target: str = "x86-64-v3", *, fusion: bool = True) -> Module:
     """The module after all passes up to narrow-storage, regions and all."""
-    options = CompileOptions(targets=(target,), storage="fp16")
+    options = CompileOptions(targets=(target,), storage="fp16", fusion=fusion)
     made = read_model(module, options)
     context = PassContext(options, load(target))
     last = TARGET_PASSES.index(NARROW_STORAGE)
@@ -172,8 +172,8 @@ def test_numbers_beyond_f16_become_its_largest() -> None:
     b.output("z", b.op("sub", y, b.op("reduce_max", y, axes=(1,), keepdims=True)))
     module = b.module()
     inputs = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}
-    assert stores_half(narrowed(module))
-    with aot.load(aot.compile(module, storage="fp16")) as program:
+    assert stores_half(narrowed(module, fusion=False))
+    with aot.load(aot.compile(module, storage="fp16", fusion=False)) as program:
         found = program(inputs)
     assert (found["max_y"] == 65504).all()
     assert (found["z"] == 0).all()  # and no infinity less infinity
@@ -187,9 +187,10 @@ def test_infinities_and_nans_are_stored_as_they_are() -> None:
     x_array = np.zeros((1, 40), np.float32)
     x_array[0, :5] = [np.inf, -np.inf, np.nan, 1e9, -131070]
     module = b.module()
-    assert stores_half(narrowed(module))
+    assert stores_half(narrowed(module, fusion=False))
     for target in TARGETS:
-        with aot.load(aot.compile(module, targets=[target], storage="fp16")) as program:
+        data = aot.compile(module, targets=[target], storage="fp16", fusion=False)
+        with aot.load(data) as program:
             found = program({"x": x_array})["z"]
         wanted = x_array.copy()
         wanted[0, 3:5] = [2 * 65504, -2 * 65504]
@@ -203,14 +204,14 @@ FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @FEW
-@given(graphs(max_ops=10), st.integers(0, 9), st.sampled_from(TARGETS))
+@given(graphs(max_ops=10), st.integers(0, 9), st.sampled_from(TARGETS), st.booleans())
 def test_compiled_graphs_compute_what_the_narrowed_graph_says(
-    graph: Graph, seed: int, target: str
+    graph: Graph, seed: int, target: str, fusion: bool
 ) -> None:
     inputs = graph.inputs(seed)
     try:
-        oracle = narrowed(graph.module, target)
-        data = aot.compile(graph.module, targets=[target], storage="fp16")
+        oracle = narrowed(graph.module, target, fusion=fusion)
+        data = aot.compile(graph.module, targets=[target], storage="fp16", fusion=fusion)
     except aot.UnsupportedError:
         assume(False)
     note(print_module(oracle))
@@ -226,9 +227,10 @@ def test_compiled_graphs_compute_what_the_narrowed_graph_says(
 @given(graphs(), st.integers(0, 9))
 def test_narrowed_graphs_as_spirv(graph: Graph, seed: int) -> None:
     inputs = graph.inputs(seed)
+    options = CompileOptions(targets=("vulkan-1.1",), storage="fp16", fusion=False)
     try:
-        oracle = narrowed(graph.module, "vulkan-1.1")
-        found = run_on_driver("lavapipe", graph.module.main, inputs, storage="fp16")
+        oracle = narrowed(graph.module, "vulkan-1.1", fusion=False)
+        found = run_on_driver("lavapipe", graph.module.main, inputs, options)
     except aot.UnsupportedError:
         assume(False)
     note(print_module(oracle))
@@ -292,6 +294,7 @@ def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
 def test_models_on_a_gpu(name: str, driver: str) -> None:
     module = read_model(str(model_path(name)), CompileOptions())
     given_ = feeds(name)
-    found = run_on_driver(driver, module.main, given_, storage="fp16")
+    options = CompileOptions(targets=("vulkan-1.1",), storage="fp16")
+    found = run_on_driver(driver, module.main, given_, options)
     for output, array in zip(module.main.result_names, found, strict=True):
         assert compare(output, array, reference(name)[output]).error <= TOLERANCE

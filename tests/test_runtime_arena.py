@@ -19,6 +19,7 @@ class Buffer(ctypes.Structure):
         ("last", ctypes.c_uint32),
         ("offset_register", ctypes.c_uint32),
         ("alignment", ctypes.c_uint32),
+        ("bound_offset", ctypes.c_uint64),
     )
 
 

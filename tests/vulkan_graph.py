@@ -26,11 +26,13 @@ Array = np.ndarray[Any, Any]
 
 
 def run_on_driver(
-    driver: str, function: Function, feeds: Mapping[str, Array], storage: str = "fp32"
+    driver: str,
+    function: Function,
+    feeds: Mapping[str, Array],
+    options: CompileOptions = CompileOptions(targets=("vulkan-1.1",)),  # noqa: B008
 ) -> list[Array]:
     """The function's results; inputs by name."""
     module = Module([clone_function(function)])
-    options = CompileOptions(targets=("vulkan-1.1",), storage=storage)
     context = PassContext(options, vulkan_running.vulkan_target())
     run_passes(module, (*MODEL_PASSES, *TARGET_PASSES), context)
     (entry,) = module.entry_points

@@ -37,6 +37,7 @@ class LayoutCosts:
         self.target = target
         self.map = None if call.record.index_map is None else call.record.index_map(call)
         self._computes: list[Compute] | None = None
+        self._known: dict[tuple[int, TensorType, TensorType], float] = {}
 
     @property
     def is_dense(self) -> bool:
@@ -58,6 +59,12 @@ class LayoutCosts:
 
     def operand(self, number: int, type: TensorType, result: TensorType) -> float:
         """Of reading operand `number` as `type` where the first result is `result`."""
+        key = (number, type, result)
+        if key not in self._known:
+            self._known[key] = self._operand(number, type, result)
+        return self._known[key]
+
+    def _operand(self, number: int, type: TensorType, result: TensorType) -> float:
         if self.map is not None:
             return self._moved(type, result)
         if self.is_dense:

@@ -212,7 +212,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     if len(extents) < 2:
         return 1, 4 * lanes
     rows = extents[-2]
-    if not isinstance(rows, int):
+    if not isinstance(rows, int) or rows == 0:
         return 4, lanes
     most = min(8, target.vector_registers // 2) if target.vulkan is None else 4
     best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))

@@ -58,7 +58,7 @@ def run(
                 f"input {_input_name(value)} is {DType.of(array)}, expected {value.type.dtype}"
             )
     with np.errstate(all="ignore"):
-        if not is_about_memory([function, *(module.functions.values() if module else ())]):
+        if not is_about_memory(function):
             return _Frame(function, values, is_exact, module).run(function.block, arrays)
         frame = _MemoryFrame(function, values, is_exact, module)
         frame.states = {} if states is None else states

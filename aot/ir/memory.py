@@ -6,14 +6,14 @@ an array of its own. Knows nothing of ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError
-from aot.ir.core import Function, walk
+from aot.ir.core import Function
 from aot.ir.types import Layout, TensorType, to_logical
 
 Array = np.ndarray[Any, Any]
@@ -87,12 +87,11 @@ class Place:
 States = dict[str, Buffer]
 
 
-def is_about_memory(functions: Iterable[Function]) -> bool:
-    """Whether any of them has an op for which it counts whose memory a value is."""
+def is_about_memory(function: Function) -> bool:
+    """Whether it has an op for which it counts whose memory a value is."""
     return any(
         op.record.writes or op.record.is_state or op.record.has_unknown_effects
-        for function in functions
-        for op in walk(function.block)
+        for op in function.walk()
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.index_math import simplify
 from aot.kernels.ir import (
@@ -158,7 +158,7 @@ _IDENTITY = {
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
-def identity(op: str, dtype: DType) -> Expr:
+def identity(op: str, dtype: DType) -> Const:
     """The value that `op` leaves others unchanged with."""
     value = _IDENTITY[op]
     if dtype.is_integer and op in ("max", "min"):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from aot.analysis.plan import Plan
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Reduce, Var
 from aot.kernels.ir import If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, combine, identity
 
@@ -68,25 +69,38 @@ def schedule_window(nest: Nest, output: Output, window: Window, plan: Plan) -> t
 
 
 class _Tile:
-    """One register tile and the loops around it."""
+    """One register tile and the loops around it.
 
-    def __init__(self, nest: Nest, output: Output, window: Window, plan: Plan) -> None:
+    Attributes:
+        begin: the first column that tiles of this width do.
+        tail: the narrower tile that does the columns which don't fill one of this width.
+        is_even: whether all columns of every tile are there.
+    """
+
+    def __init__(
+        self, nest: Nest, output: Output, window: Window, plan: Plan, begin: int = 0
+    ) -> None:
         self.nest = nest
         self.output = output
         self.window = window
+        self.begin = begin
         rows, extent = window.rows, window.lane.extent
         self.rows = plan.rows if rows is not None else 1
         if rows is not None and isinstance(rows.extent, int):
-            self.rows = min(self.rows, rows.extent)
+            self.rows = max(1, min(self.rows, rows.extent))
         self.width = min(nest.lanes, max(plan.columns, 1))
         if isinstance(extent, int):
-            while self.width > 1 and self.width // 2 >= extent:
+            while self.width > 1 and self.width // 2 >= extent - begin:
                 self.width //= 2
         self.chunks = max(1, plan.columns // self.width)
         if isinstance(extent, int):
-            self.chunks = min(self.chunks, -(-extent // self.width))
+            self.chunks = max(1, min(self.chunks, (extent - begin) // self.width))
         self.columns = self.chunks * self.width
-        self.is_even = dims.modulo(extent, self.columns) == 0
+        rest = dims.modulo(dims.add(extent, -begin), self.columns)
+        self.tail: _Tile | None = None
+        if isinstance(extent, int) and isinstance(rest, int) and 0 < rest < extent - begin:
+            self.tail = _Tile(nest, output, window, plan, extent - rest)
+        self.is_even = rest == 0 or self.tail is not None
         dtype = window.reduce.dtype
         self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
 
@@ -97,9 +111,7 @@ class _Tile:
         if window.rows is not None:
             row_tile = Axis(row_tile.var, dims.ceil_divide(window.rows.extent, self.rows))
             axes.append(row_tile)
-        column_tile = Axis(
-            nest.builder.var("nt"), dims.ceil_divide(window.lane.extent, self.columns)
-        )
+        column_tile = Axis(nest.builder.var("nt"), self._tiles())
         axes.append(column_tile)
         taps = dims.product([a.extent for a in window.axes])
 
@@ -107,10 +119,25 @@ class _Tile:
             first = expr.index(0)
             if window.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            start = expr.mul(values[column_tile.var], expr.index(self.columns))
-            return self._tile(values, first, start)
+            return self._columns(values, first, values[column_tile.var])
 
         return nest.grid(axes, body, dims.multiply(taps, self.rows * self.columns))
+
+    def _tiles(self) -> Dim:
+        """How many tiles there are along the lanes, narrower ones included."""
+        extent = self.window.lane.extent if self.tail is None else self.tail.begin
+        own = dims.ceil_divide(dims.add(extent, -self.begin), self.columns)
+        return own if self.tail is None else dims.add(own, self.tail._tiles())
+
+    def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """Tile `number` along the lanes."""
+        start = expr.mul(number, expr.index(self.columns))
+        whole = self._tile(values, first, expr.add(start, expr.index(self.begin)))
+        if self.tail is None:
+            return whole
+        own = expr.index((self.tail.begin - self.begin) // self.columns)
+        rest = self.tail._columns(values, first, expr.sub(number, own))
+        return [If(expr.binary("lt", number, own), tuple(whole), tuple(rest))]
 
     def _tile(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
         reduce = self.window.reduce
@@ -215,20 +242,43 @@ class _Tile:
     def _tap(
         self, indices: Values, values: Values, first: Expr, start: Expr, *, is_free: bool
     ) -> list[Stmt]:
-        """One tap for every element of the tile."""
-        acc, reduce, lane_axis = self.acc, self.window.reduce, self.window.lane
+        """One tap for every element of the tile; rows outside are left out where that is the same,
+        as masked loads of what isn't there are slow."""
+        nest, acc, reduce = self.nest, self.acc, self.window.reduce
+        guard = None if is_free or self.is_even else self._skipped
         body = reduce.body
-        if is_free:
+        if is_free or guard is not None:
             body = expr.transform(body, _without_guard)
+        body = self._masked(body)
 
-        def one(r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
-            at = self._at(start, u, lane)
+        def row(r: Expr) -> list[Stmt]:
             place = {**indices, **self._row(first, r, values, is_clamped=True)}
-            term = expr.substitute(self._masked(body), {**place, lane_axis.var: at})
-            old = Load(acc, (r, u, lane), acc.dtype)
-            return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
 
-        return self._each(one)
+            def one(u: Expr, lane: Expr) -> list[Stmt]:
+                at = self._at(start, u, lane)
+                term = expr.substitute(body, {**place, self.window.lane.var: at})
+                old = Load(acc, (r, u, lane), acc.dtype)
+                return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
+
+            stmts = nest.unrolled(
+                self.chunks, lambda u: [nest.spread(self.width, lambda lane: one(u, lane))]
+            )
+            return stmts if guard is None else [If(expr.substitute(guard, place), tuple(stmts))]
+
+        return nest.unrolled(self.rows, row, "r")
+
+    @property
+    def _skipped(self) -> Expr | None:
+        """The guard without which a tap adds nothing to the reduction."""
+        reduce, guards = self.window.reduce, self.window.guards
+        guarded = [load for load in expr.loads(reduce.body) if load.guard is not None]
+        if len(guards) != 1 or len(guarded) != 1:
+            return None
+        (load,) = guarded
+        nothing = identity(reduce.op, load.dtype)
+        if not isinstance(load.other, Const) or load.other.value != nothing.value:
+            return None
+        return guards[0] if _is_neutral(reduce, load) else None
 
     def _masked(self, e: Expr) -> Expr:
         """`e`, whose loads along the lanes read nothing past the end."""
@@ -306,6 +356,18 @@ def _is_linear(condition: Expr, var: Var) -> bool:
         and condition.op in ("lt", "le", "gt", "ge")
         and all(expr.coefficient(x, var) is not None for x in (condition.a, condition.b))
     )
+
+
+def _is_neutral(reduce: Reduce, load: Load) -> bool:
+    """Whether a term is what `load` is, or zero where that is zero and terms are added."""
+    body = reduce.body
+    while isinstance(body, Cast):
+        body = body.a
+    if body is load:
+        return True
+    if reduce.op != "sum" or not isinstance(body, Binary) or body.op != "mul":
+        return False
+    return any(_is_neutral(replace(reduce, body=side), load) for side in (body.a, body.b))
 
 
 def _without_guard(e: Expr) -> Expr | None:

@@ -1,7 +1,7 @@
 """The shape part of a program: what each symbol is, and the checks of what was taken for granted.
 
-Owns the messages that a user reads when shapes disagree. Bounds of single dims of inputs are not
-checked here: the runtime does that when an input is set, by the dim's declaration.
+Owns the messages that a user reads when shapes disagree. Bounds of dims of inputs that are linear in
+one symbol are not checked here: the runtime does that when an input is set, by its declaration.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class _ShapePart:
         message = _Message().add(f"{assumption.reason}: ")
         if bound is not None:
             dim, (low, high) = bound
-            if any(found.dim == dim for found in self.extents):
-                return
+            if linear(dim) and any(found.dim == dim for found in self.extents):
+                return  # the declaration of the input's dim says it
             message.add(f"{dim} is ").value(out.dim(dim))
             message.add(f", expected at {f'most {high}' if low is None else f'least {low}'}")
         elif isinstance(left, int) or isinstance(right, int):

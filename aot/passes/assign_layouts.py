@@ -13,11 +13,12 @@ Never: changes inputs, results, constants, what blocks or calls see, or what an 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from aot.analysis.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.min_cut import Labelling
 from aot.analysis.views import canonical, map_of, view_type
+from aot.ir.compare import attrs_key
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.types import Layout, TensorType
 from aot.ops.record import Kind, call_of
@@ -43,11 +44,13 @@ def run(module: Module, context: PassContext) -> None:
 def assign_layouts(function: Function, target: Target) -> int:
     """Assigns layouts to the values of a function; gives how many got another one."""
     chosen: Types = {}
+    costs = _Costs(target)
     for propose in PROPOSALS:
-        chosen.update(_improved(function, target, chosen, propose(function, chosen)))
+        chosen.update(_improved(function, costs, chosen, propose(function, chosen)))
     chosen = {value: type for value, type in chosen.items() if type != value.type}
+    changed = len(chosen)
     _carry_out(function, chosen)
-    return len(chosen)
+    return changed
 
 
 def _may_choose(op: Op) -> bool:
@@ -154,7 +157,21 @@ def _full_operands(op: Op) -> list[Value]:
     ]
 
 
-def _improved(function: Function, target: Target, now: Types, other: Types) -> Types:
+class _Costs:
+    """The costs of ops; those of one kind and types share theirs."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._known: dict[Hashable, LayoutCosts] = {}
+
+    def of(self, op: Op) -> LayoutCosts:
+        key = (op.name, attrs_key(op), op.operand_types, tuple(v.type for v in op.results))
+        if key not in self._known:
+            self._known[key] = LayoutCosts(call_of(op), self.target)
+        return self._known[key]
+
+
+def _improved(function: Function, costs: _Costs, now: Types, other: Types) -> Types:
     """Which values should have their other type."""
     numbers = {value: number for number, value in enumerate(other)}
     labelling = Labelling(len(numbers))
@@ -165,7 +182,7 @@ def _improved(function: Function, target: Target, now: Types, other: Types) -> T
 
     for op in function.walk():
         if any(v in numbers for v in (*op.operands, *op.results)):
-            _add_costs(labelling, op, op.parent is function.block, numbers, types, target)
+            _add_costs(labelling, op, op.parent is function.block, numbers, types, costs)
     labels = labelling.solve()
     return {value: type for value, type in other.items() if labels[numbers[value]]}
 
@@ -176,17 +193,19 @@ def _add_costs(
     is_outside: bool,
     numbers: dict[Value, int],
     types: Callable[[Value], list[TensorType]],
-    target: Target,
+    costs: _Costs,
 ) -> None:
     """What an op costs in each combination of types."""
     if not (is_outside and _may_choose(op)):
         for value in op.operands:
             if value in numbers:
                 assert value is not None
-                costs = [0.0 if t.layout is None else copy_cost(t, target) for t in types(value)]
-                labelling.add(numbers[value], (_whole(costs[0]), _whole(costs[1])))
+                a, b = (
+                    0.0 if t.layout is None else copy_cost(t, costs.target) for t in types(value)
+                )
+                labelling.add(numbers[value], (_whole(a), _whole(b)))
         return
-    asked = LayoutCosts(call_of(op), target)
+    asked = costs.of(op)
     for value in op.results:
         if value in numbers:
             a, b = (_whole(asked.result(value.index, t)) for t in types(value))

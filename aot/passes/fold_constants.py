@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.analysis.alias import AliasDb
+from aot.ir.bounds import bounds_of
 from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import DimExpr
 from aot.ir.types import DType
-from aot.ops.dim_semantics import UndecidedError
+from aot.ops.dim_semantics import UndecidedError, assuming
 from aot.ops.elementwise import CAST
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.shape import DIM_VALUES
@@ -67,9 +68,10 @@ def fold(function: Function, growth_bytes: int) -> int:
     known: dict[Value, Known] = {}
     order = list(function.walk())
     db = AliasDb.where_written(function)
-    for op in order:
-        if db is None or db.is_repeatable(op):
-            _evaluate(op, known)
+    with assuming(bounds_of(function.assumptions)):
+        for op in order:
+            if db is None or db.is_repeatable(op):
+                _evaluate(op, known)
     # Users come after what they use: backwards, an op is kept once a kept op reads what cannot be
     # stored, and by then every reader has been seen.
     stored: dict[Value, None] = {}

@@ -15,13 +15,15 @@ Never: computes anything twice, moves a region over one that it depends on, or j
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from aot.analysis.plan import lanes_of
 from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
 from aot.analysis.views import is_view
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
-from aot.ir.dims import product
+from aot.ir.dims import Dim, product
+from aot.ir.types import TensorType
 from aot.ops.record import Kind
 from aot.ops.structure import REGION, YIELD
 from aot.passes.base import Pass, PassContext
@@ -43,61 +45,145 @@ def run(module: Module, context: PassContext) -> None:
 
 def join_regions(function: Function, target: Target) -> int:
     """Joins what can be joined; gives how many regions went away."""
+    joiner = _Joiner(function, target)
     joined = 0
     for op in function.block:
         current: Op | None = op if op.record is REGION else None
         while current is not None:
-            current = _join_a_producer(function, current, target) or _join_neighbour(
-                function, current, target
-            )
+            current = joiner.join_a_producer(current) or joiner.join_neighbour(current)
             joined += current is not None
     return joined
 
 
-def _join_a_producer(function: Function, consumer: Op, target: Target) -> Op | None:
-    """The region that `consumer` and one of its producers became, if one could be joined."""
-    if not _has_stages(consumer):
+@dataclass(frozen=True)
+class _Facts:
+    """What a region is, as far as joining asks.
+
+    Attributes:
+        has_stages: its kernel is made of loops over expressions.
+        ops, buffers: how many it has.
+        work: elements that its ops go through.
+        contractions: the types of their results.
+    """
+
+    has_stages: bool
+    ops: int
+    buffers: int
+    work: int
+    contractions: tuple[TensorType, ...]
+
+    @staticmethod
+    def of(region: Op) -> _Facts:
+        ops = [op for op in region.blocks[0] if not op.record.is_terminator]
+        return _Facts(
+            all(op.record.compute and not op.record.kind.has_own_kernel for op in ops),
+            len(ops),
+            len(region.operands) + len(region.results),
+            sum(map(work_of, ops)),
+            tuple(op.result.type for op in ops if op.record.kind is Kind.CONTRACTION),
+        )
+
+    def with_(self, other: _Facts) -> _Facts:
+        """Those of both joined; at most so many buffers."""
+        return _Facts(
+            self.has_stages and other.has_stages,
+            self.ops + other.ops,
+            self.buffers + other.buffers,
+            self.work + other.work,
+            self.contractions + other.contractions,
+        )
+
+
+@dataclass
+class _Joiner:
+    function: Function
+    target: Target
+    known: dict[Op, _Facts] = field(default_factory=dict)
+
+    def facts(self, region: Op) -> _Facts:
+        if region not in self.known:
+            self.known[region] = _Facts.of(region)
+        return self.known[region]
+
+    def join_a_producer(self, consumer: Op) -> Op | None:
+        """The region that `consumer` and one of its producers became, if one could be joined."""
+        if not self.facts(consumer).has_stages:
+            return None
+        for value in consumer.operands:
+            producer = None if value is None else _behind_views(value).op
+            if producer is None or producer.record is not REGION:
+                continue
+            made = self.join(producer, consumer, is_fed=True)
+            if made is not None:
+                return made
         return None
-    for value in consumer.operands:
-        producer = None if value is None else _behind_views(value).op
-        if producer is None or producer.record is not REGION or not _has_stages(producer):
-            continue
-        between = _between(producer, consumer)
+
+    def join_neighbour(self, second: Op) -> Op | None:
+        """The region that `second` and the one before it became, where both are short work."""
+        first = second.prev
+        for _ in range(MAX_BETWEEN):
+            if first is None or first.record is REGION:
+                break
+            first = first.prev
+        if first is None or first.record is not REGION:
+            return None
+        return self.join(first, second, is_fed=False)
+
+    def join(self, first: Op, second: Op, *, is_fed: bool) -> Op | None:
+        """Both as one, if nothing stands between them and no workgroup is long at it."""
+        facts = self.facts(first).with_(self.facts(second))
+        if not facts.has_stages or facts.ops > MAX_OPS or facts.buffers > 2 * MAX_BUFFERS:
+            return None
+        is_short = facts.work <= self.most
+        if not is_short and not (is_fed and self.may_be_short(facts, first, second)):
+            return None
+        between = _between(first, second)
         if between is None:
-            continue
-        block, outside = _joined_block(function, producer, consumer)
-        if _is_cheap(block, target):
-            return _put(function, producer, consumer, block, outside, between)
-    return None
+            return None
+        block, outside = _joined_block(self.function, first, second)
+        if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
+            return None
+        if not is_short and not self.is_short_each(facts, block):
+            return None
+        made = _put(self.function, first, second, block, outside, between)
+        self.known[made] = facts
+        return made
+
+    @property
+    def most(self) -> int:
+        """Elements that a workgroup may go through alone: what others could have done meanwhile is
+        little."""
+        each = MAX_SERIAL_CPU if self.target.is_cpu else MAX_SERIAL_GPU
+        return each * lanes_of(self.target, 4)
+
+    def may_be_short(self, facts: _Facts, first: Op, second: Op) -> bool:
+        """Whether workgroups for the leading dims that all results have could be short."""
+        shared = _common([v.type for v in (*first.results, *second.results)])
+        return self.is_short_over(facts, shared)
+
+    def is_short_each(self, facts: _Facts, block: Block) -> bool:
+        results = [v for v in block.terminator.operands if v is not None]
+        stages = stages_of(block, results)
+        return self.is_short_over(facts, stages[0].result.type.dims[: shared_dims(stages)])
+
+    def is_short_over(self, facts: _Facts, shared: Sequence[Dim]) -> bool:
+        """Whether the workgroup for one index of the dims `shared` is short."""
+        if facts.contractions:
+            # their tiles want rows of their own; but an open batch before those is often one
+            if any(type.rank < 3 for type in facts.contractions):
+                return False
+            shared = [d for d in shared[:1] if not isinstance(d, int)]
+        return facts.work // max(estimate(product(tuple(shared))), 1) <= self.most
 
 
-def _join_neighbour(function: Function, second: Op, target: Target) -> Op | None:
-    """The region that `second` and the one before it became, where both together are short work."""
-    if not _has_stages(second):
-        return None
-    first = second.prev
-    for _ in range(MAX_BETWEEN):
-        if first is None or first.record is REGION:
+def _common(types: Sequence[TensorType]) -> list[Dim]:
+    """The leading dims that all types have."""
+    found: list[Dim] = []
+    for extents in zip(*(type.dims for type in types), strict=False):
+        if any(extent != extents[0] for extent in extents):
             break
-        first = first.prev
-    if first is None or first.record is not REGION or not _has_stages(first):
-        return None
-    between = _between(first, second)
-    if between is None or _work((*first.blocks[0], *second.blocks[0])) > _most(target):
-        return None
-    block, outside = _joined_block(function, first, second)
-    if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
-        return None
-    return _put(function, first, second, block, outside, between)
-
-
-def _has_stages(region: Op) -> bool:
-    """Whether the kernel of a region is made of loops over expressions."""
-    (block,) = region.blocks
-    return all(
-        op.record.is_terminator or (op.record.compute and not op.record.kind.has_own_kernel)
-        for op in block
-    )
+        found.append(extents[0])
+    return found
 
 
 def _behind_views(value: Value) -> Value:
@@ -165,36 +251,6 @@ def _chain(value: Value) -> list[Op]:
         found.insert(0, value.op)
         value = value.op.operands[0]
     return found
-
-
-def _is_cheap(block: Block, target: Target) -> bool:
-    """Whether no workgroup is long at it: what others could have done meanwhile is little."""
-    ops = [op for op in block if not op.record.is_terminator]
-    results = [v for v in block.terminator.operands if v is not None]
-    if len(ops) > MAX_OPS or len(block.args) + len(results) > MAX_BUFFERS:
-        return False
-    work, most = _work(ops), _most(target)
-    if work <= most:
-        return True
-    stages = stages_of(block, results)
-    shared = stages[0].result.type.dims[: shared_dims(stages)]
-    contractions = [op for op in ops if op.record.kind is Kind.CONTRACTION]
-    if contractions:
-        # their tiles want rows of their own; but an open batch before those is often one
-        if len(shared) > 1 or any(op.result.type.rank < 3 for op in contractions):
-            return False
-        shared = tuple(d for d in shared if not isinstance(d, int))
-    return work // max(estimate(product(shared)), 1) <= most
-
-
-def _work(ops: Sequence[Op]) -> int:
-    return sum(work_of(op) for op in ops if not op.record.is_terminator)
-
-
-def _most(target: Target) -> int:
-    """Elements that a workgroup may go through alone."""
-    each = MAX_SERIAL_CPU if target.is_cpu else MAX_SERIAL_GPU
-    return each * lanes_of(target, 4)
 
 
 def _put(

@@ -155,10 +155,10 @@ class Memory:
         return self.values.pure(Op.SHIFT_LEFT_LOGICAL, self.asm.u32, lane, self.values.u32(3))
 
     def _store_narrow(self, buffer: Buffer, indices: list[Linear], value: int) -> None:
-        """Clears and sets the element's bits atomically.
+        """Flips the element's bits that change, atomically.
 
         Neighbours in the word belong to other lanes, which may store them at the same time: each
-        touches no bits but its own, so the order of the four atomics does not matter.
+        looks at and flips no bits but its own, so that their order does not matter.
         """
         byte = self._byte(buffer, indices)
         shift = self._bit_shift(byte)
@@ -166,12 +166,14 @@ class Memory:
         word = pure(Op.SHIFT_RIGHT_LOGICAL, u32, byte, self.values.u32(2))
         pointer = self._pointer(buffer, word)
         mask = self.values.u32((1 << 8 * buffer.dtype.bytes) - 1)
-        hole = pure(Op.NOT, u32, pure(Op.SHIFT_LEFT_LOGICAL, u32, mask, shift))
-        bits = pure(Op.BITWISE_AND, u32, self._narrow_bits(value, buffer.dtype), mask)
-        placed = pure(Op.SHIFT_LEFT_LOGICAL, u32, bits, shift)
+        bits = self._narrow_bits(value, buffer.dtype)
         scope, relaxed = self.values.u32(Scope.DEVICE), self.values.u32(MemorySemantics.RELAXED)
-        for op, operand in ((Op.ATOMIC_AND, hole), (Op.ATOMIC_OR, placed)):
-            self.values.body.result(op, u32, pointer, scope, relaxed, operand)
+        load = self.values.body.result(Op.ATOMIC_LOAD, u32, pointer, scope, relaxed)
+        old = self.values.define(load)
+        before = pure(Op.SHIFT_RIGHT_LOGICAL, u32, old, shift)
+        changed = pure(Op.BITWISE_AND, u32, pure(Op.BITWISE_XOR, u32, before, bits), mask)
+        flips = pure(Op.SHIFT_LEFT_LOGICAL, u32, changed, shift)
+        self.values.body.result(Op.ATOMIC_XOR, u32, pointer, scope, relaxed, flips)
 
     # Elements in words
 
