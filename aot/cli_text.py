@@ -260,6 +260,12 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
             f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
             f"{variant['arena_bytes']:,} bytes"
         )
+        storage = variant.get("storage", {})
+        if "constants" in storage:
+            lines.append(
+                f"    {storage['constants']} constants and {storage['activations']} activations in "
+                f"{storage['type']}, {storage['constant_bytes_saved']:,} bytes of constants saved"
+            )
     rodata = stats.get("rodata")
     if rodata:
         saved = rodata["bytes_met"] - rodata["bytes_kept"]

@@ -10,6 +10,7 @@ from typing import Any
 import cpu_running
 import numpy as np
 import pytest
+import qemu
 import test_lowering as lowering_tests
 import vulkan_device
 import vulkan_running
@@ -18,6 +19,7 @@ from lowering import sample_array, sample_function
 import aot.ops  # noqa: F401  (fills the registry)
 from aot import target as targets
 from aot.analysis.views import canonical, is_view
+from aot.backends.cpu import compile_kernel
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.builder import Builder
@@ -26,6 +28,7 @@ from aot.ir.dims import Dim, multiply, symbol
 from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir import Buffer, For, Kernel, LoopKind, Store, walk
 from aot.kernels.lower import lower
+from aot.link.code_image import link_image
 from aot.ops.record import REGISTRY
 from aot.ops.structure import CONSTANT
 from aot.passes.base import PassContext
@@ -203,6 +206,35 @@ def graph(name: str, shape: str, target: str) -> Function:
 def test_graphs(name: str, shape: str, target: str) -> None:
     x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
     lowering_tests.check(graph(name, shape, target), [x], target, 1)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64", "riscv64-v"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_on_other_cpus(name: str, target: str) -> None:
+    device = targets.load(target)
+
+    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, device)
+        qemu.run_on(device.arch, link_image([compile_kernel(kernel, device)], device), [job])
+        cpu_running.store_results(job, buffers)
+
+    x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
+    lowering_tests.check(graph(name, "static", target), [x], target, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((0, 4), (1,)), ((2, 0, 5, 5), (2, 3)), ((1, 8, 0, 3), (3,)), ((3, 0), (1,))],
+)
+def test_reductions_of_nothing(shape: tuple[int, ...], axes: tuple[int, ...], target: str) -> None:
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, shape))
+    b.output("y", b.op("reduce_sum", x, axes=axes, keepdims=False))
+    function = b.function()
+    relay(function, "channels_last")
+    lowering_tests.check(function, [np.zeros(shape, np.float32)], target, 1)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -14,7 +14,7 @@ import pytest
 import vulkan_device
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
-from models import all_runs, bound_values, feeds, model_path, reference
+from models import MODELS, all_runs, bound_values, feeds, model_path, reference
 from random_graphs import Graph, difference, graphs
 from test_determinism import digest_in_fresh_process
 from vulkan_graph import run_on_driver
@@ -22,6 +22,7 @@ from vulkan_graph import run_on_driver
 import aot
 from aot.analysis.half import misfit, squares
 from aot.builder import Builder
+from aot.cli_text import compile_summary
 from aot.ir.core import Module
 from aot.ir.interpreter import run
 from aot.ir.text import print_module
@@ -39,6 +40,9 @@ from aot.verification import compare
 Array = np.ndarray[Any, Any]
 TARGETS = ("x86-64-v3", "x86-64-v2", "host")
 TOLERANCE = 1e-2  # of each output's largest magnitude
+# Their inputs are noise, and some of their many probabilities stand on the edge: ONNX Runtime, with
+# nothing but its weights rounded to f16, is off by 0.038 and 0.014.
+TOLERANCES = {"ppocr_det": 6e-2, "ppocr_rec": 2.5e-2}
 
 
 def narrowed(module: Module, target: str = "x86-64-v3", *, fusion: bool = True) -> Module:
@@ -257,8 +261,11 @@ def test_stats_say_what_was_stored() -> None:
     assert variant["storage"]["type"] == "fp16"
     assert variant["storage"]["constants"] == 1
     assert variant["storage"]["constant_bytes_saved"] == 64 * 64 * 2
+    summary = compile_summary({"variants": [variant]}, "out.aotm", 1, 1)
+    assert "1 constants and 0 activations in fp16, 8,192 bytes of constants saved" in summary
     (variant,) = aot.compile(module).stats["variants"]
     assert variant["storage"] == {"type": "fp32"}
+    assert "saved" not in compile_summary({"variants": [variant]}, "out.aotm", 1, 1)
 
 
 @pytest.mark.models
@@ -269,12 +276,18 @@ def test_equal_bytes_in_every_process() -> None:
     assert again == hashlib.sha256(data).hexdigest()
 
 
+QUICK = ("squeezenet_rw", "silero_vad_16k")
+
+
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["squeezenet_rw", "silero_vad_16k"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow], id=n) for n in MODELS],
+)
 def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
-    values = bound_values(name)
-    full = aot.compile(model_path(name), input_values=values)
-    module = aot.compile(model_path(name), input_values=values, storage="fp16")
+    values, shapes = bound_values(name), MODELS[name].bound_shapes
+    full = aot.compile(model_path(name), input_values=values, input_shapes=shapes)
+    module = aot.compile(model_path(name), input_values=values, input_shapes=shapes, storage="fp16")
     ratio = module.stats["rodata"]["bytes_kept"] / full.stats["rodata"]["bytes_kept"]
     assert 0.49 <= ratio <= 0.51
     with aot.load(module) as program:
@@ -283,7 +296,7 @@ def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
             outputs = program(given_)
             for output, wanted in reference(name, run_name).items():
                 agreement = compare(output, outputs[output], wanted)
-                assert agreement.error <= TOLERANCE, (run_name, agreement)
+                assert agreement.error <= TOLERANCES.get(name, TOLERANCE), (run_name, agreement)
 
 
 @pytest.mark.vulkan

@@ -15,7 +15,7 @@ from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.types import Layout, TensorType
 from aot.ops.contraction import accumulator
 from aot.ops.record import Call, Kind
-from aot.target import Target
+from aot.target import Target, VulkanLimits
 
 
 class Schedule(Enum):
@@ -55,6 +55,10 @@ class Plan:
     weight: int = -1
     weight_layout: Layout | None = None
     flops: int = 0
+
+
+# what a load costs beside a multiply-add of a register tile, where the two overlap
+LOAD_COST = 0.25
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -140,7 +144,7 @@ def efficiency(call: Call, made: Plan) -> float:
         vectors = max(1, made.columns // made.lanes)
         reuse = made.rows * vectors / (made.rows + vectors)
         used = _used(rows_total, made.rows) * _used(columns_total, made.columns)
-        return min(1.0, reuse) * used
+        return reuse / (reuse + LOAD_COST) * used
     if made.schedule is Schedule.REDUCTION and made.rows > 1:
         extents = _wide_extents(call)
         return _used(extents[-2], made.rows) if len(extents) > 1 else 1.0
@@ -176,7 +180,7 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     queries, depth = call.operand(0).dims[-2:]
     width = call.operand(2).dims[-1]
     if target.vulkan is not None:
-        return _plan_shared_attention(depth, width, lanes, target.vulkan.max_shared_bytes // 4)
+        return _plan_attention_on_gpu(depth, width, lanes, target.vulkan)
     registers = target.vector_registers
     vectors = 4 if lanes <= 4 and registers >= 32 else 2
     while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
@@ -185,17 +189,24 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
 
 
-def _plan_shared_attention(depth: Dim, width: Dim, lanes: int, shared: int) -> Plan:
-    """As many lanes a query as leave each of them up to 16 places of a value; as many keys a tile
-    as `shared` memory holds with their values and weights."""
+def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, limits: VulkanLimits) -> Plan:
+    """As many lanes a query as leave each of them up to 8 places of a value, and 4 keys a lane.
+
+    Both are written out in a shader, which must stay small; workgroups that are twice as large as
+    others leave each key and value as many queries as it needs.
+    """
+    lanes = min(2 * lanes, limits.max_workgroup_invocations)
     if not isinstance(depth, int) or not isinstance(width, int):
         return Plan(Schedule.ATTENTION, lanes, lanes, 1)
-    peers = next((n for n in (2, 4, 8) if width <= 16 * n and n < lanes), min(16, lanes))
-    rows = lanes // peers
-    # where queries are few, one of them and two scores a lane are there as well
-    free = shared - depth - 2 * lanes
-    keys = next((n for n in (16, 8, 4, 2) if n * (depth + 1 + width + rows) <= free), 1)
-    return Plan(Schedule.ATTENTION, lanes, rows, keys)
+    peers = min(4, lanes)
+    while peers < lanes:
+        # a query, its mix and sums, the weights of a tile, and the largest score of each lane
+        row = depth + 1 + width + 5 * peers + 1 + 5 * peers + 1 + peers
+        fits = 4 * row * (lanes // peers) <= limits.max_shared_bytes
+        if fits and (width <= 8 * peers or peers >= 32):
+            break
+        peers *= 2
+    return Plan(Schedule.ATTENTION, lanes, lanes // peers, 4 * peers)
 
 
 def _filters_last(weight: TensorType) -> Layout:

@@ -7,8 +7,9 @@ in order. Owns who belongs to which stage and what the stages share; chooses no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from aot.analysis.plan import Plan, plan
 from aot.analysis.views import memory_order
@@ -20,6 +21,7 @@ from aot.ops.record import Kind, call_of
 from aot.target import Target
 
 UNKNOWN = 256  # what an open dim counts as, where work is estimated
+NO_VALUES: Mapping[str, Dim] = MappingProxyType({})
 
 _WORK = (
     Kind.RECURRENCE,
@@ -143,10 +145,17 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
     return found
 
 
-def work_of(op: Op) -> int:
-    """Elements that an op computes, and terms of its reductions, each as often as it is needed."""
+def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES) -> int:
+    """Elements that an op computes, and terms of its reductions, each as often as it is needed.
+
+    `values` are the dim parameters of an executable, as one of its dispatches gives them.
+    """
+
+    def size(dim: Dim) -> int:
+        return estimate(dims.substitute(dim, values) if values else dim)
+
     record = op.record
-    work = max((estimate(v.type.element_count) for v in op.results), default=0)
+    work = max((size(v.type.element_count) for v in op.results), default=0)
     if record.compute is None:
         return work
     for compute, value in zip(record.compute(call_of(op)), op.results, strict=True):
@@ -154,7 +163,7 @@ def work_of(op: Op) -> int:
         for node in expr.nodes(compute.value):
             if isinstance(node, expr.Reduce):
                 own = [extents[v] for v in expr.free_vars(node) if v in extents]
-                work += estimate(dims.product([*own, *(n for _, n in node.axes)]))
+                work += size(dims.product([*own, *(n for _, n in node.axes)]))
     return work
 
 

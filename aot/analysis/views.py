@@ -19,11 +19,12 @@ from aot.ir.types import Layout, TensorType
 from aot.ops.movement import shortest_group
 from aot.ops.record import call_of
 
+
 class _Axis(NamedTuple):
     """A logical dim in memory: so many elements, so far apart.
 
-    With a `factor` it lies in pieces of that many elements: `stride` is from piece to piece, `inner`
-    from element to element of one.
+    With a `factor` it lies in pieces of that many elements: `stride` is from piece to piece,
+    `inner` from element to element of one.
     """
 
     extent: Dim
@@ -110,7 +111,9 @@ def _axes(type: TensorType) -> Axes | None:
     """The axes of a type; None where pieces are padded, or pieces of pieces."""
     layout = type.layout
     if layout is None or not layout.splits:
-        return [_Axis(extent, stride) for extent, stride in zip(type.dims, type.strides, strict=True)]
+        return [
+            _Axis(extent, stride) for extent, stride in zip(type.dims, type.strides, strict=True)
+        ]
     split = dict(layout.splits)
     if len(split) != len(layout.splits) or any(
         dims.modulo(type.dims[d], factor) != 0 for d, factor in layout.splits

@@ -35,7 +35,7 @@ class Elements(ABC):
     Attributes:
         depth, width: of a query or key, and of a value.
         keys: keys of a tile.
-        multiple: what `keys` and any other size of tiles divide.
+        multiple: what `keys` and any other size of tiles divide; None where that is not known.
         row, key, d, e: variables that stand for a query, a key, and places in depth and width.
     """
 
@@ -55,7 +55,8 @@ class Elements(ABC):
         self.depth = self._number(depth, "queries")
         self.width = self._number(self.call.operand(V).dims[-1], "values")
         self.wide = accumulator(op.result.type.dtype)
-        self.keys = self.multiple = self.tile_keys()
+        self.keys = self.tile_keys()
+        self.multiple: Dim | None = self.keys
         self.axes = [Axis(Var(f"b{n}"), extent) for n, extent in enumerate(lead) if extent != 1]
         axes = iter(self.axes)
         self.lead = [expr.index(0) if extent == 1 else next(axes).var for extent in lead]
@@ -161,7 +162,7 @@ class Elements(ABC):
 
     def _there(self, key: Expr) -> Expr:
         """`key`, or the last one for what is beyond it in the last tile."""
-        if dims.modulo(self.all_keys, self.multiple) == 0:
+        if self._has_whole_tiles:
             return key
         return expr.binary("min", key, expr.index(dims.add(self.all_keys, -1)))
 
@@ -180,9 +181,12 @@ class Elements(ABC):
     @property
     def has_plain_scores(self) -> bool:
         """Whether a score is the scaled product, wherever it stands."""
-        is_whole = dims.modulo(self.all_keys, self.multiple) == 0
         rest = (self._bias, self._keep, self.call.attrs["offset"])
-        return is_whole and all(x is None for x in rest)
+        return self._has_whole_tiles and all(x is None for x in rest)
+
+    @property
+    def _has_whole_tiles(self) -> bool:
+        return self.multiple is not None and dims.modulo(self.all_keys, self.multiple) == 0
 
     def score(self, values: Values, row: Expr, key: Expr, product: Expr) -> Expr:
         """The score of a query and a key, -inf where it does not count."""
@@ -194,7 +198,7 @@ class Elements(ABC):
             keep = expr.substitute(self._keep, here)
             product = expr.select(keep, product, self.const(self.call.float("fill")))
         conditions: list[Expr] = []
-        if dims.modulo(self.all_keys, self.multiple) != 0:
+        if not self._has_whole_tiles:
             conditions.append(expr.binary("lt", key, expr.index(self.all_keys)))
         last = self.last_key(row)
         if last is not None:

@@ -1,7 +1,12 @@
-"""The kernel of attention on a GPU: some lanes a query, or a workgroup for a query.
+"""The kernel of attention on a GPU: a block of queries a workgroup, some lanes for each of them.
 
-Owns the loops of both. A workgroup of many queries stages tiles of keys and values; one of few
-gives each lane a key, and then places of the values.
+Owns its loops: a row of lanes computes scores of a tile of keys and mixes their values. Where a
+block has fewer queries than rows, as in a decoder's next step, a query gets several rows, which
+share its keys out and add up what they have found in the end.
+
+A row's lanes lie apart and neighbouring lanes are of different rows, so that those of a block ask
+for the same key or value at once. Queries lie in shared memory, keys and values do not: where
+memory is read by few addresses a time, a copy costs more than it saves.
 """
 
 from __future__ import annotations
@@ -9,19 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
 from aot.kernels.attention_elements import Elements, Values, load
-from aot.kernels.attention_few import FEW
 from aot.kernels.ir import Barrier, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis
 
-Body = Callable[[Expr], Sequence[Stmt]]
+# places of a value that a lane mixes at once: more of them would make a shader too large
+PLACES_AT_ONCE = 4
 
 
 class OnGpu(Elements):
-    """A block of queries a workgroup, some lanes for each, which stages tiles of keys and values.
+    """The loops for blocks of `plan.rows` queries and tiles of `plan.columns` keys.
 
-    A query's lanes share its keys out, and then the places of the values.
+    Attributes:
+        peers: lanes of a row.
+        splits: rows of each query: more than one where there are fewer queries than rows.
     """
 
     def tile_keys(self) -> int:
@@ -29,372 +37,308 @@ class OnGpu(Elements):
 
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.plan.rows
-        self.multiple = nest.lanes  # both sizes of tiles divide it
+        self.peers = nest.lanes // rows
+        some = dims.maximum(self.queries, 1)
+        self.splits = dims.maximum(dims.floor_divide(rows, some), 1)
+        self.is_whole = dims.modulo(dims.multiply(self.queries, self.splits), rows) == 0
+        is_known = isinstance(self.splits, int) and self.is_whole
+        self.multiple = dims.multiply(self.keys, self.splits) if is_known else None
+        self._take_scratch()
         block = Axis(nest.builder.var("block"), dims.ceil_divide(self.queries, rows))
-        rest = self._rest()
-        few = _Few(self) if rest else None
-        has_blocks = self.queries != rest
-        if has_blocks:
-            self._take_scratch()
 
         def one(values: dict[Var, Expr]) -> list[Stmt]:
-            first = expr.mul(values[block.var], expr.index(rows))
-            whole = self._block(values, first) if has_blocks else []
-            if few is None:
-                return whole
-            alone = few.build(values, first, rest)
-            if not has_blocks:
-                return alone
-            left = expr.sub(expr.index(self.queries), first)
-            is_few = expr.binary("le", left, expr.index(rest))
-            return [If(is_few, tuple(alone), tuple(whole))]
+            stmts: list[Stmt] = []
+            first = nest.let(expr.mul(values[block.var], expr.index(rows)), stmts, "first")
+            return stmts + self._block(values, first)
 
         return nest.grid([*self.axes, block], one, 1 << 30)
 
-    def _rest(self) -> int:
-        """How many queries at most are taken one by one: where a block has no more, or 0."""
-        if not isinstance(self.queries, int):
-            return FEW
-        rest = self.queries % self.plan.rows
-        return rest if rest <= FEW else 0
-
     def _take_scratch(self) -> None:
         rows, register = self.plan.rows, Space.REGISTER
-        self.peers = self.nest.lanes // rows  # lanes of a query
-        self.own_keys = -(-self.keys // self.peers)
-        self.own_width = -(-self.width // self.peers)
-        # one more, so that neighbouring keys lie in different banks
-        self.staged_k = self.scratch("keys", self.keys, self.depth + 1)
-        self.staged_v = self.scratch("values", self.keys, self.width)
-        self.weights = self.scratch("weights", rows, self.keys)
-        self.mix = self.scratch("mix", self.own_width, space=register)
+        self.own_keys = self.keys // self.peers
+        own_width = -(-self.width // self.peers)
+        self.places = min(own_width, PLACES_AT_ONCE)
+        self.turns = -(-own_width // self.places)
+        self.padded = self.turns * self.places * self.peers
+        # Pitches are odd, so that a place of neighbouring rows lies in different banks.
+        self.asked = self.scratch("asked", rows, self.depth | 1)
+        # what rows have found: the mix, and the sum of each lane's weights
+        self.found = self.scratch("found", rows, (self.padded + self.peers) | 1)
+        # the weights of the keys, and for each lane that of what was there before
+        self.weights = self.scratch("weights", rows, (self.keys + self.peers) | 1)
+        self.peaks = self.scratch("peaks", self.nest.lanes)
+        self.mix = self.scratch("mix", self.places, space=register)
         self.scores = self.scratch("scores", self.own_keys, space=register)
-        self.largest, self.best, self.total = (
-            self.scratch(name, space=register) for name in ("largest", "best", "total")
+        self.largest, self.best, self.total, self.sum = (
+            self.scratch(name, space=register) for name in ("largest", "best", "total", "sum")
         )
 
+    # lanes
+
     def _each(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
-        """`body(r, p)` for the lanes: p counts those of the block's query r."""
+        """`body(r, p)` for the lanes: number p of row r."""
 
         def one(lane: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            peers = expr.index(self.peers)
+            rows = expr.index(self.plan.rows)
             r, p = (
-                self.nest.let(expr.binary(op, lane, peers), stmts, name)
-                for op, name in (("floordiv", "r"), ("floormod", "p"))
+                self.nest.let(expr.binary(op, lane, rows), stmts, name)
+                for op, name in (("floormod", "r"), ("floordiv", "p"))
             )
             return [*stmts, *body(r, p)]
 
         return [self.nest.spread(self.nest.lanes, one)]
 
-    def _block(self, values: Values, first: Expr) -> list[Stmt]:
-        zero, nest = self.const(0), self.nest
-        stmts = self._each(
-            lambda r, p: [
-                Store(self.largest, (), self.lowest),
-                Store(self.total, (), zero),
-                *nest.unrolled(self.own_width, lambda i: [Store(self.mix, (i,), zero)]),
-            ]
-        )
-        tiles = dims.ceil_divide(self.all_keys, self.keys)
-        stmts += nest.serial(tiles, lambda t: self._tile(values, first, t), "t")
-        return stmts + self._each(lambda r, p: self._end(values, expr.add(first, r), p))
+    def _query_of(self, first: Expr, r: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+        """The query of the block that row `r` is of, and which of its rows that is.
 
-    def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
-        start = expr.mul(tile, expr.index(self.keys))
-        stmts = self._stage(self.staged_k, self.depth, start, values, self.key_element)
-        stmts += self._stage(self.staged_v, self.width, start, values, self.value_element)
-        steps = (
-            lambda r, p: self._score(values, expr.add(first, r), r, p, start),
-            lambda r, p: self._compare(r),
-            self._weigh,
-            self._mix,
-        )
-        for step in steps:
-            stmts += [Barrier(), *self._each(step)]
-        stmts.append(Barrier())
-        end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
-        return self.reached(end, start, stmts)
+        Rows that are too many do again what the last query asks, and are left out in the end.
+        """
+        splits = expr.index(self.splits)
+        q = expr.binary("floordiv", r, splits)
+        if not self.is_whole:
+            last = expr.sub(expr.index(dims.add(self.queries, -1)), first)
+            q = expr.binary("min", q, last)
+        q = self.nest.let(q, into, "q")
+        if self.splits == 1:
+            return q, expr.index(0)
+        return q, self.nest.let(expr.sub(r, expr.mul(q, splits)), into, "split")
 
-    def _stage(
-        self,
-        target: Scratch,
-        depth: int,
-        start: Expr,
-        values: Values,
-        element: Callable[[Values, Expr, Expr], Expr],
+    def _place(self, i: Expr, p: Expr) -> Expr:
+        """The i-th of what lane `p` of a row has, of keys or places of a value."""
+        return expr.add(expr.mul(i, expr.index(self.peers)), p)
+
+    def _flat(
+        self, extents: tuple[int, int], body: Callable[[Expr, Expr], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """Copies a tile, neighbours in memory by neighbouring lanes."""
-        count, lanes = self.keys * depth, self.nest.lanes
+        """`body` for both indices, the last one along lanes."""
+        nest, lanes = self.nest, self.nest.lanes
+        count, size = extents[0] * extents[1], expr.index(extents[1])
 
         def one(o: Expr, lane: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            flat = self.nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
-            t, d = (expr.binary(op, flat, expr.index(depth)) for op in ("floordiv", "floormod"))
-            copy = Store(target, (t, d), element(values, expr.add(start, t), d))
-            if count % lanes == 0:
-                return [*stmts, copy]
-            return [*stmts, If(expr.binary("lt", flat, expr.index(count)), (copy,))]
+            flat = nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
+            i = nest.let(expr.binary("floordiv", flat, size), stmts, "i")
+            j = nest.let(expr.binary("floormod", flat, size), stmts, "j")
+            inside = list(body(i, j))
+            if count % lanes != 0:
+                inside = [If(expr.binary("lt", i, expr.index(extents[0])), tuple(inside))]
+            return stmts + inside
 
-        return self.nest.serial(
-            -(-count // lanes), lambda o: [self.nest.spread(lanes, lambda n: one(o, n))], "o"
+        return nest.serial(
+            -(-count // lanes), lambda o: [nest.spread(lanes, lambda n: one(o, n))], "o"
         )
 
-    def _own(self, count: int, p: Expr, body: Body) -> list[Stmt]:
-        """`body(n)` for every `peers`-th of `count` from p on."""
+    # a block
 
-        def one(i: Expr) -> list[Stmt]:
-            n = expr.add(expr.mul(i, expr.index(self.peers)), p)
-            if count % self.peers == 0:
-                return list(body(n))
-            return [If(expr.binary("lt", n, expr.index(count)), tuple(body(n)))]
+    def _block(self, values: Values, first: Expr) -> list[Stmt]:
+        stmts = self._each(lambda r, p: self._start(values, first, r, p))
+        stmts += self.nest.serial(self._tiles(), lambda t: self._tile(values, first, t), "t")
+        return stmts + self._end(values, first)
 
-        return self.nest.serial(-(-count // self.peers), one, "i")
+    def _start(self, values: Values, first: Expr, r: Expr, p: Expr) -> list[Stmt]:
+        """A row's query, and nothing found."""
+        nest, zero = self.nest, self.const(0)
+        stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
+        q, _ = self._query_of(first, r, stmts)
 
-    def _score(self, values: Values, at: Expr, r: Expr, p: Expr, start: Expr) -> list[Stmt]:
-        """The scores of a lane's keys."""
-        nest, scores = self.nest, self.scores
-        stmts: list[Stmt] = []
-        row = nest.let(self.real_row(at, self.plan.rows), stmts, "row")
-        last = expr.index(self.keys - 1)
+        def ask(i: Expr) -> list[Stmt]:
+            inner: list[Stmt] = []
+            d = nest.let(self._place(i, p), inner, "d")
+            query = self.scaled_query(values, expr.add(first, q), d)
+            copy = Store(self.asked, (r, d), query)
+            if self.depth % self.peers == 0:
+                return [*inner, copy]
+            return [*inner, If(expr.binary("lt", d, expr.index(self.depth)), (copy,))]
 
-        def key_of(i: Expr) -> Expr:
-            t = expr.add(expr.mul(i, expr.index(self.peers)), p)
-            return t if self.keys % self.peers == 0 else expr.binary("min", t, last)
+        def clear(i: Expr) -> list[Stmt]:
+            return [Store(self.found, (r, self._place(i, p)), zero)]
+
+        stmts += nest.serial(-(-self.depth // self.peers), ask, "i")
+        return stmts + nest.serial(self.turns * self.places, clear, "i")
+
+    def _tiles(self) -> Dim:
+        """Steps of a row."""
+        return dims.ceil_divide(self.all_keys, dims.multiply(self.splits, self.keys))
+
+    def _tile(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """The next keys of each row."""
+        outer: list[Stmt] = []
+        size = expr.index(dims.multiply(self.splits, self.keys))
+        tile = self.nest.let(expr.mul(number, size), outer, "tile")
+
+        def step(
+            body: Callable[[Values, Expr, Expr, Expr, Expr, Expr], Sequence[Stmt]],
+        ) -> list[Stmt]:
+            """`body(values, row, r, p, q, start)` for the lanes, `start` being their first key."""
+
+            def one(r: Expr, p: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                q, split = self._query_of(first, r, stmts)
+                start = expr.add(tile, expr.mul(split, expr.index(self.keys)))
+                start = self.nest.let(start, stmts, "start")
+                return [*stmts, *body(values, expr.add(first, q), r, p, q, start)]
+
+            return self._each(one)
+
+        stmts = [*step(self._score), Barrier()]
+        stmts += [*step(self._weigh), Barrier()]
+        stmts += [*step(self._mix), Barrier()]
+        last_row = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
+        return [*outer, *self.reached(last_row, tile, stmts)]
+
+    def _score(
+        self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
+    ) -> list[Stmt]:
+        """The scores of a lane's keys, and the largest of them."""
+        nest, scores, zero = self.nest, self.scores, self.const(0)
 
         def step(d: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            query = nest.let(self.scaled_query(values, row, d), inner, "q")
+            query = nest.let(load(self.asked, r, d), inner, "a")
 
             def one(i: Expr) -> list[Stmt]:
-                key = load(self.staged_k, key_of(i), d)
+                key = self.key_element(values, expr.add(start, self._place(i, p)), d)
                 return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
 
             return inner + nest.unrolled(self.own_keys, one)
 
+        def keep(i: Expr) -> list[Stmt]:
+            return [Store(self.weights, (r, self._place(i, p)), load(scores, i))]
+
         def finish(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            t = nest.let(key_of(i), inner, "t")
-            found = self.score(values, row, expr.add(start, t), load(scores, i))
-            keep = Store(self.weights, (r, t), found)
-            if self.keys % self.peers == 0:
-                return [*inner, keep]
-            place = expr.add(expr.mul(i, expr.index(self.peers)), p)
-            return [*inner, If(expr.binary("lt", place, expr.index(self.keys)), (keep,))]
+            t = nest.let(self._place(i, p), inner, "t")
+            score: Expr = load(self.weights, r, t)
+            if not self.has_plain_scores:
+                score = nest.let(
+                    self.score(values, row, expr.add(start, t), score), inner, "score"
+                )
+                inner.append(Store(self.weights, (r, t), score))
+            return [*inner, Store(self.best, (), self.larger(load(self.best), score))]
 
-        zero = self.const(0)
-        stmts += nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
+        stmts = nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
         stmts += nest.serial(self.depth, step, "d")
-        return stmts + nest.unrolled(self.own_keys, finish)
+        stmts += nest.unrolled(self.own_keys, keep)
+        stmts.append(Store(self.best, (), load(self.largest)))
+        stmts += nest.serial(self.own_keys, finish, "i")
+        at = expr.add(expr.mul(r, expr.index(self.peers)), p)
+        return [*stmts, Store(self.peaks, (at,), load(self.best))]
 
-    def _compare(self, r: Expr) -> list[Stmt]:
-        def one(t: Expr) -> list[Stmt]:
-            larger = self.larger(load(self.best), load(self.weights, r, t))
+    def _weigh(
+        self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
+    ) -> list[Stmt]:
+        """The weights of a lane's keys, and that of what was there before.
+
+        All rows of a query take the largest score of any, so that their sums add up.
+        """
+        nest, stmts = self.nest, list[Stmt]()
+        size = dims.multiply(self.splits, self.peers)
+        peaks = nest.let(expr.mul(q, expr.index(size)), stmts, "peaks")
+
+        def compare(n: Expr) -> list[Stmt]:
+            larger = self.larger(load(self.best), load(self.peaks, expr.add(peaks, n)))
             return [Store(self.best, (), larger)]
 
-        start = Store(self.best, (), load(self.largest))
-        return [start, *self.nest.serial(self.keys, one, "t")]
+        def one(i: Expr) -> list[Stmt]:
+            inner: list[Stmt] = []
+            t = nest.let(self._place(i, p), inner, "t")
+            is_key = expr.binary("lt", t, expr.index(self.keys))
+            score = expr.select(is_key, load(self.weights, r, t), load(self.largest))
+            fall = expr.sub(score, load(self.best))
+            weight = nest.let(expr.unary("exp", fall), inner, "w")
+            mass = expr.select(is_key, self.const(1), load(self.total))
+            added = Fma(weight, mass, load(self.sum), self.wide)
+            return [*inner, Store(self.weights, (r, t), weight), Store(self.sum, (), added)]
 
-    def _weigh(self, r: Expr, p: Expr) -> list[Stmt]:
-        def one(t: Expr) -> list[Stmt]:
-            fall = expr.sub(load(self.weights, r, t), load(self.best))
-            return [Store(self.weights, (r, t), expr.unary("exp", fall))]
+        stmts += nest.serial(size, compare, "n")
+        stmts.append(Store(self.sum, (), self.const(0)))
+        stmts += nest.serial(self.own_keys + 1, one, "i")
+        stmts.append(Store(self.largest, (), load(self.best)))
+        return [*stmts, Store(self.total, (), load(self.sum))]
 
-        return self._own(self.keys, p, one)
-
-    def _mix(self, r: Expr, p: Expr) -> list[Stmt]:
-        """A lane's places of the values, and the total, which is that of all lanes of a query."""
-        nest, mix, total = self.nest, self.mix, self.total
+    def _mix(
+        self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
+    ) -> list[Stmt]:
+        """A lane's places of the values."""
+        nest, mix, found = self.nest, self.mix, self.found
         stmts: list[Stmt] = []
-        drop = expr.sub(load(self.largest), load(self.best))
-        shrink = nest.let(expr.unary("exp", drop), stmts, "shrink")
+        before = self._place(expr.index(self.own_keys), p)
+        shrink = nest.let(load(self.weights, r, before), stmts, "shrink")
         last = expr.index(self.width - 1)
 
-        def scale(i: Expr) -> list[Stmt]:
-            return [Store(mix, (i,), expr.mul(load(mix, i), shrink))]
+        def turn(h: Expr) -> list[Stmt]:
+            def place(i: Expr) -> Expr:
+                return self._place(expr.add(expr.mul(h, expr.index(self.places)), i), p)
 
-        def add(t: Expr) -> list[Stmt]:
-            inner: list[Stmt] = []
-            weight = nest.let(load(self.weights, r, t), inner, "w")
-            inner.append(Store(total, (), expr.add(load(total), weight)))
+            def add(t: Expr) -> list[Stmt]:
+                inner: list[Stmt] = []
+                weight = nest.let(load(self.weights, r, t), inner, "w")
 
-            def one(i: Expr) -> list[Stmt]:
-                e = expr.add(expr.mul(i, expr.index(self.peers)), p)
-                if self.width % self.peers:
-                    e = expr.binary("min", e, last)
-                value = load(self.staged_v, t, e)
-                return [Store(mix, (i,), Fma(weight, value, load(mix, i), self.wide))]
+                def one(i: Expr) -> list[Stmt]:
+                    e = place(i)
+                    if self.padded != self.width:
+                        e = expr.binary("min", e, last)
+                    value = self.value_element(values, expr.add(start, t), e)
+                    return [Store(mix, (i,), Fma(weight, value, load(mix, i), self.wide))]
 
-            return inner + nest.unrolled(self.own_width, one)
+                return inner + nest.unrolled(self.places, one)
 
-        stmts += [
-            Store(self.largest, (), load(self.best)),
-            Store(total, (), expr.mul(load(total), shrink)),
-            *nest.unrolled(self.own_width, scale),
-        ]
-        return stmts + nest.serial(self.keys, add, "t")
+            def give(i: Expr) -> list[Stmt]:
+                old = load(found, r, place(i))
+                new = Fma(old, shrink, load(mix, i), self.wide)
+                return [Store(found, (r, place(i)), new)]
 
-    def _end(self, values: Values, row: Expr, p: Expr) -> list[Stmt]:
-        stmts: list[Stmt] = []
-        share = self.nest.let(self.share(load(self.total)), stmts, "share")
+            zero = self.const(0)
+            inner = nest.unrolled(self.places, lambda i: [Store(mix, (i,), zero)])
+            inner += nest.serial(self.keys, add, "t")
+            return inner + nest.unrolled(self.places, give)
 
-        def one(i: Expr) -> list[Stmt]:
-            e = expr.add(expr.mul(i, expr.index(self.peers)), p)
-            store = self.store(values, row, e, load(self.mix, i), share)
-            if self.width % self.peers == 0:
-                return [store]
-            return [If(expr.binary("lt", e, expr.index(self.width)), (store,))]
+        return stmts + nest.serial(self.turns, turn, "h")
 
-        stmts += self.nest.unrolled(self.own_width, one)
-        return self.has_row(row, self.plan.rows, stmts)
+    # results
 
+    def _end(self, values: Values, first: Expr) -> list[Stmt]:
+        """Lanes along the values' width take from all rows of a query what they have found."""
 
-class _Few:
-    """The loops of few queries: lanes along keys in scores, along the width in the mix."""
+        def give(r: Expr, p: Expr) -> list[Stmt]:
+            at = self._place(expr.index(self.padded // self.peers), p)
+            return [Store(self.found, (r, at), load(self.total))]
 
-    def __init__(self, elements: Elements) -> None:
-        self.elements, self.nest = elements, elements.nest
-        self.lanes = self.nest.lanes
-        self.columns = -(-elements.width // self.lanes)
-        self.asked = elements.scratch("asked", elements.depth)
-        self.peers = elements.scratch("peers", self.lanes)
-        self.weights = elements.scratch("few_weights", self.lanes)
-        self.mix = elements.scratch("few_mix", self.columns, space=Space.REGISTER)
-        self.score, self.largest, self.total, self.shrink = (
-            elements.scratch(name, space=Space.REGISTER)
-            for name in ("score", "few_largest", "few_total", "shrink")
-        )
-
-    def build(self, values: Values, first: Expr, count: int) -> list[Stmt]:
-        """`count` queries from `first` on, or as many of them as there are."""
-        el = self.elements
-
-        def one(r: Expr) -> list[Stmt]:
-            row = expr.add(first, r)
-            stmts = self._query(values, row)
-            if isinstance(el.queries, int):
+        def take(q: Expr, e: Expr) -> list[Stmt]:
+            stmts = self._add_up(q, e)
+            share = self.share(load(self.total))
+            row = expr.add(first, q)
+            stmts.append(self.store(values, row, e, load(self.sum), share))
+            if not self._may_lack():
                 return stmts
-            return [If(expr.binary("lt", row, expr.index(el.queries)), tuple(stmts))]
+            return [If(expr.binary("lt", row, expr.index(self.queries)), tuple(stmts))]
 
-        return self.nest.serial(count, one, "r")
+        return [*self._each(give), Barrier(), *self._flat((self._most_queries(), self.width), take)]
 
-    def _each(self, body: Body) -> list[Stmt]:
-        return [self.nest.spread(self.lanes, body)]
+    def _most_queries(self) -> int:
+        """The most queries of a block."""
+        return min(self.queries, self.plan.rows) if isinstance(self.queries, int) else self.plan.rows
 
-    def _query(self, values: Values, row: Expr) -> list[Stmt]:
-        el, nest, zero = self.elements, self.nest, self.elements.const(0)
+    def _may_lack(self) -> bool:
+        """Whether a block may have fewer queries than `_most_queries`."""
+        return dims.modulo(self.queries, self._most_queries() or 1) != 0
 
-        def ask(o: Expr, lane: Expr) -> list[Stmt]:
-            d = expr.add(expr.mul(o, expr.index(self.lanes)), lane)
-            copy = Store(self.asked, (d,), el.scaled_query(values, row, d))
-            if el.depth % self.lanes == 0:
-                return [copy]
-            return [If(expr.binary("lt", d, expr.index(el.depth)), (copy,))]
+    def _add_up(self, q: Expr, e: Expr) -> list[Stmt]:
+        """The sums over a query's rows and their lanes: of a place of the mix, and of weights."""
+        nest, stmts = self.nest, list[Stmt]()
+        base = nest.let(expr.mul(q, expr.index(self.splits)), stmts, "base")
 
-        def start(lane: Expr) -> list[Stmt]:
-            clear = nest.unrolled(self.columns, lambda c: [Store(self.mix, (c,), zero)])
-            return [Store(self.largest, (), el.lowest), Store(self.total, (), zero), *clear]
+        def add(target: Scratch, row: Expr, at: Expr) -> Stmt:
+            return Store(target, (), expr.add(load(target), load(self.found, row, at)))
 
-        def end(lane: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            share = nest.let(el.share(load(self.total)), stmts, "share")
+        def one(s: Expr) -> list[Stmt]:
+            row = expr.add(base, s)
 
-            def one(c: Expr) -> list[Stmt]:
-                e = expr.add(expr.mul(c, expr.index(self.lanes)), lane)
-                store = el.store(values, row, e, load(self.mix, c), share)
-                if el.width % self.lanes == 0:
-                    return [store]
-                return [If(expr.binary("lt", e, expr.index(el.width)), (store,))]
+            def peer(n: Expr) -> list[Stmt]:
+                return [add(self.total, row, expr.add(n, expr.index(self.padded)))]
 
-            return stmts + nest.unrolled(self.columns, one)
+            return [add(self.sum, row, e), *nest.serial(self.peers, peer, "n")]
 
-        asks = -(-el.depth // self.lanes)
-        stmts = nest.serial(asks, lambda o: self._each(lambda lane: ask(o, lane)), "o")
-        stmts += [*self._each(start), Barrier()]
-        tiles = dims.ceil_divide(el.all_keys, self.lanes)
-        stmts += nest.serial(tiles, lambda t: self._tile(values, row, t), "t")
-        # the next query is asked where this one was
-        return [*stmts, *self._each(end), Barrier()]
-
-    def _tile(self, values: Values, row: Expr, tile: Expr) -> list[Stmt]:
-        start = expr.mul(tile, expr.index(self.lanes))
-        stmts = self._each(lambda lane: self._ask(values, row, expr.add(start, lane), lane))
-        stmts.append(Barrier())
-        stmts += self._largest_of_peers()
-        stmts += [*self._each(self._weigh), Barrier()]
-        stmts += self._each(lambda lane: self._mix(values, start, lane))
-        return self.elements.reached(row, start, stmts)
-
-    def _ask(self, values: Values, row: Expr, key: Expr, lane: Expr) -> list[Stmt]:
-        """A lane's key: its score."""
-        el = self.elements
-
-        def step(d: Expr) -> list[Stmt]:
-            product = Fma(
-                load(self.asked, d), el.key_element(values, key, d), load(self.score), el.wide
-            )
-            return [Store(self.score, (), product)]
-
-        stmts: list[Stmt] = [Store(self.score, (), el.const(0))]
-        stmts += self.nest.serial(el.depth, step, "d")
-        score = self.nest.let(el.score(values, row, key, load(self.score)), stmts, "s")
-        return [*stmts, Store(self.score, (), score), Store(self.peers, (lane,), score)]
-
-    def _largest_of_peers(self) -> list[Stmt]:
-        stmts: list[Stmt] = []
-        half = self.lanes // 2
-        while half >= 1:
-
-            def one(lane: Expr, half: int = half) -> list[Stmt]:
-                other = load(self.peers, expr.add(lane, expr.index(half)))
-                larger = self.elements.larger(load(self.peers, lane), other)
-                return [
-                    If(
-                        expr.binary("lt", lane, expr.index(half)),
-                        (Store(self.peers, (lane,), larger),),
-                    )
-                ]
-
-            stmts += [*self._each(one), Barrier()]
-            half //= 2
-        return stmts
-
-    def _weigh(self, lane: Expr) -> list[Stmt]:
-        stmts: list[Stmt] = []
-        found = self.elements.larger(load(self.largest), load(self.peers, expr.index(0)))
-        best = self.nest.let(found, stmts, "best")
-        fall = expr.sub(load(self.score), best)
-        drop = expr.sub(load(self.largest), best)
-        return [
-            *stmts,
-            Store(self.weights, (lane,), expr.unary("exp", fall)),
-            Store(self.shrink, (), expr.unary("exp", drop)),
-            Store(self.largest, (), best),
-        ]
-
-    def _mix(self, values: Values, start: Expr, lane: Expr) -> list[Stmt]:
-        """A lane's places of the values, and the total, which is every lane's."""
-        el, nest = self.elements, self.nest
-        last = expr.index(el.width - 1)
-        shrink = load(self.shrink)
-
-        def scale(c: Expr) -> list[Stmt]:
-            return [Store(self.mix, (c,), expr.mul(load(self.mix, c), shrink))]
-
-        def step(u: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            weight = nest.let(load(self.weights, u), stmts, "w")
-            stmts.append(Store(self.total, (), expr.add(load(self.total), weight)))
-
-            def one(c: Expr) -> list[Stmt]:
-                e = expr.add(expr.mul(c, expr.index(self.lanes)), lane)
-                if el.width % self.lanes:
-                    e = expr.binary("min", e, last)
-                value = el.value_element(values, expr.add(start, u), e)
-                return [Store(self.mix, (c,), Fma(weight, value, load(self.mix, c), el.wide))]
-
-            return stmts + nest.unrolled(self.columns, one)
-
-        stmts: list[Stmt] = [Store(self.total, (), expr.mul(load(self.total), shrink))]
-        stmts += nest.unrolled(self.columns, scale)
-        return stmts + nest.serial(self.lanes, step, "u")
+        stmts += [Store(target, (), self.const(0)) for target in (self.sum, self.total)]
+        return stmts + nest.serial(self.splits, one, "s")

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from aot.errors import InternalError
-from aot.ir import dims, expr
+from aot.ir import expr
 from aot.ir.core import Function, Op, Value
-from aot.ir.dims import Dim
 from aot.ir.expr import Cast, Const, Expr, Load, Reduce, Size, Var
 from aot.ir.types import TensorType
 from aot.kernels import scalar

@@ -15,7 +15,7 @@ Never: makes a parameter of 0, of 1 or of a small number in an attribute or a we
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from aot.analysis.plan import efficiency, plan
@@ -33,7 +33,9 @@ from aot.target import Target
 # numbers below it in attributes and extents below it of constants are kernels, strides, pads
 SMALL = 8
 # how much more the dispatches of a family may cost together, by `--optimize`
-BOUNDS = {"speed": 0.0, "balanced": 0.05, "size": 10.0}
+BOUNDS = {"speed": 0.0, "balanced": 0.1, "size": 10.0}
+# rows whose addresses a CPU's registers hold, and what each one more costs
+FREE_ROWS, ROW_COST = 6, 0.02
 MAX_FACTOR = 64  # of what a parameter is known to be a multiple
 
 
@@ -161,15 +163,29 @@ class _Member:
             tuple((p.rows, p.columns) for p in plans),
         )
 
-    def cost(self, tiles: Tiles, target: Target) -> float:
-        """What its dispatches cost with `tiles`, in elements of work."""
+    def cost(self, tiles: Tiles, target: Target, *, is_shared: bool = False) -> float:
+        """What its dispatches cost with `tiles`, in elements of work.
+
+        In a shared kernel rows are a parameter apart: each has an address of its own.
+        """
         stages = stages_of(self.function.block, self.function.results) if tiles else []
         total = 0.0
         for stage, (rows, columns) in zip(stages, tiles, strict=True):
             call = call_of(heaviest(stage.ops))
             made = replace(plan(call, target), rows=rows, columns=columns)
-            total += sum(map(work_of, stage.ops)) / max(efficiency(call, made), 1e-3)
-        return total * max(len(self.calls), 1)
+            # in the caller's dims: a parameter alone does not say that a layer is a deep, small one
+            work = sum(work_of(op, values) for values in self._values() for op in stage.ops)
+            extra = ROW_COST * max(0, rows - FREE_ROWS) if is_shared and target.is_cpu else 0.0
+            total += work * (1 + extra) / max(efficiency(call, made), 1e-3)
+        return total
+
+    def _values(self) -> Iterator[dict[str, Dim]]:
+        """The dim parameters of each dispatch."""
+        for op in self.calls:
+            given = op.attrs.get("dims", ())
+            assert isinstance(given, tuple)
+            pairs = zip(self.function.dim_names, given, strict=True)
+            yield {name: dim for name, dim in pairs if isinstance(dim, (int, DimExpr))}
 
 
 def _body_key(function: Function) -> Hashable:
@@ -199,13 +215,16 @@ def _groups(
         while True:
             best = min(
                 dict.fromkeys(m.tiles for m in group),
-                key=lambda tiles: sum(m.cost(tiles, target) for m in group),
+                key=lambda tiles: sum(m.cost(tiles, target, is_shared=True) for m in group),
             )
             own = sum(m.cost(m.tiles, target) for m in group)
-            lost = sum(m.cost(best, target) for m in group) - own
+            lost = sum(m.cost(best, target, is_shared=True) for m in group) - own
             if len(group) == 1 or lost <= max(own * bound, allowance):
                 break
-            worst = max(group, key=lambda m: m.cost(best, target) / m.cost(m.tiles, target))
+            worst = max(
+                group,
+                key=lambda m: m.cost(best, target, is_shared=True) / m.cost(m.tiles, target),
+            )
             group.remove(worst)
             out.append(worst)
         made.append((group, best))

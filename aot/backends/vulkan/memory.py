@@ -57,7 +57,7 @@ class Memory:
             first = self._word(buffer, indices)
             low = self._load_word(buffer, self._safe(first, guard))
             if buffer.dtype not in WIDE_INTEGERS:
-                return self._from_word(low, buffer.dtype)
+                return self._from_word(low, buffer)
             return low, self._load_word(buffer, self._safe(first + Linear((), 1), guard))
         byte = self._byte(buffer, indices)
         shift = self._bit_shift(byte)
@@ -77,7 +77,8 @@ class Memory:
             for n, word in enumerate(value):
                 self._store_word(buffer, first + Linear((), n), word)
         elif buffer.dtype.bytes == 4:
-            bits = self._as_u32(value) if buffer.dtype is DType.F32 else value
+            is_u32 = self._word_type(buffer.binding) == self.asm.u32
+            bits = self._as_u32(value) if buffer.dtype is DType.F32 and is_u32 else value
             self._store_word(buffer, self._word(buffer, indices), bits)
         else:
             self._store_narrow(buffer, indices, value)
@@ -86,7 +87,7 @@ class Memory:
     def _variable(self, binding: BufferClass) -> int:
         if binding not in self._buffers:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
-            words = self.asm.runtime_array(self.asm.u32, stride=4)
+            words = self.asm.runtime_array(self._word_type(binding), stride=4)
             self._buffers[binding] = self.asm.resource(
                 StorageClass.STORAGE_BUFFER,
                 self.asm.block(
@@ -96,6 +97,11 @@ class Memory:
             )
             self.bindings.add(binding)
         return self._buffers[binding]
+
+    def _word_type(self, binding: BufferClass) -> int:
+        """f32 where a class holds nothing else, which saves a conversion for each element."""
+        dtypes = {b.dtype for b in self.kernel.buffers if b.binding is binding}
+        return self.asm.f32 if dtypes == {DType.F32} else self.asm.u32
 
     def _elements(self, buffer: Buffer, indices: list[Linear], size: int) -> Linear:
         """The element's position times `size`."""
@@ -132,7 +138,7 @@ class Memory:
     def _pointer(self, buffer: Buffer, word: int) -> int:
         return self.values.pure(
             Op.ACCESS_CHAIN,
-            self.asm.pointer(StorageClass.STORAGE_BUFFER, self.asm.u32),
+            self.asm.pointer(StorageClass.STORAGE_BUFFER, self._word_type(buffer.binding)),
             self._variable(buffer.binding),
             self.values.u32(0),
             word,
@@ -143,7 +149,9 @@ class Memory:
         pointer = self._pointer(buffer, word)
         return self.values.cached(
             (Op.LOAD, version, pointer),
-            lambda: self.values.body.result(Op.LOAD, self.asm.u32, pointer),
+            lambda: self.values.body.result(
+                Op.LOAD, self._word_type(buffer.binding), pointer
+            ),
         )
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
@@ -177,8 +185,8 @@ class Memory:
 
     # Elements in words
 
-    def _from_word(self, word: int, dtype: DType) -> int:
-        if dtype is DType.F32:
+    def _from_word(self, word: int, buffer: Buffer) -> int:
+        if buffer.dtype is DType.F32 and self._word_type(buffer.binding) == self.asm.u32:
             return self.values.pure(Op.BITCAST, self.asm.f32, word)
         return word
 
