@@ -141,7 +141,8 @@ def compile_command(
       aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --stats vad.json
 
     Names in a shape stay open: one file serves all their extents, or those within bounds, as in
-    1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at all, and is the same from any machine.
+    1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at
+    all, and is the same from any machine.
     """
     if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
         raise click.UsageError("the output is the model itself")

@@ -37,8 +37,8 @@ from aot.passes.despecialise import DESPECIALISE
 from aot.passes.eager_shapes import follow_eagerly
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.fuse import FUSE
-from aot.passes.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.join_regions import JOIN_REGIONS
+from aot.passes.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.merge_siblings import MERGE_SIBLINGS
 from aot.passes.narrow_storage import NARROW_STORAGE
 from aot.passes.outline import OUTLINE

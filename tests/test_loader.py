@@ -133,8 +133,7 @@ def test_wrong_names() -> None:
         (
             np.zeros((66, 2), np.float16),
             "shape",
-            'input "b": expected shape [2*M, 2], found [66, 2]: '
-            "axis 0, 2*M, must be at most 64",
+            'input "b": expected shape [2*M, 2], found [66, 2]: axis 0, 2*M, must be at most 64',
         ),
         (5, "shape", 'input "b": expected shape [2*M, 2], found a scalar'),
     ],

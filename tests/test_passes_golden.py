@@ -24,10 +24,7 @@ from aot.passes import Pass, PassContext, run_passes
 from aot.passes.switches import Switches
 from aot.pipeline import MODEL_PASSES, TARGET_PASSES
 
-PASSES: dict[str, Pass] = {
-    p.name: p
-    for p in (*MODEL_PASSES, *TARGET_PASSES)
-}
+PASSES: dict[str, Pass] = {p.name: p for p in (*MODEL_PASSES, *TARGET_PASSES)}
 GROUPS = tuple(PASSES)
 
 

@@ -113,9 +113,7 @@ def run_dispatch(name: str, driver: str, op: Op, memory: Memory) -> None:
     }
     operands = [v for v in op.operands if v is not None]
     count = len(operands)
-    arrays = {
-        b.name: memory.span(v) for b, v in zip(kernel.buffers[:count], operands, strict=True)
-    }
+    arrays = {b.name: memory.span(v) for b, v in zip(kernel.buffers[:count], operands, strict=True)}
     made = vulkan_running.run_on(driver, kernel, arrays, params, shader=shader)
     for buffer, value in zip(kernel.buffers[count:], op.results, strict=True):
         memory.store(value, made[buffer.name])

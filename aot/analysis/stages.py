@@ -133,12 +133,9 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
         if value is None or value not in aligned:
             continue
         same = 0
-        while (
-            same < min(len(compute.indices), len(load.indices))
-            and (
-                load.indices[same] is compute.indices[same]
-                or value.type.dims[same] == op.results[result].type.dims[same] == 1
-            )
+        while same < min(len(compute.indices), len(load.indices)) and (
+            load.indices[same] is compute.indices[same]
+            or value.type.dims[same] == op.results[result].type.dims[same] == 1
         ):
             same += 1
         found = min(found, same, aligned[value])

@@ -20,8 +20,9 @@ from aot.kernels.attention_elements import Elements, Values, load
 from aot.kernels.ir import Barrier, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis
 
-# places of a value that a lane mixes at once: more of them would make a shader too large
-PLACES_AT_ONCE = 4
+# keys, and places of a value, that a lane takes at once: more would make a shader too large
+KEYS_AT_ONCE = 2
+PLACES_AT_ONCE = 5
 
 
 class OnGpu(Elements):
@@ -56,9 +57,10 @@ class OnGpu(Elements):
     def _take_scratch(self) -> None:
         rows, register = self.plan.rows, Space.REGISTER
         self.own_keys = self.keys // self.peers
+        at_once = next(n for n in (KEYS_AT_ONCE, 1) if self.own_keys % n == 0)
         own_width = -(-self.width // self.peers)
-        self.places = min(own_width, PLACES_AT_ONCE)
-        self.turns = -(-own_width // self.places)
+        self.turns = -(-own_width // PLACES_AT_ONCE)
+        self.places = -(-own_width // self.turns)
         self.padded = self.turns * self.places * self.peers
         # Pitches are odd, so that a place of neighbouring rows lies in different banks.
         self.asked = self.scratch("asked", rows, self.depth | 1)
@@ -68,7 +70,7 @@ class OnGpu(Elements):
         self.weights = self.scratch("weights", rows, (self.keys + self.peers) | 1)
         self.peaks = self.scratch("peaks", self.nest.lanes)
         self.mix = self.scratch("mix", self.places, space=register)
-        self.scores = self.scratch("scores", self.own_keys, space=register)
+        self.scores = self.scratch("scores", at_once, space=register)
         self.largest, self.best, self.total, self.sum = (
             self.scratch(name, space=register) for name in ("largest", "best", "total", "sum")
         )
@@ -132,7 +134,7 @@ class OnGpu(Elements):
     # a block
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:
-        stmts = self._each(lambda r, p: self._start(values, first, r, p))
+        stmts = [*self._each(lambda r, p: self._start(values, first, r, p)), Barrier()]
         stmts += self.nest.serial(self._tiles(), lambda t: self._tile(values, first, t), "t")
         return stmts + self._end(values, first)
 
@@ -142,20 +144,20 @@ class OnGpu(Elements):
         stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
         q, _ = self._query_of(first, r, stmts)
 
-        def ask(i: Expr) -> list[Stmt]:
+        cleared, asked = self.padded // self.peers, -(-self.depth // self.peers)
+
+        def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            d = nest.let(self._place(i, p), inner, "d")
-            query = self.scaled_query(values, expr.add(first, q), d)
-            copy = Store(self.asked, (r, d), query)
-            if self.depth % self.peers == 0:
-                return [*inner, copy]
-            return [*inner, If(expr.binary("lt", d, expr.index(self.depth)), (copy,))]
+            at = nest.let(self._place(i, p), inner, "at")
+            query = self.scaled_query(values, expr.add(first, q), at)
+            ask, clear = Store(self.asked, (r, at), query), Store(self.found, (r, at), zero)
+            for end, copy in ((self.depth, ask), (self.padded, clear)):
+                is_all = end == max(asked, cleared) * self.peers
+                is_there = expr.binary("lt", at, expr.index(end))
+                inner.append(copy if is_all else If(is_there, (copy,)))
+            return inner
 
-        def clear(i: Expr) -> list[Stmt]:
-            return [Store(self.found, (r, self._place(i, p)), zero)]
-
-        stmts += nest.serial(-(-self.depth // self.peers), ask, "i")
-        return stmts + nest.serial(self.turns * self.places, clear, "i")
+        return stmts + nest.serial(max(asked, cleared), one, "i")
 
     def _tiles(self) -> Dim:
         """Steps of a row."""
@@ -193,18 +195,28 @@ class OnGpu(Elements):
         """The scores of a lane's keys, and the largest of them."""
         nest, scores, zero = self.nest, self.scores, self.const(0)
 
-        def step(d: Expr) -> list[Stmt]:
-            inner: list[Stmt] = []
-            query = nest.let(load(self.asked, r, d), inner, "a")
+        at_once = scores.shape[0]
 
-            def one(i: Expr) -> list[Stmt]:
-                key = self.key_element(values, expr.add(start, self._place(i, p)), d)
-                return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
+        def turn(h: Expr) -> list[Stmt]:
+            def place(i: Expr) -> Expr:
+                return self._place(expr.add(expr.mul(h, expr.index(at_once)), i), p)
 
-            return inner + nest.unrolled(self.own_keys, one)
+            def step(d: Expr) -> list[Stmt]:
+                inner: list[Stmt] = []
+                query = nest.let(load(self.asked, r, d), inner, "a")
 
-        def keep(i: Expr) -> list[Stmt]:
-            return [Store(self.weights, (r, self._place(i, p)), load(scores, i))]
+                def one(i: Expr) -> list[Stmt]:
+                    key = self.key_element(values, expr.add(start, place(i)), d)
+                    return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
+
+                return inner + nest.unrolled(at_once, one)
+
+            def keep(i: Expr) -> list[Stmt]:
+                return [Store(self.weights, (r, place(i)), load(scores, i))]
+
+            inner = nest.unrolled(at_once, lambda i: [Store(scores, (i,), zero)])
+            inner += nest.serial(self.depth, step, "d")
+            return inner + nest.unrolled(at_once, keep)
 
         def finish(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
@@ -217,9 +229,7 @@ class OnGpu(Elements):
                 inner.append(Store(self.weights, (r, t), score))
             return [*inner, Store(self.best, (), self.larger(load(self.best), score))]
 
-        stmts = nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
-        stmts += nest.serial(self.depth, step, "d")
-        stmts += nest.unrolled(self.own_keys, keep)
+        stmts = nest.serial(self.own_keys // at_once, turn, "h")
         stmts.append(Store(self.best, (), load(self.largest)))
         stmts += nest.serial(self.own_keys, finish, "i")
         at = expr.add(expr.mul(r, expr.index(self.peers)), p)

@@ -116,9 +116,7 @@ def _buffer(
     return builder.buffer(name, value.type.dtype, binding, (elements,), (1,), is_written=is_written)
 
 
-def _output(
-    value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()
-) -> Output:
+def _output(value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()) -> Output:
     """The result's axes stand in the order of its memory, so that lanes run along what is
     contiguous there; the leading ones in `shared` have their indices already."""
     axes: list[Axis] = []

@@ -1,7 +1,7 @@
 """The shape part of a program: what each symbol is, and the checks of what was taken for granted.
 
-Owns the messages that a user reads when shapes disagree. Bounds of dims of inputs that are linear in
-one symbol are not checked here: the runtime does that when an input is set, by its declaration.
+Owns the messages that a user reads when shapes disagree. Bounds of dims of inputs that are linear
+in one symbol are not checked here: the runtime does that when an input is set, by its declaration.
 """
 
 from __future__ import annotations

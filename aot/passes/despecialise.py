@@ -18,7 +18,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aot.analysis.plan import efficiency, plan
+from aot.analysis.plan import Schedule, efficiency, plan
 from aot.analysis.stages import heaviest, plans_of, stages_of, work_of
 from aot.analysis.storage import CONSTANTS
 from aot.ir.clone import clone_op
@@ -32,8 +32,12 @@ from aot.target import Target
 
 # numbers below it in attributes and extents below it of constants are kernels, strides, pads
 SMALL = 8
-# how much more the dispatches of a family may cost together, by `--optimize`
-BOUNDS = {"speed": 0.0, "balanced": 0.1, "size": 10.0}
+# how much more all dispatches may cost together, in the plan's estimate, by `--optimize`
+BOUNDS = {"speed": 0.0, "balanced": 0.05, "size": 10.0}
+# what a group may lose to tiles that are not its members' own, before one is left out
+MAX_TILE_LOSS = 0.1
+# what loops over extents that are parameters cost more; windows have guards that known ones lack
+OPEN_COST, OPEN_WINDOW_COST = 0.02, 0.3
 # rows whose addresses a CPU's registers hold, and what each one more costs
 FREE_ROWS, ROW_COST = 6, 0.02
 MAX_FACTOR = 64  # of what a parameter is known to be a multiple
@@ -50,7 +54,10 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def despecialise(module: Module, target: Target, bound: float) -> None:
-    """Merges families of a module's executables, for up to `bound` of what each may cost more."""
+    """Merges families of a module's executables, for up to `bound` of what all cost together.
+
+    What saves most executables for what it costs comes first.
+    """
     calls: dict[str, list[Op]] = {}
     for function in module.entry_points:
         for op in function.walk():
@@ -61,14 +68,23 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     for function in module.executables:
         member = _Member.of(function, calls.get(function.name, []), target)
         families.setdefault(member.shape, []).append(member)
-    shared = [members for members in families.values() if len(members) > 1]
-    # a family of little work may lose more of it: its share of what all may lose together
-    total = sum(m.cost(m.tiles, target) for members in families.values() for m in members)
-    for members in shared:
-        for group, tiles in _groups(members, target, bound, bound * total / len(shared)):
-            if len(group) > 1:
-                _merge(module, group, tiles)
+    left = bound * sum(m.cost(m.tiles, target) for members in families.values() for m in members)
+    groups: list[tuple[float, list[_Member], Tiles]] = []
+    for members in families.values():
+        if len(members) > 1:
+            for group, tiles in _groups(members, target, max(bound, MAX_TILE_LOSS)):
+                if len(group) > 1:
+                    groups.append((_lost(group, tiles, target), group, tiles))
+    for lost, group, tiles in sorted(groups, key=lambda g: g[0] / (len(g[1]) - 1)):
+        if lost <= left:
+            left -= lost
+            _merge(module, group, tiles)
     _renumber(module)
+
+
+def _lost(group: Sequence[_Member], tiles: Tiles, target: Target) -> float:
+    """What a group costs more as one executable with `tiles`."""
+    return sum(m.cost(tiles, target, is_shared=True) - m.cost(m.tiles, target) for m in group)
 
 
 class _Slots:
@@ -175,7 +191,12 @@ class _Member:
             made = replace(plan(call, target), rows=rows, columns=columns)
             # in the caller's dims: a parameter alone does not say that a layer is a deep, small one
             work = sum(work_of(op, values) for values in self._values() for op in stage.ops)
-            extra = ROW_COST * max(0, rows - FREE_ROWS) if is_shared and target.is_cpu else 0.0
+            extra = 0.0
+            if is_shared and target.is_cpu:
+                extra = ROW_COST * max(0, rows - FREE_ROWS)
+                if not self.function.dim_names:
+                    is_window = made.schedule is Schedule.REDUCTION and rows > 1
+                    extra += OPEN_WINDOW_COST if is_window else OPEN_COST
             total += work * (1 + extra) / max(efficiency(call, made), 1e-3)
         return total
 
@@ -201,12 +222,12 @@ def _body_key(function: Function) -> Hashable:
 
 
 def _groups(
-    members: Sequence[_Member], target: Target, bound: float, allowance: float
+    members: Sequence[_Member], target: Target, bound: float
 ) -> list[tuple[list[_Member], Tiles]]:
     """Members that become one, and the tiles that cost them least together.
 
     Costs are estimates: work over the efficiency of a tile. While the best common tiles cost more
-    than `bound` or `allowance` over each member's own, the member that loses most is left out.
+    than `bound` over each member's own, the member that loses most is left out.
     """
     made: list[tuple[list[_Member], Tiles]] = []
     left = list(members)
@@ -218,8 +239,7 @@ def _groups(
                 key=lambda tiles: sum(m.cost(tiles, target, is_shared=True) for m in group),
             )
             own = sum(m.cost(m.tiles, target) for m in group)
-            lost = sum(m.cost(best, target, is_shared=True) for m in group) - own
-            if len(group) == 1 or lost <= max(own * bound, allowance):
+            if len(group) == 1 or _lost(group, best, target) <= own * bound:
                 break
             worst = max(
                 group,
@@ -266,9 +286,7 @@ def _parameter(
     return multiply(symbol(name), factor)
 
 
-def _product_of(
-    column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]
-) -> Dim | None:
+def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
     """The column as a product of two others, in every member."""
     varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
     for a, dim_a in varying:

@@ -25,6 +25,7 @@ from aot.ops import movement, selection
 from aot.ops.record import Kind, call_of
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
+from aot.target import Target
 
 Types = dict[Value, TensorType]
 
@@ -34,7 +35,7 @@ def run(module: Module, context: PassContext) -> None:
         for op in list(function.block):
             if op.record is selection.CONCAT:
                 context.count("place-views", "pushed", push_ends(function, op))
-        placer = _Placer(function)
+        placer = _Placer(function, context.target)
         # what is assembled last has the say on where its parts are
         for op in reversed(list(function.block)):
             if op.record is selection.CONCAT and placer.assemble(op):
@@ -97,6 +98,7 @@ class _Placer:
     """What has a place in something larger already."""
 
     function: Function
+    target: Target | None
     placed: set[Value] = field(default_factory=set)
 
     def assemble(self, op: Op) -> bool:
@@ -155,7 +157,11 @@ class _Placer:
 
     def store_moved(self, op: Op) -> bool:
         """Lets what makes the elements of a reshape that must move them store them where they go,
-        if nothing else reads them: a channel shuffle is a matter of addresses."""
+        if nothing else reads them: a channel shuffle is a matter of addresses.
+
+        Not where a CPU's lanes would go their own ways: storing each by itself costs a contraction
+        more than copying its result in order does.
+        """
         type: TensorType | None = op.result.type
         at, types = op, Types()
         while True:
@@ -171,6 +177,9 @@ class _Placer:
             at = source.op
         maker = source.op
         if is_view(op) or maker is None or not _stores_anywhere(maker) or source in self.placed:
+            return False
+        is_cpu = self.target is not None and self.target.is_cpu
+        if is_cpu and _has_contraction(maker):
             return False
         old = {value: value.type for value in types}
         self._set_types(types)
@@ -197,6 +206,16 @@ class _Placer:
             return False
         self._set_types(types)
         return True
+
+
+def _has_contraction(op: Op | None, depth: int = 16) -> bool:
+    """Whether the dispatch that makes the op's result is a contraction: the op, or one before it
+    whose end it is."""
+    if op is None or depth == 0:
+        return False
+    if op.record.kind is not Kind.ELEMENTWISE:
+        return op.record.kind is Kind.CONTRACTION
+    return any(_has_contraction(v.op, depth - 1) for v in op.operands if v is not None)
 
 
 def _could_be_view(op: Op) -> bool:
