@@ -17,21 +17,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
 
-import model_zoo
-
-import aot
-
 TARGET = "x86-64-v4"
 PAGE = ROOT / "docs" / "models.md"
 
 HEAD = f"""# The reference models
 
-Written by `python docs/measure_models.py --write`: each of the models that `python samples/model_zoo.py` lists, at the shapes of
-its first run, for `{TARGET}` and `--optimize balanced`.
+Written by `python docs/measure_models.py --write`: each of the models that
+`python samples/model_zoo.py` lists, at the shapes of its first run, for `{TARGET}` and
+`--optimize balanced`.
 
 * *dispatches*: launches and copies of one inference
-* *executables*: distinct kernels, after merging equal ones, after despecialising, and after merging equal code
-* *code*: KiB of machine code without and with despecialising; *seconds*: of the whole compile, likewise
+* *equal*, *despecialised*, *emitted*: executables after merging equal ones, after making
+  parameters of extents, and after merging equal code
+* *code*: KiB of machine code without and with despecialising
+* *seconds*: of the whole compile, likewise
 * *arena*: bytes that intermediate values take, over the most that are live at once
 
 | model | ops | dispatches | equal | despecialised | emitted | code | seconds | arena |
@@ -41,6 +40,10 @@ its first run, for `{TARGET}` and `--optimize balanced`.
 
 def compiled(name: str, *, despecialise: bool) -> dict[str, Any]:
     """The statistics of one compile."""
+    import model_zoo
+
+    import aot
+
     model = model_zoo.MODELS[name]
     feeds = model_zoo.feeds(name, 1)
     values = {key: feeds[key] for key in model.bound_inputs}
@@ -78,6 +81,8 @@ def row(name: str) -> str:
 
 
 def main() -> None:
+    import model_zoo
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
@@ -85,7 +90,8 @@ def main() -> None:
     rows = []
     for name in arguments.models:
         rows.append(row(name))
-        print(rows[-1], flush=True)
+        sys.stdout.write(rows[-1] + "\n")
+        sys.stdout.flush()
     if arguments.write:
         PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
 

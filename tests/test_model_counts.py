@@ -1,7 +1,7 @@
 """Dispatches and executables of every reference model, pinned: what a change costs or saves shows.
 
-Counts come from the passes alone, at the shapes of each model's first run. `pytest --bless` rewrites
-tests/golden/model-counts.txt.
+Counts come from the passes alone, at the shapes of each model's first run. `pytest --bless`
+rewrites tests/golden/model-counts.txt.
 """
 
 from __future__ import annotations

@@ -168,7 +168,8 @@ def test_wrong_inputs(scale: Path, tmp_path: Path) -> None:
         'input "x": extent N is not fixed, give --shape x=...', scale, "--input", "x=random"
     )
     expect_failure(
-        'input "x": expected shape [N, 3], found [65, 3]: axis 0, N, must be at least 1 and at most 64',
+        'input "x": expected shape [N, 3], found [65, 3]: axis 0, N, must be at least 1 and at '
+        "most 64",
         *(scale, "--random", "--shape", "x=65x3"),
     )
     for shape in ("", "x", "1x", "-1x3", "1x3y", "99999999999999999999"):

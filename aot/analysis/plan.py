@@ -190,23 +190,23 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
 
 
 def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, limits: VulkanLimits) -> Plan:
-    """As many lanes a query as leave each of them up to 8 places of a value, and 4 keys a lane.
+    """As many lanes a query as leave each of them up to 8 places of a value, and 2 keys a lane.
 
-    Both are written out in a shader, which must stay small; workgroups that are twice as large as
-    others leave each key and value as many queries as it needs.
+    Workgroups are twice as large as others, so that a key or value that is read serves as many
+    queries as one of fewer lanes for each would.
     """
     lanes = min(2 * lanes, limits.max_workgroup_invocations)
     if not isinstance(depth, int) or not isinstance(width, int):
         return Plan(Schedule.ATTENTION, lanes, lanes, 1)
     peers = min(4, lanes)
     while peers < lanes:
-        # a query, its mix and sums, the weights of a tile, and the largest score of each lane
-        row = depth + 1 + width + 5 * peers + 1 + 5 * peers + 1 + peers
+        # a query, its mix, the weights of a tile, and what each lane has of them
+        row = depth + width + 4 * peers + 2 * peers + peers + 1 + peers
         fits = 4 * row * (lanes // peers) <= limits.max_shared_bytes
         if fits and (width <= 8 * peers or peers >= 32):
             break
         peers *= 2
-    return Plan(Schedule.ATTENTION, lanes, lanes // peers, 4 * peers)
+    return Plan(Schedule.ATTENTION, lanes, lanes // peers, 2 * peers)
 
 
 def _filters_last(weight: TensorType) -> Layout:

@@ -20,9 +20,8 @@ from aot.kernels.attention_elements import Elements, Values, load
 from aot.kernels.ir import Barrier, If, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis
 
-# keys, and places of a value, that a lane takes at once: more would make a shader too large
-KEYS_AT_ONCE = 2
-PLACES_AT_ONCE = 5
+# places of a value that a lane mixes at once: more would make a shader too large
+PLACES_AT_ONCE = 4
 
 
 class OnGpu(Elements):
@@ -39,8 +38,8 @@ class OnGpu(Elements):
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.plan.rows
         self.peers = nest.lanes // rows
-        some = dims.maximum(self.queries, 1)
-        self.splits = dims.maximum(dims.floor_divide(rows, some), 1)
+        # workgroups are there only where queries are
+        self.splits = dims.maximum(dims.floor_divide(rows, self.queries or 1), 1)
         self.is_whole = dims.modulo(dims.multiply(self.queries, self.splits), rows) == 0
         is_known = isinstance(self.splits, int) and self.is_whole
         self.multiple = dims.multiply(self.keys, self.splits) if is_known else None
@@ -57,20 +56,21 @@ class OnGpu(Elements):
     def _take_scratch(self) -> None:
         rows, register = self.plan.rows, Space.REGISTER
         self.own_keys = self.keys // self.peers
-        at_once = next(n for n in (KEYS_AT_ONCE, 1) if self.own_keys % n == 0)
         own_width = -(-self.width // self.peers)
         self.turns = -(-own_width // PLACES_AT_ONCE)
         self.places = -(-own_width // self.turns)
         self.padded = self.turns * self.places * self.peers
-        # Pitches are odd, so that a place of neighbouring rows lies in different banks.
-        self.asked = self.scratch("asked", rows, self.depth | 1)
-        # what rows have found: the mix, and the sum of each lane's weights
-        self.found = self.scratch("found", rows, (self.padded + self.peers) | 1)
-        # the weights of the keys, and for each lane that of what was there before
-        self.weights = self.scratch("weights", rows, (self.keys + self.peers) | 1)
+        # What a row has: its query, the mix, the weights of a tile's keys and, for each lane, that
+        # of what was there before.
+        self.at_mix = self.depth
+        self.at_weights = self.at_mix + self.padded
+        pitch = self.at_weights + self.keys + self.peers
+        # odd, so that a place of neighbouring rows lies in different banks
+        self.rows = self.scratch("rows", rows, pitch | 1)
+        # of each lane: its largest score, and in the end the sum of its weights
         self.peaks = self.scratch("peaks", self.nest.lanes)
         self.mix = self.scratch("mix", self.places, space=register)
-        self.scores = self.scratch("scores", at_once, space=register)
+        self.scores = self.scratch("scores", self.own_keys, space=register)
         self.largest, self.best, self.total, self.sum = (
             self.scratch(name, space=register) for name in ("largest", "best", "total", "sum")
         )
@@ -110,26 +110,13 @@ class OnGpu(Elements):
         """The i-th of what lane `p` of a row has, of keys or places of a value."""
         return expr.add(expr.mul(i, expr.index(self.peers)), p)
 
-    def _flat(
-        self, extents: tuple[int, int], body: Callable[[Expr, Expr], Sequence[Stmt]]
-    ) -> list[Stmt]:
-        """`body` for both indices, the last one along lanes."""
-        nest, lanes = self.nest, self.nest.lanes
-        count, size = extents[0] * extents[1], expr.index(extents[1])
+    def _weight(self, t: Expr) -> Expr:
+        """Where a row has the weight of key `t`."""
+        return expr.add(expr.index(self.at_weights), t)
 
-        def one(o: Expr, lane: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            flat = nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
-            i = nest.let(expr.binary("floordiv", flat, size), stmts, "i")
-            j = nest.let(expr.binary("floormod", flat, size), stmts, "j")
-            inside = list(body(i, j))
-            if count % lanes != 0:
-                inside = [If(expr.binary("lt", i, expr.index(extents[0])), tuple(inside))]
-            return stmts + inside
-
-        return nest.serial(
-            -(-count // lanes), lambda o: [nest.spread(lanes, lambda n: one(o, n))], "o"
-        )
+    def _peaks_of(self, r: Expr) -> Expr:
+        """Where the lanes of row `r` begin."""
+        return expr.mul(r, expr.index(self.peers))
 
     # a block
 
@@ -144,20 +131,15 @@ class OnGpu(Elements):
         stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
         q, _ = self._query_of(first, r, stmts)
 
-        cleared, asked = self.padded // self.peers, -(-self.depth // self.peers)
 
         def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             at = nest.let(self._place(i, p), inner, "at")
             query = self.scaled_query(values, expr.add(first, q), at)
-            ask, clear = Store(self.asked, (r, at), query), Store(self.found, (r, at), zero)
-            for end, copy in ((self.depth, ask), (self.padded, clear)):
-                is_all = end == max(asked, cleared) * self.peers
-                is_there = expr.binary("lt", at, expr.index(end))
-                inner.append(copy if is_all else If(is_there, (copy,)))
-            return inner
+            ask, clear = (Store(self.rows, (r, at), value) for value in (query, zero))
+            return [*inner, If(expr.binary("lt", at, expr.index(self.depth)), (ask,), (clear,))]
 
-        return stmts + nest.serial(max(asked, cleared), one, "i")
+        return stmts + nest.serial(-(-self.at_weights // self.peers), one, "i")
 
     def _tiles(self) -> Dim:
         """Steps of a row."""
@@ -186,7 +168,7 @@ class OnGpu(Elements):
         stmts = [*step(self._score), Barrier()]
         stmts += [*step(self._weigh), Barrier()]
         stmts += [*step(self._mix), Barrier()]
-        last_row = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
+        last_row = expr.add(first, expr.index(self.plan.rows - 1))
         return [*outer, *self.reached(last_row, tile, stmts)]
 
     def _score(
@@ -195,45 +177,38 @@ class OnGpu(Elements):
         """The scores of a lane's keys, and the largest of them."""
         nest, scores, zero = self.nest, self.scores, self.const(0)
 
-        at_once = scores.shape[0]
 
-        def turn(h: Expr) -> list[Stmt]:
-            def place(i: Expr) -> Expr:
-                return self._place(expr.add(expr.mul(h, expr.index(at_once)), i), p)
+        def step(d: Expr) -> list[Stmt]:
+            inner: list[Stmt] = []
+            query = nest.let(load(self.rows, r, d), inner, "a")
 
-            def step(d: Expr) -> list[Stmt]:
-                inner: list[Stmt] = []
-                query = nest.let(load(self.asked, r, d), inner, "a")
+            def one(i: Expr) -> list[Stmt]:
+                key = self.key_element(values, expr.add(start, self._place(i, p)), d)
+                return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
 
-                def one(i: Expr) -> list[Stmt]:
-                    key = self.key_element(values, expr.add(start, place(i)), d)
-                    return [Store(scores, (i,), Fma(query, key, load(scores, i), self.wide))]
+            return inner + nest.unrolled(self.own_keys, one)
 
-                return inner + nest.unrolled(at_once, one)
-
-            def keep(i: Expr) -> list[Stmt]:
-                return [Store(self.weights, (r, place(i)), load(scores, i))]
-
-            inner = nest.unrolled(at_once, lambda i: [Store(scores, (i,), zero)])
-            inner += nest.serial(self.depth, step, "d")
-            return inner + nest.unrolled(at_once, keep)
+        def keep(i: Expr) -> list[Stmt]:
+            return [Store(self.rows, (r, self._weight(self._place(i, p))), load(scores, i))]
 
         def finish(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             t = nest.let(self._place(i, p), inner, "t")
-            score: Expr = load(self.weights, r, t)
+            at = self._weight(t)
+            score: Expr = load(self.rows, r, at)
             if not self.has_plain_scores:
                 score = nest.let(
                     self.score(values, row, expr.add(start, t), score), inner, "score"
                 )
-                inner.append(Store(self.weights, (r, t), score))
+                inner.append(Store(self.rows, (r, at), score))
             return [*inner, Store(self.best, (), self.larger(load(self.best), score))]
 
-        stmts = nest.serial(self.own_keys // at_once, turn, "h")
+        stmts = nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
+        stmts += nest.serial(self.depth, step, "d")
+        stmts += nest.unrolled(self.own_keys, keep)
         stmts.append(Store(self.best, (), load(self.largest)))
         stmts += nest.serial(self.own_keys, finish, "i")
-        at = expr.add(expr.mul(r, expr.index(self.peers)), p)
-        return [*stmts, Store(self.peaks, (at,), load(self.best))]
+        return [*stmts, Store(self.peaks, (expr.add(self._peaks_of(r), p),), load(self.best))]
 
     def _weigh(
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
@@ -244,22 +219,24 @@ class OnGpu(Elements):
         """
         nest, stmts = self.nest, list[Stmt]()
         size = dims.multiply(self.splits, self.peers)
-        peaks = nest.let(expr.mul(q, expr.index(size)), stmts, "peaks")
+        begin = self._peaks_of(expr.mul(q, expr.index(self.splits)))
+        begin = nest.let(begin, stmts, "peaks")
 
         def compare(n: Expr) -> list[Stmt]:
-            larger = self.larger(load(self.best), load(self.peaks, expr.add(peaks, n)))
+            larger = self.larger(load(self.best), load(self.peaks, expr.add(begin, n)))
             return [Store(self.best, (), larger)]
 
         def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             t = nest.let(self._place(i, p), inner, "t")
             is_key = expr.binary("lt", t, expr.index(self.keys))
-            score = expr.select(is_key, load(self.weights, r, t), load(self.largest))
+            score = expr.select(is_key, load(self.rows, r, self._weight(t)), load(self.largest))
             fall = expr.sub(score, load(self.best))
             weight = nest.let(expr.unary("exp", fall), inner, "w")
             mass = expr.select(is_key, self.const(1), load(self.total))
             added = Fma(weight, mass, load(self.sum), self.wide)
-            return [*inner, Store(self.weights, (r, t), weight), Store(self.sum, (), added)]
+            keep = Store(self.rows, (r, self._weight(t)), weight)
+            return [*inner, keep, Store(self.sum, (), added)]
 
         stmts += nest.serial(size, compare, "n")
         stmts.append(Store(self.sum, (), self.const(0)))
@@ -271,10 +248,10 @@ class OnGpu(Elements):
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
     ) -> list[Stmt]:
         """A lane's places of the values."""
-        nest, mix, found = self.nest, self.mix, self.found
+        nest, mix = self.nest, self.mix
         stmts: list[Stmt] = []
         before = self._place(expr.index(self.own_keys), p)
-        shrink = nest.let(load(self.weights, r, before), stmts, "shrink")
+        shrink = nest.let(load(self.rows, r, self._weight(before)), stmts, "shrink")
         last = expr.index(self.width - 1)
 
         def turn(h: Expr) -> list[Stmt]:
@@ -283,7 +260,7 @@ class OnGpu(Elements):
 
             def add(t: Expr) -> list[Stmt]:
                 inner: list[Stmt] = []
-                weight = nest.let(load(self.weights, r, t), inner, "w")
+                weight = nest.let(load(self.rows, r, self._weight(t)), inner, "w")
 
                 def one(i: Expr) -> list[Stmt]:
                     e = place(i)
@@ -295,9 +272,9 @@ class OnGpu(Elements):
                 return inner + nest.unrolled(self.places, one)
 
             def give(i: Expr) -> list[Stmt]:
-                old = load(found, r, place(i))
-                new = Fma(old, shrink, load(mix, i), self.wide)
-                return [Store(found, (r, place(i)), new)]
+                at = expr.add(expr.index(self.at_mix), place(i))
+                new = Fma(load(self.rows, r, at), shrink, load(mix, i), self.wide)
+                return [Store(self.rows, (r, at), new)]
 
             zero = self.const(0)
             inner = nest.unrolled(self.places, lambda i: [Store(mix, (i,), zero)])
@@ -310,45 +287,53 @@ class OnGpu(Elements):
 
     def _end(self, values: Values, first: Expr) -> list[Stmt]:
         """Lanes along the values' width take from all rows of a query what they have found."""
+        nest, lanes = self.nest, self.nest.lanes
+        count, width = self.plan.rows * self.width, expr.index(self.width)
 
         def give(r: Expr, p: Expr) -> list[Stmt]:
-            at = self._place(expr.index(self.padded // self.peers), p)
-            return [Store(self.found, (r, at), load(self.total))]
+            return [Store(self.peaks, (expr.add(self._peaks_of(r), p),), load(self.total))]
 
-        def take(q: Expr, e: Expr) -> list[Stmt]:
-            stmts = self._add_up(q, e)
+        def take(o: Expr, lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            n = nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
+            q = nest.let(expr.binary("floordiv", n, width), stmts, "q")
+            row = nest.let(expr.add(first, q), stmts, "row")
+            inside = self._add_up(q, expr.binary("floormod", n, width))
             share = self.share(load(self.total))
-            row = expr.add(first, q)
-            stmts.append(self.store(values, row, e, load(self.sum), share))
-            if not self._may_lack():
-                return stmts
-            return [If(expr.binary("lt", row, expr.index(self.queries)), tuple(stmts))]
+            e = expr.binary("floormod", n, width)
+            inside.append(self.store(values, row, e, load(self.sum), share))
+            is_there = self._has_query(q, row, is_exact=count % lanes == 0)
+            return [*stmts, *(inside if is_there is None else [If(is_there, tuple(inside))])]
 
-        return [*self._each(give), Barrier(), *self._flat((self._most_queries(), self.width), take)]
+        steps = -(-count // lanes)
+        takes = nest.serial(steps, lambda o: [nest.spread(lanes, lambda n: take(o, n))], "o")
+        return [*self._each(give), Barrier(), *takes]
 
-    def _most_queries(self) -> int:
-        """The most queries of a block."""
-        return min(self.queries, self.plan.rows) if isinstance(self.queries, int) else self.plan.rows
-
-    def _may_lack(self) -> bool:
-        """Whether a block may have fewer queries than `_most_queries`."""
-        return dims.modulo(self.queries, self._most_queries() or 1) != 0
+    def _has_query(self, q: Expr, row: Expr, *, is_exact: bool) -> Expr | None:
+        """Whether the block has its query `q`; None where it surely does."""
+        rows = self.plan.rows
+        conditions: list[Expr] = []
+        if not is_exact:
+            conditions.append(expr.binary("lt", q, expr.index(rows)))
+        if dims.modulo(self.queries, rows) != 0:
+            conditions.append(expr.binary("lt", row, expr.index(self.queries)))
+        return expr.all_of(conditions)
 
     def _add_up(self, q: Expr, e: Expr) -> list[Stmt]:
         """The sums over a query's rows and their lanes: of a place of the mix, and of weights."""
         nest, stmts = self.nest, list[Stmt]()
         base = nest.let(expr.mul(q, expr.index(self.splits)), stmts, "base")
 
-        def add(target: Scratch, row: Expr, at: Expr) -> Stmt:
-            return Store(target, (), expr.add(load(target), load(self.found, row, at)))
+        def add(target: Scratch, value: Expr) -> list[Stmt]:
+            return [Store(target, (), expr.add(load(target), value))]
 
-        def one(s: Expr) -> list[Stmt]:
-            row = expr.add(base, s)
+        def mix(s: Expr) -> list[Stmt]:
+            at = expr.add(expr.index(self.at_mix), e)
+            return add(self.sum, load(self.rows, expr.add(base, s), at))
 
-            def peer(n: Expr) -> list[Stmt]:
-                return [add(self.total, row, expr.add(n, expr.index(self.padded)))]
-
-            return [add(self.sum, row, e), *nest.serial(self.peers, peer, "n")]
+        def mass(n: Expr) -> list[Stmt]:
+            return add(self.total, load(self.peaks, expr.add(self._peaks_of(base), n)))
 
         stmts += [Store(target, (), self.const(0)) for target in (self.sum, self.total)]
-        return stmts + nest.serial(self.splits, one, "s")
+        stmts += nest.serial(self.splits, mix, "s")
+        return stmts + nest.serial(dims.multiply(self.splits, self.peers), mass, "n")
