@@ -18,6 +18,7 @@ from lowering import sample_array
 import aot
 import aot.ops
 from aot.ir.builder import Builder
+from aot.ir.clone import clone_function
 from aot.ir.core import Module
 from aot.ir.interpreter import run
 from aot.ops.record import REGISTRY
@@ -32,6 +33,9 @@ CROSS = {
     "riscv64": "riscv64",
     "riscv64-v": "riscv64",
 }
+# QEMU 7.2 fails on a vfcvt.rtz that is the first instruction of what it translates at once, which a
+# page's end may make it
+QEMU_FAULT = "decode_save_opc"
 CASES = [
     (name, number)
     for name, record in sorted(REGISTRY.items())
@@ -67,6 +71,12 @@ def samples_module() -> Module:
 @cache
 def compiled(target: str) -> bytes:
     return aot.compile(samples_module(), targets=[target]).to_bytes()
+
+
+def compiled_alone(target: str, entry: str) -> bytes:
+    """One sample in a module of its own, so that its code lies elsewhere in the image."""
+    function = samples_module().functions[entry]
+    return aot.compile(Module([clone_function(function)]), targets=[target]).to_bytes()
 
 
 def inputs_of(entry: str) -> dict[str, Array]:
@@ -110,7 +120,7 @@ def test_natively(target: str) -> None:
 @pytest.mark.parametrize("target", CROSS)
 def test_under_qemu(target: str, tmp_path: Path) -> None:
     tool = require_runtime(CROSS[target])
-    module = tmp_path / "samples.aotm"
+    module, single = tmp_path / "samples.aotm", tmp_path / "single.aotm"
     module.write_bytes(compiled(target))
     for name, number in CASES:
         entry = f"{name}_{number}"
@@ -129,6 +139,9 @@ def test_under_qemu(target: str, tmp_path: Path) -> None:
             np.save(path, array)
             command += ["--input", f"{input_name}={path}"]
         result = run_emulated(CROSS[target], command)
+        if QEMU_FAULT in result.stderr:
+            single.write_bytes(compiled_alone(target, entry))
+            result = run_emulated(CROSS[target], [single if c is module else c for c in command])
         assert result.returncode == 0, f"{entry}: {result.stderr}"
         count = len(samples_module().functions[entry].results)
         compare(entry, [np.load(tmp_path / f"y{n}.npy") for n in range(count)])

@@ -38,8 +38,8 @@ class OnGpu(Elements):
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.plan.rows
         self.peers = nest.lanes // rows
-        # workgroups are there only where queries are
-        self.splits = dims.maximum(dims.floor_divide(rows, self.queries or 1), 1)
+        some = 1 if self.queries == 0 else self.queries  # workgroups are only where queries are
+        self.splits = dims.maximum(dims.floor_divide(rows, some), 1)
         self.is_whole = dims.modulo(dims.multiply(self.queries, self.splits), rows) == 0
         is_known = isinstance(self.splits, int) and self.is_whole
         self.multiple = dims.multiply(self.keys, self.splits) if is_known else None
@@ -60,11 +60,11 @@ class OnGpu(Elements):
         self.turns = -(-own_width // PLACES_AT_ONCE)
         self.places = -(-own_width // self.turns)
         self.padded = self.turns * self.places * self.peers
-        # What a row has: its query, the mix, the weights of a tile's keys and, for each lane, that
-        # of what was there before.
-        self.at_mix = self.depth
-        self.at_weights = self.at_mix + self.padded
-        pitch = self.at_weights + self.keys + self.peers
+        # What a row has: the weights of a tile's keys and, for each lane, that of what was there
+        # before; its query; the mix.
+        self.at_query = self.keys + self.peers
+        self.at_mix = self.at_query + self.depth
+        pitch = self.at_mix + self.padded + -self.depth % self.peers
         # odd, so that a place of neighbouring rows lies in different banks
         self.rows = self.scratch("rows", rows, pitch | 1)
         # of each lane: its largest score, and in the end the sum of its weights
@@ -104,15 +104,11 @@ class OnGpu(Elements):
         q = self.nest.let(q, into, "q")
         if self.splits == 1:
             return q, expr.index(0)
-        return q, self.nest.let(expr.sub(r, expr.mul(q, splits)), into, "split")
+        return q, self.nest.let(expr.binary("floormod", r, splits), into, "split")
 
     def _place(self, i: Expr, p: Expr) -> Expr:
         """The i-th of what lane `p` of a row has, of keys or places of a value."""
         return expr.add(expr.mul(i, expr.index(self.peers)), p)
-
-    def _weight(self, t: Expr) -> Expr:
-        """Where a row has the weight of key `t`."""
-        return expr.add(expr.index(self.at_weights), t)
 
     def _peaks_of(self, r: Expr) -> Expr:
         """Where the lanes of row `r` begin."""
@@ -129,17 +125,20 @@ class OnGpu(Elements):
         """A row's query, and nothing found."""
         nest, zero = self.nest, self.const(0)
         stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
+        before = self._place(expr.index(self.own_keys), p)
+        stmts.append(Store(self.rows, (r, before), zero))
         q, _ = self._query_of(first, r, stmts)
-
 
         def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             at = nest.let(self._place(i, p), inner, "at")
             query = self.scaled_query(values, expr.add(first, q), at)
-            ask, clear = (Store(self.rows, (r, at), value) for value in (query, zero))
+            target = (r, expr.add(expr.index(self.at_query), at))
+            ask, clear = (Store(self.rows, target, value) for value in (query, zero))
             return [*inner, If(expr.binary("lt", at, expr.index(self.depth)), (ask,), (clear,))]
 
-        return stmts + nest.serial(-(-self.at_weights // self.peers), one, "i")
+        steps = -(-(self.depth + self.padded) // self.peers)
+        return stmts + nest.serial(steps, one, "i")
 
     def _tiles(self) -> Dim:
         """Steps of a row."""
@@ -177,10 +176,10 @@ class OnGpu(Elements):
         """The scores of a lane's keys, and the largest of them."""
         nest, scores, zero = self.nest, self.scores, self.const(0)
 
-
         def step(d: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
-            query = nest.let(load(self.rows, r, d), inner, "a")
+            place = expr.add(expr.index(self.at_query), d)
+            query = nest.let(load(self.rows, r, place), inner, "a")
 
             def one(i: Expr) -> list[Stmt]:
                 key = self.key_element(values, expr.add(start, self._place(i, p)), d)
@@ -189,18 +188,15 @@ class OnGpu(Elements):
             return inner + nest.unrolled(self.own_keys, one)
 
         def keep(i: Expr) -> list[Stmt]:
-            return [Store(self.rows, (r, self._weight(self._place(i, p))), load(scores, i))]
+            return [Store(self.rows, (r, self._place(i, p)), load(scores, i))]
 
         def finish(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             t = nest.let(self._place(i, p), inner, "t")
-            at = self._weight(t)
-            score: Expr = load(self.rows, r, at)
+            score: Expr = load(self.rows, r, t)
             if not self.has_plain_scores:
-                score = nest.let(
-                    self.score(values, row, expr.add(start, t), score), inner, "score"
-                )
-                inner.append(Store(self.rows, (r, at), score))
+                score = nest.let(self.score(values, row, expr.add(start, t), score), inner, "score")
+                inner.append(Store(self.rows, (r, t), score))
             return [*inner, Store(self.best, (), self.larger(load(self.best), score))]
 
         stmts = nest.unrolled(self.own_keys, lambda i: [Store(scores, (i,), zero)])
@@ -229,13 +225,13 @@ class OnGpu(Elements):
         def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             t = nest.let(self._place(i, p), inner, "t")
-            is_key = expr.binary("lt", t, expr.index(self.keys))
-            score = expr.select(is_key, load(self.rows, r, self._weight(t)), load(self.largest))
+            is_key = expr.binary("lt", i, expr.index(self.own_keys))
+            score = expr.select(is_key, load(self.rows, r, t), load(self.largest))
             fall = expr.sub(score, load(self.best))
             weight = nest.let(expr.unary("exp", fall), inner, "w")
             mass = expr.select(is_key, self.const(1), load(self.total))
             added = Fma(weight, mass, load(self.sum), self.wide)
-            keep = Store(self.rows, (r, self._weight(t)), weight)
+            keep = Store(self.rows, (r, t), weight)
             return [*inner, keep, Store(self.sum, (), added)]
 
         stmts += nest.serial(size, compare, "n")
@@ -244,23 +240,21 @@ class OnGpu(Elements):
         stmts.append(Store(self.largest, (), load(self.best)))
         return [*stmts, Store(self.total, (), load(self.sum))]
 
-    def _mix(
-        self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
-    ) -> list[Stmt]:
+    def _mix(self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr) -> list[Stmt]:
         """A lane's places of the values."""
         nest, mix = self.nest, self.mix
         stmts: list[Stmt] = []
         before = self._place(expr.index(self.own_keys), p)
-        shrink = nest.let(load(self.rows, r, self._weight(before)), stmts, "shrink")
+        shrink = nest.let(load(self.rows, r, before), stmts, "shrink")
         last = expr.index(self.width - 1)
 
         def turn(h: Expr) -> list[Stmt]:
             def place(i: Expr) -> Expr:
-                return self._place(expr.add(expr.mul(h, expr.index(self.places)), i), p)
+                return self._place(expr.add(expr.mul(i, expr.index(self.turns)), h), p)
 
             def add(t: Expr) -> list[Stmt]:
                 inner: list[Stmt] = []
-                weight = nest.let(load(self.rows, r, self._weight(t)), inner, "w")
+                weight = nest.let(load(self.rows, r, t), inner, "w")
 
                 def one(i: Expr) -> list[Stmt]:
                     e = place(i)
@@ -298,9 +292,10 @@ class OnGpu(Elements):
             n = nest.let(expr.add(expr.mul(o, expr.index(lanes)), lane), stmts, "n")
             q = nest.let(expr.binary("floordiv", n, width), stmts, "q")
             row = nest.let(expr.add(first, q), stmts, "row")
-            inside = self._add_up(q, expr.binary("floormod", n, width))
+            # not a modulo, which neighbours in memory would hide from the address
+            e = expr.sub(n, expr.mul(q, width))
+            inside = self._add_up(q, e)
             share = self.share(load(self.total))
-            e = expr.binary("floormod", n, width)
             inside.append(self.store(values, row, e, load(self.sum), share))
             is_there = self._has_query(q, row, is_exact=count % lanes == 0)
             return [*stmts, *(inside if is_there is None else [If(is_there, tuple(inside))])]

@@ -124,6 +124,14 @@ def _sorted_terms(sums: dict[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((v, c) for v, c in sums.items() if c))
 
 
+def _without_factor(index: Linear) -> tuple[Linear, int]:
+    """An index that is one term without its coefficient, which stands beside it."""
+    if len(index.terms) != 1 or index.constant:
+        return index, 1
+    ((value, factor),) = index.terms
+    return Linear(((value, 1),)), factor
+
+
 @dataclass
 class Scope:
     """Where values live.
@@ -333,9 +341,11 @@ class Values:
             factor = y.number
             if factor is not None:
                 return x.scaled(factor)
+        # i*(24*n) as 24*(i*n): strides of several operands share the product of what is unknown
+        (a, left), (b, right) = _without_factor(a), _without_factor(b)
         made = self.pure(Op.I_MUL, self.asm.u32, self.id_of(a), self.id_of(b))
         self.remember(made, _product(self.range_of(a), self.range_of(b)))
-        return self.atom(made)
+        return self.atom(made).scaled(left * right)
 
     def extremum(self, a: Linear, b: Linear, *, is_max: bool) -> Linear:
         low, high = self.range_of(a - b)

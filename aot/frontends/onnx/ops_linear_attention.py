@@ -116,8 +116,11 @@ def linear_attention(node: Node) -> list[Value]:
         (4, "decay", rule.startswith("gated")),
         (5, "beta", rule.endswith("delta")),
     ):
-        if is_read and node.optional(number) is None:
+        given = node.optional(number) if is_read else None
+        if is_read and given is None:
             raise node.error(f"operand {number} ({what}) is missing, which {rule!r} needs")
+        if given is not None and given.type.rank != 3:
+            raise node.error(f"{what} has {given.type.rank} dims, expected 3: [B, T, extent]")
     steps = node.input(0).type.dims[1]
     if not isinstance(steps, int):
         raise UnsupportedNodeError("a number of tokens that depends on the input's shape")
