@@ -136,9 +136,17 @@ class Elements(ABC):
         return expr.substitute(self._q, {**values, self.row: row, self.d: d})
 
     def scaled_query(self, values: Values, row: Expr, d: Expr) -> Expr:
+        return self._scaled(self.query(values, row, d))
+
+    def padded_query(self, values: Values, row: Expr, d: Expr) -> Expr:
+        """A scaled query's element, 0 beyond its depth."""
+        inside = expr.binary("lt", self.d, expr.index(self.depth))
+        padded = self._operand(Q, [*self.lead, self.row, self.d], inside)
+        return self._scaled(expr.substitute(padded, {**values, self.row: row, self.d: d}))
+
+    def _scaled(self, query: Expr) -> Expr:
         scale = self.call.float("scale")
-        loaded = self.query(values, row, d)
-        return loaded if scale == 1 else expr.mul(loaded, self.const(scale))
+        return query if scale == 1 else expr.mul(query, self.const(scale))
 
     def key_element(self, values: Values, key: Expr, d: Expr) -> Expr:
         return expr.substitute(self._k, {**values, self.key: self._there(key), self.d: d})

@@ -53,6 +53,13 @@ class OnGpu(Elements):
 
         return nest.grid([*self.axes, block], one, 1 << 30)
 
+    def _there(self, key: Expr) -> Expr:
+        """As for any target, by the comparison that scores make as well."""
+        if self._has_whole_tiles:
+            return key
+        is_there = expr.binary("lt", key, expr.index(self.all_keys))
+        return expr.select(is_there, key, expr.index(dims.add(self.all_keys, -1)))
+
     def _take_scratch(self) -> None:
         rows, register = self.plan.rows, Space.REGISTER
         self.own_keys = self.keys // self.peers
@@ -132,10 +139,9 @@ class OnGpu(Elements):
         def one(i: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             at = nest.let(self._place(i, p), inner, "at")
-            query = self.scaled_query(values, expr.add(first, q), at)
-            target = (r, expr.add(expr.index(self.at_query), at))
-            ask, clear = (Store(self.rows, target, value) for value in (query, zero))
-            return [*inner, If(expr.binary("lt", at, expr.index(self.depth)), (ask,), (clear,))]
+            # beyond its depth is the mix
+            query = self.padded_query(values, expr.add(first, q), at)
+            return [*inner, Store(self.rows, (r, expr.add(expr.index(self.at_query), at)), query)]
 
         steps = -(-(self.depth + self.padded) // self.peers)
         return stmts + nest.serial(steps, one, "i")
@@ -265,13 +271,16 @@ class OnGpu(Elements):
 
                 return inner + nest.unrolled(self.places, one)
 
-            def give(i: Expr) -> list[Stmt]:
-                at = expr.add(expr.index(self.at_mix), place(i))
-                new = Fma(load(self.rows, r, at), shrink, load(mix, i), self.wide)
-                return [Store(self.rows, (r, at), new)]
+            def at(i: Expr) -> Expr:
+                return expr.add(expr.index(self.at_mix), place(i))
 
-            zero = self.const(0)
-            inner = nest.unrolled(self.places, lambda i: [Store(mix, (i,), zero)])
+            def take(i: Expr) -> list[Stmt]:
+                return [Store(mix, (i,), expr.mul(load(self.rows, r, at(i)), shrink))]
+
+            def give(i: Expr) -> list[Stmt]:
+                return [Store(self.rows, (r, at(i)), load(mix, i))]
+
+            inner = nest.unrolled(self.places, take)
             inner += nest.serial(self.keys, add, "t")
             return inner + nest.unrolled(self.places, give)
 
@@ -297,21 +306,22 @@ class OnGpu(Elements):
             inside = self._add_up(q, e)
             share = self.share(load(self.total))
             inside.append(self.store(values, row, e, load(self.sum), share))
-            is_there = self._has_query(q, row, is_exact=count % lanes == 0)
+            is_there = self._has_query(first, q, is_exact=count % lanes == 0)
             return [*stmts, *(inside if is_there is None else [If(is_there, tuple(inside))])]
 
         steps = -(-count // lanes)
         takes = nest.serial(steps, lambda o: [nest.spread(lanes, lambda n: take(o, n))], "o")
         return [*self._each(give), Barrier(), *takes]
 
-    def _has_query(self, q: Expr, row: Expr, *, is_exact: bool) -> Expr | None:
+    def _has_query(self, first: Expr, q: Expr, *, is_exact: bool) -> Expr | None:
         """Whether the block has its query `q`; None where it surely does."""
         rows = self.plan.rows
         conditions: list[Expr] = []
         if not is_exact:
             conditions.append(expr.binary("lt", q, expr.index(rows)))
         if dims.modulo(self.queries, rows) != 0:
-            conditions.append(expr.binary("lt", row, expr.index(self.queries)))
+            last = expr.sub(expr.index(dims.add(self.queries, -1)), first)
+            conditions.append(expr.binary("le", q, last))
         return expr.all_of(conditions)
 
     def _add_up(self, q: Expr, e: Expr) -> list[Stmt]:

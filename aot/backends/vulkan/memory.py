@@ -149,9 +149,7 @@ class Memory:
         pointer = self._pointer(buffer, word)
         return self.values.cached(
             (Op.LOAD, version, pointer),
-            lambda: self.values.body.result(
-                Op.LOAD, self._word_type(buffer.binding), pointer
-            ),
+            lambda: self.values.body.result(Op.LOAD, self._word_type(buffer.binding), pointer),
         )
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:

@@ -116,11 +116,11 @@ def linear_attention(node: Node) -> list[Value]:
         (4, "decay", rule.startswith("gated")),
         (5, "beta", rule.endswith("delta")),
     ):
-        given = node.optional(number) if is_read else None
-        if is_read and given is None:
+        found = node.optional(number) if is_read else None
+        if is_read and found is None:
             raise node.error(f"operand {number} ({what}) is missing, which {rule!r} needs")
-        if given is not None and given.type.rank != 3:
-            raise node.error(f"{what} has {given.type.rank} dims, expected 3: [B, T, extent]")
+        if found is not None and found.type.rank != 3:
+            raise node.error(f"{what} has {found.type.rank} dims, expected 3: [B, T, extent]")
     steps = node.input(0).type.dims[1]
     if not isinstance(steps, int):
         raise UnsupportedNodeError("a number of tokens that depends on the input's shape")
@@ -129,11 +129,11 @@ def linear_attention(node: Node) -> list[Value]:
     tokens = _Steps(node, sizes)
     past = node.optional(3)
     state = None if past is None else node.cast(past, tokens.dtype)
-    found: list[Value] = []
+    read: list[Value] = []
     for step in range(steps):
         state = tokens.updated(state, step)
-        found.append(tokens.read(state, step))
+        read.append(tokens.read(state, step))
     assert state is not None
-    output = found[0] if steps == 1 else node.emit("concat", *found, axis=1)
+    output = read[0] if steps == 1 else node.emit("concat", *read, axis=1)
     given = node.input(0).type.dtype
     return [node.cast(output, given), node.cast(state, past.type.dtype if past else given)]
