@@ -149,9 +149,7 @@ class Assembler:
                     Op.MEMBER_DECORATE, made, 0, Decoration.NON_WRITABLE
                 )
             if is_coherent:
-                self._annotations += instruction(
-                    Op.MEMBER_DECORATE, made, 0, Decoration.COHERENT
-                )
+                self._annotations += instruction(Op.MEMBER_DECORATE, made, 0, Decoration.COHERENT)
         return self._unique[key]
 
     # Constants and variables

@@ -11,6 +11,7 @@ from aot.ir.core import Value
 from aot.ir.types import DType
 
 Gram = tuple[int, ...]
+MAX_SKIPS = 64  # each is ops of its own
 _MODES = ("TF", "IDF", "TFIDF")
 
 
@@ -93,8 +94,11 @@ def _counts(node: Node, x: Value, grams: Mapping[int, Sequence[Gram]]) -> Value 
         # a single token has nothing between its own
         for skip in range(skips + 1 if length > 1 else 1):
             part = _occurrences(node, x, found, skip)
-            if part is not None:
-                total = part if total is None else node.emit("add", total, part)
+            if part is None:  # and none for more between them
+                break
+            if skip > MAX_SKIPS:
+                raise UnsupportedNodeError(f"more than {MAX_SKIPS} tokens skipped in a row")
+            total = part if total is None else node.emit("add", total, part)
         if total is None:
             zero = node.scalar(0.0, DType.F32)
             total = node.emit("broadcast_to", zero, shape=(x.type.dims[0], len(found)))
