@@ -129,6 +129,10 @@ def tf_idf_vectorizer(node: Node) -> Value:
     if node.int_attr("max_skip_count") < 0:
         raise node.error("attribute 'max_skip_count' is negative")
     grams = _grams(node)
+    limits = np.iinfo(x.type.dtype.numpy)
+    beyond = [t for t in node.ints_attr("pool_int64s") if not limits.min <= t <= limits.max]
+    if beyond:
+        raise node.error(f"token {beyond[0]} of pool_int64s is no {x.type.dtype}, as X has them")
     places = node.ints_attr("ngram_indexes")
     width = max(places) + 1
     node.check_computed(width, "the result's rows")
