@@ -110,7 +110,7 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
         layout = _panel_layout(weight, 0, target.panel)
         if group != 1:  # a panel must not straddle groups: columns lie side by side instead
             layout = _filters_last(weight)
-        steps = call.ints("strides")[-1]
+        steps = call.ints("strides")[_row_dim(call) - 2]
     else:
         layout = _panel_layout(weight, weight.rank - 1, target.panel)
         steps = 1
@@ -134,7 +134,14 @@ def _totals(call: Call) -> tuple[Dim, Dim]:
         return rows, weight.dims[-1]
     columns = floor_divide(weight.dims[0], call.dim("group"))
     is_pointwise = all(k == 1 for k in weight.dims[2:])
-    return product(output.dims[2:]) if is_pointwise else output.dims[-1], columns
+    return product(output.dims[2:]) if is_pointwise else output.dims[_row_dim(call)], columns
+
+
+def _row_dim(call: Call) -> int:
+    """The result's dim that a convolution's rows go along: the innermost one that has several."""
+    output = call.result_types[0]
+    wide = [d for d in range(2, output.rank) if output.dims[d] != 1]
+    return wide[-1] if wide else output.rank - 1
 
 
 def efficiency(call: Call, made: Plan) -> float:
