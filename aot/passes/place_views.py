@@ -107,8 +107,9 @@ class _Placer:
         roots: dict[Value, None] = {}
         copied: list[int] = []
         for number, (part, place) in enumerate(zip(op.operands, _places(op), strict=True)):
-            assert part is not None
-            found = self._placed_types(part, place) if place is not None else None
+            if part is None or place is None:
+                return False
+            found = self._placed_types(part, place)
             if found is None or found[0] in roots or part in op.operands[:number]:
                 copied.append(number)
             else:
