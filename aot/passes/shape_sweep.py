@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from aot.analysis.alias import AliasDb
 from aot.analysis.views import canonical, memory_order, view_type
 from aot.errors import CompileError
 from aot.ir.core import Assumption, Attr, Block, Function, Op, Value, is_kept
@@ -73,7 +74,7 @@ class Sweep:
         self.changed: dict[Value, Seen] = {}
         self.decisions: dict[Op, Decision] = {}
         self.has_asked = False
-        self._written = _written(function)
+        self._db = AliasDb.where_written(function)
 
     def run(self) -> Sweep:
         for op in self.function.walk():
@@ -132,13 +133,7 @@ class Sweep:
 
     def _is_written(self, value: Value) -> bool:
         """Whether the memory of a value may be written somewhere: when it is read counts then."""
-        if not self._written:
-            return False
-        root = _shown(value)
-        is_its_own = root.op is not None and (
-            root.op.record.compute is not None or root.op.record in (CONSTANT, PENDING)
-        )
-        return not is_its_own or root in self._written
+        return self._db is not None and self._db.has_writers(value)
 
     # changes themselves
 
@@ -329,26 +324,6 @@ class Sweep:
         for seen, map in zip(self.operands(op), decision.absorbed.operands, strict=True):
             total -= 0 if seen is None else cost(seen, map)
         return total
-
-
-def _shown(value: Value) -> Value:
-    """The value whose memory `value` shows, through views."""
-    while value.op is not None and value.op.record.view_of is not None:
-        source = value.op.operands[value.op.record.view_of]
-        if source is None:
-            break
-        value = source
-    return value
-
-
-def _written(function: Function) -> frozenset[Value]:
-    """Values that ops of the function write."""
-    return frozenset(
-        _shown(value)
-        for op in function.walk()
-        for number in op.record.writes
-        if (value := op.operands[number]) is not None
-    )
 
 
 def home(value: Value) -> Block | None:
