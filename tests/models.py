@@ -22,6 +22,7 @@ __all__ = [
     "bound_values",
     "feeds",
     "model_path",
+    "model_zoo",
     "reference",
     "runs",
 ]

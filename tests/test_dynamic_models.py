@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import model_zoo
 import numpy as np
 import onnx
 import pytest
 from generated_models import GENERATED, decoder_feeds, fp16_feeds, u_net_feeds
-from models import MODELS, bound_values, feeds, model_path, runs
+from models import MODELS, bound_values, feeds, model_path, model_zoo, runs
 
 import aot
 from aot.ir.core import Function, FunctionRef, Op, Value
