@@ -203,6 +203,6 @@ def _loads(value: Expr, operand: int) -> list[tuple[Load, tuple[Reduce, ...]]]:
 def _count(extents: Sequence[Dim]) -> int:
     total = 1
     for extent in extents:
-        known = dims.substitute(extent, dict.fromkeys(dims.symbols(extent), UNKNOWN))
-        total *= max(known, 1) if isinstance(known, int) else UNKNOWN
+        known = dims.estimate(extent, UNKNOWN)
+        total *= UNKNOWN if known is None else max(known, 1)
     return total

@@ -164,7 +164,7 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES) -> int:
     return work
 
 
-def estimate(dim: Dim, unknown: int = UNKNOWN) -> int:
-    """A dim as a number, with `unknown` for each symbol."""
-    known = dims.substitute(dim, dict.fromkeys(dims.symbols(dim), unknown))
-    return known if isinstance(known, int) else 1 << 40
+def estimate(dim: Dim) -> int:
+    """A dim as a number, open ones as `UNKNOWN`."""
+    known = dims.estimate(dim, UNKNOWN)
+    return 1 << 40 if known is None else known

@@ -234,5 +234,5 @@ def _order(rank: int, wide: Sequence[int], moved: Sequence[int]) -> tuple[int, .
 
 def _distance(stride: Dim) -> int:
     """A stride as a number to compare by; unknown dims count as 64."""
-    known = dims.substitute(stride, dict.fromkeys(dims.symbols(stride), 64))
-    return known if isinstance(known, int) else 1 << 30
+    known = dims.estimate(stride, 64)
+    return 1 << 30 if known is None else known

@@ -50,6 +50,19 @@ def attrs_key(op: Op) -> Hashable:
     return tuple(sorted(pair for pair in keys if pair[1] != defaults.get(pair[0])))
 
 
+def body_key(function: Function) -> Hashable:
+    """A key of what a function computes and where its buffers are: ops, with operands by number,
+    attributes, types and bindings. Names don't count, its own and those of values."""
+    numbers = {arg: n for n, arg in enumerate(function.inputs)}
+    ops: list[Hashable] = []
+    for op in function.block:
+        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
+        for result in op.results:
+            numbers[result] = len(numbers)
+        ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
+    return tuple(a.type for a in function.inputs), tuple(ops), function.bindings
+
+
 def modules_equal(a: Module, b: Module) -> bool:
     """Whether two modules are the same program: functions in order, ops, types, origins, names of
     inputs and results. Hints at the names of other values do not count."""

@@ -446,6 +446,12 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
     return result
 
 
+def estimate(dim: Dim, unknown: int) -> int | None:
+    """`dim` with `unknown` for each symbol; None where that divides by zero."""
+    known = substitute(dim, dict.fromkeys(symbols(dim), unknown))
+    return known if isinstance(known, int) else None
+
+
 def symbols(dim: Dim) -> set[str]:
     """Names of the symbols in `dim`."""
     return {atom.name for atom in atoms(dim) if isinstance(atom, Symbol)}

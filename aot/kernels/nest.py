@@ -476,5 +476,5 @@ class Nest:
 
 def _is_small(work: Dim) -> bool:
     """Whether work is surely under GRAIN; unknown dims count as 64."""
-    known = dims.substitute(work, dict.fromkeys(dims.symbols(work), 64))
-    return not isinstance(known, int) or known < GRAIN
+    known = dims.estimate(work, 64)
+    return known is None or known < GRAIN

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from aot.ir.core import Op, Rewriter, Value
+from aot.ir.core import Op, Rewriter, Value, is_kept
 from aot.ir.dims import Dim
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
 from aot.passes import canonicalize
 from aot.passes.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
-from aot.passes.canonicalize import is_exact_cast
 from aot.passes.rewriting import Rule, definer, make
 
 # Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
@@ -99,7 +98,7 @@ def _chosen(op: Op, depth: int) -> _Scores | None:
 def _widened(op: Op, depth: int) -> _Scores | None:
     """The kernel sums in f32 whatever it reads."""
     inner = op.operands[0]
-    if inner is None or not is_exact_cast(inner.type.dtype, op.result.type.dtype):
+    if inner is None or not is_kept(inner.type.dtype, op.result.type.dtype):
         return None
     return _scores_of(inner, depth)
 
@@ -166,7 +165,7 @@ def _softmax_of(weights: Value, v: Value) -> Op | None:
         weights = inner
     rounded = sole(weights, elementwise.CAST)
     wide = rounded.operands[0] if rounded is not None else None
-    if wide is not None and is_exact_cast(v.type.dtype, wide.type.dtype):
+    if wide is not None and is_kept(v.type.dtype, wide.type.dtype):
         weights = wide
     safe = sole(weights, elementwise.WHERE)
     if safe is not None:

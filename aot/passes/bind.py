@@ -22,7 +22,7 @@ from aot.ir.compare import attr_key, map_dims
 from aot.ir.core import Assumption, ConstantData, Function, Module, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, TensorType
 from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext
 
@@ -216,9 +216,7 @@ def _map_type(rewriter: Rewriter, value: Value, map_dim: Callable[[Dim], Dim], g
     old = value.type
     if old.is_static and (old.layout is None or not old.layout.strides):
         return
-    layout = old.layout and Layout(
-        old.layout.splits, old.layout.order, tuple(map(map_dim, old.layout.strides))
-    )
+    layout = old.layout and old.layout.map_dims(map_dim)
     fresh = TensorType(old.dtype, tuple(map(map_dim, old.dims)), layout)
     if fresh == old:
         return

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from aot.ir.core import Function, Module, Op, Rewriter, Value
-from aot.ir.types import DType
+from aot.ir.core import Function, Module, Op, Rewriter, Value, is_kept
 from aot.ops import elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
 from aot.passes.rewriting import (
@@ -122,15 +119,9 @@ def _skip_exact_cast(op: Op, _: Rewriter) -> Value | None:
     if inner is None:
         return None
     value = inner.operands[0]
-    is_kept = value is not None and is_exact_cast(value.type.dtype, inner.result.type.dtype)
-    return like(op, value) if is_kept else None
-
-
-def is_exact_cast(old: DType, wide: DType) -> bool:
-    """Whether every value of `old` is one of `wide`, so that casting there and back is nothing."""
-    if old is DType.BOOL or old is wide:
-        return True
-    return wide is not DType.BOOL and bool(np.can_cast(old.numpy, wide.numpy, "safe"))
+    if value is None or not is_kept(value.type.dtype, inner.result.type.dtype):
+        return None
+    return like(op, value)
 
 
 def _join_slices(op: Op, rewriter: Rewriter) -> Value | None:

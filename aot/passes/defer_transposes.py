@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aot.analysis.views import map_of
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.index_map import IndexMap
 from aot.ops.absorb import IDENTITY, Seen, cost, moves
@@ -39,8 +40,9 @@ def defer(function: Function) -> int:
     chosen = _Webs(sweep).chosen()
     for op in chosen:
         rewriter, source = Rewriter(function), op.operands[0]
-        assert source is not None and op.record.index_map is not None
-        rewriter.replace_lazily(op.result, source, op.record.index_map(call_of(op)))
+        map = map_of(op)
+        assert source is not None and map is not None
+        rewriter.replace_lazily(op.result, source, map)
         rewriter.erase(op)
     return len(chosen)
 
@@ -49,7 +51,8 @@ def _is_transpose(op: Op) -> bool:
     """Whether the op is a permutation of a value's dims, and nothing is known of its memory."""
     if op.record.index_map is None or op.result.type.layout is not None:
         return False
-    return op.record.index_map(call_of(op)).perm is not None
+    map = map_of(op)
+    return map is not None and map.perm is not None
 
 
 @dataclass

@@ -18,15 +18,15 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aot.analysis.plan import Schedule, efficiency, plan
+from aot.analysis.plan import Plan, Schedule, efficiency
 from aot.analysis.stages import heaviest, plans_of, stages_of, work_of
 from aot.analysis.storage import CONSTANTS
 from aot.ir.clone import clone_op
-from aot.ir.compare import attrs_key
+from aot.ir.compare import body_key
 from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, multiply, substitute, symbol
 from aot.ir.types import Layout, TensorType
-from aot.ops.record import call_of
+from aot.ops.record import Call, call_of
 from aot.passes.base import Pass, PassContext
 from aot.target import Target
 
@@ -59,11 +59,8 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     What saves most executables for what it costs comes first.
     """
     calls: dict[str, list[Op]] = {}
-    for function in module.entry_points:
-        for op in function.walk():
-            callee = op.attrs.get("executable")
-            if isinstance(callee, FunctionRef):
-                calls.setdefault(callee.name, []).append(op)
+    for op, name in _dispatches(module):
+        calls.setdefault(name, []).append(op)
     families: dict[Hashable, list[_Member]] = {}
     for function in module.executables:
         member = _Member.of(function, calls.get(function.name, []), target)
@@ -80,6 +77,15 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
             left -= lost
             _merge(module, group, tiles)
     _renumber(module)
+
+
+def _dispatches(module: Module) -> Iterator[tuple[Op, str]]:
+    """Every dispatch, in order, and the name of its executable."""
+    for function in module.entry_points:
+        for op in function.walk():
+            callee = op.attrs.get("executable")
+            if isinstance(callee, FunctionRef):
+                yield op, callee.name
 
 
 def _lost(group: Sequence[_Member], tiles: Tiles, target: Target) -> float:
@@ -155,6 +161,7 @@ class _Member:
         slots: its dims, in the order of `_Slots`.
         shape: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
+        stages: each stage's heaviest op, its plan, and the work of all dispatches.
     """
 
     function: Function
@@ -162,11 +169,12 @@ class _Member:
     slots: tuple[Dim, ...]
     shape: Hashable
     tiles: Tiles
+    stages: tuple[tuple[Call, Plan, int], ...]
 
     @staticmethod
     def of(function: Function, calls: list[Op], target: Target) -> _Member:
         if any(op.record.kind.has_own_kernel for op in function.block):
-            return _Member(function, calls, (), function.name, ())
+            return _Member(function, calls, (), function.name, (), ())
         slots = _Slots()
         blank = _rebuilt(function, slots)
         ties = {op.attrs.get("ties", ()) for op in calls}
@@ -175,8 +183,9 @@ class _Member:
             function,
             calls,
             tuple(slots.found),
-            (_body_key(blank), frozenset(ties), tuple(p.schedule for p in plans)),
+            (body_key(blank), frozenset(ties), tuple(p.schedule for p in plans)),
             tuple((p.rows, p.columns) for p in plans),
+            tuple(_stages(function, calls, plans)),
         )
 
     def cost(self, tiles: Tiles, target: Target, *, is_shared: bool = False) -> float:
@@ -184,41 +193,39 @@ class _Member:
 
         In a shared kernel rows are a parameter apart: each has an address of its own.
         """
-        stages = stages_of(self.function.block, self.function.results) if tiles else []
         total = 0.0
-        for stage, (rows, columns) in zip(stages, tiles, strict=True):
-            call = call_of(heaviest(stage.ops))
-            made = replace(plan(call, target), rows=rows, columns=columns)
-            # in the caller's dims: a parameter alone does not say that a layer is a deep, small one
-            work = sum(work_of(op, values) for values in self._values() for op in stage.ops)
+        for (call, own, work), (rows, columns) in zip(self.stages, tiles, strict=True):
             extra = 0.0
             if is_shared and target.is_cpu:
                 extra = ROW_COST * max(0, rows - FREE_ROWS)
                 if not self.function.dim_names:
-                    is_window = made.schedule is Schedule.REDUCTION and rows > 1
+                    is_window = own.schedule is Schedule.REDUCTION and rows > 1
                     extra += OPEN_WINDOW_COST if is_window else OPEN_COST
+            made = replace(own, rows=rows, columns=columns)
             total += work * (1 + extra) / max(efficiency(call, made), 1e-3)
         return total
 
-    def _values(self) -> Iterator[dict[str, Dim]]:
-        """The dim parameters of each dispatch."""
-        for op in self.calls:
-            given = op.attrs.get("dims", ())
-            assert isinstance(given, tuple)
-            pairs = zip(self.function.dim_names, given, strict=True)
-            yield {name: dim for name, dim in pairs if isinstance(dim, (int, DimExpr))}
+
+def _stages(
+    function: Function, calls: Sequence[Op], plans: Sequence[Plan]
+) -> Iterator[tuple[Call, Plan, int]]:
+    """By stage: its heaviest op, its plan, and the elements that all dispatches go through.
+
+    They are counted in the caller's dims: a parameter alone does not say that a layer is a deep,
+    small one.
+    """
+    values = [_given(function, op) for op in calls]
+    for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
+        work = sum(work_of(op, given) for given in values for op in stage.ops)
+        yield call_of(heaviest(stage.ops)), made, work
 
 
-def _body_key(function: Function) -> Hashable:
-    """Ops, operands by number, attributes and types."""
-    numbers = {arg: n for n, arg in enumerate(function.inputs)}
-    ops: list[Hashable] = []
-    for op in function.block:
-        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
-        for result in op.results:
-            numbers[result] = len(numbers)
-        ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
-    return tuple(a.type for a in function.inputs), tuple(ops), function.bindings
+def _given(function: Function, call: Op) -> dict[str, Dim]:
+    """The dim parameters of an executable, as one of its dispatches gives them."""
+    given = call.attrs.get("dims", ())
+    assert isinstance(given, tuple)
+    pairs = zip(function.dim_names, given, strict=True)
+    return {name: dim for name, dim in pairs if isinstance(dim, (int, DimExpr))}
 
 
 def _groups(
@@ -305,30 +312,19 @@ def _merge(module: Module, members: Sequence[_Member], tiles: Tiles) -> None:
     made.tiles = tiles
     for number, member in enumerate(members):
         for op in member.calls:
-            given = op.attrs.get("dims", ())
-            assert isinstance(given, tuple)
-            own = dict(zip(member.function.dim_names, given, strict=True))
-            dims = tuple(_called(column[number], own) for column in values.values())
+            own = _given(member.function, op)
             op.attrs["executable"] = FunctionRef(made.name)
-            op.attrs["dims"] = dims
+            op.attrs["dims"] = tuple(substitute(c[number], own) for c in values.values())
     for member in members:
         del module.functions[member.function.name]
     module.functions[made.name] = made
 
 
-def _called(dim: Dim, own: Mapping[str, Attr]) -> Dim:
-    return substitute(dim, {n: d for n, d in own.items() if isinstance(d, (int, DimExpr))})
-
-
 def _renumber(module: Module) -> None:
     """Executables are e0, e1, ... in the order of their first dispatch."""
     names: dict[str, str] = {}
-    for function in module.entry_points:
-        for op in function.walk():
-            callee = op.attrs.get("executable")
-            if isinstance(callee, FunctionRef):
-                name = names.setdefault(callee.name, f"e{len(names)}")
-                op.attrs["executable"] = FunctionRef(name)
+    for op, name in _dispatches(module):
+        op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))
     old = {f.name: f for f in module.executables}
     for name in old:
         del module.functions[name]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.plan import lanes_of
 from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
+from aot.analysis.storage import root_of
 from aot.analysis.views import is_view
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
@@ -110,7 +111,7 @@ class _Joiner:
         if not self.facts(consumer).has_stages:
             return None
         for value in consumer.operands:
-            producer = None if value is None else _behind_views(value).op
+            producer = None if value is None else root_of(value)[0].op
             if producer is None or producer.record is not REGION:
                 continue
             made = self.join(producer, consumer, is_fed=True)
@@ -186,13 +187,6 @@ def _common(types: Sequence[TensorType]) -> list[Dim]:
     return found
 
 
-def _behind_views(value: Value) -> Value:
-    """The value that `value` is a view of."""
-    while value.op is not None and is_view(value.op) and value.op.operands[0] is not None:
-        value = value.op.operands[0]
-    return value
-
-
 def _between(producer: Op, consumer: Op) -> list[Op] | None:
     """Views of the producer's results that stand before the consumer, in order; None where
     anything else there needs the producer."""
@@ -218,7 +212,7 @@ def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block
     chains: dict[Value, list[Op]] = {}
     for value in consumer.operands:
         assert value is not None
-        if _behind_views(value).op is producer:
+        if root_of(value)[0].op is producer:
             chains[value] = _chain(value)
         else:
             outside[value] = None

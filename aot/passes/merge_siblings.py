@@ -26,7 +26,7 @@ from aot.ir.dims import Dim
 from aot.ir.types import TensorType
 from aot.ops import contraction, movement
 from aot.ops.record import Array, Kind, OpRecord
-from aot.ops.structure import CONSTANT
+from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext
 from aot.passes.rewriting import constant_of
 
@@ -222,7 +222,7 @@ def _data(value: Value | None) -> ConstantData:
 
 
 def _constant(rewriter: Rewriter, array: Array) -> Value:
-    return rewriter.create(CONSTANT, [], {"value": ConstantData(array)}).result
+    return insert_constant(rewriter, ConstantData(array))
 
 
 def _slice(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.storage import Homes
 from aot.ir.clone import clone_op
-from aot.ir.compare import attrs_key
+from aot.ir.compare import body_key
 from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, symbol
 from aot.ir.types import TensorType
@@ -96,23 +96,8 @@ def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[
 
 
 def identity(function: Function, ties: Attr) -> Hashable:
-    """Everything a kernel depends on, with values by number: equal keys mean equal kernels."""
-    numbers: dict[Value, int] = {}
-    for arg in function.inputs:
-        numbers[arg] = len(numbers)
-    ops: list[Hashable] = []
-    for op in function.block:
-        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
-        for result in op.results:
-            numbers[result] = len(numbers)
-        ops.append((op.name, operands, attrs_key(op), tuple(v.type for v in op.results)))
-    return (
-        tuple(a.type for a in function.inputs),
-        tuple(ops),
-        function.dim_names,
-        function.bindings,
-        ties,
-    )
+    """Everything a kernel depends on: equal keys mean equal kernels."""
+    return body_key(function), function.dim_names, ties
 
 
 def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from aot.analysis.views import is_view, view_type
+from aot.analysis.views import is_view, map_of, view_type
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim, add
 from aot.ir.index_map import IndexMap, Slice, make_map
 from aot.ir.types import Layout, TensorType
 from aot.ops import movement, selection
-from aot.ops.record import Kind, call_of
+from aot.ops.record import Kind
 from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
 from aot.target import Target
@@ -200,7 +200,7 @@ class _Placer:
         maker = source.op
         if maker is not None and (maker.record is CONSTANT or _joins_its_only_user(source)):
             return False
-        map = _map_of(op)
+        map = map_of(op)
         type = None if map is None else view_type(map, source.type)
         types: Types = {}
         if type is None or not _retype(op.result, type, types):
@@ -221,7 +221,7 @@ def _has_contraction(op: Op | None, depth: int = 16) -> bool:
 
 def _could_be_view(op: Op) -> bool:
     """Whether the op's result could be its operand's memory under some type."""
-    map, source = _map_of(op), op.operands[0] if op.operands else None
+    map, source = map_of(op), op.operands[0] if op.operands else None
     return map is not None and source is not None and view_type(map, source.type) is not None
 
 
@@ -247,7 +247,7 @@ def _retype(value: Value, type: TensorType, types: Types) -> bool:
         if user.record.compute is None:
             return False
         if is_view(user):
-            map = _map_of(user)
+            map = map_of(user)
             moved = None if map is None else view_type(map, type)
             if moved is None or not _retype(user.result, moved, types):
                 return False
@@ -272,14 +272,9 @@ def _places(op: Op) -> list[TensorType | None]:
     return found
 
 
-def _map_of(op: Op) -> IndexMap | None:
-    """What the op's result is as a map of its only operand."""
-    return None if op.record.index_map is None else op.record.index_map(call_of(op))
-
-
 def _seen_back(op: Op) -> tuple[Value | None, IndexMap | None]:
     """What a view is a view of, and the map from the view to that."""
-    source, map = op.operands[0], _map_of(op)
+    source, map = op.operands[0], map_of(op)
     if source is None or map is None:
         return source, None
     return source, map.inverse(source.type.dims)

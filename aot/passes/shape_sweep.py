@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from aot.analysis.alias import AliasDb
-from aot.analysis.views import canonical, memory_order, view_type
+from aot.analysis.views import canonical, map_of, memory_order, view_type
 from aot.errors import CompileError
 from aot.ir.core import Assumption, Attr, Block, Function, Op, Value, is_kept
 from aot.ir.index_map import IndexMap
@@ -450,8 +450,9 @@ def _before(
 def _free_view(op: Op, operand: TensorType) -> TensorType | None:
     """The result type under which a movement moves nothing. Views with gaps are for passes that
     place memory to choose."""
-    assert op.record.index_map is not None
-    found = view_type(op.record.index_map(call_of(op)), operand)
+    map = map_of(op)
+    assert map is not None
+    found = view_type(map, operand)
     return None if found is None or (found.layout and found.layout.strides) else found
 
 
