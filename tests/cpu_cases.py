@@ -7,10 +7,24 @@ right. Small, so that all of them run on every target, emulated ones too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from cpu_case import Case
+from cpu_operators import (
+    ARENA,
+    BOOL,
+    CONSTANTS,
+    F16,
+    F32,
+    F64,
+    I32,
+    I64,
+    INDEX,
+    INPUTS,
+    OUTPUTS,
+    U8,
+    Array,
+)
 from kernel_terms import (
     add,
     call,
@@ -30,7 +44,6 @@ from kernel_terms import (
     vector,
     when,
 )
-from numpy.typing import NDArray
 
 from aot.ir.dims import ceil_divide, symbol
 from aot.ir.expr import Cast, Const, Expr, Load, Select, cast, select
@@ -46,24 +59,6 @@ from aot.kernels.ir import (
     Space,
     Stmt,
     Store,
-)
-
-Array = NDArray[Any]
-F16, F32, F64, I32, I64, U8, BOOL = (
-    DType.F16,
-    DType.F32,
-    DType.F64,
-    DType.I32,
-    DType.I64,
-    DType.U8,
-    DType.BOOL,
-)
-INDEX = DType.INDEX
-INPUTS, OUTPUTS, CONSTANTS, ARENA = (
-    BufferClass.INPUTS,
-    BufferClass.OUTPUTS,
-    BufferClass.CONSTANTS,
-    BufferClass.ARENA,
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from op_samples import draw as drawn
 
 import aot.ops  # noqa: F401  (fills the registry)
 from aot.builder import Builder
@@ -67,7 +68,9 @@ class Graph:
 
     def inputs(self, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
-        return {v.name: _drawn(v.type, *self.ranges[v.name], rng) for v in self.module.main.inputs}
+        return {
+            v.name: drawn(v.type, *self.ranges[v.name], rng) for v in self.module.main.inputs
+        }
 
 
 @dataclass
@@ -80,16 +83,6 @@ class _State:
         name = f"x{len(self.ranges)}"
         self.ranges[name] = (low, high)
         return self.builder.input(name, type)
-
-
-def _drawn(type: TensorType, low: float, high: float, rng: np.random.Generator) -> Array:
-    if type.dtype is DType.BOOL:
-        return np.asarray(rng.integers(0, 2, type.shape), bool)
-    if type.dtype.is_float:
-        return np.asarray(rng.uniform(low, high, type.shape), type.dtype.numpy)
-    if not type.dtype.is_signed:
-        low = max(low, 0)
-    return np.asarray(rng.integers(int(low), int(high) + 1, type.shape), type.dtype.numpy)
 
 
 @st.composite
@@ -155,13 +148,13 @@ def _operand(
     rng: np.random.Generator,
 ) -> Value:
     if position in sample.constant_operands:
-        return state.builder.constant(_drawn(type, sample.low, sample.high, rng))
+        return state.builder.constant(drawn(type, sample.low, sample.high, rng))
     floats = [v for v in state.pool if v.type.dtype.is_float]
     is_plain = type.dtype.is_float and (sample.low, sample.high) == (-2.0, 2.0)
     if is_plain and floats and draw(st.booleans()):
         return _brought_to(state.builder, draw(st.sampled_from(floats)), type)
     if draw(st.integers(0, 3)) == 0:
-        return state.builder.constant(_drawn(type, sample.low, sample.high, rng))
+        return state.builder.constant(drawn(type, sample.low, sample.high, rng))
     return state.input(type, sample.low, sample.high)
 
 

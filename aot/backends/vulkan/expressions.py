@@ -11,7 +11,7 @@ import numpy as np
 
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
 from aot.backends.vulkan.spirv import Glsl, Op
-from aot.backends.vulkan.values import MASK, UNKNOWN, Linear, Values
+from aot.backends.vulkan.values import MASK, SIGNED_COMPARE, UNKNOWN, Linear, Values
 from aot.errors import InternalError, UnsupportedError
 from aot.ir.expr import (
     COMPARE_OPS,
@@ -44,15 +44,7 @@ _FLOAT_COMPARE = {
     "gt": Op.F_ORD_GREATER_THAN,
     "ge": Op.F_ORD_GREATER_THAN_EQUAL,
 }
-_SIGNED_COMPARE = {
-    "eq": Op.I_EQUAL,
-    "ne": Op.I_NOT_EQUAL,
-    "lt": Op.S_LESS_THAN,
-    "le": Op.S_LESS_THAN_EQUAL,
-    "gt": Op.S_GREATER_THAN,
-    "ge": Op.S_GREATER_THAN_EQUAL,
-}
-_UNSIGNED_COMPARE = _SIGNED_COMPARE | {
+_UNSIGNED_COMPARE = SIGNED_COMPARE | {
     "lt": Op.U_LESS_THAN,
     "le": Op.U_LESS_THAN_EQUAL,
     "gt": Op.U_GREATER_THAN,
@@ -418,7 +410,7 @@ class Expressions:
     def _integer_binary(self, op: str, a: int, b: int, dtype: DType) -> int:
         u32 = self.asm.u32
         if op in COMPARE_OPS:
-            table = _SIGNED_COMPARE if dtype.is_signed else _UNSIGNED_COMPARE
+            table = SIGNED_COMPARE if dtype.is_signed else _UNSIGNED_COMPARE
             return self.values.pure(table[op], self.asm.boolean, a, b)
         if op in _INTEGER_BINARY:
             made = self.values.pure(_INTEGER_BINARY[op], u32, a, b)

@@ -448,10 +448,10 @@ class Values:
         decided = _decide(op, low, high)
         if decided is not None:
             return self.boolean(decided)
-        return self.pure(_COMPARE[op], self.asm.boolean, self.id_of(a), self.id_of(b))
+        return self.pure(SIGNED_COMPARE[op], self.asm.boolean, self.id_of(a), self.id_of(b))
 
 
-_COMPARE = {
+SIGNED_COMPARE = {
     "eq": Op.I_EQUAL,
     "ne": Op.I_NOT_EQUAL,
     "lt": Op.S_LESS_THAN,

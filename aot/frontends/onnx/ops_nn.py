@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -135,7 +136,18 @@ def gemm(node: Node) -> Value:
     return node.emit("add", result, c)
 
 
-def _pool(node: Node, op: str, **more: bool) -> Value:
+@dataclass(frozen=True)
+class Windows:
+    """Where a pooling looks: one number a spatial dim, `pads` two, begins before ends."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[Dim, ...]
+
+
+def pool_windows(node: Node) -> Windows:
+    """The windows of a pooling, as its attributes and x's dims say."""
     x = node.input(0)
     spatial = x.type.rank - 2
     kernel = node.ints_attr("kernel_shape")
@@ -146,13 +158,18 @@ def _pool(node: Node, op: str, **more: bool) -> Value:
     strides = per_spatial_dim(node, "strides", spatial)
     dilations = per_spatial_dim(node, "dilations", spatial)
     pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
+    return Windows(kernel, strides, dilations, pads)
+
+
+def _pool(node: Node, op: str, **more: bool) -> Value:
+    windows = pool_windows(node)
     return node.emit(
         op,
-        x,
-        kernel=kernel,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
+        node.input(0),
+        kernel=windows.kernel,
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=windows.pads,
         ceil_mode=bool(node.int_attr("ceil_mode", 0)),
         **more,
     )

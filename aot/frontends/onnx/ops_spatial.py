@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aot.frontends.onnx.ops_nn import per_spatial_dim, window_pads
+from aot.frontends.onnx.ops_nn import per_spatial_dim, pool_windows
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.core import ConstantData, Value
@@ -349,15 +349,9 @@ def global_lp_pool(node: Node) -> Value:
 def lp_pool(node: Node) -> Value:
     """A mean that counts the padding, times the number of taps."""
     x, p = node.input(0), node.int_attr("p", 2)
-    spatial = x.type.rank - 2
-    kernel = node.ints_attr("kernel_shape")
-    if spatial not in (1, 2, 3) or len(kernel) != spatial:
-        raise node.error(
-            f"attribute 'kernel_shape' is {list(kernel)}, but x has rank {x.type.rank}"
-        )
-    strides = per_spatial_dim(node, "strides", spatial)
-    dilations = per_spatial_dim(node, "dilations", spatial)
-    pads = list(window_pads(node, x.type.dims[2:], kernel, strides, dilations))
+    windows = pool_windows(node)
+    kernel, strides, dilations = windows.kernel, windows.strides, windows.dilations
+    spatial, pads = len(kernel), list(windows.pads)
     if node.int_attr("ceil_mode", 0):
         for d in range(spatial):
             # a last window that runs over the end has room in more padding
