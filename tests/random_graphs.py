@@ -68,9 +68,7 @@ class Graph:
 
     def inputs(self, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
-        return {
-            v.name: drawn(v.type, *self.ranges[v.name], rng) for v in self.module.main.inputs
-        }
+        return {v.name: drawn(v.type, *self.ranges[v.name], rng) for v in self.module.main.inputs}
 
 
 @dataclass
