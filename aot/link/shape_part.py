@@ -71,7 +71,7 @@ class _Message:
 class _ShapePart:
     def __init__(self, function: Function, out: Emitter) -> None:
         self.out = out
-        self.messages: list[str] = []
+        self.messages: dict[str, int] = {}  # and their numbers
         self.extents: list[_Extent] = []
         self.origins: dict[str, _Extent] = {}  # where a symbol's value comes from
         self.checked: set[Dim] = set()  # not to be negative
@@ -196,7 +196,5 @@ class _ShapePart:
             first = False
 
     def _check(self, condition: int, message: _Message) -> None:
-        if message.text not in self.messages:
-            self.messages.append(message.text)
-        number = self.messages.index(message.text)
+        number = self.messages.setdefault(message.text, len(self.messages))
         self.out.emit("CHECK", condition, number, *message.registers)

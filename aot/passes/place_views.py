@@ -135,9 +135,7 @@ class _Placer:
         rewriter = Rewriter(self.function).at(op)
         attrs = {"layout": place.layout or Layout()}
         copy = rewriter.create(movement.COPY, [part], attrs, op.origin)
-        rewriter.set_type(copy.result, part.type)  # the concat has not heard of the place yet
-        rewriter.set_operand(op, number, copy.result)
-        rewriter.set_type(copy.result, place)
+        rewriter.rewire(op, number, copy.result)  # the op is about to be made anew
         self.placed.add(copy.result)
 
     def _placed_types(self, part: Value, place: TensorType) -> tuple[Value, Types] | None:
