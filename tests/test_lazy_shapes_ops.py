@@ -12,7 +12,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 from onward_sweep import Onward
-from random_graphs import Array, _drawn, difference
+from op_samples import draw
+from random_graphs import Array, difference
 
 import aot.ops  # noqa: F401  (fills the registry)
 from aot.builder import Builder
@@ -84,7 +85,7 @@ def build(
         there, map = view or (type, IndexMap())
         value = b.input(f"x{number}", there)
         with np.errstate(over="ignore"):  # what f16 does not hold is infinite
-            inputs[f"x{number}"] = _drawn(there, sample.low, sample.high, rng)
+            inputs[f"x{number}"] = draw(there, sample.low, sample.high, rng)
         if view is not None:
             value = b.op(
                 "pending_shape_change", value, map=map.to_attr(), dtype=type.dtype,
