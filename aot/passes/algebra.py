@@ -17,7 +17,7 @@ import numpy as np
 from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ops import OpRecord, contraction, elementwise, reduction
 from aot.ops.structure import CONSTANT
-from aot.passes import algebra_activations, algebra_attention
+from aot.passes import algebra_activations, algebra_attention, algebra_shuffles
 from aot.passes.algebra_terms import emit, is_along, shaped, sole, will_fold
 from aot.passes.base import Pass, PassContext
 from aot.passes.rewriting import Rewrite, Rule, RuleSet, constant_of, definer, is_all, make
@@ -209,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
     *algebra_activations.RULES,
     *algebra_attention.RULES,
+    *algebra_shuffles.RULES,
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
     Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
 )

@@ -18,13 +18,18 @@ from aot.ops.structure import CONSTANT
 from aot.passes.rewriting import constant_of, definer
 
 MAX_FACTORS = 6
+MAX_LEFT = 8  # uses of a value among which those that count are looked for
 MAX_STEPS = 8  # how far rules look back, in models that may be chains of a million ops
 
 
 def sole(value: Value | None, record: OpRecord) -> Op | None:
-    """The op of `record` that defines `value` for one user alone."""
+    """The op of `record` that defines `value` for one user alone; what another rule left behind,
+    which nothing uses, is no user."""
     op = definer(value, record)
-    return op if op is not None and value is not None and len(value.uses) == 1 else None
+    if op is None or value is None or len(value.uses) > MAX_LEFT:
+        return None
+    alive = [u for u, _ in value.uses if not u.results or any(r.uses for r in u.results)]
+    return op if len(alive) == 1 else None
 
 
 def is_along(value: Value | None, rank: int, axis: int) -> bool:

@@ -201,8 +201,10 @@ def _may_join(producer: Group, value: Value, group: Group) -> bool:
 def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
     kind = user.record.kind
     if kind is Kind.CONTRACTION:
+        if number == 0:
+            return is_renaming or all(_picks_along(op, _summed(user)) for op in producer.ops)
         # the right side is read in lanes: its innermost dim must stay in place
-        return is_renaming and (number == 0 or all(map(_keeps_innermost, producer.ops)))
+        return is_renaming and all(map(_keeps_innermost, producer.ops))
     if kind is Kind.ATTENTION:
         # keys and values are read again for each block of queries
         return is_renaming or (is_cheap and user.operands[number] not in user.operands[1:3])
@@ -232,6 +234,36 @@ def _is_renaming(op: Op) -> bool:
         return False
     (compute,) = _computes_of(op)
     return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+
+
+def _summed(user: Op) -> int | None:
+    """The dim of a contraction's left side that it sums over, where it reads that side a scalar at
+    a time: each serves all columns, so that finding it may take some arithmetic."""
+    if "group" not in user.attrs:
+        return -1
+    weight = user.operands[1]
+    assert weight is not None
+    # of a depthwise convolution, lanes go along the channels
+    is_depthwise = weight.type.dims[1] == 1 or user.attrs["group"] == weight.type.dims[0]
+    return 1 if user.attrs["group"] == 1 or not is_depthwise else None
+
+
+def _picks_along(op: Op, dim: int | None) -> bool:
+    """Whether the op's elements are operand elements, whose indices are linear in the result's but
+    for that of dim number `dim`."""
+    if dim is None or op.record.kind not in _PLACES or len(op.operands) != 1:
+        return False
+    load = _element(op)
+    if load is None or load.guard is not None:
+        return False
+    (compute,) = _computes_of(op)
+    free = compute.indices[dim]
+    return all(
+        expr.coefficient(i, v) is not None
+        for i in load.indices
+        for v in compute.indices
+        if v is not free
+    )
 
 
 def _element(op: Op) -> expr.Load | None:
