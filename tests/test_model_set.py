@@ -5,8 +5,11 @@ ONNX Runtime, on the graph as it is, is the oracle. One test a model, so that a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
-from models import MODELS, all_runs, bound_values, feeds, model_path, reference
+from models import MODELS, all_runs, bound_values, feeds, model_path, reference, runs
 
 import aot
 from aot.verification import compare
@@ -18,17 +21,26 @@ TOLERANCE = 1e-4
 TOLERANCES = {"smart_turn_qdq": 2e-2}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_agrees_with_onnxruntime(name: str) -> None:
+def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:
     values = bound_values(name)
     module = aot.compile(
-        model_path(name), input_values=values, input_shapes=MODELS[name].bound_shapes
+        model_path(name), input_values=values, input_shapes=MODELS[name].bound_shapes, **options
     )
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with aot.load(module) as program:
-        for run in [*all_runs(name), "1"]:  # back to the first shapes: the plan that was kept
+        for run in wanted_runs:
             given = {k: v for k, v in feeds(name, run).items() if k not in values}
             outputs = program(given)
             for output, wanted in reference(name, run).items():
                 agreement = compare(output, outputs[output], wanted)
                 assert agreement.error <= tolerance, (name, run, agreement)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_onnxruntime(name: str) -> None:
+    check(name, [*all_runs(name), "1"])  # back to the first shapes: the plan that was kept
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_without_fusion(name: str) -> None:
+    check(name, runs(name), fusion=False)
