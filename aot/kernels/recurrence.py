@@ -59,6 +59,27 @@ class _Term:
 
 
 @dataclass(frozen=True)
+class _Rows:
+    """Where the sums of some units' gates are in registers: rows `first`, ... of `acc`.
+
+    Attributes:
+        apart: how many rows further those over the state are; 0 where they are in the same sums.
+    """
+
+    acc: Scratch
+    first: int
+    apart: int
+    lane: Expr | None = None
+
+    def input(self, gate: int) -> Expr:
+        assert self.lane is not None
+        return Load(self.acc, (expr.index(self.first + gate), self.lane), self.acc.dtype)
+
+    def around(self, gate: int) -> Expr:
+        return self.input(gate + self.apart)
+
+
+@dataclass(frozen=True)
 class _At:
     """Where a step stands.
 
@@ -98,13 +119,22 @@ class _Layer:
         self.hidden = hidden
         self.rows = self.cell.gates * hidden
         self.panels = -(-self.rows // panel)
-        self.states = [self._scratch(name, hidden) for name in "hc"[: self.cell.states]]
-        self.sums = self._scratch("gates", self.panels * panel)
-        self.around = self._scratch("around", self.panels * panel) if self.cell.is_split else None
-        self.late = self._scratch("late", hidden) if self.cell.late_state else None
-        self.late_sums = (
-            self._scratch("late_gates", self.panels * panel) if self.cell.late_state else None
+        # a CPU adds up the gates of some units in registers, where their panels begin together
+        self.is_fused = (
+            not nest.is_gpu and self.cell.late_state is None and hidden % panel == 0 and hidden > 0
         )
+        # a layer of one step reads its states from the operands, and keeps none
+        self.is_single = self.is_fused and self.x.type.dims[0] == 1
+        names = "" if self.is_single else "hc"[: self.cell.states]
+        self.states = [self._scratch(name, hidden) for name in names]
+        self.following = (
+            self._scratch("h_next", hidden) if self.is_fused and not self.is_single else None
+        )
+        gates = 0 if self.is_fused else self.panels * panel
+        self.sums = self._scratch("gates", gates) if gates else None
+        self.around = self._scratch("around", gates) if gates and self.cell.is_split else None
+        self.late = self._scratch("late", hidden) if self.cell.late_state else None
+        self.late_sums = self._scratch("late_gates", gates) if self.cell.late_state else None
 
     def _operand(self, number: int) -> Value:
         value = self.operands[number]
@@ -173,17 +203,25 @@ class _Layer:
             -(-hidden // width), lambda o: [nest.spread(width, lambda lane: guarded(o, lane))], "o"
         )
 
+    def _initial(self, state: int, d: Expr, b: Expr, j: Expr) -> Expr:
+        """A state of unit j before the first step."""
+        value = self.operands[(INITIAL_H, INITIAL_C)[state]]
+        return self._number(0) if value is None else self._load(value, (d, b, j))
+
+    def _before(self, state: int, at: _At, j: Expr) -> Expr:
+        """A state of unit j before a step."""
+        if self.is_single:
+            return self._initial(state, at.d, at.b, j)
+        return Load(self.states[state], (j,), self.wide)
+
     def _start(self, d: Expr, b: Expr) -> list[Stmt]:
-        initial = [self.operands[n] for n in (INITIAL_H, INITIAL_C)]
+        if self.is_single:
+            return []
 
         def one(j: Expr) -> list[Stmt]:
             return [
-                Store(
-                    scratch,
-                    (j,),
-                    self._number(0) if value is None else self._load(value, (d, b, j)),
-                )
-                for scratch, value in zip(self.states, initial, strict=False)
+                Store(scratch, (j,), self._initial(number, d, b, j))
+                for number, scratch in enumerate(self.states)
             ]
 
         return self._over_hidden(one)
@@ -229,7 +267,9 @@ class _Layer:
         at = self._place(t, length, d, b, stmts)
         whole = (0, self.panels)
         into = _Term(self.w, self.x.type.dims[2], lambda k: self._load(self.x, (at.t, b, k)))
-        around = self._around(self.states[0])
+        around = _Term(self.r, self.hidden, lambda k: self._before(0, at, k))
+        if self.sums is None:
+            return stmts + self._fused(into, around, at)
         if self.around is None:
             stmts += self._sums(self.sums, [into, around], (0, self.rows), whole, d)
         else:
@@ -244,23 +284,108 @@ class _Layer:
         stmts += self._over_hidden(lambda j: self._unit(j, at))
         return stmts + self._sync()
 
-    def _around(self, state: Scratch) -> _Term:
-        return _Term(self.r, self.hidden, lambda k: Load(state, (k,), self.wide))
+    def _fused(self, into: _Term, around: _Term, at: _At) -> list[Stmt]:
+        """A step in which the sums of some units' gates never leave registers."""
+        nest, size, gates = self.nest, self.panel, self.cell.gates
+        count = self.hidden // size
+        is_around_zero = self.is_single and self.operands[INITIAL_H] is None
+        over_state = [] if is_around_zero else [around]
+        # rows of sums: one a gate, or two where the cell asks for them apart
+        terms = [[into], over_state] if self.cell.is_split else [[into, *over_state]]
+        offsets = [[0], [self.rows]] if self.cell.is_split else [[0, self.rows]]
+        each = gates * len(terms)
+        group = max(n for n in range(1, max(1, PANELS_AT_ONCE // each) + 1) if count % n == 0)
+        acc = nest.builder.scratch("acc", self.wide, (group * each, size))
+
+        def one(o: Expr) -> list[Stmt]:
+            first = expr.mul(o, expr.index(group))
+
+            def lanes(kind: int, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+                """`body(row of acc, panel, lane)` of a kind's gates."""
+                stmts: list[Stmt] = []
+                for unit in range(group):
+                    for gate in range(gates):
+                        row = expr.index(unit * each + kind * gates + gate)
+                        panel = expr.add(first, expr.index(gate * count + unit))
+                        stmts.append(
+                            nest.spread(
+                                size,
+                                lambda lane, r=row, p=panel: [body(r, p, lane)],  # type: ignore[misc]
+                            )
+                        )
+                return stmts
+
+            stmts: list[Stmt] = []
+            for kind, added in enumerate(terms):
+                stmts += lanes(kind, self._store_bias(acc, at.d, offsets[kind]))
+                for term in added:
+                    stmts += nest.serial(
+                        term.extent,
+                        lambda k, t=term, n=kind: lanes(n, self._add_term(acc, t, at.d, k)),  # type: ignore[misc]
+                        "k",
+                    )
+            for unit in range(group):
+                start = expr.mul(expr.add(first, expr.index(unit)), expr.index(size))
+                rows = _Rows(acc, unit * each, gates if self.cell.is_split else 0)
+                stmts.append(
+                    nest.spread(
+                        size,
+                        lambda lane, s=start, r=rows: self._unit(  # type: ignore[misc]
+                            expr.add(s, lane), at, replace(r, lane=lane)
+                        ),
+                    )
+                )
+            return stmts
+
+        stmts = nest.serial(count // group, one, "g")
+        if self.following is None:
+            return stmts
+        state, following = self.states[0], self.following
+        return stmts + self._over_hidden(
+            lambda j: [Store(state, (j,), Load(following, (j,), self.wide))]
+        )
+
+    def _store_bias(
+        self, acc: Scratch, d: Expr, offsets: Sequence[int]
+    ) -> Callable[[Expr, Expr, Expr], Stmt]:
+        size = expr.index(self.panel)
+        return lambda row, panel, lane: Store(
+            acc, (row, lane), self._bias(d, expr.add(expr.mul(panel, size), lane), offsets)
+        )
+
+    def _add_term(
+        self, acc: Scratch, term: _Term, d: Expr, k: Expr
+    ) -> Callable[[Expr, Expr, Expr], Stmt]:
+        scalar = term.scalar(k)
+
+        def one(row: Expr, panel: Expr, lane: Expr) -> Stmt:
+            weight = self._weight(term.weight, d, panel, lane, k)
+            old = Load(acc, (row, lane), self.wide)
+            return Store(acc, (row, lane), Fma(scalar, weight, old, self.wide))
+
+        return one
 
     def _late(self, at: _At) -> list[Stmt]:
         """The recurrent sums of the gate that looks at what other gates left of the state."""
-        assert self.late is not None and self.late_sums is not None
+        late = self.late
+        assert late is not None and self.late_sums is not None
         first, last = (n * self.hidden for n in (self.cell.late_gate, self.cell.late_gate + 1))
         panels = (first // self.panel, -(-last // self.panel))
 
         def one(j: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            assert self.cell.late_state is not None and self.late is not None
+            assert self.cell.late_state is not None
             value = self.cell.late_state(self._terms(j, at, stmts, is_late=False))
-            return [*stmts, Store(self.late, (j,), value)]
+            return [*stmts, Store(late, (j,), value)]
 
         stmts = self._over_hidden(one) + self._sync()
-        stmts += self._sums(self.late_sums, [self._around(self.late)], (self.rows,), panels, at.d)
+        stmts += self._sums(
+            self.late_sums,
+            [_Term(self.r, self.hidden, lambda k: Load(late, (k,), self.wide))],
+            (self.rows,),
+            panels,
+            at.d,
+        )
         return stmts + self._sync()
 
     # sums of the gates
@@ -295,7 +420,7 @@ class _Layer:
 
         def rewrite(e: Expr) -> Expr | None:
             if isinstance(e, Binary) and e.a is gate and expr.dim_of(e.b) == self.panel:
-                return panel if e.op == "floordiv" else lane
+                return {"floordiv": panel, "floormod": lane}.get(e.op)
             return whole if e is gate else None
 
         address = expr.transform(where, rewrite)
@@ -348,28 +473,13 @@ class _Layer:
                     ],
                 )
 
-            def add(term: _Term, k: Expr) -> list[Stmt]:
-                scalar = term.scalar(k)
-                return lanes(
-                    lambda u, panel, lane: Store(
-                        acc,
-                        (u, lane),
-                        Fma(
-                            scalar,
-                            self._weight(term.weight, d, panel, lane, k),
-                            Load(acc, (u, lane), self.wide),
-                            self.wide,
-                        ),
-                    )
-                )
-
-            stmts = lanes(
-                lambda u, panel, lane: Store(
-                    acc, (u, lane), self._bias(d, expr.add(expr.mul(panel, size), lane), offsets)
-                )
-            )
+            stmts = lanes(self._store_bias(acc, d, offsets))
             for term in terms:
-                stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
+                stmts += nest.serial(
+                    term.extent,
+                    lambda k, t=term: lanes(self._add_term(acc, t, d, k)),  # type: ignore[misc]
+                    "k",
+                )
             return stmts + lanes(
                 lambda u, panel, lane: Store(
                     target,
@@ -428,13 +538,24 @@ class _Layer:
 
     # one unit
 
-    def _terms(self, j: Expr, at: _At, into: list[Stmt], *, is_late: bool) -> Unit:
-        """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there."""
+    def _terms(
+        self, j: Expr, at: _At, into: list[Stmt], *, is_late: bool, rows: _Rows | None = None
+    ) -> Unit:
+        """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there; `rows`:
+        where its sums are in registers."""
 
         def place(gate: int) -> Expr:
             return expr.add(j, expr.index(gate * self.hidden))
 
+        def input(gate: int) -> Expr:
+            if rows is not None:
+                return rows.input(gate)
+            assert self.sums is not None
+            return Load(self.sums, (place(gate),), self.wide)
+
         def around(gate: int) -> Expr:
+            if rows is not None:
+                return rows.around(gate)
             source = self.around
             if is_late and gate == self.cell.late_gate:
                 source = self.late_sums
@@ -456,9 +577,9 @@ class _Layer:
 
         zero = self._number(0)
         return Unit(
-            [Load(state, (j,), self.wide) for state in self.states],
-            lambda gate: Load(self.sums, (place(gate),), self.wide),
-            (lambda gate: zero) if self.around is None else around,
+            [self._before(number, at, j) for number in range(self.cell.states)],
+            input,
+            around if self.cell.is_split else lambda gate: zero,
             peephole,
             activate,
             lambda value: self.nest.let(value, into, "v"),
@@ -468,9 +589,9 @@ class _Layer:
             self._number(1),
         )
 
-    def _unit(self, j: Expr, at: _At) -> list[Stmt]:
+    def _unit(self, j: Expr, at: _At, rows: _Rows | None = None) -> list[Stmt]:
         stmts: list[Stmt] = []
-        unit = self._terms(j, at, stmts, is_late=True)
+        unit = self._terms(j, at, stmts, is_late=True, rows=rows)
         fresh = [self.nest.let(value, stmts, "s") for value in self.cell.unit(unit)]
         y = fresh[0]
         if at.is_there is not None:
@@ -480,9 +601,16 @@ class _Layer:
                 self.nest.let(expr.select(at.is_there, new, old), stmts, "s")
                 for new, old in zip(fresh, unit.before, strict=True)
             ]
-        stmts += [
-            Store(state, (j,), value) for state, value in zip(self.states, fresh, strict=True)
-        ]
+        if self.is_single:
+            stmts += [
+                self._store(number, (at.d, at.b, j), value)
+                for number, value in enumerate(fresh, 1)
+                if self.results[number] is not None
+            ]
+        else:
+            # other units still want this one's h from before the step
+            targets = [self.following or self.states[0], *self.states[1:]]
+            stmts += [Store(t, (j,), v) for t, v in zip(targets, fresh, strict=True)]
         if self.results[0] is not None:
             stmts.append(self._store(0, (at.t, at.d, at.b, j), y))
         return stmts

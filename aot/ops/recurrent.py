@@ -323,6 +323,8 @@ LSTM = _record(
     (
         _sample("lstm", 3, 2, 5, 7, "bhc"),
         _sample("lstm", 1, 1, 4, 8),
+        _sample("lstm", 1, 2, 5, 32, "bhcp"),
+        _sample("lstm", 2, 3, 2, 16, "hc", direction="bidirectional"),
         _sample("lstm", 4, 3, 3, 5, "bhcp", direction="reverse"),
         _sample("lstm", 2, 2, 6, 3, "b", direction="bidirectional"),
         _sample("lstm", 4, 5, 2, 4, "lhc", direction="bidirectional"),
@@ -356,6 +358,8 @@ GRU = _record(
         _sample("gru", 3, 2, 5, 7, "bh"),
         _sample("gru", 1, 1, 4, 16),
         _sample("gru", 3, 2, 5, 9, "bh", linear_before_reset=True),
+        _sample("gru", 3, 1, 5, 32, "bh", linear_before_reset=True, direction="reverse"),
+        _sample("gru", 1, 2, 3, 16, "b", linear_before_reset=True),
         _sample("gru", 4, 3, 3, 17, "b", direction="reverse"),
         _sample("gru", 4, 5, 2, 4, "lh", direction="bidirectional"),
         _sample(
@@ -381,6 +385,7 @@ RNN = _record(
     (
         _sample("rnn", 3, 2, 5, 7, "bh"),
         _sample("rnn", 1, 1, 4, 16),
+        _sample("rnn", 3, 2, 4, 64, "bh"),
         _sample("rnn", 4, 5, 2, 18, "blh", direction="bidirectional"),
         _sample("rnn", 3, 2, 4, 5, "b", activations="scaledtanh(1.5, 0.5)", direction="reverse"),
         _sample("rnn", 2, 2, 4, 5, activations="thresholdedrelu(0.3)"),

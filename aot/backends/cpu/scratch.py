@@ -1,11 +1,13 @@
 """Where a kernel's scratch lives on a CPU: in registers and on the stack, or in worker memory.
 
-Owns the offsets into a worker's scratch memory and the copies that lanes need, because a CPU runs
-the lanes of a workgroup one after another. Emits nothing.
+Owns the offsets into a worker's scratch memory, which what is used in different statements of a
+workgroup shares, and the copies that lanes need, because a CPU runs the lanes of a workgroup one
+after another. Emits nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -47,10 +49,12 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
     carried = _carried_by_lanes(kernel)
     sizes = kernel.workgroup_size
     slots: dict[Scratch, Slot] = {}
-    offset = stack_bytes = 0
+    in_memory: dict[Scratch, int] = {}
+    stack_bytes = 0
     for scratch in kernel.scratch:
         copies = sizes if scratch in carried else (1, 1, 1)
         taken = prod(scratch.shape) * traits.bytes_of(scratch.dtype) * prod(copies)
+        slots[scratch] = Slot(None, copies)
         if scratch.space is Space.REGISTER and prod(copies) == 1:
             stack_bytes += taken
             if stack_bytes > traits.target.max_stack_bytes:
@@ -58,11 +62,64 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
                     f"kernel {kernel.name}: scratch {scratch.name} takes the stack to {stack_bytes}"
                     f" bytes, target {traits.target.name} allows {traits.target.max_stack_bytes}"
                 )
-            slots[scratch] = Slot(None, copies)
         else:
-            slots[scratch] = Slot(offset, copies)
-            offset += -(-taken // ALIGNMENT) * ALIGNMENT
-    return ScratchPlan(slots, offset)
+            in_memory[scratch] = -(-taken // ALIGNMENT) * ALIGNMENT
+    offsets = _place(in_memory, _live_ranges(kernel))
+    for scratch, offset in offsets.items():
+        slots[scratch] = Slot(offset, slots[scratch].copies)
+    return ScratchPlan(slots, max((offsets[s] + n for s, n in in_memory.items()), default=0))
+
+
+def _place(
+    sizes: Mapping[Scratch, int], live: Mapping[Scratch, tuple[int, int]]
+) -> dict[Scratch, int]:
+    """Offsets such that what lives at the same time shares no byte: largest first, first fit."""
+    offsets: dict[Scratch, int] = {}
+    for scratch in sorted(sizes, key=lambda s: -sizes[s]):
+        first, last = live.get(scratch, (0, 0))
+        taken = sorted(
+            (offsets[other], offsets[other] + sizes[other])
+            for other in offsets
+            if live.get(other, (0, 0))[0] <= last and first <= live.get(other, (0, 0))[1]
+        )
+        offset = 0
+        for start, end in taken:
+            if offset + sizes[scratch] <= start:
+                break
+            offset = max(offset, end)
+        offsets[scratch] = offset
+    return offsets
+
+
+def _live_ranges(kernel: Kernel) -> dict[Scratch, tuple[int, int]]:
+    """First and last of the workgroup's statements that uses each scratch.
+
+    Nothing is kept from one workgroup to the next; what loops within one keep, the whole loop, one
+    statement here, keeps.
+    """
+    body = kernel.body
+    while True:
+        loops = [s for s in body if isinstance(s, For) and s.kind is LoopKind.WORKGROUP]
+        if not loops:
+            break
+        if len(body) > 1 and any(not isinstance(s, Let) for s in body if s is not loops[0]):
+            break
+        body = loops[0].body
+    live: dict[Scratch, tuple[int, int]] = {}
+    for number, stmt in enumerate(body):
+        for scratch in _all_scratches(stmt):
+            live[scratch] = (live.get(scratch, (number, number))[0], number)
+    return live
+
+
+def _all_scratches(stmt: Stmt) -> set[Scratch]:
+    """Scratch that a statement uses, its body included."""
+    found = _scratches_of(stmt)
+    bodies = (stmt.then, stmt.otherwise) if isinstance(stmt, If) else ()
+    for body in (stmt.body,) if isinstance(stmt, For) else bodies:
+        for inner in body:
+            found |= _all_scratches(inner)
+    return found
 
 
 def scratch_bytes(kernel: Kernel, target: Target) -> int:
