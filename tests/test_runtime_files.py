@@ -352,8 +352,10 @@ def test_cpu_features_agree_with_the_kernels_list() -> None:
         "sha": "sha_ni",
         "avxvnni": "avx_vnni",
     }
+    cpu = (ctypes.c_uint32 * 8)()
+    library().aot_cpu_describe(cpu)
     library().aot_cpu_has_feature.restype = ctypes.c_bool
-    found = {name: library().aot_cpu_has_feature(name.encode()) for name in names}
+    found = {name: library().aot_cpu_has_feature(cpu, name.encode()) for name in names}
     assert found == {name: kernel in flags for name, kernel in names.items()}
     assert any(found.values())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runtime_api import failure, opened
 from runtime_build import RUNTIME, SANITIZE, build, library_sources
 from runtime_modules import (
     ARENA,
@@ -127,6 +128,80 @@ def busy_module() -> bytes:
     return ModuleFile([gpu, variant], rodata, parts=[(0, 16), (16, 48)], page=4096).to_bytes()
 
 
+def kept_module() -> bytes:
+    """State, branches and nested loops: a cache of x's rows, and a loop whose runs go to and fro
+    between two places; all in the arena."""
+    asm = Assembler()
+    asm.block()
+    past, n, four, one = asm.register(), asm.register(), asm.register(4), asm.register(1)
+    zero, most, place = asm.register(0), asm.register(24), asm.register(128)
+    asm.emit("STATE", past, 0)
+    asm.emit("INPUT_DIM", n, 0, 0)
+    total = asm.binary("ADD", past, n)
+    asm.emit("CHECK", asm.binary("LE", total, most), 0, total)
+    asm.emit("OUTPUT_DIM", 0, 0, total)
+    start, size = asm.binary("MUL", past, four), asm.binary("MUL", n, four)
+    all_bytes = asm.binary("MUL", total, four)
+    asm.emit("BUFFER", 0, all_bytes)
+    asm.emit("BUFFER", 1, all_bytes)
+    in0, in1, out, first, second = (asm.register() for _ in range(5))
+    asm.emit("RETURN")
+    asm.execute()  # block 1
+    half, here, there, limit, counter, test, spare, going = (asm.register() for _ in range(8))
+    asm.emit("STATE", half, 1)
+    asm.emit("COPY", ARENA, start, INPUTS, in0, size)
+    asm.emit("LOAD", limit, INPUTS, in1, DTYPES["i64"])
+    asm.emit("LOAD", going, INPUTS, in1, DTYPES["bool"])
+    asm.emit("BRANCH", going, 2, 3)
+    asm.block()
+    asm.emit("COPY", ARENA, first, ARENA, zero, all_bytes)
+    asm.emit("JUMP", 4)
+    asm.block()
+    asm.emit("FILL", ARENA, first, all_bytes, 0x3F800000)
+    asm.emit("JUMP", 4)
+    asm.block()  # 4
+    asm.emit("MOVE", here, first)
+    asm.emit("MOVE", there, second)
+    asm.emit("MOVE", counter, zero)
+    asm.emit("JUMP", 5)
+    asm.block()  # 5
+    asm.emit("LT", test, counter, limit)
+    asm.emit("BRANCH", test, 6, 7)
+    asm.block()
+    asm.emit("STORE", ARENA, place, counter, DTYPES["i64"])
+    asm.emit("DISPATCH", 0, n, one, one, here, there, n, four)
+    asm.emit("COPY", ARENA, there, ARENA, here, all_bytes)
+    for to, source in ((spare, here), (here, there), (there, spare)):
+        asm.emit("MOVE", to, source)
+    asm.emit("ADD", counter, counter, one)
+    asm.emit("JUMP", 5)
+    asm.block()  # 7
+    asm.emit("COPY", OUTPUTS, out, ARENA, here, all_bytes)
+    asm.emit("SET_STATE", 0, total)
+    asm.emit("EQ", half, half, zero)
+    asm.emit("SET_STATE", 1, half)
+    asm.emit("RETURN")
+    program = asm.program(
+        messages=["a cache of 24 rows has no room for {0}"],
+        inputOffsetRegisters=[in0, in1],
+        outputOffsetRegisters=[out],
+        arenaBytes=192,
+        stateBytes=96,
+        stateCount=2,
+        stateKeyCount=1,
+        buffers=[fbs.ArenaBufferT(0, 9, first, 64), fbs.ArenaBufferT(0, 9, second, 64)],
+        arenaBoundBytes=192 + 2 * 128,
+    )
+    made = entry(
+        program,
+        [tensor("x", "f32", dim("N", 0, 30)), tensor("k", "i64")],
+        [tensor("y", "f32", dim("P + N", 0, 60))],
+    )
+    made.states = [tensor("cache", "f32", dim("P", 0, 24))]
+    variant = Variant([made], kernels=("scale",), scratch_bytes=64, code=harmless_code())
+    return ModuleFile([variant], page=4096).to_bytes()
+
+
 def run_fuzzer(path: Path, *arguments: object) -> dict[str, int]:
     """How often each status came up."""
     result = subprocess.run(
@@ -147,6 +222,14 @@ def module_path(tmp_path: Path) -> Path:
     """The busy module as a file."""
     path = tmp_path / "busy.aotm"
     path.write_bytes(busy_module())
+    return path
+
+
+@pytest.fixture
+def kept_path(tmp_path: Path) -> Path:
+    """The module with state and control flow as a file."""
+    path = tmp_path / "kept.aotm"
+    path.write_bytes(kept_module())
     return path
 
 
@@ -185,4 +268,18 @@ def test_random_flips_with_right_checksums_never_crash(module_path: Path) -> Non
     assert sum(counts.values()) == 10_000
     # The fuzzer gets past the door, and far: all of these come from behind the checksums.
     for status in ("ok", "malformed", "unsupported", "check", "bounds", "budget", "checksum"):
+        assert counts.get(status, 0) > 0, counts
+
+
+def test_damaged_state_and_control_flow_never_crash(kept_path: Path) -> None:
+    """Undamaged it runs; damaged, arenas grow with what is kept in them, and plans go stale."""
+    with opened(kept_path) as program:
+        for count in range(1, 7):
+            (y,) = program(np.full(4, count, np.float32), np.array(3, np.int64))
+            assert y.tolist() == [float(c) for c in range(1, count + 1) for _ in range(4)]
+        found = failure(lambda: program(np.zeros(1, np.float32), np.array(3, np.int64)))
+        assert found.message == "a cache of 24 rows has no room for 25"
+    counts = run_fuzzer(kept_path, "restamp", 10_000, 3)
+    assert sum(counts.values()) == 10_000
+    for status in ("ok", "malformed", "check", "bounds", "budget", "shape"):
         assert counts.get(status, 0) > 0, counts

@@ -108,13 +108,113 @@ def test_the_report(scale: Path) -> None:
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.splitlines()[-1])
     assert before < report["first_result_ns"] < after
-    assert list(report["phases_ms"]) == ["open", "verify", "map", "prepare", "first_run"]
+    phases = ["open", "verify", "map", "inputs", "prepare", "first_run"]
+    assert list(report["phases_ms"]) == phases
     assert all(ms > 0 for ms in report["phases_ms"].values())
     assert report["runs"] == 20
-    assert 0 < report["min_ms"] <= report["median_ms"] <= report["p90_ms"]
+    quantiles = ["min_ms", "median_ms", "p90_ms", "p99_ms", "max_ms"]
+    assert 0 < report["min_ms"] <= report["mean_ms"] <= report["max_ms"]
+    assert sorted(report[key] for key in quantiles) == [report[key] for key in quantiles]
+    assert report["threads"] == 1
     assert report["peak_rss_kb"] > 100
     assert report["code_mapping"] == "mapped"
     assert (report["target"], report["device"], report["entry"]) == ("test", "cpu", "main")
+
+
+def test_bench_and_seconds(scale: Path) -> None:
+    random = (scale, "--random", "--shape", "x=1x3", "--json")
+    assert json.loads(run(*random, "--bench", 25).stdout)["runs"] == 25
+    assert json.loads(run(*random, "--seconds", 0.02).stdout)["runs"] > 10
+
+
+def test_the_phase_before_main(scale: Path) -> None:
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    result = run(scale, "--random", "--shape", "x=1x3", "--json", "--started-ns", now)
+    phases = json.loads(result.stdout)["phases_ms"]
+    assert next(iter(phases)) == "exec"
+    assert 0 < phases["exec"] < 60_000
+
+
+def test_cold_starts(scale: Path) -> None:
+    random = (scale, "--random", "--shape", "x=1x3", "--cold", 3)
+    report = json.loads(run(*random, "--json").stdout)["cold"]
+    assert list(report) == ["warm", "left_in_cache_bytes"]
+    warm = report["warm"]
+    assert warm["rounds"] == 3
+    names = ["exec", "open", "verify", "map", "inputs", "prepare", "first_run"]
+    assert list(warm["phases_ms"]) == names
+    # the total of a round is the sum of its phases, but for the steps between them
+    assert 0 < warm["min_total_ms"] <= warm["total_ms"] < 60_000
+    assert max(warm["phases_ms"].values()) < warm["total_ms"]
+    assert warm["peak_rss_kb"] > 100
+    text = run(*random, "--drop-cache").stdout
+    for name in (*names, "total", "warm", "medians of 3 processes"):
+        assert name in text
+    report = json.loads(run(*random, "--json", "--drop-cache").stdout)["cold"]
+    assert "not_dropped" in report or report["dropped"]["rounds"] == 3
+
+
+def test_cold_starts_that_fail(scale: Path) -> None:
+    result = run(scale, "--random", "--cold", 2)
+    message = 'aot-run: input "x": extent N is not fixed, give --shape x=...'
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [message, "aot-run: a process that was started failed"]
+
+
+def test_the_times_of_launches(tmp_path: Path) -> None:
+    """Two dispatches and a copy, and a dispatch in a loop."""
+    path = tmp_path / "m.aotm"
+    path.write_bytes(arena_module().to_bytes())
+    command = (path, "--random", "--shape", "x=500", "--profile", "--threads", 2)
+    report = json.loads(run(*command, "--json", "--runs", 12).stdout)["profile"]
+    assert report["runs"] == 12
+    launches = report["launches"]
+    assert [launch["kind"] for launch in launches] == ["dispatch", "copy", "dispatch"]
+    assert [launch["name"] for launch in launches] == ["stash", "copy", "gather"]
+    assert [launch.get("grid") for launch in launches] == [[500, 1, 1], None, [500, 1, 1]]
+    assert launches[1]["bytes"] == 2000
+    words = [launch["word"] for launch in launches]
+    assert words == sorted(set(words))
+    for launch in launches:
+        assert launch["count"] == 1
+        assert 0 < launch["min_ms"] <= launch["median_ms"] < 60_000
+    lines = run(*command).stdout.splitlines()
+    assert [line.split()[-1] for line in lines[-3:]] == ["stash", "copy", "gather"]
+
+
+def test_launches_of_a_loop_are_added_up(tmp_path: Path) -> None:
+    path = tmp_path / "m.aotm"
+    path.write_bytes(looping_module(5))
+    report = json.loads(run(path, "--profile", "--json").stdout)["profile"]
+    (launch,) = report["launches"]
+    assert (launch["kind"], launch["count"], launch["bytes"]) == ("fill", 5, 8)
+
+
+def looping_module(times: int) -> bytes:
+    """Fills its output again and again."""
+    asm = Assembler()
+    asm.block()
+    offset, size, zero, one = asm.register(), asm.register(8), asm.register(0), asm.register(1)
+    limit, i = asm.register(times), asm.register()
+    asm.emit("RETURN")
+    asm.execute()
+    asm.emit("MOVE", i, zero)
+    asm.emit("JUMP", 2)
+    asm.block()
+    asm.emit("FILL", OUTPUTS, offset, size, 0)
+    asm.emit("ADD", i, i, one)
+    asm.emit("BRANCH", asm.binary("LT", i, limit), 2, 3)
+    asm.block()
+    asm.emit("RETURN")
+    program = asm.program(outputOffsetRegisters=[offset])
+    return module(program, [], [tensor("y", "i64", 1)]).to_bytes()
+
+
+def test_the_machine_is_measured() -> None:
+    report = json.loads(run("--machine").stdout)
+    assert list(report) == ["fma_gflops", "read_gbs"]
+    assert len(report["read_gbs"]) == 4
+    assert all(v > 0 for part in report.values() for v in part.values())
 
 
 def test_no_runs_means_the_first_inference_alone(scale: Path) -> None:
@@ -266,7 +366,19 @@ def test_files_that_cannot_be_loaded_or_written(scale: Path, tmp_path: Path) -> 
         (("a", "--runs", "1x"), "--runs 1x: expected a number of runs (see --help)"),
         (("a", "--warmup", ""), "--warmup : expected a number of runs (see --help)"),
         (("a", "--min-ms", "nan"), "--min-ms nan: expected milliseconds (see --help)"),
-        (("a", "--threads", "2"), "--threads 2: this build has one thread (see --help)"),
+        (
+            ("a", "--threads", "0"),
+            "--threads 0: expected a number of threads, 1 to 256 (see --help)",
+        ),
+        (
+            ("a", "--threads", "257"),
+            "--threads 257: expected a number of threads, 1 to 256 (see --help)",
+        ),
+        (("a", "--seconds", "x"), "--seconds x: expected seconds (see --help)"),
+        (("a", "--bench", "x"), "--bench x: expected a number of runs (see --help)"),
+        (("a", "--cold", "-2"), "--cold -2: expected a number of processes (see --help)"),
+        (("a", "--started-ns", "0"), "--started-ns 0: expected nanoseconds (see --help)"),
+        (("a", "--device", "gpu"), "--device gpu: expected auto, cpu or vulkan (see --help)"),
         (("a", "--input", "x"), "--input x: expected NAME=VALUE (see --help)"),
         (("a", "--input", "=x"), "--input =x: expected NAME=VALUE (see --help)"),
         (("a", "--shape", "x="), "--shape x=: expected NAME=VALUE (see --help)"),
@@ -284,6 +396,7 @@ def test_help_and_version() -> None:
     result = run("--help")
     assert result.returncode == 0
     options = ("--input NAME=FILE.npy", "--shape", "--runs", "--min-ms", "--json", "exit status")
+    options += ("--threads", "--profile", "--cold", "--drop-cache", "--machine", "--device")
     for option in options:
         assert option in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 100

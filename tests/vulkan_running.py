@@ -114,7 +114,7 @@ def lay_out(kernel: Kernel, arrays: Mapping[str, Array], params: Mapping[str, fl
         else:
             size = element_span(buffer, dims) * buffer.dtype.bytes
             data += (FILLER * (size // 4 + 1))[:size]
-        data += FILLER[: -len(data) % 4]
+        data += (FILLER * 4)[: -len(data) % (16 if buffer.binding is BufferClass.CONSTANTS else 4)]
     return Laid(classes, offsets, values)
 
 

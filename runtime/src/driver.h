@@ -3,6 +3,7 @@
 #define AOT_DRIVER_H_
 
 #include "module.h"
+#include "status.h"
 
 // Memory of an input or output for one run.  `offset` is what kernels add to the class's base.
 typedef struct aot_binding_t {
@@ -16,6 +17,8 @@ typedef struct aot_bindings_t {
   aot_binding_t *outputs;
   uint32_t input_count;
   uint32_t output_count;
+  int64_t scratch_offset;  // in the arena, of the calling thread's; -1: the driver's own
+  uint32_t word;  // of the launch's instruction in the code, set before each; identifies it
 } aot_bindings_t;
 
 // A place in one of the four buffers; the interpreter has checked that it is inside.
@@ -37,19 +40,22 @@ typedef struct aot_driver_t {
   // AOT_OK when this machine runs the variant; else says what is missing.
   aot_status_t (*check)(const aot_variant_t *variant, aot_error_t *error);
 
-  // Verifies the variant's code and makes it ready to run.  *Borrows* module, variant and
-  // allocator. *Returns owned*.
+  // As check; then verifies the variant's code and makes it ready to run as `options` say (threads,
+  // profile).  *Borrows* module, variant and allocator, options for the call.  *Returns owned*.
   aot_status_t (*open)(const aot_module_t *module, const aot_variant_t *variant,
-                       const aot_allocator_t *allocator, aot_error_t *error,
-                       aot_device_t **out_device);
+                       const aot_program_options_t *options, const aot_allocator_t *allocator,
+                       aot_error_t *error, aot_device_t **out_device);
   void (*close)(aot_device_t *device);
   void (*get_info)(const aot_device_t *device, aot_program_info_t *info);
 
-  // Makes the arena at least this large; what it held is lost when it grows.  After a failure there
-  // may be none, until the next call that succeeds.
-  aot_status_t (*reserve)(aot_device_t *device, uint64_t arena_bytes, aot_error_t *error);
+  // Makes the arena at least this large.  When it grows, its first `kept_bytes` stay as they are
+  // and the rest is lost.  After a failure nothing has changed where bytes are to be kept; else
+  // there may be no arena, until the next call that succeeds.
+  aot_status_t (*reserve)(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
+                          aot_error_t *error);
 
-  // A run: begin sets the bindings' offsets; then the rest in program order; end waits for results.
+  // A run: begin sets the bindings' offsets, and *borrows* them until end; then the rest in program
+  // order; end waits for results.
   aot_status_t (*begin)(aot_device_t *device, aot_bindings_t *bindings, aot_error_t *error);
   aot_status_t (*dispatch)(aot_device_t *device, uint32_t executable, const void *params,
                            aot_grid_t grid, aot_error_t *error);
@@ -60,20 +66,33 @@ typedef struct aot_driver_t {
   // Reads up to 8 bytes, after everything before is done.
   aot_status_t (*load)(aot_device_t *device, aot_place_t from, size_t bytes, void *memory,
                        aot_error_t *error);
+  // Writes the low `bytes` (1, 2, 4 or 8) of `value`, little endian, in the order of the program:
+  // what was launched before does not see it, what is launched after does.
+  aot_status_t (*store)(aot_device_t *device, aot_place_t to, size_t bytes, uint64_t value,
+                        aot_error_t *error);
   aot_status_t (*end)(aot_device_t *device, aot_error_t *error);
 } aot_driver_t;
 
-extern const aot_driver_t aot_cpu_driver;  // drivers/cpu/driver.c
+extern const aot_driver_t aot_cpu_driver;     // drivers/cpu/driver.c
+extern const aot_driver_t aot_vulkan_driver;  // drivers/vulkan/driver.c, in builds with AOT_VULKAN
 
 // The driver of a Device, or NULL where this build has none.
 const aot_driver_t *aot_driver_find(uint8_t device);
 
 aot_status_t aot_variant_check(const aot_variant_t *variant, aot_error_t *error);
 
-// The first variant that the options allow and this machine runs, with its driver; else an error
-// that says for each variant why not.
-aot_status_t aot_variant_choose(const aot_module_t *module, const aot_program_options_t *options,
-                                aot_error_t *error, const aot_variant_t **out_variant,
-                                const aot_driver_t **out_driver);
+// A variant that runs here, opened.
+typedef struct aot_choice_t {
+  const aot_variant_t *variant;
+  const aot_driver_t *driver;
+  aot_device_t *device;  // owned by who has the choice
+  aot_text_t skipped;    // why those before it were not taken
+} aot_choice_t;
+
+// Opens the first variant that the options allow and this machine runs.  Where a device is missing,
+// lacks something or fails, the next one is tried; else an error that says for each why not.
+aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_options_t *options,
+                              const aot_allocator_t *allocator, aot_error_t *error,
+                              aot_choice_t *out_choice);
 
 #endif  // AOT_DRIVER_H_

@@ -154,6 +154,15 @@ static aot_status_t load(aot_machine_t *m, const uint32_t *operands) {
   return AOT_OK;
 }
 
+static aot_status_t store(aot_machine_t *m, const uint32_t *operands) {
+  const size_t bytes = aot_dtype_bytes((aot_dtype_t)operands[3]);
+  const aot_program_t *program = m->program;
+  aot_place_t place = {0, 0};
+  AOT_TRY(resolve(m, operands[0], m->registers[operands[1]], (int64_t)bytes, &place));
+  const uint64_t value = (uint64_t)m->registers[operands[2]];
+  return program->driver->store(program->device, place, bytes, value, m->error);
+}
+
 static aot_status_t copy(aot_machine_t *m, const uint32_t *operands) {
   const int64_t *r = m->registers;
   const int64_t bytes = r[operands[4]];
@@ -271,6 +280,14 @@ static aot_status_t step(aot_machine_t *m, uint32_t opcode, const uint32_t *oper
       return declare_buffer(m, operands);
     case AOT_FBS_OPCODE_LOAD:
       return load(m, operands);
+    case AOT_FBS_OPCODE_STORE:
+      return store(m, operands);
+    case AOT_FBS_OPCODE_STATE:
+      r[operands[0]] = program->states[operands[1]];
+      return AOT_OK;
+    case AOT_FBS_OPCODE_SET_STATE:
+      program->next_states[operands[0]] = r[operands[1]];
+      return AOT_OK;
     case AOT_FBS_OPCODE_DISPATCH:
       return dispatch(m, operands);
     case AOT_FBS_OPCODE_COPY:
@@ -289,7 +306,7 @@ static aot_status_t interpret(aot_machine_t *m, uint32_t block) {
     const uint32_t *instruction = code->words + word;
     const uint32_t *operands = instruction + 1;
     const uint32_t opcode = instruction[0] & 0xff;
-    m->word = word;
+    m->word = m->program->bindings.word = word;
     AOT_TRY(spend(m, 1));
     switch (opcode) {
       case AOT_FBS_OPCODE_JUMP:

@@ -38,6 +38,10 @@ typedef struct aot_code_t {
   aot_arena_buffer_t *buffers;
   uint64_t arena_bytes;
   uint64_t arena_bound_bytes;              // 0: not known
+  uint64_t state_bytes;                    // at the arena's start, kept between runs
+  int64_t scratch_offset;                  // of the caller's scratch in the arena; -1: elsewhere
+  uint32_t state_count;                    // scalars
+  uint32_t state_key_count;                // the first of them are part of a plan's key
   const uint32_t *input_offset_registers;  // one an input, or NULL
   const uint32_t *output_offset_registers;
 } aot_code_t;
@@ -50,6 +54,8 @@ typedef struct aot_entry_t {
   uint32_t output_count;
   uint32_t input_dim_count;  // of all inputs together
   uint32_t output_dim_count;
+  uint32_t state_count;  // variables that `states` describes
+  aot_tensor_info_t *states;
   aot_code_t code;
 } aot_entry_t;
 
@@ -60,7 +66,14 @@ typedef struct aot_executable_t {
   uint32_t param_words;
   uint32_t scratch_bytes;
   uint32_t workgroup_size[3];
+  uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
 } aot_executable_t;
+
+// What a device must have at least, by Vulkan's name for it.
+typedef struct aot_limit_t {
+  const char *name;
+  uint64_t value;
+} aot_limit_t;
 
 typedef struct aot_variant_t {
   const char *target;
@@ -70,7 +83,9 @@ typedef struct aot_variant_t {
   uint32_t feature_count;
   uint32_t executable_count;
   uint32_t entry_count;
+  uint32_t limit_count;
   const char **features;
+  aot_limit_t *limits;
   aot_segment_t code;
   aot_executable_t *executables;
   aot_entry_t *entries;

@@ -80,7 +80,10 @@ enum {
   AOT_FBS_OPCODE_JUMP = 25,
   AOT_FBS_OPCODE_BRANCH = 26,
   AOT_FBS_OPCODE_RETURN = 27,
-  AOT_FBS_OPCODE_COUNT = 28
+  AOT_FBS_OPCODE_STATE = 28,
+  AOT_FBS_OPCODE_SET_STATE = 29,
+  AOT_FBS_OPCODE_STORE = 30,
+  AOT_FBS_OPCODE_COUNT = 31
 };
 
 // Segment: where a field's offset stands in the vtable
@@ -127,6 +130,10 @@ enum {
   AOT_FBS_PROGRAM_INPUT_OFFSET_REGISTERS = 18,  // [uint]
   AOT_FBS_PROGRAM_OUTPUT_OFFSET_REGISTERS = 20,  // [uint]
   AOT_FBS_PROGRAM_ARENA_BOUND_BYTES = 22,  // ulong
+  AOT_FBS_PROGRAM_STATE_BYTES = 24,  // ulong
+  AOT_FBS_PROGRAM_STATE_COUNT = 26,  // uint
+  AOT_FBS_PROGRAM_STATE_KEY_COUNT = 28,  // uint
+  AOT_FBS_PROGRAM_SCRATCH_OFFSET = 30,  // long
 };
 
 // EntryPoint: where a field's offset stands in the vtable
@@ -135,6 +142,7 @@ enum {
   AOT_FBS_ENTRY_POINT_INPUTS = 6,  // [Tensor]
   AOT_FBS_ENTRY_POINT_OUTPUTS = 8,  // [Tensor]
   AOT_FBS_ENTRY_POINT_PROGRAM = 10,  // Program
+  AOT_FBS_ENTRY_POINT_STATES = 12,  // [Tensor]
 };
 
 // Executable: where a field's offset stands in the vtable
@@ -145,6 +153,13 @@ enum {
   AOT_FBS_EXECUTABLE_PARAM_WORDS = 10,  // uint
   AOT_FBS_EXECUTABLE_SCRATCH_BYTES = 12,  // uint
   AOT_FBS_EXECUTABLE_WORKGROUP_SIZE = 14,  // [uint]
+  AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES = 16,  // uint
+};
+
+// Limit: where a field's offset stands in the vtable
+enum {
+  AOT_FBS_LIMIT_NAME = 4,  // string
+  AOT_FBS_LIMIT_VALUE = 6,  // ulong
 };
 
 // Variant: where a field's offset stands in the vtable
@@ -157,6 +172,7 @@ enum {
   AOT_FBS_VARIANT_CODE = 14,  // Segment
   AOT_FBS_VARIANT_EXECUTABLES = 16,  // [Executable]
   AOT_FBS_VARIANT_ENTRY_POINTS = 18,  // [EntryPoint]
+  AOT_FBS_VARIANT_LIMITS = 20,  // [Limit]
 };
 
 // Module: where a field's offset stands in the vtable
@@ -166,6 +182,7 @@ enum {
   AOT_FBS_MODULE_VARIANTS = 8,  // [Variant]
   AOT_FBS_MODULE_RODATA = 10,  // Segment
   AOT_FBS_MODULE_RODATA_SEGMENTS = 12,  // [Segment]
+  AOT_FBS_MODULE_NOTES = 14,  // Segment
 };
 
 // clang-format on

@@ -93,7 +93,8 @@ static aot_status_t parse_tensors(aot_parser_t *parser, const aot_fb_table_t *ta
                                   aot_tensor_info_t **out_tensors, uint32_t *out_count,
                                   uint32_t *out_dim_count) {
   aot_fb_t *fb = &parser->fb;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, field, 4, true);
+  const bool is_required = field != AOT_FBS_ENTRY_POINT_STATES;
+  const aot_fb_vector_t vector = aot_fb_vector(fb, table, field, 4, is_required);
   ALLOCATE(parser, vector.count, out_tensors);
   for (uint32_t i = 0; i < vector.count; ++i) {
     aot_tensor_info_t *tensor = &(*out_tensors)[i];
@@ -161,6 +162,10 @@ static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *ta
   code->execute_block = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_EXECUTE_BLOCK);
   code->arena_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BYTES, 0);
   code->arena_bound_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BOUND_BYTES, 0);
+  code->state_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_STATE_BYTES, 0);
+  code->scratch_offset = (int64_t)aot_fb_u64(fb, table, AOT_FBS_PROGRAM_SCRATCH_OFFSET, UINT64_MAX);
+  code->state_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_STATE_COUNT);
+  code->state_key_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_STATE_KEY_COUNT);
   AOT_TRY(parse_strings(parser, table, AOT_FBS_PROGRAM_MESSAGES, &code->messages,
                         &code->message_count));
   AOT_TRY(parse_buffers(parser, table, code));
@@ -183,6 +188,9 @@ static aot_status_t parse_entries(aot_parser_t *parser, const aot_fb_table_t *ta
                           &entry->input_count, &entry->input_dim_count));
     AOT_TRY(parse_tensors(parser, &child, AOT_FBS_ENTRY_POINT_OUTPUTS, &entry->outputs,
                           &entry->output_count, &entry->output_dim_count));
+    uint32_t state_dim_count = 0;
+    AOT_TRY(parse_tensors(parser, &child, AOT_FBS_ENTRY_POINT_STATES, &entry->states,
+                          &entry->state_count, &state_dim_count));
     aot_fb_table_t program;
     if (!aot_fb_child(fb, &child, AOT_FBS_ENTRY_POINT_PROGRAM, true, "Program", &program)) {
       return fb->status;
@@ -222,6 +230,7 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
   for (uint32_t i = 0; i < 3; ++i) {
     executable->workgroup_size[i] = i < size.count ? aot_fb_vector_words(fb, &size)[i] : 1;
   }
+  executable->param_buffer_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES);
   const bool is_cpu = variant->device == AOT_FBS_DEVICE_CPU;
   aot_fb_table_t shader;
   if (aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_SPIRV, !is_cpu, "Segment", &shader)) {
@@ -250,6 +259,20 @@ static aot_status_t parse_executables(aot_parser_t *parser, const aot_fb_table_t
   return fb->status;
 }
 
+static aot_status_t parse_limits(aot_parser_t *parser, const aot_fb_table_t *table,
+                                 aot_variant_t *variant) {
+  aot_fb_t *fb = &parser->fb;
+  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_VARIANT_LIMITS, 4, false);
+  ALLOCATE(parser, vector.count, &variant->limits);
+  for (uint32_t i = 0; i < vector.count; ++i) {
+    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "Limit");
+    variant->limits[i].name = aot_fb_string(fb, &child, AOT_FBS_LIMIT_NAME, true);
+    variant->limits[i].value = aot_fb_u64(fb, &child, AOT_FBS_LIMIT_VALUE, 0);
+  }
+  variant->limit_count = vector.count;
+  return fb->status;
+}
+
 static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *table,
                                   aot_variant_t *variant) {
   aot_fb_t *fb = &parser->fb;
@@ -269,6 +292,7 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
   }
   AOT_TRY(parse_strings(parser, table, AOT_FBS_VARIANT_FEATURES, &variant->features,
                         &variant->feature_count));
+  AOT_TRY(parse_limits(parser, table, variant));
   AOT_TRY(parse_executables(parser, table, variant));
   return parse_entries(parser, table, variant);
 }

@@ -14,6 +14,9 @@ aot_status_t aot_os_file_bytes(int fd, aot_error_t *error, uint64_t *out_bytes);
 // Reads exactly `bytes` at `offset`.
 aot_status_t aot_os_read(int fd, uint64_t offset, void *memory, size_t bytes, aot_error_t *error);
 
+// Nanoseconds of a clock that never goes back.
+uint64_t aot_os_now_ns(void);
+
 // A read-only view of a part of a file.
 typedef struct aot_file_map_t {
   const uint8_t *data;  // the byte asked for; the mapping starts at or before it

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "status.h"
@@ -105,6 +106,12 @@ aot_status_t aot_os_read(int fd, uint64_t offset, void *memory, size_t bytes, ao
     bytes -= (size_t)got;
   }
   return AOT_OK;
+}
+
+uint64_t aot_os_now_ns(void) {
+  struct timespec now = {0, 0};
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 size_t aot_os_page_bytes(void) {

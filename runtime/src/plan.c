@@ -4,8 +4,13 @@
 #include "program.h"
 #include "status.h"
 
+// What a plan is made for: the inputs' dims, and the state scalars behind them that prepare reads.
+static size_t key_words(const aot_entry_t *entry) {
+  return (size_t)entry->input_dim_count + entry->code.state_key_count;
+}
+
 static uint64_t plan_words(const aot_entry_t *entry) {
-  return (uint64_t)entry->code.register_count + entry->input_dim_count + entry->output_dim_count +
+  return (uint64_t)entry->code.register_count + key_words(entry) + entry->output_dim_count +
          entry->output_count;
 }
 
@@ -16,7 +21,7 @@ static aot_status_t allocate_plan(aot_program_t *program, aot_plan_t *plan, aot_
                        &plan->memory));
   plan->registers = plan->memory;
   plan->input_dims = plan->registers + entry->code.register_count;
-  plan->output_dims = plan->input_dims + entry->input_dim_count;
+  plan->output_dims = plan->input_dims + key_words(entry);
   plan->output_bytes = (uint64_t *)(plan->output_dims + entry->output_dim_count);
   return AOT_OK;
 }
@@ -30,7 +35,7 @@ void aot_plan_free(aot_program_t *program, aot_plan_t *plan) {
 
 // The plan of the shapes that are set, or the slot to make it in: an unused one, else the oldest.
 static aot_plan_t *find_slot(aot_program_t *program, bool *out_is_planned) {
-  const size_t bytes = program->entry->input_dim_count * sizeof(int64_t);
+  const size_t bytes = key_words(program->entry) * sizeof(int64_t);
   aot_plan_t *slot = &program->plans[0];
   for (uint32_t i = 0; i < program->plan_count; ++i) {
     aot_plan_t *plan = &program->plans[i];
@@ -104,7 +109,7 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
   const aot_entry_t *entry = program->entry;
   const aot_code_t *code = &entry->code;
   AOT_TRY(allocate_plan(program, plan, error));
-  memcpy(plan->input_dims, program->input_dims, entry->input_dim_count * sizeof(int64_t));
+  memcpy(plan->input_dims, program->input_dims, key_words(entry) * sizeof(int64_t));
   reset_output_dims(program, plan);
   for (uint32_t i = 0; i < code->buffer_count; ++i)
     program->placements[i].bytes = 0;
@@ -117,6 +122,27 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
   return place_buffers(program, plan, error);
 }
 
+// Makes the arena large enough, its state kept.  A program whose shapes follow from its state needs
+// a little more from run to run: it gets half as much again at once, up to what it can ever need.
+static aot_status_t reserve(aot_program_t *program, const aot_plan_t *plan, aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  const uint64_t kept_bytes = program->is_reset ? 0 : code->state_bytes;
+  uint64_t bytes = plan->arena_bytes;
+  if (code->state_key_count > 0 && bytes > program->arena_bytes) {
+    const uint64_t bound = code->arena_bound_bytes != 0 ? code->arena_bound_bytes : UINT64_MAX;
+    bytes += (bytes - code->state_bytes) / 2;
+    if (bytes > bound) bytes = bound > plan->arena_bytes ? bound : plan->arena_bytes;
+  }
+  aot_status_t status = program->driver->reserve(program->device, bytes, kept_bytes, error);
+  if (status != AOT_OK && bytes > plan->arena_bytes) {
+    bytes = plan->arena_bytes;
+    status = program->driver->reserve(program->device, bytes, kept_bytes, error);
+  }
+  if (status == AOT_OK && bytes > program->arena_bytes) program->arena_bytes = bytes;
+  if (status != AOT_OK && kept_bytes == 0) program->arena_bytes = 0;
+  return status;
+}
+
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error) {
   bool is_planned = false;
   aot_plan_t *plan = find_slot(program, &is_planned);
@@ -125,8 +151,9 @@ aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error) {
     AOT_TRY(make(program, plan, error));
     plan->is_valid = true;
   }
-  AOT_TRY(program->driver->reserve(program->device, plan->arena_bytes, error));
+  AOT_TRY(reserve(program, plan, error));
   plan->last_use = ++program->use_count;
   program->current = plan;
+  program->is_stale = false;
   return AOT_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "module_fbs.h"
 #include "status.h"
 
 static void append_name(aot_text_t *text, const char *name) {
@@ -43,7 +44,9 @@ static void lay_out(aot_program_t *program, aot_carver_t *carver) {
   program->outputs = carve(carver, entry->output_count, sizeof *program->outputs);
   program->bindings.inputs = carve(carver, entry->input_count, sizeof(aot_binding_t));
   program->bindings.outputs = carve(carver, entry->output_count, sizeof(aot_binding_t));
-  program->input_dims = carve(carver, entry->input_dim_count, sizeof *program->input_dims);
+  program->input_dims = carve(carver, (uint64_t)entry->input_dim_count + code->state_count,
+                              sizeof *program->input_dims);
+  program->next_states = carve(carver, code->state_count, sizeof *program->next_states);
   program->registers = carve(carver, code->register_count, sizeof *program->registers);
   program->params = carve(carver, code->most_param_words, sizeof *program->params);
   program->placements = carve(carver, code->buffer_count, sizeof *program->placements);
@@ -67,13 +70,21 @@ static void set_up_tensors(aot_program_t *program) {
     program->outputs[i].first_dim = dim;
     dim += entry->outputs[i].rank;
   }
+  program->states = program->input_dims + entry->input_dim_count;
+  program->is_reset = true;
   program->bindings.input_count = entry->input_count;
   program->bindings.output_count = entry->output_count;
+  program->bindings.scratch_offset = entry->code.scratch_offset;
 }
 
 static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *options,
                            aot_error_t *error) {
-  AOT_TRY(aot_variant_choose(program->module, options, error, &program->variant, &program->driver));
+  aot_choice_t choice;
+  AOT_TRY(aot_variant_open(program->module, options, &program->allocator, error, &choice));
+  program->variant = choice.variant;
+  program->driver = choice.driver;
+  program->device = choice.device;
+  program->skipped = choice.skipped;
   AOT_TRY(find_entry(program->variant, options->entry, error, &program->entry));
   aot_carver_t carver = {NULL, 0};
   lay_out(program, &carver);
@@ -83,10 +94,8 @@ static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *
   carver = (aot_carver_t){program->memory, 0};
   lay_out(program, &carver);
   set_up_tensors(program);
-  AOT_TRY(program->driver->open(program->module, program->variant, &program->allocator, error,
-                                &program->device));
   // Even with nothing in it the arena has an address.
-  return program->driver->reserve(program->device, 0, error);
+  return program->driver->reserve(program->device, 0, 0, error);
 }
 
 aot_status_t aot_program_create(const aot_module_t *module, const aot_program_options_t *options,
@@ -144,10 +153,12 @@ void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_
   out_info->arena_bound_bytes = code->buffer_count == 0        ? code->arena_bytes
                                 : code->arena_bound_bytes != 0 ? code->arena_bound_bytes
                                                                : UINT64_MAX;
+  out_info->skipped = program->skipped.bytes;
   program->driver->get_info(program->device, out_info);
 }
 
 aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
+  if (program->is_stale) program->current = NULL;
   if (program->current == NULL) {
     aot_text_t missing = {.length = 0};
     for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
@@ -219,6 +230,34 @@ static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
   return AOT_OK;
 }
 
+aot_status_t aot_program_reset(aot_program_t *program, aot_error_t *error) {
+  (void)error;
+  const aot_code_t *code = &program->entry->code;
+  memset(program->states, 0, code->state_count * sizeof *program->states);
+  program->is_reset = true;
+  program->is_stale = code->state_key_count > 0;
+  return AOT_OK;
+}
+
+static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  if (program->is_reset && code->state_bytes > 0) {
+    const aot_place_t start = {AOT_FBS_BUFFER_CLASS_ARENA, 0};
+    AOT_TRY(program->driver->fill(program->device, start, (size_t)code->state_bytes, 0, error));
+  }
+  program->is_reset = false;
+  memcpy(program->next_states, program->states, code->state_count * sizeof *program->states);
+  return aot_interpret_execute(program, program->current, error);
+}
+
+// After a run that has ended well: what it set is what the next one sees.
+static void take_states(aot_program_t *program) {
+  const aot_code_t *code = &program->entry->code;
+  const size_t key_bytes = code->state_key_count * sizeof *program->states;
+  program->is_stale = memcmp(program->states, program->next_states, key_bytes) != 0;
+  memcpy(program->states, program->next_states, code->state_count * sizeof *program->states);
+}
+
 aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
   aot_text_t missing = {.length = 0};
   for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
@@ -231,8 +270,10 @@ aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
   AOT_TRY(bind_outputs(program, error));
   const aot_driver_t *driver = program->driver;
   AOT_TRY(driver->begin(program->device, &program->bindings, error));
-  const aot_status_t status = aot_interpret_execute(program, program->current, error);
+  const aot_status_t status = execute(program, error);
   // The device must come to rest even after a failure.
   const aot_status_t end_status = driver->end(program->device, status == AOT_OK ? error : NULL);
-  return status != AOT_OK ? status : end_status;
+  if (status != AOT_OK) return status;
+  if (end_status == AOT_OK) take_states(program);
+  return end_status;
 }

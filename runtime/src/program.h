@@ -16,7 +16,7 @@ typedef struct aot_plan_t {
   uint64_t arena_bytes;
   void *memory;
   int64_t *registers;    // as prepare leaves them
-  int64_t *input_dims;   // of all inputs, one after the other
+  int64_t *input_dims;   // of all inputs, one after the other; then the state scalars that are keys
   int64_t *output_dims;  // -1: not declared yet
   uint64_t *output_bytes;
 } aot_plan_t;
@@ -43,6 +43,7 @@ struct aot_program_t {
   const aot_entry_t *entry;
   const aot_driver_t *driver;
   aot_device_t *device;
+  aot_text_t skipped;    // why variants before this one were not taken
   uint64_t work_budget;  // UINT64_MAX: none
   bool caller_outputs;
   // One block of memory holds the arrays below.
@@ -51,11 +52,16 @@ struct aot_program_t {
   aot_input_t *inputs;
   aot_output_t *outputs;
   aot_bindings_t bindings;
-  int64_t *input_dims;
-  int64_t *registers;  // of a run
+  int64_t *input_dims;   // then the state scalars, so that a plan's key is one piece of memory
+  int64_t *states;       // these
+  int64_t *next_states;  // what they are if the run ends well
+  int64_t *registers;    // of a run
   uint64_t *params;
   aot_placement_t *placements;
-  uint64_t use_count;  // of plans
+  bool is_reset;         // the state's memory is to be zero before the next run
+  bool is_stale;         // `current` is for other state scalars
+  uint64_t arena_bytes;  // asked for so far
+  uint64_t use_count;    // of plans
   uint64_t prepare_count;
   uint32_t plan_count;
   aot_plan_t plans[AOT_MOST_PLANS];

@@ -20,6 +20,14 @@ const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program, s
   return index < program->entry->output_count ? &program->entry->outputs[index] : NULL;
 }
 
+size_t aot_program_state_count(const aot_program_t *program) {
+  return program->entry->state_count;
+}
+
+const aot_tensor_info_t *aot_program_state_info(const aot_program_t *program, size_t index) {
+  return index < program->entry->state_count ? &program->entry->states[index] : NULL;
+}
+
 static aot_status_t find(const aot_tensor_info_t *tensors, uint32_t count, const char *kind,
                          const char *name, aot_error_t *error, size_t *out_index) {
   aot_text_t known = {.length = 0};

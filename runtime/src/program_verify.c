@@ -8,6 +8,7 @@
 //   r register    k any word     b block of the same part    i input, then a its axis
 //   o output, then a its axis    m message    u arena buffer    c class    w class that is written
 //   t integer dtype    x executable, then its grid and parameters    * any more registers
+//   s state scalar, in prepare one that is a key
 typedef struct aot_rule_t {
   const char *operands;
   enum { ANYWHERE, IN_PREPARE, IN_EXECUTE } part;
@@ -43,6 +44,9 @@ static const aot_rule_t rules[AOT_FBS_OPCODE_COUNT] = {
     [AOT_FBS_OPCODE_JUMP] = {"b", ANYWHERE, true},
     [AOT_FBS_OPCODE_BRANCH] = {"rbb", ANYWHERE, true},
     [AOT_FBS_OPCODE_RETURN] = {"", ANYWHERE, true},
+    [AOT_FBS_OPCODE_STATE] = {"rs", ANYWHERE, false},
+    [AOT_FBS_OPCODE_SET_STATE] = {"sr", IN_EXECUTE, false},
+    [AOT_FBS_OPCODE_STORE] = {"wrrt", IN_EXECUTE, false},
 };
 
 typedef struct aot_verifier_t {
@@ -88,6 +92,10 @@ static const char *operand_fault(const aot_verifier_t *v, char kind, uint32_t va
                      value != AOT_FBS_DTYPE_F32 && value != AOT_FBS_DTYPE_F64
                  ? NULL
                  : "not an integer dtype";
+    case 's':
+      return value < (is_execute ? code->state_count : code->state_key_count)
+                 ? NULL
+                 : "no such state scalar in this part";
     case 'x':
       return value < v->variant->executable_count ? NULL : "no such executable";
     default:
@@ -129,7 +137,13 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
     if (what != NULL) return reject(v, at + used, what);
   }
   if (opcode == AOT_FBS_OPCODE_DISPATCH) {
-    const uint32_t params = v->variant->executables[words[1]].param_words;
+    const aot_executable_t *executable = &v->variant->executables[words[1]];
+    const uint32_t params = executable->param_words;
+    const int64_t scratch_offset = v->code->scratch_offset;
+    if (scratch_offset >= 0 &&
+        executable->scratch_bytes > v->code->arena_bytes - (uint64_t)scratch_offset) {
+      return reject(v, at, "the executable's scratch is not in the arena");
+    }
     if (length - 5 != params) {
       return reject(v, at, "the parameter count is not the executable's");
     }
@@ -175,6 +189,16 @@ aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *en
   if (code->register_count >
       code->word_count + entry->input_count + entry->output_count + code->buffer_count + 1024u) {
     return reject(&v, 0, "more registers than the program can name");
+  }
+  if (code->state_count > code->word_count || code->state_key_count > code->state_count) {
+    return reject(&v, 0, "more state scalars than the program can name, or more keys than those");
+  }
+  if (code->state_bytes > code->arena_bytes) {
+    return reject(&v, 0, "the state is larger than the arena's fixed part");
+  }
+  if (code->scratch_offset < -1 || code->scratch_offset % 64 > 0 ||
+      (code->scratch_offset >= 0 && (uint64_t)code->scratch_offset > code->arena_bytes)) {
+    return reject(&v, 0, "scratch is not aligned, or not in the arena");
   }
   if (code->execute_block == 0 || code->execute_block >= code->block_count) {
     return reject(&v, 0, "there must be a block of the prepare part and one of the execute part");

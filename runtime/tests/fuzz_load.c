@@ -107,7 +107,9 @@ static aot_status_t run_module(const aot_module_t *module) {
   for (size_t i = 0; i < sizeof extents / sizeof extents[0]; ++i) {
     const aot_status_t run_status = run_at(program, extents[i]);
     if (status == AOT_OK) status = run_status;
+    if (i == 1) (void)aot_program_reset(program, NULL);
   }
+  (void)aot_program_state_count(program);
   aot_program_destroy(program);
   return status;
 }

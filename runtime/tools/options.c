@@ -5,13 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "aot/aot.h"
-
 static const char help[] =
+#ifdef AOT_EMBED
+    "usage: PROGRAM [options]\n"
+    "\n"
+    "Runs an entry point of the module that is part of this program: the first inference, then\n"
+    "--warmup and --runs more.\n"
+#else
     "usage: aot-run MODULE [options]\n"
     "\n"
     "Runs an entry point of a compiled module: the first inference, then --warmup and --runs "
     "more.\n"
+#endif
     "\n"
     "inputs\n"
     "  --input NAME=FILE.npy   reads an input from a file\n"
@@ -25,7 +30,12 @@ static const char help[] =
     "  --warmup N              runs that are not timed, after the first inference (default: 0)\n"
     "  --runs N                timed runs; 0 stops after the first inference (default: 1)\n"
     "  --min-ms MS             goes on with timed runs for at least so long (default: 0)\n"
-    "  --threads N             this build runs on the caller's thread: 1\n"
+    "  --bench N               the same as --warmup 3 --runs N\n"
+    "  --seconds S             goes on with timed runs for at least so long\n"
+    "  --threads N             threads that share the work, this one included (default: 1)\n"
+    "  --device NAME           cpu, vulkan, or auto: the first variant that runs here (default)\n"
+    "  --warm                  makes the program and stops: on a GPU this fills the pipeline "
+    "cache\n"
     "  --verify                checks the weights' checksum too, before running\n"
     "  --copy                  reads the file into memory instead of mapping it\n"
     "\n"
@@ -34,6 +44,14 @@ static const char help[] =
     "name\n"
     "                          is no safe file name (default: writes nothing)\n"
     "  --json                  the last line printed is a JSON object with all measurements\n"
+    "  --profile               after the timed runs as many more, in which each launch is timed\n"
+    "  --cold N                starts N fresh processes instead, and tells what each phase of a\n"
+    "                          start takes\n"
+    "  --drop-cache            with --cold: as many more, with the module out of the page cache\n"
+    "  --started-ns NS         when this process was started, by CLOCK_MONOTONIC: adds a phase "
+    "exec\n"
+    "  --machine               measures one core instead: multiply-adds and memory (needs no "
+    "MODULE)\n"
     "  --help, --version\n"
     "\n"
     "exit status: 0 all is well, 1 something failed, 2 the command line is wrong\n";
@@ -71,18 +89,21 @@ static const char *parse_named(const char *text, named_text_t *list, size_t *cou
 
 // An option without a value; false when it is none.
 static bool parse_switch(const char *name, options_t *options) {
-  if (strcmp(name, "--random") == 0) {
-    options->is_random = true;
-  } else if (strcmp(name, "--json") == 0) {
-    options->is_json = true;
-  } else if (strcmp(name, "--verify") == 0) {
-    options->verifies = true;
-  } else if (strcmp(name, "--copy") == 0) {
-    options->copies = true;
-  } else {
-    return false;
+  const struct {
+    const char *name;
+    bool *target;
+  } switches[] = {
+      {"--random", &options->is_random},         {"--json", &options->is_json},
+      {"--verify", &options->verifies},          {"--copy", &options->copies},
+      {"--profile", &options->profiles},         {"--drop-cache", &options->drops_cache},
+      {"--machine", &options->measures_machine}, {"--warm", &options->warms},
+  };
+  for (size_t i = 0; i < sizeof switches / sizeof *switches; ++i) {
+    if (strcmp(name, switches[i].name) != 0) continue;
+    *switches[i].target = true;
+    return true;
   }
-  return true;
+  return false;
 }
 
 static bool parse_milliseconds(const char *text, double *out_ms) {
@@ -93,38 +114,92 @@ static bool parse_milliseconds(const char *text, double *out_ms) {
   return true;
 }
 
+static const char *parse_device(const char *text, options_t *options) {
+  static const char *const names[] = {"auto", "cpu", "vulkan"};  // as in aot_device_kind_t
+  for (uint32_t i = 0; i < 3; ++i) {
+    if (strcmp(text, names[i]) != 0) continue;
+    options->device = i;
+    return NULL;
+  }
+  return "expected auto, cpu or vulkan";
+}
+
+static const char *parse_threads(const char *text, options_t *options) {
+  uint64_t count = 0;
+  if (!parse_count(text, &count) || count < 1 || count > AOT_MOST_THREADS) {
+    return "expected a number of threads, 1 to 256";
+  }
+  options->threads = (uint32_t)count;
+  return NULL;
+}
+
+static const char *parse_seconds(const char *text, options_t *options) {
+  if (!parse_milliseconds(text, &options->min_ms)) return "expected seconds";
+  options->min_ms *= 1000.0;
+  return NULL;
+}
+
+static const char *parse_bench(const char *text, options_t *options) {
+  options->warmup = 3;
+  return parse_count(text, &options->runs) ? NULL : "expected a number of runs";
+}
+
+static const char *parse_started(const char *text, options_t *options) {
+  uint64_t ns = 0;
+  if (!parse_count(text, &ns) || ns == 0 || ns > INT64_MAX) return "expected nanoseconds";
+  options->started_ns = (int64_t)ns;
+  return NULL;
+}
+
+static const char *parse_report_fd(const char *text, options_t *options) {
+  uint64_t fd = 0;
+  if (!parse_count(text, &fd) || fd > INT32_MAX) return "expected a file descriptor";
+  options->report_fd = (int)fd;
+  return NULL;
+}
+
+static const char *parse_min_ms(const char *text, options_t *options) {
+  return parse_milliseconds(text, &options->min_ms) ? NULL : "expected milliseconds";
+}
+
 // An option with a value.  Returns what is wrong, or NULL.
 static const char *parse_value(const char *name, const char *value, options_t *options) {
-  uint64_t threads = 0;
+  const struct {
+    const char *name;
+    const char **target;
+  } texts[] = {
+      {"--entry", &options->entry}, {"--target", &options->target}, {"--output", &options->output}};
+  const struct {
+    const char *name;
+    uint64_t *target;
+    const char *expected;
+  } counts[] = {{"--warmup", &options->warmup, "expected a number of runs"},
+                {"--runs", &options->runs, "expected a number of runs"},
+                {"--cold", &options->cold_rounds, "expected a number of processes"}};
+  static const struct {
+    const char *name;
+    const char *(*parse)(const char *text, options_t *options);
+  } others[] = {{"--min-ms", parse_min_ms},      {"--seconds", parse_seconds},
+                {"--bench", parse_bench},        {"--threads", parse_threads},
+                {"--device", parse_device},      {"--started-ns", parse_started},
+                {"--report-fd", parse_report_fd}};
   if (strcmp(name, "--input") == 0) {
     return parse_named(value, options->inputs, &options->input_count);
   }
   if (strcmp(name, "--shape") == 0) {
     return parse_named(value, options->shapes, &options->shape_count);
   }
-  if (strcmp(name, "--entry") == 0) {
-    options->entry = value;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i) {
+    if (strcmp(name, texts[i].name) != 0) continue;
+    *texts[i].target = value;
     return NULL;
   }
-  if (strcmp(name, "--target") == 0) {
-    options->target = value;
-    return NULL;
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
+    if (strcmp(name, counts[i].name) != 0) continue;
+    return parse_count(value, counts[i].target) ? NULL : counts[i].expected;
   }
-  if (strcmp(name, "--output") == 0) {
-    options->output = value;
-    return NULL;
-  }
-  if (strcmp(name, "--warmup") == 0) {
-    return parse_count(value, &options->warmup) ? NULL : "expected a number of runs";
-  }
-  if (strcmp(name, "--runs") == 0) {
-    return parse_count(value, &options->runs) ? NULL : "expected a number of runs";
-  }
-  if (strcmp(name, "--min-ms") == 0) {
-    return parse_milliseconds(value, &options->min_ms) ? NULL : "expected milliseconds";
-  }
-  if (strcmp(name, "--threads") == 0) {
-    return parse_count(value, &threads) && threads == 1 ? NULL : "this build has one thread";
+  for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
+    if (strcmp(name, others[i].name) == 0) return others[i].parse(value, options);
   }
   return "no such option";
 }
@@ -132,6 +207,11 @@ static const char *parse_value(const char *name, const char *value, options_t *o
 options_result_t options_parse(int count, char **arguments, options_t *out_options) {
   memset(out_options, 0, sizeof *out_options);
   out_options->runs = 1;
+  out_options->threads = 1;
+  out_options->report_fd = -1;
+#ifdef AOT_EMBED
+  out_options->module = "/proc/self/exe";
+#endif
   for (int i = 1; i < count; ++i) {
     const char *name = arguments[i];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
@@ -142,11 +222,13 @@ options_result_t options_parse(int count, char **arguments, options_t *out_optio
       (void)printf("aot-run %s\n", aot_runtime_version());
       return OPTIONS_DONE;
     }
+#ifndef AOT_EMBED
     if (name[0] != '-') {
       if (out_options->module != NULL) return wrong("only one module expected", name);
       out_options->module = name;
       continue;
     }
+#endif
     if (parse_switch(name, out_options)) continue;
     if (i + 1 == count) return wrong("no such option, or its value is missing", name);
     const char *problem = parse_value(name, arguments[++i], out_options);
@@ -155,7 +237,17 @@ options_result_t options_parse(int count, char **arguments, options_t *out_optio
       return OPTIONS_WRONG;
     }
   }
-  return out_options->module != NULL ? OPTIONS_RUN : wrong("a module file is missing", NULL);
+  if (out_options->module == NULL && !out_options->measures_machine) {
+    return wrong("a module file is missing", NULL);
+  }
+  return OPTIONS_RUN;
+}
+
+aot_program_options_t options_program(const options_t *options) {
+  return (aot_program_options_t){.entry = options->entry,
+                                 .target = options->target,
+                                 .device = (aot_device_kind_t)options->device,
+                                 .threads = options->threads};
 }
 
 const char *options_find(const named_text_t *list, size_t count, const char *name) {

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aot/aot.h"
+
 #define OPTIONS_MOST_INPUTS 256
 
 typedef struct named_text_t {
@@ -26,10 +28,19 @@ typedef struct options_t {
   uint64_t warmup;
   uint64_t runs;
   double min_ms;
+  uint32_t device;  // an aot_device_kind_t
+  uint32_t threads;
+  uint64_t cold_rounds;  // 0: runs in this process
+  int64_t started_ns;    // when this process was; 0: not known
+  int report_fd;         // of who started it to measure its phases; -1: nobody
   bool is_random;
   bool is_json;
   bool verifies;
   bool copies;
+  bool profiles;
+  bool drops_cache;
+  bool measures_machine;
+  bool warms;  // only makes the program, which fills a GPU driver's pipeline cache
 } options_t;
 
 typedef enum options_result_t {
@@ -39,6 +50,9 @@ typedef enum options_result_t {
 } options_result_t;
 
 options_result_t options_parse(int count, char **arguments, options_t *out_options);
+
+// How programs are made.  *Borrows* the options' texts.
+aot_program_options_t options_program(const options_t *options);
 
 // The value given for `name`, or NULL.
 const char *options_find(const named_text_t *list, size_t count, const char *name);

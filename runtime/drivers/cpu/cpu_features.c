@@ -12,6 +12,8 @@
 #if defined(__linux__) && !defined(__x86_64__)
 #include <sys/auxv.h>
 #include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #if defined(__x86_64__)
@@ -45,8 +47,6 @@ typedef struct aot_feature_t {
   uint8_t word;
   uint8_t bit;
 } aot_feature_t;
-
-#define AOT_MOST_WORDS 8
 
 #if defined(__x86_64__)
 
@@ -119,7 +119,7 @@ static void cpuid(uint32_t leaf, uint32_t part, uint32_t out[4]) {
 }
 
 // Vector state that the system does not save is a feature that isn't there.
-static void hide_unsaved(uint32_t words[AOT_MOST_WORDS]) {
+static void hide_unsaved(uint32_t words[AOT_CPU_WORDS]) {
   uint32_t saved = 0;
   if ((words[L1_ECX] >> 27 & 1) != 0) {  // OSXSAVE
     uint32_t high = 0;
@@ -140,7 +140,7 @@ static void hide_unsaved(uint32_t words[AOT_MOST_WORDS]) {
   }
 }
 
-static void describe(uint32_t words[AOT_MOST_WORDS]) {
+static void describe(uint32_t words[AOT_CPU_WORDS]) {
   uint32_t r[4];
   cpuid(0, 0, r);
   const uint32_t most = r[0];
@@ -162,11 +162,8 @@ static void describe(uint32_t words[AOT_MOST_WORDS]) {
     cpuid(13, 1, r);
     words[XSAVE_1_EAX] = r[0];
   }
-  cpuid(0x80000000u, 0, r);
-  if (r[0] >= 0x80000001u) {
-    cpuid(0x80000001u, 0, r);
-    words[X1_ECX] = r[2];
-  }
+  cpuid(0x80000001u, 0, r);  // it is what says that this is a 64-bit CPU
+  words[X1_ECX] = r[2];
   hide_unsaved(words);
 }
 
@@ -228,7 +225,7 @@ static const char *const always[] = {""};
 
 #if !defined(__x86_64__)
 
-static void describe(uint32_t words[AOT_MOST_WORDS]) {
+static void describe(uint32_t words[AOT_CPU_WORDS]) {
 #if defined(__linux__)
   words[0] = (uint32_t)getauxval(AT_HWCAP);
 #if defined(__riscv)
@@ -242,7 +239,24 @@ static void describe(uint32_t words[AOT_MOST_WORDS]) {
   words[1] = (uint32_t)getauxval(AT_HWCAP2);
 #endif
 #elif defined(__aarch64__)
-  words[0] = 0x3;  // every system for this architecture has both
+  words[HWCAP] = 0x3;  // every system for this architecture has both
+#if defined(__APPLE__)
+  static const struct {
+    const char *name;
+    uint8_t bit;
+  } told[] = {
+      {"hw.optional.arm.FEAT_LSE", 8},      {"hw.optional.arm.FEAT_FP16", 10},
+      {"hw.optional.arm.FEAT_RDM", 12},     {"hw.optional.arm.FEAT_LRCPC", 15},
+      {"hw.optional.arm.FEAT_DotProd", 20}, {"hw.optional.arm.FEAT_FHM", 23},
+  };
+  for (size_t i = 0; i < sizeof told / sizeof told[0]; ++i) {
+    int value = 0;
+    size_t size = sizeof value;
+    if (sysctlbyname(told[i].name, &value, &size, NULL, 0) == 0 && value != 0) {
+      words[HWCAP] |= UINT32_C(1) << told[i].bit;
+    }
+  }
+#endif
 #else
   (void)words;
 #endif
@@ -250,15 +264,18 @@ static void describe(uint32_t words[AOT_MOST_WORDS]) {
 
 #endif
 
-bool aot_cpu_has_feature(const char *name) {
+void aot_cpu_describe(aot_cpu_t *out_cpu) {
+  memset(out_cpu, 0, sizeof *out_cpu);
+  describe(out_cpu->words);
+}
+
+bool aot_cpu_has_feature(const aot_cpu_t *cpu, const char *name) {
   for (size_t i = 0; i < sizeof always / sizeof always[0]; ++i) {
     if (strcmp(name, always[i]) == 0) return true;
   }
-  uint32_t words[AOT_MOST_WORDS] = {0};
-  describe(words);
   for (size_t i = 0; i < sizeof features / sizeof features[0]; ++i) {
     if (strcmp(name, features[i].name) == 0) {
-      return (words[features[i].word] >> features[i].bit & 1) != 0;
+      return (cpu->words[features[i].word] >> features[i].bit & 1) != 0;
     }
   }
   return false;

@@ -1,20 +1,38 @@
-// The CPU driver: kernels are functions in a code image, run by the caller's thread.
+// The CPU driver: kernels are functions in a code image, run by the caller's thread and those that
+// share its dispatches.
 #include "driver.h"
 
 #include <string.h>
 
 #include "cpu_features.h"
 #include "module_fbs.h"
+#include "os.h"
+#include "sharing.h"
 #include "status.h"
+#include "workers.h"
+
+#ifdef AOT_EMBED
+#include "aot/embedded.h"
+#endif
 
 struct aot_device_t {
   const aot_variant_t *variant;
   aot_allocator_t allocator;
   const uint8_t *code;  // executable
   aot_code_mapping_t mapping;
-  size_t scratch_bytes;
+  uint32_t threads;
+  uint8_t *scratch;       // of the threads that have it from here
+  size_t scratch_stride;  // of a thread
+  size_t scratch_bytes;   // of all
+  bool has_callers;       // the caller's is among them, and not in the arena
   size_t arena_bytes;
-  aot_dispatch_t dispatch;  // its arena and scratch are owned
+  aot_dispatch_t dispatch;         // its arena is owned
+  const aot_bindings_t *bindings;  // of the run
+  aot_workers_t *workers;          // NULL: one thread
+  aot_sharing_t sharing;
+  bool is_sharing;  // in this run
+  void (*profile)(void *user, const aot_launch_t *launch);
+  void *profile_user;
 };
 
 static aot_status_t cpu_check(const aot_variant_t *variant, aot_error_t *error) {
@@ -25,12 +43,16 @@ static aot_status_t cpu_check(const aot_variant_t *variant, aot_error_t *error) 
     return aot_fail(error, AOT_ERROR_UNSUPPORTED, "parameter words of %u bytes, not %zu",
                     (unsigned)variant->word_bytes, sizeof(void *));
   }
+#ifndef AOT_NO_OS  // a board's CPU is known when the module is made, and nobody could be asked
+  aot_cpu_t cpu;
+  aot_cpu_describe(&cpu);
   for (uint32_t i = 0; i < variant->feature_count; ++i) {
-    if (!aot_cpu_has_feature(variant->features[i])) {
+    if (!aot_cpu_has_feature(&cpu, variant->features[i])) {
       return aot_fail(error, AOT_ERROR_UNSUPPORTED, "needs the CPU feature %s",
                       variant->features[i]);
     }
   }
+#endif
   return AOT_OK;
 }
 
@@ -42,6 +64,13 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
                                     error));
   const uint8_t *code = module->data + segment->offset;
   const size_t bytes = (size_t)segment->length;
+#ifdef AOT_EMBED
+  if (aot_embedded_contains(code)) {  // in the program's own text, executable as it is
+    device->code = code;
+    device->mapping = AOT_CODE_MAPPED;
+    return AOT_OK;
+  }
+#endif
   const bool is_mapped = module->map.base != NULL;
   if (is_mapped && (uintptr_t)code % aot_os_page_bytes() == 0 &&
       aot_os_make_executable(code, bytes)) {
@@ -57,39 +86,75 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
 
 static void cpu_close(aot_device_t *device) {
   const aot_allocator_t allocator = device->allocator;
+  aot_workers_destroy(device->workers);
+  aot_sharing_destroy(&allocator, &device->sharing);
   if (device->mapping == AOT_CODE_COPIED) {
     aot_os_free_code(device->code, (size_t)device->variant->code.length);
   }
   aot_release(&allocator, device->dispatch.arena, device->arena_bytes);
-  aot_release(&allocator, device->dispatch.scratch, device->scratch_bytes);
+  aot_release(&allocator, device->scratch, device->scratch_bytes);
   aot_release(&allocator, device, sizeof *device);
 }
 
-static aot_status_t set_up(aot_device_t *device, const aot_module_t *module, aot_error_t *error) {
-  size_t scratch_bytes = 0;
-  for (uint32_t i = 0; i < device->variant->executable_count; ++i) {
-    const uint32_t bytes = device->variant->executables[i].scratch_bytes;
-    if (bytes > scratch_bytes) scratch_bytes = bytes;
+// Scratch of each thread, 64-byte aligned; but for the caller's, where programs place it in the
+// arena.
+static aot_status_t allocate_scratch(aot_device_t *device, aot_error_t *error) {
+  const aot_variant_t *variant = device->variant;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < variant->executable_count; ++i) {
+    const uint32_t needed = variant->executables[i].scratch_bytes;
+    if (needed > bytes) bytes = needed;
   }
+  for (uint32_t i = 0; i < variant->entry_count; ++i) {
+    if (variant->entries[i].code.scratch_offset < 0) device->has_callers = true;
+  }
+  const uint32_t count = device->threads - (device->has_callers ? 0 : 1);
+  if (count > 1) bytes = (bytes + AOT_ALIGNMENT - 1) / AOT_ALIGNMENT * AOT_ALIGNMENT;
   void *scratch = NULL;
-  AOT_TRY(aot_allocate(&device->allocator, scratch_bytes, "scratch", error, &scratch));
-  device->scratch_bytes = scratch_bytes;
-  device->dispatch.scratch = scratch;
+  AOT_TRY(aot_allocate(&device->allocator, bytes * count, "scratch", error, &scratch));
+  device->scratch = scratch;
+  device->scratch_stride = (size_t)bytes;
+  device->scratch_bytes = (size_t)bytes * count;
+  return AOT_OK;
+}
+
+static aot_status_t start_threads(aot_device_t *device, aot_error_t *error) {
+  uint32_t words = 0;
+  for (uint32_t i = 0; i < device->variant->entry_count; ++i) {
+    const uint32_t count = device->variant->entries[i].code.word_count;
+    if (count > words) words = count;
+  }
+  AOT_TRY(aot_sharing_create(&device->allocator, device->threads, words, error, &device->sharing));
+  return aot_workers_create(&device->allocator, device->threads, error, &device->workers);
+}
+
+static aot_status_t set_up(aot_device_t *device, const aot_module_t *module,
+                           const aot_program_options_t *options, aot_error_t *error) {
+  if (options->threads > AOT_MOST_THREADS) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "%u threads, at most %u expected",
+                    (unsigned)options->threads, AOT_MOST_THREADS);
+  }
+  device->threads = options->threads > 0 ? options->threads : 1;
+  device->profile = options->profile;
+  device->profile_user = options->profile_user;
   device->dispatch.constants = module->data + module->rodata.offset;
-  return map_code(device, module, error);
+  AOT_TRY(allocate_scratch(device, error));
+  AOT_TRY(map_code(device, module, error));
+  return device->threads > 1 ? start_threads(device, error) : AOT_OK;
 }
 
 static aot_status_t cpu_open(const aot_module_t *module, const aot_variant_t *variant,
-                             const aot_allocator_t *allocator, aot_error_t *error,
-                             aot_device_t **out_device) {
+                             const aot_program_options_t *options, const aot_allocator_t *allocator,
+                             aot_error_t *error, aot_device_t **out_device) {
   *out_device = NULL;
+  AOT_TRY(cpu_check(variant, error));
   void *memory = NULL;
   AOT_TRY(aot_allocate(allocator, sizeof(aot_device_t), "the device", error, &memory));
   memset(memory, 0, sizeof(aot_device_t));
   aot_device_t *device = memory;
   device->variant = variant;
   device->allocator = *allocator;
-  const aot_status_t status = set_up(device, module, error);
+  const aot_status_t status = set_up(device, module, options, error);
   if (status != AOT_OK) {
     cpu_close(device);
     return status;
@@ -102,16 +167,24 @@ static void cpu_get_info(const aot_device_t *device, aot_program_info_t *info) {
   info->code_mapping = device->mapping;
   info->arena_bytes = device->arena_bytes;
   info->scratch_bytes = device->scratch_bytes;
+  info->threads = device->threads;
 }
 
-static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, aot_error_t *error) {
-  if (device->dispatch.arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
-  // The old one first: both at once may not fit.
+static void release_arena(aot_device_t *device) {
   aot_release(&device->allocator, device->dispatch.arena, device->arena_bytes);
   device->dispatch.arena = NULL;
   device->arena_bytes = 0;
+}
+
+static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
+                                aot_error_t *error) {
+  if (device->dispatch.arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
+  // The old one first where nothing of it is kept: both at once may not fit.
+  if (kept_bytes == 0) release_arena(device);
   void *arena = NULL;
   AOT_TRY(aot_allocate(&device->allocator, arena_bytes, "the arena", error, &arena));
+  if (kept_bytes > 0) memcpy(arena, device->dispatch.arena, (size_t)kept_bytes);
+  release_arena(device);
   device->dispatch.arena = arena;
   device->arena_bytes = (size_t)arena_bytes;
   return AOT_OK;
@@ -129,6 +202,14 @@ static aot_status_t cpu_begin(aot_device_t *device, aot_bindings_t *bindings, ao
   (void)error;
   device->dispatch.inputs = (const uint8_t *)bind(bindings->inputs, bindings->input_count);
   device->dispatch.outputs = (uint8_t *)bind(bindings->outputs, bindings->output_count);
+  device->bindings = bindings;
+  device->dispatch.scratch = bindings->scratch_offset >= 0
+                                 ? device->dispatch.arena + bindings->scratch_offset
+                                 : device->scratch;
+  device->is_sharing = device->workers != NULL && aot_workers_are_alive(device->workers);
+  if (device->is_sharing && aot_sharing_begin_run(&device->sharing)) {
+    aot_workers_wake(device->workers);
+  }
   return AOT_OK;
 }
 
@@ -141,17 +222,85 @@ static aot_kernel_t find_kernel(const aot_device_t *device, uint32_t executable)
   return kernel;
 }
 
+// A dispatch as workers get it.
+typedef struct aot_cpu_job_t {
+  const aot_device_t *device;
+  aot_kernel_t kernel;
+  aot_grid_t grid;
+} aot_cpu_job_t;
+
+// Workgroups begin..end-1, x fastest.
+static void run_groups(void *context, uint32_t worker, uint64_t begin, uint64_t end) {
+  const aot_cpu_job_t *job = context;
+  aot_dispatch_t dispatch = job->device->dispatch;
+  if (worker > 0) {
+    const uint32_t number = worker - (job->device->has_callers ? 0 : 1);
+    dispatch.scratch = job->device->scratch + number * job->device->scratch_stride;
+  }
+  uint32_t x = (uint32_t)(begin % job->grid.x);
+  const uint64_t row = begin / job->grid.x;
+  uint32_t y = (uint32_t)(row % job->grid.y);
+  uint32_t z = (uint32_t)(row / job->grid.y);
+  for (uint64_t i = begin; i < end; ++i) {
+    job->kernel(&dispatch, x, y, z);
+    if (++x < job->grid.x) continue;
+    x = 0;
+    if (++y < job->grid.y) continue;
+    y = 0;
+    ++z;
+  }
+}
+
+// Runs the workgroups on as many threads as they are worth.  Returns how many might take part.
+static uint32_t run_grid(aot_device_t *device, aot_cpu_job_t *job) {
+  const uint64_t groups = (uint64_t)job->grid.x * job->grid.y * job->grid.z;
+  if (!device->is_sharing) {
+    run_groups(job, 0, 0, groups);
+    return 1;
+  }
+  const uint32_t word = device->bindings->word;
+  const aot_share_t share = aot_sharing_ask(&device->sharing, word, groups);
+  const uint64_t start = share.is_measured ? aot_os_now_ns() : 0;
+  aot_own_part_t own = {1, 0};
+  if (share.chunk == 0) {
+    run_groups(job, 0, 0, groups);
+  } else {
+    own = aot_workers_share(device->workers, run_groups, job, groups, share.chunk, share.wakes);
+  }
+  if (share.is_measured) {
+    const uint64_t end = aot_os_now_ns();
+    const uint64_t chunk = share.chunk > 0 ? share.chunk : groups;
+    const uint64_t done = own.chunks * chunk < groups ? own.chunks * chunk : groups;
+    aot_sharing_measure(&device->sharing, word, groups, done,
+                        (share.chunk > 0 ? own.end_ns : end) - start, end - start);
+  }
+  return share.chunk == 0 ? 1 : device->threads;
+}
+
+static uint64_t profile_start(const aot_device_t *device) {
+  return device->profile != NULL ? aot_os_now_ns() : 0;
+}
+
+static void profile_end(const aot_device_t *device, aot_launch_t launch) {
+  if (device->profile == NULL) return;
+  launch.duration_ns = aot_os_now_ns() - launch.start_ns;
+  launch.word = device->bindings->word;
+  device->profile(device->profile_user, &launch);
+}
+
 static aot_status_t cpu_dispatch(aot_device_t *device, uint32_t executable, const void *params,
                                  aot_grid_t grid, aot_error_t *error) {
   (void)error;
-  const aot_kernel_t kernel = find_kernel(device, executable);
+  aot_cpu_job_t job = {device, find_kernel(device, executable), grid};
   device->dispatch.params = params;
-  for (uint32_t z = 0; z < grid.z; ++z) {
-    for (uint32_t y = 0; y < grid.y; ++y) {
-      for (uint32_t x = 0; x < grid.x; ++x)
-        kernel(&device->dispatch, x, y, z);
-    }
-  }
+  const uint64_t start = profile_start(device);
+  const uint32_t threads = run_grid(device, &job);
+  profile_end(device, (aot_launch_t){.kind = AOT_LAUNCH_DISPATCH,
+                                     .executable = executable,
+                                     .grid = {grid.x, grid.y, grid.z},
+                                     .start_ns = start,
+                                     .threads = threads,
+                                     .name = device->variant->executables[executable].name});
   return AOT_OK;
 }
 
@@ -166,23 +315,38 @@ static uint8_t *resolve(const aot_device_t *device, aot_place_t place) {
 static aot_status_t cpu_copy(aot_device_t *device, aot_place_t to, aot_place_t from, size_t bytes,
                              aot_error_t *error) {
   (void)error;
+  const uint64_t start = profile_start(device);
   memmove(resolve(device, to), resolve(device, from), bytes);
+  profile_end(device, (aot_launch_t){.kind = AOT_LAUNCH_COPY,
+                                     .bytes = bytes,
+                                     .start_ns = start,
+                                     .threads = 1,
+                                     .name = "copy"});
   return AOT_OK;
 }
 
-static aot_status_t cpu_fill(aot_device_t *device, aot_place_t to, size_t bytes, uint32_t pattern,
-                             aot_error_t *error) {
-  (void)error;
-  uint8_t *target = resolve(device, to);
+static void fill(uint8_t *target, size_t bytes, uint32_t pattern) {
   const uint32_t low = pattern & 0xff;
   if (pattern == low * 0x01010101u) {
     memset(target, (int)low, bytes);
-    return AOT_OK;
+    return;
   }
   for (; bytes >= sizeof pattern; bytes -= sizeof pattern, target += sizeof pattern) {
     memcpy(target, &pattern, sizeof pattern);
   }
   memcpy(target, &pattern, bytes);
+}
+
+static aot_status_t cpu_fill(aot_device_t *device, aot_place_t to, size_t bytes, uint32_t pattern,
+                             aot_error_t *error) {
+  (void)error;
+  const uint64_t start = profile_start(device);
+  fill(resolve(device, to), bytes, pattern);
+  profile_end(device, (aot_launch_t){.kind = AOT_LAUNCH_FILL,
+                                     .bytes = bytes,
+                                     .start_ns = start,
+                                     .threads = 1,
+                                     .name = "fill"});
   return AOT_OK;
 }
 
@@ -190,6 +354,13 @@ static aot_status_t cpu_load(aot_device_t *device, aot_place_t from, size_t byte
                              aot_error_t *error) {
   (void)error;
   memcpy(memory, resolve(device, from), bytes);
+  return AOT_OK;
+}
+
+static aot_status_t cpu_store(aot_device_t *device, aot_place_t to, size_t bytes, uint64_t value,
+                              aot_error_t *error) {
+  (void)error;
+  memcpy(resolve(device, to), &value, bytes);
   return AOT_OK;
 }
 
@@ -212,5 +383,6 @@ const aot_driver_t aot_cpu_driver = {
     .copy = cpu_copy,
     .fill = cpu_fill,
     .load = cpu_load,
+    .store = cpu_store,
     .end = cpu_end,
 };

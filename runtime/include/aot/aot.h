@@ -55,7 +55,8 @@ typedef enum aot_status_t {
   AOT_ERROR_ARITHMETIC = 16,   // overflow or division by zero in the program
   AOT_ERROR_BOUNDS = 17,       // a load, copy or fill outside its buffer, or an impossible grid
   AOT_ERROR_BUDGET = 18,       // the program used up options.work_budget
-  AOT_ERROR_COUNT              // not a status
+  AOT_ERROR_DEVICE = 19,  // a GPU's driver failed, or the device is lost: make the program anew
+  AOT_ERROR_COUNT         // not a status
 } aot_status_t;
 
 // What failed, in one line: lower case, no final period, cut off where it doesn't fit.
@@ -82,7 +83,7 @@ typedef enum aot_dtype_t {
 } aot_dtype_t;
 
 typedef enum aot_device_kind_t {
-  AOT_DEVICE_ANY = 0,  // whatever the first variant that runs here is for
+  AOT_DEVICE_ANY = 0,  // whatever the first variant that runs here is for; no GPU in software
   AOT_DEVICE_CPU = 1,
   AOT_DEVICE_VULKAN = 2,
 } aot_device_kind_t;
@@ -113,6 +114,27 @@ typedef struct aot_module_options_t {
   bool copy;
 } aot_module_options_t;
 
+#define AOT_MOST_THREADS 256u
+
+typedef enum aot_launch_kind_t {
+  AOT_LAUNCH_DISPATCH = 0,
+  AOT_LAUNCH_COPY = 1,
+  AOT_LAUNCH_FILL = 2,
+} aot_launch_kind_t;
+
+// One dispatch, copy or fill of a run, as options.profile is told.
+typedef struct aot_launch_t {
+  aot_launch_kind_t kind;
+  uint32_t word;         // of its instruction in the entry point's code
+  uint32_t executable;   // number in the variant, of a dispatch
+  uint32_t grid[3];      // workgroups of a dispatch
+  uint64_t bytes;        // of a copy or fill
+  uint64_t start_ns;     // the system's monotonic clock
+  uint64_t duration_ns;  // from then on
+  uint32_t threads;      // that might take part
+  const char *name;      // the executable's, "copy" or "fill"; *borrowed* from the module
+} aot_launch_t;
+
 typedef struct aot_program_options_t {
   // Name of the entry point.  NULL: the first.
   const char *entry;
@@ -126,6 +148,15 @@ typedef struct aot_program_options_t {
   uint64_t work_budget;
   // Every output comes from aot_program_set_output; prepare then allocates none.
   bool caller_outputs;
+  // Threads that run workgroups on a CPU, the caller's included: 1 to AOT_MOST_THREADS.  0: 1.  The
+  // others are the program's own; they sleep between runs.  Results have the same bits whatever the
+  // number.  In the child of a fork a program goes on with the caller's thread alone.
+  uint32_t threads;
+  // Called on the caller's thread after each launch.  NULL: launches are not timed.
+  void (*profile)(void *user, const aot_launch_t *launch);
+  void *profile_user;
+  // Of the Vulkan driver, aot/vulkan.h.  *Borrowed* for the call.  NULL: its defaults.
+  const struct aot_vulkan_options_t *vulkan;
 } aot_program_options_t;
 
 // An extent of an input or output as the module declares it.
@@ -163,6 +194,8 @@ typedef struct aot_program_info_t {
   uint64_t scratch_bytes;
   uint64_t prepare_count;      // times that the program's shape part has run
   uint64_t arena_bound_bytes;  // the most that the arena takes at any shape; UINT64_MAX: not known
+  uint32_t threads;            // that run workgroups
+  const char *skipped;         // why no variant before this one was taken; "" where it is the first
 } aot_program_info_t;
 
 // A module file, verified.  Immutable: may be used from any number of threads at once.
@@ -232,6 +265,10 @@ AOT_API size_t aot_program_output_count(const aot_program_t *program);
 AOT_API const aot_tensor_info_t *aot_program_input_info(const aot_program_t *program, size_t index);
 AOT_API const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program,
                                                          size_t index);
+// State variables: what the program keeps between runs.  A dim that grows is symbolic, its max the
+// capacity.
+AOT_API size_t aot_program_state_count(const aot_program_t *program);
+AOT_API const aot_tensor_info_t *aot_program_state_info(const aot_program_t *program, size_t index);
 // The error lists the names there are.
 AOT_API aot_status_t aot_program_find_input(const aot_program_t *program, const char *name,
                                             aot_error_t *error, size_t *out_index);
@@ -255,7 +292,12 @@ AOT_API aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *er
 
 // Runs, after prepare where that is due.  Allocates nothing if the shapes were prepared before and
 // need no more memory than any before them.
+// What the program keeps between runs is changed by a run that ends well, and by no other.
 AOT_API aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error);
+
+// Makes all that the program keeps between runs what it was at first: zero, and of length 0 where
+// it grows.
+AOT_API aot_status_t aot_program_reset(aot_program_t *program, aot_error_t *error);
 
 // After prepare: dims and bytes.  data is the output's memory, NULL while there is none, meaningful
 // after run.  *Borrowed* from the program, until shapes or outputs are set again or it is

@@ -1,0 +1,75 @@
+// The Vulkan driver's device: a GPU with the buffers, pipelines and recorded runs of one program.
+#ifndef AOT_DRIVERS_VULKAN_DEVICE_H_
+#define AOT_DRIVERS_VULKAN_DEVICE_H_
+
+#include "cache.h"
+#include "driver.h"
+#include "log.h"
+#include "memory.h"
+#include "module_fbs.h"
+#include "pipelines.h"
+
+#define AOT_VK_MOST_RECORDINGS 16u
+// Behind the outputs in the readback buffer: what a load reads.
+#define AOT_VK_LOAD_BYTES 16u
+
+// A log that was made into a command buffer, to be submitted again whenever the same log comes up.
+typedef struct aot_vk_recording_t {
+  bool is_valid;
+  uint64_t last_use;
+  uint64_t hash;  // of the words
+  void *words;    // owned
+  size_t words_bytes;
+  size_t room;
+  VkCommandBuffer commands;
+  VkDescriptorSet set;
+  aot_vk_buffer_t params;  // parameter blocks, then what stores and fills copy from
+  uint64_t values_offset;  // of the latter
+  VkQueryPool queries;
+  uint32_t query_count;  // of the pool
+} aot_vk_recording_t;
+
+struct aot_device_t {
+  const aot_module_t *module;
+  const aot_variant_t *variant;
+  aot_allocator_t allocator;
+  aot_vk_gpu_t gpu;
+  aot_vk_cache_t cache;
+  aot_vk_pipelines_t pipelines;
+  VkCommandPool command_pool;
+  VkDescriptorPool descriptor_pool;
+  VkFence fence;
+  bool is_unified;
+  bool is_lost;
+  void (*profile)(void *user, const aot_launch_t *launch);
+  void *profile_user;
+  bool has_timestamps;  // and profile is set
+  void *times;          // of a segment's timestamps; owned
+  size_t times_bytes;
+  aot_vk_buffer_t buffers[AOT_FBS_BUFFER_CLASS_COUNT];
+  aot_vk_buffer_t upload;    // inputs on their way, where memory is not unified
+  aot_vk_buffer_t readback;  // outputs likewise, and loads
+  uint64_t arena_bytes;
+  aot_bindings_t *bindings;  // of the run
+  aot_vk_log_t log;          // since the last submission
+  aot_vk_recording_t recordings[AOT_VK_MOST_RECORDINGS];
+  uint64_t use_count;
+  uint32_t recording_count;  // made so far
+  uint32_t submit_count;
+  uint64_t instance_ns;
+  uint64_t upload_ns;
+};
+
+// recording.c: does what the log says and waits; the log is empty then.
+aot_status_t aot_vk_submit(aot_device_t *device, aot_error_t *error);
+
+// Forgets what was recorded: buffers are about to change.
+void aot_vk_forget_recordings(aot_device_t *device);
+void aot_vk_free_recordings(aot_device_t *device);
+
+// Records, submits and waits for a few copies that no program asks for.
+aot_status_t aot_vk_copy_now(aot_device_t *device, const aot_vk_buffer_t *to, uint64_t to_offset,
+                             const aot_vk_buffer_t *from, uint64_t from_offset, uint64_t bytes,
+                             aot_error_t *error);
+
+#endif  // AOT_DRIVERS_VULKAN_DEVICE_H_

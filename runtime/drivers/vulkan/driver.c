@@ -1,0 +1,515 @@
+// The Vulkan driver.  A run is a log, done when something is loaded and at its end.
+#include <string.h>
+
+#include "device.h"
+#include "os.h"
+#include "program.h"
+#include "status.h"
+#include "system.h"
+
+#define UPLOAD_CHUNK_BYTES ((uint64_t)16 << 20)
+// A shader takes more workgroups along x as rows along z (aot/backends/vulkan/shader.py).
+#define GRID_ROW 65535u
+#define STORAGE                                                            \
+  (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | \
+   VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+
+static const aot_vulkan_options_t default_options;
+
+static const aot_vulkan_options_t *options_of(const aot_program_options_t *options) {
+  return options->vulkan != NULL ? options->vulkan : &default_options;
+}
+
+static aot_status_t check_words(const aot_variant_t *variant, aot_error_t *error) {
+  if (variant->word_bytes == 4) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_MALFORMED, "parameter words of %u bytes in a vulkan variant",
+                  (unsigned)variant->word_bytes);
+}
+
+static aot_status_t vulkan_check(const aot_variant_t *variant, aot_error_t *error) {
+  aot_vk_gpu_t gpu;
+  AOT_TRY(check_words(variant, error));
+  const aot_status_t status = aot_vk_gpu_open(&gpu, variant, &default_options, false, error);
+  aot_vk_gpu_close(&gpu);
+  return status;
+}
+
+// ---- opening and closing ----
+
+static aot_vk_place_t place_of(const aot_device_t *device) {
+  return device->is_unified ? AOT_VK_PLACE_UNIFIED : AOT_VK_PLACE_DEVICE;
+}
+
+static aot_status_t create_pools(aot_device_t *device, aot_error_t *error) {
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  const VkCommandPoolCreateInfo pool_info = {
+      .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+      .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+      .queueFamilyIndex = gpu->queue_family};
+  VkCommandPool pool = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateCommandPool, gpu->device, &pool_info, NULL, &pool);
+  device->command_pool = pool;
+  const VkDescriptorPoolSize sizes[] = {
+      {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, AOT_VK_MOST_RECORDINGS * AOT_VK_PARAM_BINDING},
+      {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC, AOT_VK_MOST_RECORDINGS}};
+  const VkDescriptorPoolCreateInfo sets_info = {
+      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+      .maxSets = AOT_VK_MOST_RECORDINGS,
+      .poolSizeCount = 2,
+      .pPoolSizes = sizes};
+  VkDescriptorPool sets = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorPool, gpu->device, &sets_info, NULL, &sets);
+  device->descriptor_pool = sets;
+  const VkFenceCreateInfo fence_info = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  VkFence fence = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateFence, gpu->device, &fence_info, NULL, &fence);
+  device->fence = fence;
+  return AOT_OK;
+}
+
+// Copies from the host's memory to a buffer that it does not see, a chunk at a time.
+static aot_status_t upload_staged(aot_device_t *device, const aot_vk_buffer_t *to,
+                                  const uint8_t *data, uint64_t bytes, aot_error_t *error) {
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  const uint64_t chunk = bytes < UPLOAD_CHUNK_BYTES ? bytes : UPLOAD_CHUNK_BYTES;
+  aot_vk_buffer_t staging;
+  AOT_TRY(aot_vk_buffer_create(gpu, AOT_VK_PLACE_UPLOAD, chunk, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+                               "staging", error, &staging));
+  aot_status_t status = AOT_OK;
+  for (uint64_t at = 0; at < bytes && status == AOT_OK; at += chunk) {
+    const uint64_t count = bytes - at < chunk ? bytes - at : chunk;
+    memcpy(staging.mapped, data + at, (size_t)count);
+    status = aot_vk_buffer_flush(gpu, &staging, error);
+    if (status == AOT_OK) status = aot_vk_copy_now(device, to, at, &staging, 0, count, error);
+  }
+  aot_vk_buffer_destroy(gpu, &staging);
+  return status;
+}
+
+static aot_status_t upload_constants(aot_device_t *device, aot_error_t *error) {
+  const uint64_t start = aot_os_now_ns();
+  const uint64_t bytes = device->module->rodata.length;
+  const uint8_t *data = device->module->data + device->module->rodata.offset;
+  aot_vk_buffer_t *buffer = &device->buffers[AOT_FBS_BUFFER_CLASS_CONSTANTS];
+  // Shaders read four words at once, the last of them behind the end.
+  const uint64_t room = (bytes + 15) & ~(uint64_t)15;
+  AOT_TRY(aot_vk_buffer_create(&device->gpu, place_of(device), room > 0 ? room : 16, STORAGE,
+                               "constants", error, buffer));
+  if (bytes == 0) return AOT_OK;
+  if (device->is_unified) {
+    memcpy(buffer->mapped, data, (size_t)bytes);
+    AOT_TRY(aot_vk_buffer_flush(&device->gpu, buffer, error));
+  } else {
+    AOT_TRY(upload_staged(device, buffer, data, bytes, error));
+  }
+  device->upload_ns = aot_os_now_ns() - start;
+  return AOT_OK;
+}
+
+static bool is_staged(const aot_vulkan_options_t *options) {
+  const char *setting = aot_vk_environment("AOT_VULKAN_MEMORY");
+  return options->memory == AOT_VULKAN_MEMORY_STAGED ||
+         (setting != NULL && strcmp(setting, "staged") == 0);
+}
+
+static bool wants_timestamps(const aot_vulkan_options_t *options) {
+  const char *setting = aot_vk_environment("AOT_VULKAN_TIMESTAMPS");
+  return !options->no_timestamps && (setting == NULL || strcmp(setting, "0") != 0);
+}
+
+static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
+                           aot_error_t *error) {
+  const aot_vulkan_options_t *own = options_of(options);
+  const uint64_t start = aot_os_now_ns();
+  const bool any = options->device == AOT_DEVICE_ANY && options->target == NULL;
+  AOT_TRY(check_words(device->variant, error));
+  AOT_TRY(aot_vk_gpu_open(&device->gpu, device->variant, own, any, error));
+  device->instance_ns = aot_os_now_ns() - start;
+  device->is_unified = !is_staged(own) && aot_vk_is_unified(&device->gpu);
+  device->profile = options->profile;
+  device->profile_user = options->profile_user;
+  device->has_timestamps =
+      options->profile != NULL && device->gpu.timestamp_bits > 0 && wants_timestamps(own);
+  aot_vk_cache_open(&device->gpu, own, &device->allocator, &device->cache);
+  AOT_TRY(aot_vk_pipelines_open(&device->gpu, device->module, device->variant, own,
+                                device->cache.handle, &device->allocator, error,
+                                &device->pipelines));
+  aot_vk_cache_save(&device->gpu, &device->allocator, &device->cache);
+  AOT_TRY(create_pools(device, error));
+  return upload_constants(device, error);
+}
+
+static void vulkan_close(aot_device_t *device) {
+  const aot_allocator_t allocator = device->allocator;
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  // Something may be in flight after a failed wait.
+  if (device->is_lost) (void)gpu->vk.vkDeviceWaitIdle(gpu->device);
+  aot_vk_free_recordings(device);
+  aot_vk_log_free(&device->log, &allocator);
+  for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i)
+    aot_vk_buffer_destroy(gpu, &device->buffers[i]);
+  aot_vk_buffer_destroy(gpu, &device->upload);
+  aot_vk_buffer_destroy(gpu, &device->readback);
+  aot_vk_pipelines_close(gpu, &allocator, &device->pipelines);
+  aot_vk_cache_close(gpu, &device->cache);
+  // The last of the functions: all others are there too where it is.
+  if (gpu->device != NULL && gpu->vk.vkWaitForFences != NULL) {
+    gpu->vk.vkDestroyFence(gpu->device, device->fence, NULL);
+    gpu->vk.vkDestroyDescriptorPool(gpu->device, device->descriptor_pool, NULL);
+    gpu->vk.vkDestroyCommandPool(gpu->device, device->command_pool, NULL);
+  }
+  aot_vk_gpu_close(&device->gpu);
+  aot_release(&allocator, device, sizeof *device);
+}
+
+static aot_status_t vulkan_open(const aot_module_t *module, const aot_variant_t *variant,
+                                const aot_program_options_t *options,
+                                const aot_allocator_t *allocator, aot_error_t *error,
+                                aot_device_t **out_device) {
+  *out_device = NULL;
+  void *memory = NULL;
+  AOT_TRY(aot_allocate(allocator, sizeof(aot_device_t), "the device", error, &memory));
+  memset(memory, 0, sizeof(aot_device_t));
+  aot_device_t *device = memory;
+  device->module = module;
+  device->variant = variant;
+  device->allocator = *allocator;
+  const aot_status_t status = set_up(device, options, error);
+  if (status != AOT_OK) {
+    vulkan_close(device);
+    return status;
+  }
+  *out_device = device;
+  return AOT_OK;
+}
+
+static void vulkan_get_info(const aot_device_t *device, aot_program_info_t *info) {
+  info->arena_bytes = device->arena_bytes;
+  info->threads = 1;
+  for (uint32_t i = 0; i < device->pipelines.count; ++i) {
+    const uint32_t executable = device->pipelines.pipelines[i].executable;
+    info->code_bytes += device->variant->executables[executable].spirv.length;
+  }
+}
+
+// ---- memory ----
+
+static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
+                                   aot_error_t *error) {
+  aot_vk_buffer_t *arena = &device->buffers[AOT_FBS_BUFFER_CLASS_ARENA];
+  if (arena->bytes > 0 && arena_bytes <= device->arena_bytes) return AOT_OK;
+  aot_vk_forget_recordings(device);
+  if (kept_bytes == 0) {
+    aot_vk_buffer_destroy(&device->gpu, arena);
+    device->arena_bytes = 0;
+  }
+  aot_vk_buffer_t grown;
+  AOT_TRY(aot_vk_buffer_create(&device->gpu, place_of(device), arena_bytes, STORAGE, "the arena",
+                               error, &grown));
+  if (kept_bytes > 0) {
+    const aot_status_t status =
+        aot_vk_copy_now(device, &grown, 0, arena, 0, (kept_bytes + 3) & ~(uint64_t)3, error);
+    if (status != AOT_OK) {
+      aot_vk_buffer_destroy(&device->gpu, &grown);
+      return status;
+    }
+    aot_vk_buffer_destroy(&device->gpu, arena);
+  }
+  *arena = grown;
+  device->arena_bytes = arena_bytes;
+  return AOT_OK;
+}
+
+// One after the other in the class's buffer.  Returns how long that is.
+static uint64_t lay_out(aot_binding_t *bindings, uint32_t count) {
+  uint64_t end = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    end = (end + AOT_ALIGNMENT - 1) & ~(uint64_t)(AOT_ALIGNMENT - 1);
+    bindings[i].offset = (uintptr_t)end;
+    end += bindings[i].bytes;
+  }
+  return end;
+}
+
+static aot_status_t reserve_class(aot_device_t *device, uint32_t buffer_class, uint64_t bytes,
+                                  const char *what, aot_error_t *error) {
+  aot_vk_buffer_t *buffer = &device->buffers[buffer_class];
+  const bool is_output = buffer_class == AOT_FBS_BUFFER_CLASS_OUTPUTS;
+  aot_vk_buffer_t *staging = is_output ? &device->readback : &device->upload;
+  if (buffer->bytes > 0 && bytes <= buffer->bytes && (device->is_unified || staging->bytes > 0)) {
+    return AOT_OK;
+  }
+  aot_vk_forget_recordings(device);
+  aot_vk_buffer_destroy(&device->gpu, buffer);
+  aot_vk_buffer_destroy(&device->gpu, staging);
+  AOT_TRY(
+      aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE, what, error, buffer));
+  if (device->is_unified) return AOT_OK;
+  return aot_vk_buffer_create(
+      &device->gpu, is_output ? AOT_VK_PLACE_READBACK : AOT_VK_PLACE_UPLOAD,
+      buffer->bytes + AOT_VK_LOAD_BYTES,
+      is_output ? VK_BUFFER_USAGE_TRANSFER_DST_BIT : VK_BUFFER_USAGE_TRANSFER_SRC_BIT, what, error,
+      staging);
+}
+
+// ---- a run ----
+
+static aot_status_t add_whole(aot_device_t *device, aot_vk_op_t op, uint64_t bytes,
+                              aot_error_t *error) {
+  uint32_t *operands = NULL;
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, op, 2, error, &operands));
+  aot_vk_put_u64(operands, bytes);
+  return AOT_OK;
+}
+
+static aot_status_t vulkan_begin(aot_device_t *device, aot_bindings_t *bindings,
+                                 aot_error_t *error) {
+  aot_vk_log_clear(&device->log);
+  device->bindings = bindings;
+  const uint64_t input_bytes = lay_out(bindings->inputs, bindings->input_count);
+  const uint64_t output_bytes = lay_out(bindings->outputs, bindings->output_count);
+  AOT_TRY(reserve_class(device, AOT_FBS_BUFFER_CLASS_INPUTS, input_bytes, "the inputs", error));
+  AOT_TRY(reserve_class(device, AOT_FBS_BUFFER_CLASS_OUTPUTS, output_bytes, "the outputs", error));
+  uint8_t *memory = device->is_unified ? device->buffers[AOT_FBS_BUFFER_CLASS_INPUTS].mapped
+                                       : device->upload.mapped;
+  for (uint32_t i = 0; i < bindings->input_count; ++i) {
+    const aot_binding_t *binding = &bindings->inputs[i];
+    if (binding->bytes == 0) continue;
+    memcpy(memory + binding->offset, (const void *)binding->address, binding->bytes);
+  }
+  if (device->is_unified || input_bytes == 0) return AOT_OK;
+  return add_whole(device, AOT_VK_OP_UPLOAD, input_bytes, error);
+}
+
+// Around each launch: what instruction it is, and, where only the host can time it, a submission
+// of its own.
+static bool is_timed_by_host(const aot_device_t *device) {
+  return device->profile != NULL && !device->has_timestamps;
+}
+
+static aot_status_t begin_launch(aot_device_t *device, aot_error_t *error) {
+  if (is_timed_by_host(device)) AOT_TRY(aot_vk_submit(device, error));
+  if (device->profile == NULL) return AOT_OK;
+  return aot_vk_log_add_launch(&device->log, &device->allocator, device->bindings->word, error);
+}
+
+static aot_status_t end_launch(aot_device_t *device, aot_error_t *error) {
+  return is_timed_by_host(device) ? aot_vk_submit(device, error) : AOT_OK;
+}
+
+static aot_status_t check_grid(const aot_device_t *device, uint32_t executable, aot_grid_t *grid,
+                               aot_error_t *error) {
+  const uint32_t *most = device->gpu.properties.limits.maxComputeWorkGroupCount;
+  int axis = grid->y > most[1] ? 1 : grid->z > most[2] ? 2 : -1;
+  if (grid->x > GRID_ROW) {
+    const uint64_t rows = ((uint64_t)grid->x + GRID_ROW - 1) / GRID_ROW;
+    if (grid->z != 1 || rows > most[2]) axis = 0;
+    grid->x = GRID_ROW;
+    grid->z = (uint32_t)rows;
+  }
+  if (axis < 0) return AOT_OK;
+  return aot_fail(
+      error, AOT_ERROR_UNSUPPORTED,
+      "vulkan: executable \"%s\": more workgroups than %s's maxComputeWorkGroupCount[%d]",
+      device->variant->executables[executable].name, device->gpu.properties.deviceName, axis);
+}
+
+static aot_status_t vulkan_dispatch(aot_device_t *device, uint32_t executable, const void *params,
+                                    aot_grid_t grid, aot_error_t *error) {
+  const uint32_t words = device->variant->executables[executable].param_words;
+  uint32_t *operands = NULL;
+  AOT_TRY(check_grid(device, executable, &grid, error));
+  AOT_TRY(begin_launch(device, error));
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_DISPATCH, 4 + (size_t)words,
+                         error, &operands));
+  operands[0] = executable;
+  operands[1] = grid.x;
+  operands[2] = grid.y;
+  operands[3] = grid.z;
+  if (words > 0) memcpy(operands + 4, params, 4 * (size_t)words);
+  return end_launch(device, error);
+}
+
+static aot_status_t add_copy(aot_device_t *device, aot_place_t to, aot_place_t from, uint64_t bytes,
+                             aot_error_t *error) {
+  uint32_t *operands = NULL;
+  AOT_TRY(begin_launch(device, error));
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_COPY, 8, error, &operands));
+  operands[0] = to.buffer_class;
+  aot_vk_put_u64(operands + 1, to.offset);
+  operands[3] = from.buffer_class;
+  aot_vk_put_u64(operands + 4, from.offset);
+  aot_vk_put_u64(operands + 6, bytes);
+  return end_launch(device, error);
+}
+
+static aot_status_t vulkan_copy(aot_device_t *device, aot_place_t to, aot_place_t from,
+                                size_t bytes, aot_error_t *error) {
+  const uint64_t distance =
+      to.offset < from.offset ? from.offset - to.offset : to.offset - from.offset;
+  if (to.buffer_class != from.buffer_class || distance >= bytes) {
+    return add_copy(device, to, from, bytes, error);
+  }
+  // A copy must not overlap itself: pieces of the distance's length don't, in the right order.
+  for (uint64_t done = 0; distance > 0 && done < bytes; done += distance) {
+    const uint64_t count = bytes - done < distance ? bytes - done : distance;
+    const uint64_t at = to.offset < from.offset ? done : bytes - done - count;
+    const aot_place_t piece_to = {to.buffer_class, to.offset + at};
+    const aot_place_t piece_from = {from.buffer_class, from.offset + at};
+    AOT_TRY(add_copy(device, piece_to, piece_from, count, error));
+  }
+  return AOT_OK;
+}
+
+static aot_status_t vulkan_fill(aot_device_t *device, aot_place_t to, size_t bytes,
+                                uint32_t pattern, aot_error_t *error) {
+  uint32_t *operands = NULL;
+  AOT_TRY(begin_launch(device, error));
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_FILL, 6, error, &operands));
+  operands[0] = to.buffer_class;
+  aot_vk_put_u64(operands + 1, to.offset);
+  aot_vk_put_u64(operands + 3, bytes);
+  operands[5] = pattern;
+  return end_launch(device, error);
+}
+
+static aot_status_t add_place(aot_device_t *device, aot_vk_op_t op, aot_place_t place,
+                              uint64_t bytes, aot_error_t *error) {
+  uint32_t *operands = NULL;
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, op, 5, error, &operands));
+  operands[0] = place.buffer_class;
+  aot_vk_put_u64(operands + 1, place.offset);
+  aot_vk_put_u64(operands + 3, bytes);
+  return AOT_OK;
+}
+
+static aot_status_t vulkan_store(aot_device_t *device, aot_place_t to, size_t bytes, uint64_t value,
+                                 aot_error_t *error) {
+  AOT_TRY(aot_vk_log_add_value(&device->log, &device->allocator, value, error));
+  return add_place(device, AOT_VK_OP_STORE, to, bytes, error);
+}
+
+// What no run ever writes lies in the host's memory already.
+static const uint8_t *host_memory(const aot_device_t *device, aot_place_t from, size_t bytes) {
+  if (from.buffer_class == AOT_FBS_BUFFER_CLASS_CONSTANTS) {
+    return device->module->data + device->module->rodata.offset + from.offset;
+  }
+  for (uint32_t i = 0;
+       from.buffer_class == AOT_FBS_BUFFER_CLASS_INPUTS && i < device->bindings->input_count; ++i) {
+    const aot_binding_t *input = &device->bindings->inputs[i];
+    if (from.offset >= input->offset && from.offset + bytes <= input->offset + input->bytes) {
+      return (const uint8_t *)input->address + (from.offset - input->offset);
+    }
+  }
+  return NULL;
+}
+
+static aot_status_t vulkan_load(aot_device_t *device, aot_place_t from, size_t bytes, void *memory,
+                                aot_error_t *error) {
+  const uint8_t *source = host_memory(device, from, bytes);
+  if (source != NULL) {
+    memcpy(memory, source, bytes);
+    return AOT_OK;
+  }
+  if (device->is_unified) {
+    AOT_TRY(aot_vk_submit(device, error));
+    source = device->buffers[from.buffer_class].mapped + from.offset;
+  } else {
+    AOT_TRY(add_place(device, AOT_VK_OP_LOAD, from, bytes, error));
+    AOT_TRY(aot_vk_submit(device, error));
+    source = device->readback.mapped + device->readback.bytes - AOT_VK_LOAD_BYTES;
+  }
+  memcpy(memory, source, bytes);
+  return AOT_OK;
+}
+
+static aot_status_t vulkan_end(aot_device_t *device, aot_error_t *error) {
+  const aot_bindings_t *bindings = device->bindings;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < bindings->output_count; ++i) {
+    const aot_binding_t *binding = &bindings->outputs[i];
+    if (binding->bytes > 0) bytes = (uint64_t)binding->offset + binding->bytes;
+  }
+  if (!device->is_unified && bytes > 0) {
+    AOT_TRY(add_whole(device, AOT_VK_OP_DOWNLOAD, bytes, error));
+  }
+  AOT_TRY(aot_vk_submit(device, error));
+  const uint8_t *memory = device->is_unified ? device->buffers[AOT_FBS_BUFFER_CLASS_OUTPUTS].mapped
+                                             : device->readback.mapped;
+  for (uint32_t i = 0; i < bindings->output_count; ++i) {
+    const aot_binding_t *binding = &bindings->outputs[i];
+    if (binding->bytes == 0) continue;
+    memcpy((void *)binding->address, memory + binding->offset, binding->bytes);
+  }
+  return AOT_OK;
+}
+
+const aot_driver_t aot_vulkan_driver = {
+    .name = "vulkan",
+    .device = AOT_FBS_DEVICE_VULKAN,
+    .check = vulkan_check,
+    .open = vulkan_open,
+    .close = vulkan_close,
+    .get_info = vulkan_get_info,
+    .reserve = vulkan_reserve,
+    .begin = vulkan_begin,
+    .dispatch = vulkan_dispatch,
+    .copy = vulkan_copy,
+    .fill = vulkan_fill,
+    .load = vulkan_load,
+    .store = vulkan_store,
+    .end = vulkan_end,
+};
+
+// ---- aot/vulkan.h ----
+
+static const aot_device_t *device_of(const aot_program_t *program) {
+  return program != NULL && program->driver == &aot_vulkan_driver ? program->device : NULL;
+}
+
+static uint64_t device_bytes(const aot_device_t *device) {
+  uint64_t bytes = device->upload.memory_bytes + device->readback.memory_bytes;
+  for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i)
+    bytes += device->buffers[i].memory_bytes;
+  for (uint32_t i = 0; i < AOT_VK_MOST_RECORDINGS; ++i)
+    bytes += device->recordings[i].params.memory_bytes;
+  return bytes;
+}
+
+bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_info) {
+  memset(out_info, 0, sizeof *out_info);
+  const aot_device_t *device = device_of(program);
+  if (device == NULL) return false;
+  const VkPhysicalDeviceProperties *properties = &device->gpu.properties;
+  *out_info = (aot_vulkan_info_t){.device_name = properties->deviceName,
+                                  .cache_path = device->cache.path,
+                                  .api_version = properties->apiVersion,
+                                  .driver_version = properties->driverVersion,
+                                  .vendor = properties->vendorID,
+                                  .device_type = (uint32_t)properties->deviceType,
+                                  .cache = device->cache.state,
+                                  .cache_was_written = device->cache.was_written,
+                                  .is_unified = device->is_unified,
+                                  .has_timestamps = device->gpu.timestamp_bits > 0,
+                                  .pipeline_count = device->pipelines.count,
+                                  .recording_count = device->recording_count,
+                                  .submit_count = device->submit_count,
+                                  .instance_ns = device->instance_ns,
+                                  .pipelines_ns = device->pipelines.total_ns,
+                                  .upload_ns = device->upload_ns,
+                                  .device_bytes = device_bytes(device)};
+  return true;
+}
+
+bool aot_vulkan_get_pipeline(const aot_program_t *program, size_t index,
+                             aot_vulkan_pipeline_t *out_pipeline) {
+  memset(out_pipeline, 0, sizeof *out_pipeline);
+  const aot_device_t *device = device_of(program);
+  if (device == NULL || index >= device->pipelines.count) return false;
+  const aot_vk_pipeline_t *pipeline = &device->pipelines.pipelines[index];
+  const aot_executable_t *executable = &device->variant->executables[pipeline->executable];
+  *out_pipeline = (aot_vulkan_pipeline_t){.executable = executable->name,
+                                          .words = (uint32_t)(executable->spirv.length / 4),
+                                          .create_ns = pipeline->create_ns};
+  return true;
+}

@@ -1,0 +1,186 @@
+#include "gpu.h"
+
+#include <string.h>
+
+#include "status.h"
+#include "system.h"
+
+#define MOST_DEVICES 16u
+#define MOST_FAMILIES 32u
+
+static aot_status_t create_instance(aot_vk_gpu_t *gpu, aot_error_t *error) {
+  aot_vk_functions_t *vk = &gpu->vk;
+  uint32_t version = VK_MAKE_API_VERSION(1, 0);
+  if (vk->vkEnumerateInstanceVersion != NULL) {
+    AOT_VK_TRY(error, vk, vkEnumerateInstanceVersion, &version);
+  }
+  if (version < VK_MAKE_API_VERSION(1, 1)) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "vulkan: the system has version 1.0, not 1.1");
+  }
+  const VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                                         .pEngineName = "aotc",
+                                         .apiVersion = VK_MAKE_API_VERSION(1, 1)};
+  const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                     .pApplicationInfo = &application};
+  VkInstance instance = NULL;
+  AOT_VK_TRY(error, vk, vkCreateInstance, &info, NULL, &instance);
+  gpu->instance = instance;
+  return aot_vk_load_instance(vk, gpu->instance, error);
+}
+
+static char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static bool contains(const char *text, const char *part) {
+  for (; *text != '\0'; ++text) {
+    size_t i = 0;
+    while (part[i] != '\0' && lower(text[i]) == lower(part[i]))
+      ++i;
+    if (part[i] == '\0') return true;
+  }
+  return false;
+}
+
+// Greater is better.
+static int rank(VkPhysicalDeviceType type) {
+  switch (type) {
+    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
+      return 4;
+    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
+      return 3;
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+      return 2;
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+// A queue family for compute, one without graphics by preference: it is for such work.
+static bool find_family(const aot_vk_gpu_t *gpu, VkPhysicalDevice physical, uint32_t *out_family,
+                        uint32_t *out_timestamp_bits) {
+  VkQueueFamilyProperties families[MOST_FAMILIES];
+  uint32_t count = MOST_FAMILIES;
+  gpu->vk.vkGetPhysicalDeviceQueueFamilyProperties(physical, &count, families);
+  bool is_found = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const bool is_compute = (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0;
+    const bool has_graphics = (families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0;
+    if (!is_compute || families[i].queueCount == 0 || (is_found && has_graphics)) continue;
+    *out_family = i;
+    *out_timestamp_bits = families[i].timestampValidBits;
+    is_found = true;
+    if (!has_graphics) break;
+  }
+  return is_found;
+}
+
+// Why a device won't do, or AOT_OK.
+static aot_status_t check_device(const aot_vk_gpu_t *gpu, VkPhysicalDevice physical,
+                                 const VkPhysicalDeviceProperties *properties,
+                                 const aot_variant_t *variant, const char *wanted, bool any,
+                                 aot_error_t *error) {
+  uint32_t family = 0;
+  uint32_t bits = 0;
+  if (wanted != NULL && !contains(properties->deviceName, wanted)) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: not the device \"%s\" that is wanted",
+                    properties->deviceName, wanted);
+  }
+  if (wanted == NULL && any && properties->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                    "%s: a driver in software, used only where vulkan is asked for",
+                    properties->deviceName);
+  }
+  if (properties->apiVersion < VK_MAKE_API_VERSION(1, 1)) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: vulkan %u.%u, not 1.1",
+                    properties->deviceName, (unsigned)VK_API_VERSION_MAJOR(properties->apiVersion),
+                    (unsigned)VK_API_VERSION_MINOR(properties->apiVersion));
+  }
+  if (!find_family(gpu, physical, &family, &bits)) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: no queue for compute",
+                    properties->deviceName);
+  }
+  return aot_vk_check_variant(&gpu->vk, physical, properties, variant, error);
+}
+
+static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                                  const char *wanted, bool any, aot_error_t *error) {
+  VkPhysicalDevice found[MOST_DEVICES];
+  uint32_t count = MOST_DEVICES;
+  const VkResult result = gpu->vk.vkEnumeratePhysicalDevices(gpu->instance, &count, found);
+  if (result != VK_SUCCESS && result != VK_INCOMPLETE) {
+    return aot_vk_fail(result, "vkEnumeratePhysicalDevices", error);
+  }
+  aot_text_t why = {.length = 0};
+  int best = -1;
+  for (uint32_t i = 0; i < count; ++i) {
+    VkPhysicalDeviceProperties properties;
+    gpu->vk.vkGetPhysicalDeviceProperties(found[i], &properties);
+    aot_error_t reason = {AOT_OK, ""};
+    if (check_device(gpu, found[i], &properties, variant, wanted, any, &reason) != AOT_OK) {
+      aot_text_append(&why, "%s%s", why.length > 0 ? "; " : "", reason.message);
+    } else if (rank(properties.deviceType) > best) {
+      best = rank(properties.deviceType);
+      gpu->physical = found[i];
+      gpu->properties = properties;
+    }
+  }
+  if (best < 0) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "vulkan: %s",
+                    why.length > 0 ? why.bytes : "there is no device");
+  }
+  (void)find_family(gpu, gpu->physical, &gpu->queue_family, &gpu->timestamp_bits);
+  gpu->vk.vkGetPhysicalDeviceMemoryProperties(gpu->physical, &gpu->memory);
+  return AOT_OK;
+}
+
+static aot_status_t create_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                                  aot_error_t *error) {
+  aot_vk_features_t features;
+  aot_vk_enable_features(&gpu->properties, variant, &features);
+  const float priority = 1.0f;
+  const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                         .queueFamilyIndex = gpu->queue_family,
+                                         .queueCount = 1,
+                                         .pQueuePriorities = &priority};
+  const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                   .pNext = &features.core,
+                                   .queueCreateInfoCount = 1,
+                                   .pQueueCreateInfos = &queue,
+                                   .enabledExtensionCount = features.extension_count,
+                                   .ppEnabledExtensionNames = features.extensions};
+  VkDevice device = NULL;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateDevice, gpu->physical, &info, NULL, &device);
+  gpu->device = device;
+  AOT_TRY(aot_vk_load_device(&gpu->vk, gpu->device, error));
+  gpu->vk.vkGetDeviceQueue(gpu->device, gpu->queue_family, 0, &gpu->queue);
+  return AOT_OK;
+}
+
+aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                             const aot_vulkan_options_t *options, bool any, aot_error_t *error) {
+  memset(gpu, 0, sizeof *gpu);
+  const char *library = options->library;
+  if (library == NULL) library = aot_vk_environment("AOT_VULKAN_LIBRARY");
+  AOT_TRY(aot_vk_load_library(&gpu->vk, library, error));
+  AOT_TRY(create_instance(gpu, error));
+  const char *wanted = options->device;
+  if (wanted == NULL) wanted = aot_vk_environment("AOT_VULKAN_DEVICE");
+  AOT_TRY(choose_device(gpu, variant, wanted, any, error));
+  return create_device(gpu, variant, error);
+}
+
+void aot_vk_gpu_close(aot_vk_gpu_t *gpu) {
+  // A driver without the one or the other keeps what can't be destroyed, and its library.
+  if ((gpu->device != NULL && gpu->vk.vkDestroyDevice == NULL) ||
+      (gpu->instance != NULL && gpu->vk.vkDestroyInstance == NULL)) {
+    return;
+  }
+  if (gpu->device != NULL) gpu->vk.vkDestroyDevice(gpu->device, NULL);
+  if (gpu->instance != NULL) gpu->vk.vkDestroyInstance(gpu->instance, NULL);
+  aot_vk_unload(&gpu->vk);
+  gpu->device = NULL;
+  gpu->instance = NULL;
+}

@@ -1,0 +1,49 @@
+// A Vulkan device for one program: instance, the choice of the physical device by what the variant
+// needs, logical device and queue.
+#ifndef AOT_DRIVERS_VULKAN_GPU_H_
+#define AOT_DRIVERS_VULKAN_GPU_H_
+
+#include "aot/vulkan.h"
+#include "loader.h"
+#include "module.h"
+
+typedef struct aot_vk_gpu_t {
+  aot_vk_functions_t vk;
+  VkInstance instance;
+  VkPhysicalDevice physical;
+  VkDevice device;
+  VkQueue queue;
+  uint32_t queue_family;
+  uint32_t timestamp_bits;  // 0: the queue has none
+  VkPhysicalDeviceProperties properties;
+  VkPhysicalDeviceMemoryProperties memory;
+} aot_vk_gpu_t;
+
+// Takes the best device that runs the variant.  `any` tells that the caller would take another
+// driver too: then devices that are software are not worth it, unless one is named.
+aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                             const aot_vulkan_options_t *options, bool any, aot_error_t *error);
+// Fine after a failure of open.
+void aot_vk_gpu_close(aot_vk_gpu_t *gpu);
+
+// requirements.c: AOT_OK when the device has all limits and features of the variant; else the
+// message names the first that it lacks.
+aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                  const VkPhysicalDeviceProperties *properties,
+                                  const aot_variant_t *variant, aot_error_t *error);
+
+// What a device is made with so that the variant's features are there.
+typedef struct aot_vk_features_t {
+  VkPhysicalDeviceFeatures2 core;
+  VkPhysicalDevice16BitStorageFeatures storage16;
+  VkPhysicalDevice8BitStorageFeatures storage8;
+  VkPhysicalDeviceShaderFloat16Int8Features arithmetic;
+  const char *extensions[4];
+  uint32_t extension_count;
+} aot_vk_features_t;
+
+// Fills in the structures, chained up; they point into each other and must not be moved.
+void aot_vk_enable_features(const VkPhysicalDeviceProperties *properties,
+                            const aot_variant_t *variant, aot_vk_features_t *out_features);
+
+#endif  // AOT_DRIVERS_VULKAN_GPU_H_

@@ -1,0 +1,222 @@
+// What a variant asks of a device: limits by their names in VkPhysicalDeviceLimits, and features.
+#include <string.h>
+
+#include "gpu.h"
+#include "status.h"
+
+typedef struct limit_t {
+  const char *name;
+  uint16_t offset;
+} limit_t;
+
+#define LIMIT(name) {#name, (uint16_t)offsetof(VkPhysicalDeviceLimits, name)}
+#define LIMIT_AT(name, index) \
+  {#name "[" #index "]",      \
+   (uint16_t)(offsetof(VkPhysicalDeviceLimits, name) + (index) * sizeof(uint32_t))}
+
+// All of them are 32 bits wide, and the more the better.
+static const limit_t limits[] = {
+    LIMIT(maxComputeSharedMemorySize),
+    LIMIT_AT(maxComputeWorkGroupCount, 0),
+    LIMIT_AT(maxComputeWorkGroupCount, 1),
+    LIMIT_AT(maxComputeWorkGroupCount, 2),
+    LIMIT(maxComputeWorkGroupInvocations),
+    LIMIT_AT(maxComputeWorkGroupSize, 0),
+    LIMIT_AT(maxComputeWorkGroupSize, 1),
+    LIMIT_AT(maxComputeWorkGroupSize, 2),
+    LIMIT(maxPerStageDescriptorStorageBuffers),
+    LIMIT(maxPushConstantsSize),
+    LIMIT(maxStorageBufferRange),
+    LIMIT(maxUniformBufferRange),
+};
+
+typedef enum group_t {
+  GROUP_CORE,        // VkPhysicalDeviceFeatures
+  GROUP_STORAGE16,   // VkPhysicalDevice16BitStorageFeatures, of Vulkan 1.1
+  GROUP_STORAGE8,    // VkPhysicalDevice8BitStorageFeatures
+  GROUP_ARITHMETIC,  // VkPhysicalDeviceShaderFloat16Int8Features
+  GROUP_SUBGROUP,    // bits of VkPhysicalDeviceSubgroupProperties.supportedOperations
+  GROUP_COUNT
+} group_t;
+
+typedef struct feature_t {
+  const char *name;
+  group_t group;
+  uint32_t place;  // offset in the group's structure, or bits
+} feature_t;
+
+static const feature_t features[] = {
+    {"shaderInt16", GROUP_CORE, offsetof(VkPhysicalDeviceFeatures, shaderInt16)},
+    {"shaderInt64", GROUP_CORE, offsetof(VkPhysicalDeviceFeatures, shaderInt64)},
+    {"shaderFloat64", GROUP_CORE, offsetof(VkPhysicalDeviceFeatures, shaderFloat64)},
+    {"storageBuffer16BitAccess", GROUP_STORAGE16,
+     offsetof(VkPhysicalDevice16BitStorageFeatures, storageBuffer16BitAccess)},
+    {"storageBuffer8BitAccess", GROUP_STORAGE8,
+     offsetof(VkPhysicalDevice8BitStorageFeatures, storageBuffer8BitAccess)},
+    {"shaderFloat16", GROUP_ARITHMETIC,
+     offsetof(VkPhysicalDeviceShaderFloat16Int8Features, shaderFloat16)},
+    {"shaderInt8", GROUP_ARITHMETIC,
+     offsetof(VkPhysicalDeviceShaderFloat16Int8Features, shaderInt8)},
+    {"subgroupBasic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_BASIC_BIT},
+    {"subgroupArithmetic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_ARITHMETIC_BIT},
+    {"subgroupShuffle", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_SHUFFLE_BIT},
+};
+
+static const feature_t *find_feature(const char *name) {
+  for (size_t i = 0; i < sizeof features / sizeof features[0]; ++i) {
+    if (strcmp(features[i].name, name) == 0) return &features[i];
+  }
+  return NULL;
+}
+
+static bool is_core_1_2(const VkPhysicalDeviceProperties *properties) {
+  return properties->apiVersion >= VK_MAKE_API_VERSION(1, 2);
+}
+
+static void *structure_of(aot_vk_features_t *found, group_t group) {
+  switch (group) {
+    case GROUP_CORE:
+      return &found->core.features;
+    case GROUP_STORAGE16:
+      return &found->storage16;
+    case GROUP_STORAGE8:
+      return &found->storage8;
+    default:
+      return &found->arithmetic;
+  }
+}
+
+// The extension that has a group, where it is not part of the device's version.
+static const char *extension_of(group_t group) {
+  return group == GROUP_STORAGE8     ? "VK_KHR_8bit_storage"
+         : group == GROUP_ARITHMETIC ? "VK_KHR_shader_float16_int8"
+                                     : NULL;
+}
+
+// Chains the structures of the groups that are wanted.
+static void chain(aot_vk_features_t *found, const bool *wanted) {
+  memset(found, 0, sizeof *found);
+  found->core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+  found->storage16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+  found->storage8.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES;
+  found->arithmetic.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
+  void **next = &found->core.pNext;
+  if (wanted[GROUP_STORAGE16]) {
+    *next = &found->storage16;
+    next = &found->storage16.pNext;
+  }
+  if (wanted[GROUP_STORAGE8]) {
+    *next = &found->storage8;
+    next = &found->storage8.pNext;
+  }
+  if (wanted[GROUP_ARITHMETIC]) *next = &found->arithmetic;
+}
+
+static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,
+                                 const aot_variant_t *variant, aot_error_t *error) {
+  for (uint32_t i = 0; i < variant->limit_count; ++i) {
+    const aot_limit_t *needed = &variant->limits[i];
+    const limit_t *limit = NULL;
+    for (size_t k = 0; k < sizeof limits / sizeof limits[0] && limit == NULL; ++k) {
+      if (strcmp(limits[k].name, needed->name) == 0) limit = &limits[k];
+    }
+    if (limit == NULL) {
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                      "needs the limit %s, which this runtime doesn't know", needed->name);
+    }
+    uint32_t has = 0;
+    memcpy(&has, (const char *)&properties->limits + limit->offset, sizeof has);
+    if (has < needed->value) {
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: %s is %u, the variant needs %llu",
+                      properties->deviceName, needed->name, (unsigned)has,
+                      (unsigned long long)needed->value);
+    }
+  }
+  return AOT_OK;
+}
+
+static bool has_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                          const char *name) {
+  VkExtensionProperties extensions[256];
+  uint32_t count = sizeof extensions / sizeof extensions[0];
+  const VkResult result =
+      vk->vkEnumerateDeviceExtensionProperties(physical, NULL, &count, extensions);
+  if (result != VK_SUCCESS && result != VK_INCOMPLETE) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (strcmp(extensions[i].extensionName, name) == 0) return true;
+  }
+  return false;
+}
+
+static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                   const VkPhysicalDeviceProperties *properties,
+                                   const aot_variant_t *variant, aot_error_t *error) {
+  bool groups[GROUP_COUNT] = {false};
+  for (uint32_t i = 0; i < variant->feature_count; ++i) {
+    const feature_t *feature = find_feature(variant->features[i]);
+    if (feature == NULL) {
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                      "needs the feature %s, which this runtime doesn't know",
+                      variant->features[i]);
+    }
+    const char *extension = is_core_1_2(properties) ? NULL : extension_of(feature->group);
+    if (extension != NULL && !has_extension(vk, physical, extension)) {
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
+                      properties->deviceName, feature->name);
+    }
+    groups[feature->group] = true;
+  }
+  aot_vk_features_t found;
+  chain(&found, groups);
+  VkPhysicalDeviceSubgroupProperties subgroup = {
+      .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
+  VkPhysicalDeviceProperties2 more = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                      .pNext = &subgroup};
+  vk->vkGetPhysicalDeviceFeatures2(physical, &found.core);
+  vk->vkGetPhysicalDeviceProperties2(physical, &more);
+  for (uint32_t i = 0; i < variant->feature_count; ++i) {
+    const feature_t *feature = find_feature(variant->features[i]);
+    VkBool32 is_there = 0;
+    if (feature->group == GROUP_SUBGROUP) {
+      const bool is_staged = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+      is_there = is_staged && (subgroup.supportedOperations & feature->place) != 0;
+    } else {
+      const char *structure = structure_of(&found, feature->group);
+      memcpy(&is_there, structure + feature->place, sizeof is_there);
+    }
+    if (!is_there) {
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
+                      properties->deviceName, feature->name);
+    }
+  }
+  return AOT_OK;
+}
+
+aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                  const VkPhysicalDeviceProperties *properties,
+                                  const aot_variant_t *variant, aot_error_t *error) {
+  AOT_TRY(check_limits(properties, variant, error));
+  return check_features(vk, physical, properties, variant, error);
+}
+
+void aot_vk_enable_features(const VkPhysicalDeviceProperties *properties,
+                            const aot_variant_t *variant, aot_vk_features_t *out_features) {
+  bool groups[GROUP_COUNT] = {false};
+  for (uint32_t i = 0; i < variant->feature_count; ++i) {
+    groups[find_feature(variant->features[i])->group] = true;
+  }
+  chain(out_features, groups);
+  for (uint32_t i = 0; i < variant->feature_count; ++i) {
+    const feature_t *feature = find_feature(variant->features[i]);
+    if (feature->group == GROUP_SUBGROUP) continue;
+    const VkBool32 yes = 1;
+    char *structure = structure_of(out_features, feature->group);
+    memcpy(structure + feature->place, &yes, sizeof yes);
+  }
+  for (group_t group = GROUP_CORE; group < GROUP_COUNT; ++group) {
+    const char *extension = extension_of(group);
+    if (groups[group] && extension != NULL && !is_core_1_2(properties)) {
+      out_features->extensions[out_features->extension_count++] = extension;
+    }
+  }
+}

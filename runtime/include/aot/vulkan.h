@@ -1,0 +1,89 @@
+// What a program on the Vulkan driver can be told, and what it can tell.  Only in builds that have
+// the driver (AOT_VULKAN).  Options that are 0 or NULL are taken from the environment variable
+// named with them; where that isn't set either, the default holds.
+#ifndef AOT_VULKAN_H_
+#define AOT_VULKAN_H_
+
+#include "aot/aot.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// How the pipelines of a program are created.
+typedef enum aot_vulkan_creation_t {
+  AOT_VULKAN_CREATION_DEFAULT = 0,   // batch
+  AOT_VULKAN_CREATION_SERIAL = 1,    // a call each; only so each has a time of its own
+  AOT_VULKAN_CREATION_BATCH = 2,     // one call for all
+  AOT_VULKAN_CREATION_PARALLEL = 3,  // a call each, on several threads
+} aot_vulkan_creation_t;
+
+typedef enum aot_vulkan_memory_t {
+  AOT_VULKAN_MEMORY_DEFAULT = 0,  // unified where the device's own memory is the host's too
+  AOT_VULKAN_MEMORY_STAGED = 1,   // buffers in device memory, filled and read through others
+} aot_vulkan_memory_t;
+
+// Strings are *borrowed* for the length of aot_program_create.
+typedef struct aot_vulkan_options_t {
+  // Part of the name of the device to use, in any case of letters.  AOT_VULKAN_DEVICE.  Default:
+  // a discrete GPU, else an integrated one, else any.
+  const char *device;
+  // File name of the Vulkan loader.  AOT_VULKAN_LIBRARY.  Default: the system's.
+  const char *library;
+  // Folder of the pipeline cache's files, made where it is missing.  AOT_CACHE_DIR.  Default: aotc
+  // in $XDG_CACHE_HOME, else in ~/.cache.
+  const char *cache_dir;
+  // Neither reads nor writes a pipeline cache.  AOT_PIPELINE_CACHE=0.
+  bool no_cache;
+  aot_vulkan_creation_t creation;  // AOT_VULKAN_PIPELINES=serial|batch|parallel
+  aot_vulkan_memory_t memory;      // AOT_VULKAN_MEMORY=staged
+  // Takes the host's clock for options.profile, around a submission for each launch, even where the
+  // device has timestamps.  AOT_VULKAN_TIMESTAMPS=0.
+  bool no_timestamps;
+} aot_vulkan_options_t;
+
+typedef enum aot_vulkan_cache_state_t {
+  AOT_VULKAN_CACHE_OFF = 0,      // switched off, or no folder for it
+  AOT_VULKAN_CACHE_NONE = 1,     // there was no file
+  AOT_VULKAN_CACHE_IGNORED = 2,  // the file was damaged, too large, or another device's
+  AOT_VULKAN_CACHE_USED = 3,
+} aot_vulkan_cache_state_t;
+
+typedef struct aot_vulkan_info_t {
+  const char *device_name;
+  const char *cache_path;  // "": none
+  uint32_t api_version;    // as Vulkan packs it
+  uint32_t driver_version;
+  uint32_t vendor;
+  uint32_t device_type;            // VkPhysicalDeviceType; 4 is a driver in software
+  aot_vulkan_cache_state_t cache;  // as it was found
+  bool cache_was_written;
+  bool is_unified;
+  bool has_timestamps;
+  uint32_t pipeline_count;   // unique ones
+  uint32_t recording_count;  // command buffers made so far
+  uint32_t submit_count;
+  uint64_t instance_ns;   // loader, instance, device
+  uint64_t pipelines_ns;  // all shader modules and pipelines
+  uint64_t upload_ns;     // of the constants
+  uint64_t device_bytes;  // memory allocated from the driver now
+} aot_vulkan_info_t;
+
+typedef struct aot_vulkan_pipeline_t {
+  const char *executable;  // the first that it is for
+  uint32_t words;          // of SPIR-V
+  uint64_t create_ns;      // 0 unless creation was serial or parallel
+} aot_vulkan_pipeline_t;
+
+// False, with *out_info zeroed, when the program is not on this driver.
+AOT_API bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_info);
+
+// The unique pipelines, in the order of the executables.  False when there is no such pipeline.
+AOT_API bool aot_vulkan_get_pipeline(const aot_program_t *program, size_t index,
+                                     aot_vulkan_pipeline_t *out_pipeline);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // AOT_VULKAN_H_

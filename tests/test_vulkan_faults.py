@@ -1,0 +1,218 @@
+"""The Vulkan driver when Vulkan fails: each call in turn, missing functions, a lost device.
+
+A loader of our own stands between the driver and the system's (vulkan_faults.c). A failure must be
+a status with a message and leave nothing behind (the validation layer looks for it); unless the
+device is lost, the next run must do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runtime_api
+import vulkan_runtime
+from runtime_build import build
+from test_vulkan_runtime import growing_graph, growing_reference, rows
+from vulkan_runtime import running_on
+
+import aot
+
+pytestmark = pytest.mark.vulkan
+
+OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED, DEVICE_LOST = -1, -2, -3, -4
+MOST_CALLS = 5  # of one function that are made to fail
+# The cache is done without, and idling is asked for only when something else has failed.
+CACHE = {"vkCreatePipelineCache", "vkGetPipelineCacheData", "vkMergePipelineCaches"}
+HARMLESS = {*CACHE, "vkDeviceWaitIdle"}
+COHERENT = {"vkFlushMappedMemoryRanges", "vkInvalidateMappedMemoryRanges"}  # not called here
+
+Watch = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
+
+
+@cache
+def shim_path() -> Path:
+    """The loader that fails on demand."""
+    source = Path(__file__).with_name("vulkan_faults.c")
+    path = build("libfaults.so", [source], ["-O1", "-g", "-fPIC", "-shared", "-ldl"])
+    if path is None:
+        pytest.skip("gcc is not installed")
+    return path
+
+
+@pytest.fixture(params=["unified", "staged"])
+def faults(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ctypes.CDLL]:
+    """The loader; while it is there the driver uses it."""
+    shim = ctypes.CDLL(str(shim_path()))
+    shim.faults_name.restype = ctypes.c_char_p
+    monkeypatch.setenv("AOT_VULKAN_LIBRARY", str(shim_path()))
+    monkeypatch.setenv("AOT_VULKAN_MEMORY", request.param)
+    with running_on("lavapipe", tmp_path):
+        yield shim
+    shim.faults_set(b"", 0, 0)
+    shim.faults_hide(b"")
+    shim.faults_watch(None)
+
+
+def names_of(shim: ctypes.CDLL) -> list[str]:
+    found = []
+    while (name := shim.faults_name(len(found))) is not None:
+        found.append(name.decode())
+    return found
+
+
+@cache
+def module_bytes() -> bytes:
+    return aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes()
+
+
+class Attempt:
+    """A program from its making to its end, two shapes and a timed run among it."""
+
+    def __init__(self) -> None:
+        self.module = runtime_api.Module(module_bytes())
+        self.profile = vulkan_runtime.Profile(lambda user, launch: None)
+        self.program: runtime_api.Program | None = None
+
+    def create(self) -> None:
+        address = ctypes.cast(self.profile, ctypes.c_void_p).value
+        self.program = runtime_api.Program(self.module, device=2, profile=address)
+
+    def run(self, count: int) -> None:
+        assert self.program is not None
+        x = rows(count)
+        y = np.empty((count, 40), np.float32)
+        self.program.set_input(0, x)
+        self.program.set_output(0, y)
+        runtime_api.call("aot_program_run", self.program.handle)
+        np.testing.assert_allclose(y, growing_reference(x), atol=1e-6)
+
+    def whole(self) -> None:
+        self.create()
+        self.run(9)
+        self.run(30)
+        self.run(9)
+
+    def close(self) -> None:
+        if self.program is not None:
+            self.program.close()
+        self.module.close()
+
+
+def outcome(result: int) -> tuple[str, ...]:
+    """Statuses that a failure may give."""
+    if result in (OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY):
+        return ("memory", "unsupported")  # the latter where no other variant is left
+    return ("device", "unsupported")
+
+
+@pytest.mark.parametrize(
+    "result", [OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED]
+)
+def test_every_call_may_fail(faults: ctypes.CDLL, result: int) -> None:
+    attempt = Attempt()
+    faults.faults_set(b"", 0, 0)
+    attempt.whole()
+    attempt.close()
+    counts = {name: faults.faults_calls(name.encode()) for name in names_of(faults)}
+    never = {name for name, count in counts.items() if not count}
+    assert never <= HARMLESS | COHERENT
+    for name in counts.keys() - never - HARMLESS:
+        for number in range(min(counts[name], MOST_CALLS)):
+            check_fault(faults, name, number, result)
+
+
+def check_fault(faults: ctypes.CDLL, name: str, number: int, result: int) -> None:
+    """Fails one call; then what was begun must go on as if nothing had been."""
+    faults.faults_set(name.encode(), number, result)
+    attempt = Attempt()
+    failed: list[runtime_api.Failed] = []
+    runs = [partial(attempt.run, count) for count in (9, 30, 9)]
+    for step in (attempt.create, *runs):
+        for _ in range(2):
+            try:
+                step()
+            except runtime_api.Failed as failure:
+                failed.append(failure)
+                continue
+            break
+    attempt.run(9)
+    attempt.close()
+    assert len(failed) == 1, (name, number, failed)
+    (failure,) = failed
+    assert failure.status in outcome(result), (name, number, failure)
+    assert name in failure.message or "out of device memory" in failure.message, failure
+
+
+@pytest.mark.parametrize("name", sorted(CACHE))
+def test_the_cache_is_done_without(faults: ctypes.CDLL, name: str) -> None:
+    for number in range(3):
+        faults.faults_set(name.encode(), number, OUT_OF_HOST_MEMORY)
+        attempt = Attempt()
+        attempt.whole()
+        attempt.close()
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])
+def test_a_lost_device_stays_lost(faults: ctypes.CDLL, name: str) -> None:
+    attempt = Attempt()
+    attempt.create()
+    attempt.run(9)
+    faults.faults_set(name.encode(), 0, DEVICE_LOST)
+    for message in (f"vulkan: {name}: the device is lost", "vulkan: the device is lost"):
+        with pytest.raises(runtime_api.Failed) as caught:
+            attempt.run(9)
+        assert (caught.value.status, caught.value.message) == ("device", message)
+    attempt.close()
+
+
+def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
+    loader = (vulkan_runtime.RUNTIME / "drivers/vulkan/loader.h").read_text()
+    names = [line.split("(")[1].split(")")[0] for line in loader.splitlines() if "  X(vk" in line]
+    assert len(names) > 50
+    for name in names:
+        faults.faults_hide(name.encode())
+        attempt = Attempt()
+        if name == "vkEnumerateInstanceVersion":  # the loaders of Vulkan 1.0
+            message = "the system has version 1.0, not 1.1"
+        else:
+            message = f"the driver has no {name}"
+        with pytest.raises(runtime_api.Failed, match=message) as caught:
+            attempt.create()
+        assert caught.value.status == "unsupported"
+        attempt.close()
+
+
+def test_what_another_process_wrote_is_merged(faults: ctypes.CDLL, tmp_path: Path) -> None:
+    """Another's file appears between this one's reading and writing."""
+    from test_vulkan_cache import HEADER, header_of
+
+    attempt = Attempt()
+    attempt.create()
+    attempt.close()
+    (path,) = (tmp_path / "cache" / "pipelines").iterdir()
+    whole = path.read_bytes()
+    data = whole[HEADER:] + b"more"
+    others = header_of(whole, data) + data
+    path.unlink()
+
+    def appear(name: bytes, call: int) -> None:
+        if name == b"vkCreateComputePipelines":
+            path.write_bytes(others)
+
+    watcher: Any = Watch(appear)
+    faults.faults_set(b"", 0, 0)
+    faults.faults_watch(watcher)
+    attempt = Attempt()
+    attempt.create()
+    faults.faults_watch(None)
+    assert faults.faults_calls(b"vkMergePipelineCaches") == 1
+    attempt.close()
+    assert path.read_bytes() == whole  # lavapipe's own data holds nothing to merge

@@ -1,0 +1,49 @@
+"""The reference models through the runtime's Vulkan driver, against ONNX Runtime.
+
+Every model, at every shape that it is meant for, on two unlike drivers; the large ones, which a
+driver in software takes half a minute for, run with `-m sweep`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from models import MODELS, feeds, model_path, reference, runs
+from test_model_set import TOLERANCE, TOLERANCES
+from vulkan_device import DRIVERS
+from vulkan_runtime import info_of, running_on
+
+import aot
+from aot.api import CompiledModule
+from aot.verification import compare
+
+pytestmark = [pytest.mark.vulkan, pytest.mark.models, pytest.mark.slow]
+
+LARGE = {
+    *("ppocr_det", "ppocr_rec", "yolov8n_320", "densenet121_rw", "resnet50_rw", "smart_turn_qdq"),
+    *("magika", "pplcnet_orient", "shufflenet_rw", "oww_embed"),
+}
+NAMES = [pytest.param(n, marks=[pytest.mark.sweep] if n in LARGE else []) for n in MODELS]
+
+
+@cache
+def compiled(name: str) -> CompiledModule:
+    return aot.compile(model_path(name), targets=["vulkan-1.1"])
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_agrees_with_onnxruntime(name: str, driver: str, tmp_path: Path) -> None:
+    module = compiled(name)
+    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    tolerance = TOLERANCES.get(name, TOLERANCE)
+    with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
+        assert info_of(program).pipeline_count == emitted
+        for run in (*runs(name), "1"):  # back to the first shapes: what was recorded before
+            outputs = program(feeds(name, run))
+            for output, wanted in reference(name, run).items():
+                agreement = compare(output, outputs[output], wanted)
+                assert agreement.error <= tolerance, (run, agreement)
+        assert info_of(program).recording_count <= 2 * len(runs(name)) + 6

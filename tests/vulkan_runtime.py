@@ -1,0 +1,292 @@
+"""The runtime with its Vulkan driver, on one software driver, with the validation layer listening.
+
+Owns the environment that a program of these tests sees, and small modules of hand-written programs.
+What the layer says fails the test that made it speak.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runtime_api
+import vulkan_device
+from runtime_build import RUNTIME, build, library_sources
+from runtime_modules import Assembler
+
+from aot import loader
+from aot.backends.vulkan import compile_kernel, requirements
+from aot.kernels.ir import Kernel
+from aot.link.image import (
+    Arch,
+    Device,
+    DimInfo,
+    EntryPointImage,
+    ExecutableImage,
+    ModuleImage,
+    ProgramImage,
+    TensorInfo,
+    VariantImage,
+)
+from aot.link.module import module_bytes
+from aot.target import load as load_target
+
+SETTINGS = """
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.report_flags = error,warn,perf
+khronos_validation.log_filename = {log}
+khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+"""
+VALIDATION_MANIFESTS = Path("/usr/share/vulkan/explicit_layer.d")
+FLAGS = ["-O2", "-g", "-DAOT_VULKAN=1", "-pthread"]
+
+
+def vulkan_sources() -> list[Path]:
+    """The library with the Vulkan driver."""
+    return [*library_sources(), *sorted(RUNTIME.glob("drivers/vulkan/*.c"))]
+
+
+@cache
+def library_path() -> Path:
+    """The runtime with its Vulkan driver; skips the test where there is no compiler."""
+    flags = [*FLAGS, "-fPIC", "-shared", "-fvisibility=default", "-ldl"]
+    path = build("libaot_runtime.so", vulkan_sources(), flags)
+    if path is None:
+        pytest.skip("gcc is not installed")
+    return path
+
+
+@cache
+def tool_path() -> Path:
+    """aot-run with the Vulkan driver; skips the test where there is no compiler."""
+    sources = [*vulkan_sources(), *sorted(RUNTIME.glob("tools/*.c"))]
+    path = build("aot-run", sources, [*FLAGS, "-ldl", "-lm"])
+    if path is None:
+        pytest.skip("gcc is not installed")
+    return path
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library, for runtime_api."""
+    lib = ctypes.CDLL(str(library_path()))
+    for name, (result, *arguments) in loader._SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    lib.aot_vulkan_get_info.restype = ctypes.c_bool
+    lib.aot_vulkan_get_info.argtypes = (ctypes.c_void_p, ctypes.POINTER(Info))
+    lib.aot_vulkan_get_pipeline.restype = ctypes.c_bool
+    lib.aot_vulkan_get_pipeline.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Pipeline)),
+    )
+    return lib
+
+
+def manifest(driver: str) -> Path:
+    """A driver's manifest; skips the test where it is not there."""
+    found = vulkan_device.manifests()
+    if driver not in found:
+        pytest.skip(f"driver {driver} is not there: {vulkan_device.INSTALL}")
+    return found[driver]
+
+
+def environment(driver: str, folder: Path) -> dict[str, str]:
+    """What a process needs to see `driver` alone, its caches in `folder`."""
+    settings = folder / "vk_layer_settings.txt"
+    settings.write_text(SETTINGS.format(log=folder / "validation.log"))
+    found = {
+        "AOT_RUNTIME_LIBRARY": str(library_path()),
+        "VK_DRIVER_FILES": str(manifest(driver)),
+        "VK_ICD_FILENAMES": str(manifest(driver)),  # of older loaders
+        "AOT_CACHE_DIR": str(folder / "cache"),
+        "VK_LAYER_SETTINGS_PATH": str(settings),
+    }
+    if (VALIDATION_MANIFESTS / "VkLayer_khronos_validation.json").exists():
+        found["VK_INSTANCE_LAYERS"] = vulkan_device.VALIDATION_LAYER
+    return found
+
+
+@contextmanager
+def running_on(driver: str, folder: Path) -> Iterator[None]:
+    """The environment while it lasts.
+
+    Raises:
+        AssertionError: the validation layer said something.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(driver, folder).items():
+            patch.setenv(name, value)
+        patch.setattr(runtime_api, "library", library)
+        yield
+    assert_silent(folder)
+
+
+def assert_silent(folder: Path) -> None:
+    """Fails with what the validation layer said."""
+    log = folder / "validation.log"
+    said = log.read_text() if log.exists() else ""
+    assert not said, f"the validation layer says: {said}"
+
+
+class Info(ctypes.Structure):
+    """aot_vulkan_info_t."""
+
+    _fields_ = (
+        ("device_name", ctypes.c_char_p),
+        ("cache_path", ctypes.c_char_p),
+        ("api_version", ctypes.c_uint32),
+        ("driver_version", ctypes.c_uint32),
+        ("vendor", ctypes.c_uint32),
+        ("device_type", ctypes.c_uint32),
+        ("cache", ctypes.c_int),
+        ("cache_was_written", ctypes.c_bool),
+        ("is_unified", ctypes.c_bool),
+        ("has_timestamps", ctypes.c_bool),
+        ("pipeline_count", ctypes.c_uint32),
+        ("recording_count", ctypes.c_uint32),
+        ("submit_count", ctypes.c_uint32),
+        ("instance_ns", ctypes.c_uint64),
+        ("pipelines_ns", ctypes.c_uint64),
+        ("upload_ns", ctypes.c_uint64),
+        ("device_bytes", ctypes.c_uint64),
+    )
+
+
+CACHE_STATES = ("off", "none", "ignored", "used")
+
+
+class Pipeline(ctypes.Structure):
+    """aot_vulkan_pipeline_t."""
+
+    _fields_ = (
+        ("executable", ctypes.c_char_p),
+        ("words", ctypes.c_uint32),
+        ("create_ns", ctypes.c_uint64),
+    )
+
+
+def info_of(program: loader.Program) -> Info:
+    """What the driver says of a program."""
+    info = Info()
+    assert library().aot_vulkan_get_info(program._program, ctypes.byref(info))
+    return info
+
+
+def pipelines_of(program: loader.Program) -> list[Pipeline]:
+    """The program's unique pipelines."""
+    found: list[Pipeline] = []
+    while True:
+        pipeline = Pipeline()
+        if not library().aot_vulkan_get_pipeline(
+            program._program, len(found), ctypes.byref(pipeline)
+        ):
+            return found
+        found.append(pipeline)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a hand-written program."""
+
+    name: str
+    dtype: Any
+    dims: tuple[int | str, ...]
+
+    def info(self) -> TensorInfo:
+        dims = (DimInfo(extent=d) if isinstance(d, int) else DimInfo(text=d) for d in self.dims)
+        return TensorInfo(self.name, self.dtype, tuple(dims))
+
+
+def module_of(
+    assembler: Assembler,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    kernels: Sequence[Kernel] = (),
+    *,
+    rodata: bytes = b"",
+    registers: Mapping[str, Sequence[int]] | None = None,
+    **program: Any,
+) -> bytes:
+    """A module file of one Vulkan variant with this program.
+
+    `registers` may give "inputs" and "outputs" their offset registers.
+    """
+    target = load_target("vulkan-1.1")
+    shaders = [compile_kernel(k, target) for k in kernels]
+    offsets = registers or {}
+    made = ProgramImage(
+        register_count=assembler._registers,
+        code=tuple(assembler.words),
+        blocks=tuple(assembler.blocks),
+        execute_block=assembler.execute_block,
+        input_offset_registers=tuple(offsets.get("inputs", ())),
+        output_offset_registers=tuple(offsets.get("outputs", ())),
+        **program,
+    )
+    executables = tuple(
+        ExecutableImage(
+            k.name,
+            len(k.params),
+            spirv=s.words,
+            scratch_bytes=s.shared_bytes,
+            workgroup_size=s.workgroup_size,
+            param_buffer_bytes=s.param_buffer_bytes,
+        )
+        for k, s in zip(kernels, shaders, strict=True)
+    )
+    entry = EntryPointImage(
+        "main", tuple(t.info() for t in inputs), tuple(t.info() for t in outputs), made
+    )
+    limits = requirements.limits(shaders)
+    variant = VariantImage(
+        "test", Device.VULKAN, Arch.NONE, 4, executables, (entry,), limits=limits
+    )
+    return module_bytes(ModuleImage((variant,), rodata, (), "tests"))
+
+
+class Launch(ctypes.Structure):
+    """aot_launch_t."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("word", ctypes.c_uint32),
+        ("executable", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("bytes", ctypes.c_uint64),
+        ("start_ns", ctypes.c_uint64),
+        ("duration_ns", ctypes.c_uint64),
+        ("threads", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+    )
+
+
+Profile = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Launch))
+
+
+def launches_of(module: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Launch]:
+    """What a run tells of its launches; the outputs stay the program's own."""
+    told: list[Launch] = []
+
+    def tell(user: int | None, launch: Any) -> None:
+        copy = Launch()
+        ctypes.memmove(ctypes.byref(copy), launch, ctypes.sizeof(Launch))
+        told.append(copy)
+
+    function = Profile(tell)
+    opened = runtime_api.Module(module)
+    program = runtime_api.Program(
+        opened, device=2, profile=ctypes.cast(function, ctypes.c_void_p).value
+    )
+    for number, array in enumerate(inputs):
+        program.set_input(number, array)
+    runtime_api.call("aot_program_run", program.handle)
+    program.close()
+    opened.close()
+    return told
