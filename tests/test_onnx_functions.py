@@ -1,4 +1,7 @@
-"""Ops that are imported by ONNX's own definition of them, and If with a known condition."""
+"""Ops that are imported by ONNX's own definition of them, and If with a known condition.
+
+Other Ifs are in test_control_flow_onnx.py.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +204,7 @@ def test_an_if_inside_a_branch() -> None:
     compare_bound(model, f(2, 3), np.array(4, np.int64))
 
 
-def nested_ifs(depth: int) -> onnx.ModelProto:
+def nested_ifs(depth: int, *, is_known: bool = True) -> onnx.ModelProto:
     """An If in a branch of an If ..., each of whose branches calls its result what the If does.
 
     Copied piece by piece: onnx's helpers go through bytes, whose nesting protobuf limits.
@@ -215,8 +218,10 @@ def nested_ifs(depth: int) -> onnx.ModelProto:
             attribute.g.CopyFrom(graph)
         inner = branch([], ["o"])
         inner.node.add().CopyFrom(choice_)
-    weights = [numpy_helper.from_array(np.array(True), "c")]
-    model = graph_model([], [tensor_info("x", [2])], ["o"], weights)
+    infos, weights = [tensor_info("x", [2])], [numpy_helper.from_array(np.array(True), "c")]
+    if not is_known:
+        infos, weights = [*infos, tensor_info("c", [], TensorProto.BOOL)], []
+    model = graph_model([], infos, ["o"], weights)
     model.graph.node.add().CopyFrom(inner.node[0])
     return model
 
@@ -229,8 +234,14 @@ def test_a_branch_may_call_its_result_what_the_if_calls_it() -> None:
     ]
 
 
+def test_ifs_in_ifs_are_imported_once_each() -> None:
+    """Where no condition is known: time is not exponential in the depth."""
+    function = import_onnx(nested_ifs(60, is_known=False)).main
+    assert [op.name for op in function.walk()].count("if") == 60
+
+
 def test_branches_nested_too_deep_are_refused() -> None:
-    with pytest.raises(CompileError, match="branches are nested deeper than 64"):
+    with pytest.raises(CompileError, match="subgraphs are nested deeper than 64"):
         import_onnx(nested_ifs(65))
 
 
@@ -271,20 +282,6 @@ def test_what_only_the_other_branch_reads_may_be_unsupported() -> None:
         import_onnx(model, input_values={"s": np.array(4, np.int64)})
     assert caught.value.items == (
         "RandomNormalLike (node 'RandomNormalLike odd'): there is no importer for this op",
-    )
-
-
-def test_an_unknown_condition_is_refused() -> None:
-    model = choice(
-        branch([node("Relu", ["x"], ["r"])], ["r"]),
-        branch([node("Neg", ["x"], ["r"])], ["r"]),
-        is_four(),
-    )
-    with pytest.raises(UnsupportedError) as caught:
-        import_onnx(model)
-    assert caught.value.items == (
-        "If (node 'If y0'): its condition is known only when the model runs; give the inputs that "
-        "it depends on a value (input_values, --input-value), or a shape",
     )
 
 

@@ -465,13 +465,15 @@ def test_external_data_behind_a_link_out_of_the_folder(tmp_path: Path) -> None:
 def test_everything_unsupported_is_listed_at_once() -> None:
     make = helper.make_node
     then = helper.make_graph([make("Identity", ["x"], ["t"])], "then", [], [tensor_info("t", [2])])
+    double = make("Concat", ["x", "x"], ["t"], axis=0)
+    otherwise = helper.make_graph([double], "else", [], [tensor_info("t", [4])])
     nodes = [
         make("RandomNormalLike", ["x"], ["a"], name="first"),
         make("Relu", ["x"], ["b"], name="fine"),
         make("StringNormalizer", ["b"], ["c"], name="behind nothing"),
         make("Cast", ["a"], ["e"], name="fine, but behind", to=TensorProto.FLOAT),
         make("Multinomial", ["e"], ["f"], name="behind"),
-        make("If", ["cond"], ["g"], then_branch=then, else_branch=then),
+        make("If", ["cond"], ["g"], then_branch=then, else_branch=otherwise),
         make("Custom", ["b"], ["h"], domain="com.me", name="custom"),
         make(
             "LSTM",
@@ -502,8 +504,9 @@ model: not supported in this model (7):
   RandomNormalLike (node 'first'): there is no importer for this op
   StringNormalizer (node 'behind nothing'): there is no importer for this op
   Multinomial (node 'behind'): there is no importer for this op
-  If (node 'If:g'): its condition is known only when the model runs; give the inputs that it \
-depends on a value (input_values, --input-value), or a shape
+  If (node 'If:g'): its condition is known only when the model runs, and its branches' results \
+differ in type: f32[2] and f32[4]; what follows would have a shape that data decide: give the \
+inputs that it depends on a value (input_values, --input-value), or let both branches give one shape
   com.me.Custom (node 'custom'): domain 'com.me' is not known
   LSTM (node 'variety'): activation swish is not supported"""
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
+import xxhash
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
@@ -24,23 +25,22 @@ if TYPE_CHECKING:
 
 
 class ConstantData:
-    """Immutable contents of a constant; its digest covers bytes only, and is computed once.
+    """Immutable contents of a constant; its hash and digest are computed once.
 
     Attributes:
         array: the elements as they lie in memory (the layout's physical array).
         type: dtype, logical dims and layout.
     """
 
-    __slots__ = ("_digest", "array", "type")
+    __slots__ = ("_digest", "_hash", "array", "type")
 
     def __init__(self, array: np.ndarray[Any, Any], type: TensorType | None = None) -> None:
-        array = np.array(array, order="C", copy=True)
-        array.flags.writeable = False
-        self.array = array
+        self.array = _frozen(array)
         self.type = type or TensorType(DType.of(array), tuple(array.shape))
         if self.type.physical_dims != array.shape:
             raise InternalError(f"constant of type {self.type} with an array of {array.shape}")
         self._digest: str | None = None
+        self._hash: int | None = None
 
     @staticmethod
     def of(array: np.ndarray[Any, Any], type: TensorType) -> ConstantData:
@@ -67,13 +67,30 @@ class ConstantData:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ConstantData)
+            and hash(self) == hash(other)
             and self.type == other.type
-            and self.digest == other.digest
-            and self.bytes == other.bytes
+            and (self.array is other.array or self.bytes == other.bytes)
         )
 
     def __hash__(self) -> int:
-        return hash((self.type, self.digest))
+        # Weights are hashed in most passes that compare ops: by a hash as fast as memory.
+        if self._hash is None:
+            self._hash = hash((self.type, xxhash.xxh3_64_intdigest(self.array.data)))
+        return self._hash
+
+
+def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements as nobody can change them: itself where that is so, else a copy."""
+    at: Any = array
+    while isinstance(at, np.ndarray) and not at.flags.writeable and at.base is not None:
+        at = at.base
+    is_frozen = isinstance(at, bytes) or (
+        isinstance(at, np.ndarray) and not at.flags.writeable and at.base is None
+    )
+    if not is_frozen or not array.flags.c_contiguous or not array.flags.aligned:
+        array = np.array(array, order="C", copy=True)
+        array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True)
@@ -545,6 +562,12 @@ class Rewriter:
         op.parent._unlink(op)
         anchor.parent._link(op, anchor)
         self._tell(lambda listener: listener.op_moved(op))
+
+    def splice(self, block: Block) -> None:
+        """Moves the ops of a block that is part of nothing to the insertion point."""
+        for op in block:
+            block._unlink(op)
+            self.insert(op)
 
     def set_attr(self, op: Op, name: str, value: Attr) -> None:
         """Changes an attribute that does not change the results' types."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from types import MappingProxyType
 from typing import Union
 
@@ -31,8 +31,24 @@ class Symbol:
         return self.name
 
 
+class _Written:
+    """What has a canonical text, which is made once: it orders terms, and is the hash."""
+
+    def _write(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        text: str | None = self.__dict__.get("_text")
+        if text is None:
+            text = self.__dict__["_text"] = self._write()
+        return text
+
+    def __hash__(self) -> int:
+        return hash(self.__dict__.get("_text") or str(self))
+
+
 @dataclass(frozen=True)
-class FloorDiv:
+class FloorDiv(_Written):
     """`numerator // denominator`, rounding towards minus infinity."""
 
     numerator: Dim
@@ -41,12 +57,14 @@ class FloorDiv:
     def key(self) -> tuple[object, ...]:
         return (1, str(self))
 
-    def __str__(self) -> str:
+    __hash__ = _Written.__hash__
+
+    def _write(self) -> str:
         return f"{_parens(self.numerator)}//{_parens(self.denominator)}"
 
 
 @dataclass(frozen=True)
-class Extremum:
+class Extremum(_Written):
     """`max(args)` or `min(args)`; the arguments are distinct and sorted."""
 
     is_max: bool
@@ -55,7 +73,9 @@ class Extremum:
     def key(self) -> tuple[object, ...]:
         return (2, str(self))
 
-    def __str__(self) -> str:
+    __hash__ = _Written.__hash__
+
+    def _write(self) -> str:
         return f"{'max' if self.is_max else 'min'}({', '.join(map(str, self.args))})"
 
 
@@ -77,7 +97,7 @@ def _is_single_atom(dim: DimExpr) -> bool:
 
 @total_ordering
 @dataclass(frozen=True, eq=True)
-class DimExpr:
+class DimExpr(_Written):
     """`constant + sum(coefficient * product(atoms))`; never a plain number.
 
     Build one with `symbol` and Python's operators; results that are constant come back as int.
@@ -123,7 +143,9 @@ class DimExpr:
     def __int__(self) -> int:
         raise TypeError(f"dim {self} is symbolic")
 
-    def __str__(self) -> str:
+    __hash__ = _Written.__hash__
+
+    def _write(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms:
             factors = [str(a) for a in monomial]
@@ -171,7 +193,8 @@ def _make(terms: Mapping[Monomial, int], constant: int) -> Dim:
     kept = [(m, c) for m, c in terms.items() if c]
     if not kept:
         return constant
-    kept.sort(key=lambda item: (-len(item[0]), [a.key() for a in item[0]]))
+    if len(kept) > 1:
+        kept.sort(key=lambda item: (-len(item[0]), [a.key() for a in item[0]]))
     return DimExpr(tuple(kept), constant)
 
 
@@ -189,6 +212,10 @@ def add(a: Dim, b: Dim) -> Dim:
     """`a + b`."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    if isinstance(b, int):
+        return DimExpr(a.terms, a.constant + b) if b else a  # type: ignore[union-attr]
+    if isinstance(a, int):
+        return DimExpr(b.terms, b.constant + a) if a else b
     terms, constant = _split(a)
     more, other = _split(b)
     for monomial, coefficient in more.items():
@@ -196,17 +223,37 @@ def add(a: Dim, b: Dim) -> Dim:
     return _make(terms, constant + other)
 
 
+def _sorted(monomial: Monomial) -> Monomial:
+    return tuple(sorted(monomial, key=lambda atom: atom.key()))
+
+
+def _scale(dim: DimExpr, factor: int) -> Dim:
+    """`dim * factor`: terms keep their order, which no coefficient decides."""
+    if factor in (0, 1):
+        return dim if factor else 0
+    return DimExpr(tuple((m, c * factor) for m, c in dim.terms), dim.constant * factor)
+
+
 def multiply(a: Dim, b: Dim) -> Dim:
     """`a * b`, expanded."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int):
+        return _scale(a, b)  # type: ignore[arg-type]
+    return _product(a, b)
+
+
+@lru_cache(maxsize=1 << 14)  # strides ask for few products, again and again
+def _product(a: DimExpr, b: DimExpr) -> Dim:
     terms_a, constant_a = _split(a)
     terms_b, constant_b = _split(b)
     out: dict[Monomial, int] = {}
     for ma, ca in [*terms_a.items(), ((), constant_a)]:
         for mb, cb in [*terms_b.items(), ((), constant_b)]:
             if ca and cb:
-                monomial = tuple(sorted(ma + mb, key=lambda atom: atom.key()))
+                monomial = _sorted(ma + mb) if ma and mb else ma or mb
                 out[monomial] = out.get(monomial, 0) + ca * cb
     constant = out.pop((), 0)
     return _make(out, constant)

@@ -16,6 +16,7 @@ from aot.ir.compare import map_dims
 from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.dims import Dim, DimExpr, Symbol, evaluate, substitute
 from aot.ir.memory import Place, States, is_about_memory, state_place
+from aot.ir.states import StateVariable, state_variables
 from aot.ir.text import print_op
 from aot.ir.types import DType, TensorType
 from aot.ops.body import Body
@@ -44,14 +45,19 @@ def run(
         is_exact: references sum in a fixed order, the same on every machine.
         module: where ops that run a function by name find it.
         states: memory of state variables by name, kept between runs; without it they start at zero.
+            Clearing it is a reset.
 
     Raises:
-        CompileError: an input is missing or has a wrong dtype or shape, a symbol has no value, or
-            an assumption does not hold.
+        CompileError: an input is missing or has a wrong dtype or shape, a symbol has no value, an
+            assumption does not hold, or a growing state is full.
         InternalError: an op's reference fails or gives what its type does not say.
     """
     arrays = _arrays(function, inputs)
-    values = bind_symbols(function, [a.shape for a in arrays], symbols)
+    states = {} if states is None else states
+    growing = [v for v in state_variables(function) if v.length is not None]
+    lengths = _lengths(growing, states)
+    values = bind_symbols(function, [a.shape for a in arrays], {**(symbols or {}), **lengths})
+    following = _next_lengths(growing, values)
     for value, array in zip(function.inputs, arrays, strict=True):
         if DType.of(array) is not value.type.dtype:
             raise CompileError(
@@ -61,9 +67,37 @@ def run(
         if not is_about_memory(function):
             return _Frame(function, values, is_exact, module).run(function.block, arrays)
         frame = _MemoryFrame(function, values, is_exact, module)
-        frame.states = {} if states is None else states
+        frame.states = states
         places = frame.run(function.block, [_place(a) for a in arrays])
+        for name, length in following.items():
+            states[name].length = length
         return [p.read() for p in places]
+
+
+def _lengths(growing: Sequence[StateVariable], states: States) -> dict[str, int]:
+    """What the symbols of growing variables are before a run."""
+    found: dict[str, int] = {}
+    for variable in growing:
+        symbol, length = str(variable.length), 0
+        if variable.name in states:
+            length = states[variable.name].length
+        if found.setdefault(symbol, length) != length:
+            raise CompileError(
+                f"state {variable.name!r} has length {length}, another one of length {symbol} has "
+                f"{found[symbol]}"
+            )
+    return found
+
+
+def _next_lengths(growing: Sequence[StateVariable], values: Mapping[str, int]) -> dict[str, int]:
+    """Lengths after a run, by variable."""
+    found: dict[str, int] = {}
+    for variable in growing:
+        assert variable.next_length is not None
+        length = found[variable.name] = _number(variable.next_length, values)
+        if length > variable.capacity:
+            raise CompileError(variable.full_message(length))
+    return found
 
 
 def _place(array: Array) -> Place:

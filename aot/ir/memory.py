@@ -20,12 +20,17 @@ Array = np.ndarray[Any, Any]
 
 
 class Buffer:
-    """One piece of memory: a flat array, which may come to be a longer one."""
+    """One piece of memory: a flat array, which may come to be a longer one.
 
-    __slots__ = ("array",)
+    Attributes:
+        length: of a growing state variable's memory: its extent along the dim that grows.
+    """
+
+    __slots__ = ("array", "length")
 
     def __init__(self, array: Array) -> None:
         self.array = array
+        self.length = 0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ class DType(Enum):
     BOOL = "bool"
     INDEX = "index"
 
+    # Members are single objects; an enum's own hash is a call of Python at every look-up.
+    __hash__ = object.__hash__
+
     @property
     def bytes(self) -> int:
         """Size in memory; bool takes one byte, 0 or 1."""
@@ -276,6 +279,15 @@ class TensorType:
         extents = self._natural_extents
         order = layout.order or tuple(range(len(extents)))
         return tuple(extents[d] for d in order)
+
+    def lies_as(self, other: TensorType) -> bool:
+        """Whether elements lie as those of `other`, which has the same dims, do: layouts are equal,
+        or differ in that one says which strides it has."""
+        mine, theirs = self.layout or Layout(), other.layout or Layout()
+        if mine == theirs or mine.splits or theirs.splits or mine.order != theirs.order:
+            return mine == theirs
+        strides = zip(self.dims, self.strides, other.strides, strict=True)
+        return all(extent == 1 or a == b for extent, a, b in strides)
 
     def with_dims(self, dims: tuple[Dim, ...]) -> TensorType:
         return TensorType(self.dtype, dims)

@@ -13,6 +13,7 @@ from aot.errors import AotError, CompileError, InternalError
 from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.dims import Dim, substitute, symbols
 from aot.ir.equalities import TypeRule
+from aot.ir.states import state_variables
 from aot.ir.text import KEYWORDS, print_op
 from aot.ir.types import DType, TensorType
 from aot.ops.record import Call
@@ -117,7 +118,10 @@ class _FunctionCheck:
             raise self.fail("its assumptions contradict each other")
 
     def input_symbols(self) -> set[str]:
-        return {n for v in self.function.inputs for d in v.type.dims for n in symbols(d)}
+        """Symbols that inputs and growing states give."""
+        lengths = [v.length for v in state_variables(self.function) if v.length is not None]
+        dims = [*lengths, *(d for v in self.function.inputs for d in v.type.dims)]
+        return {n for d in dims for n in symbols(d)}
 
     def check_block(self, block: Block, owner: Op | Function) -> None:
         if block.owner is not owner:
@@ -307,7 +311,7 @@ class _FunctionCheck:
         for number, (a, b) in enumerate(zip(given, wanted, strict=True)):
             if a is None or b is None:
                 raise self.fail(f"{what} {number} has no counterpart", op)
-            if a.layout != b.layout or not self.rule.accepts(a, b):
+            if not a.lies_as(b) or not self.rule.accepts(a.with_dims(a.dims), b):
                 raise self.fail(f"{what} {number} has type {a}, the op has {b}", op)
 
     def check_uses(self) -> None:

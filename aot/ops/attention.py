@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir.dims import Dim, floor_divide, modulo
+from aot.ir.dims import Dim, add, floor_divide, modulo, multiply, product
 from aot.ir.types import DType, TensorType
 from aot.ops.contraction import add_products
 from aot.ops.record import (
@@ -119,6 +119,15 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     return [out.astype(inputs[0].dtype)]
 
 
+def _flops(call: Call) -> Dim:
+    """Two products; of each score a scaling, and what a softmax takes: 5 (max, minus, exp, sum,
+    divided)."""
+    q, v = call.operand(Q), call.operand(V)
+    scores = product([*q.dims[:-1], v.dims[-2]])
+    depths = add(q.dims[-1], v.dims[-1])
+    return multiply(scores, add(multiply(2, depths), 6))
+
+
 def _sample(
     q: tuple[int, ...],
     k: tuple[int, ...],
@@ -164,6 +173,7 @@ ATTENTION = register(
         ),
         infer=_type,
         reference=_reference,
+        flops=_flops,
         kind=Kind.ATTENTION,
         samples=(
             _sample((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 3)),

@@ -287,6 +287,12 @@ CONV = register(
             Attribute("dilations", "ints", doc="one a spatial dim"),
             Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
             Attribute("group", "dim", 1, "channels are split into so many independent groups"),
+            Attribute(
+                "algorithm",
+                "str",
+                "direct",
+                "direct or winograd: how a target that can computes the same, roundings apart",
+            ),
         ),
         constraints=(
             Constraint(
@@ -297,6 +303,10 @@ CONV = register(
             Constraint("group is positive and divides the number of filters", _conv_group_divides),
             Constraint("x has group times as many channels as w", _conv_channels_match),
             Constraint("bias is one number a filter", _conv_bias_fits),
+            Constraint(
+                "algorithm is direct or winograd",
+                lambda call: call.attrs["algorithm"] in ("direct", "winograd"),
+            ),
         ),
         infer=_conv_type,
         reference=_conv_reference,

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from aot.ir.core import FunctionRef
+from aot.ir.dims import DimExpr, is_symbol_name
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops.body import Body
+from aot.ops.put import fits_into, has_start_a_dim, put
 from aot.ops.record import (
     ANY,
     BOOL,
@@ -29,8 +31,6 @@ from aot.ops.record import (
 )
 
 I64 = frozenset({DType.I64})
-CONTROL_FLOW = "control flow at run time"
-IN_PLACE = "memory that is written in place"
 
 CONDITION_TYPE = TensorType(DType.BOOL, ())
 INDEX_TYPE = TensorType(DType.I64, ())
@@ -63,7 +63,6 @@ IF = register(
         kind=Kind.STRUCTURE,
         results_from="block",
         body=Body("choice", first=1),
-        unsupported=CONTROL_FLOW,
     )
 )
 
@@ -94,7 +93,6 @@ LOOP = register(
             steering=(CONDITION_TYPE,),
             stack_dim="trips",
         ),
-        unsupported=CONTROL_FLOW,
     )
 )
 
@@ -124,6 +122,15 @@ CALL = register(
 # state
 
 
+def _is_fixed_or_grows(call: Call) -> bool:
+    layout, axis, length = call.attrs["layout"], call.int("axis"), call.dim("length")
+    assert isinstance(layout, Layout)
+    if call.int("capacity") == 0:
+        return axis == 0 and length == 0
+    is_symbol = isinstance(length, DimExpr) and is_symbol_name(str(length))
+    return is_symbol and 0 <= axis < len(call.dims("shape")) == len(layout.strides)
+
+
 def _state_type(call: Call) -> Sequence[TensorType]:
     dtype, layout = call.attrs["dtype"], call.attrs["layout"]
     assert isinstance(dtype, DType) and isinstance(layout, Layout)
@@ -141,11 +148,22 @@ STATE = register(
             Attribute("dtype", "dtype"),
             Attribute("shape", "dims"),
             Attribute("layout", "layout", Layout(), "{} is dense"),
+            Attribute(
+                "capacity", "int", 0, "of a growing one: extents that its memory has; 0 is fixed"
+            ),
+            Attribute("axis", "int", 0, "of a growing one: the dim that grows"),
+            Attribute("length", "dim", 0, "of a growing one: a symbol, its extent before a run"),
+        ),
+        constraints=(
+            Constraint(
+                "a growing state has a dim axis, strides, and a symbol as its length; a fixed one "
+                "has none of them",
+                _is_fixed_or_grows,
+            ),
         ),
         infer=_state_type,
         kind=Kind.STRUCTURE,
         is_state=True,
-        unsupported="state variables",
     )
 )
 
@@ -176,32 +194,13 @@ ASSIGN = register(
         kind=Kind.STRUCTURE,
         view_of=0,
         writes=(0,),
-        unsupported=IN_PLACE,
     )
 )
 
 
-def _fits(call: Call) -> bool:
-    whole, part = call.operand(0).dims, call.operand(1).dims
-    return len(whole) == len(part) and all(
-        b <= a
-        for a, b in zip(whole, part, strict=True)
-        if isinstance(a, int) and isinstance(b, int)
-    )
-
-
-def _has_start_a_dim(call: Call) -> bool:
-    return call.operand(2).dims == (call.operand(0).rank,)
-
-
 def _write_slice(call: Call, inputs: Sequence[Any]) -> Sequence[Array]:
     destination, update, starts = inputs
-    begins = [
-        min(max(int(s), 0), max(a - b, 0))
-        for s, a, b in zip(starts, destination.shape, update.shape, strict=True)
-    ]
-    at = tuple(slice(s, s + n) for s, n in zip(begins, update.shape, strict=True))
-    destination[at] = update
+    put(destination, update, starts)
     return [destination]
 
 
@@ -216,15 +215,14 @@ WRITE_SLICE = register(
             Operand("starts", I64),
         ),
         constraints=(
-            Constraint("update has destination's rank and fits into it", _fits),
-            Constraint("starts has an element a dim of destination", _has_start_a_dim),
+            Constraint("update has destination's rank and fits into it", fits_into),
+            Constraint("starts has an element a dim of destination", has_start_a_dim),
         ),
         infer=lambda call: [call.operand(0)],
         reference=_write_slice,
         kind=Kind.STRUCTURE,
         view_of=0,
         writes=(0,),
-        unsupported=IN_PLACE,
     )
 )
 

@@ -304,6 +304,7 @@ class OpRecord:
             compute with shapes also accept object arrays of dims.
         compute: per-element meaning, one Compute a result; None where a kernel is written by hand
             or the op is never a kernel.
+        flops: arithmetic operations of a call of an op without `compute`; None: there are none.
         kind: see Kind.
         view_of: operand whose bytes the result is, for Kind.VIEW.
         index_map: which element of the only operand each element of the result is, as steps;
@@ -337,6 +338,7 @@ class OpRecord:
     constraints: tuple[Constraint, ...] = ()
     reference: Callable[[Call, Sequence[Any]], Sequence[Any]] | None = None
     compute: Callable[[Call], Sequence[Compute]] | None = None
+    flops: Callable[[Call], Dim] | None = None
     view_of: int | None = None
     index_map: Callable[[Call], IndexMap] | None = None
     writes: tuple[int, ...] = ()

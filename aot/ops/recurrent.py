@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir.core import Attr
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, add, product
 from aot.ir.types import DType, TensorType
 from aot.ops.cells import (
     Activation,
@@ -250,6 +250,13 @@ def _sample(
     )
 
 
+def _flops(call: Call) -> Dim:
+    """The products with both weights in each step; gates are little beside them."""
+    steps, batch, _ = call.operand(X).dims
+    weights = add(call.operand(W).element_count, call.operand(R).element_count)
+    return product([2, steps, batch, weights])
+
+
 def _record(
     name: str, summary: str, cell: Cell, more: tuple[Attribute, ...], samples: tuple[Sample, ...]
 ) -> OpRecord:
@@ -309,6 +316,7 @@ def _record(
             ),
             infer=_types,
             reference=_reference,
+            flops=_flops,
             kind=Kind.RECURRENCE,
             samples=samples,
         )
@@ -385,7 +393,7 @@ RNN = _record(
     (
         _sample("rnn", 3, 2, 5, 7, "bh"),
         _sample("rnn", 1, 1, 4, 16),
-        _sample("rnn", 3, 2, 4, 64, "bh"),
+        _sample("rnn", 2, 2, 4, 32, "bh"),
         _sample("rnn", 4, 5, 2, 18, "blh", direction="bidirectional"),
         _sample("rnn", 3, 2, 4, 5, "b", activations="scaledtanh(1.5, 0.5)", direction="reverse"),
         _sample("rnn", 2, 2, 4, 5, activations="thresholdedrelu(0.3)"),

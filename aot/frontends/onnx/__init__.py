@@ -20,10 +20,11 @@ from aot.frontends.onnx import (
     ops_tensor,
     ops_text,
 )
-from aot.frontends.onnx.importer import import_onnx
+from aot.frontends.onnx.importer import CONTROL, import_onnx
 from aot.frontends.onnx.table import supported_ops
 
 __all__ = [
+    "CONTROL",
     "import_onnx",
     "ops_attention",
     "ops_detection",

@@ -121,6 +121,15 @@ def _made_in(graph: onnx.GraphProto) -> Iterator[str]:
         yield from node.output
 
 
+def ranks_of(graph: onnx.GraphProto) -> dict[str, int]:
+    """Ranks that a graph declares of what it makes, by name."""
+    return {
+        info.name: len(info.type.tensor_type.shape.dim)
+        for info in (*graph.value_info, *graph.output)
+        if info.type.tensor_type.HasField("shape")
+    }
+
+
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
 

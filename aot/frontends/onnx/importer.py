@@ -1,15 +1,14 @@
 """From an ONNX model to a module: reads, checks names and order, and imports node by node.
 
 Finds everything that is unsupported before it gives up. Optimises nothing: only nodes that no
-output needs are left out, so that what they need is not asked for; and an If with a known condition
-is the branch that it takes.
+output needs are left out, so that what they need is not asked for. What nodes with graphs in them
+become is in control.py, loops.py and ops_scan.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -19,27 +18,33 @@ from onnx import defs
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.onnx.blocks import GraphImporter, Subgraph
+from aot.frontends.onnx.choices import Choices, search
+from aot.frontends.onnx.control import import_if
 from aot.frontends.onnx.functions import Body, body_of, has_body
 from aot.frontends.onnx.graphs import (
-    captured,
-    captured_by,
     domain_of,
     in_order,
     label_of,
     needed,
     producers_of,
+    ranks_of,
     read_by,
 )
 from aot.frontends.onnx.inputs import InputShapes, InputTypes
 from aot.frontends.onnx.local_functions import inline_functions
+from aot.frontends.onnx.loops import import_loop
+from aot.frontends.onnx.ops_scan import import_scan
 from aot.frontends.onnx.schema import check_node, find_schema
+from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.core import Block, ConstantData, Function, Module, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.structure import insert_constant
 
-MAX_BRANCH_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
+MAX_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
+MAX_INNER_NODES = 1_000_000  # loops in loops that are compiled run by run
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto]
 
@@ -70,7 +75,11 @@ def import_onnx(
         where, folder = os.fspath(model), Path(model).parent
     try:
         proto = inline_functions(_parsed(model))
-        return _Importer(proto, folder, input_shapes or {}, input_values or {}).run()
+        return search(
+            lambda choices: _Importer(
+                proto, folder, input_shapes or {}, input_values or {}, choices
+            ).run()
+        )
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
     except UnsupportedError as error:
@@ -106,7 +115,14 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
     """Whether all strings decode; protobuf gives the others as bytes, without a word."""
     stack: list[Any] = [proto]
     while stack:
-        for descriptor, value in stack.pop().ListFields():
+        message = stack.pop()
+        if isinstance(message, onnx.TensorProto):
+            # not by its fields: to list them copies the contents, which are most of a model
+            if not isinstance(message.name, str) or not isinstance(message.doc_string, str):
+                return False
+            stack += [*message.external_data, *message.metadata_props]
+            continue
+        for descriptor, value in message.ListFields():
             if descriptor.type == descriptor.TYPE_MESSAGE:
                 stack.extend([value] if hasattr(value, "ListFields") else value)
             elif descriptor.type == descriptor.TYPE_STRING:
@@ -116,62 +132,26 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
     return True
 
 
-@dataclass
-class _Scope:
-    """What a list of nodes sees, and where it reports what it can't have.
-
-    Attributes:
-        unsupported: (name that can't be had, why).
-        known: values by name; None for a name whose value is not supported.
-        read: names that something reads.
-        captured: names that the taken branch of an If reads, by the If's first output.
-        outer: the scope around a branch, whose names are seen too.
-        origin: the node whose definition the list is; "" where nodes speak for themselves.
-        depth: branches around the list.
-    """
-
-    opsets: Mapping[str, int]
-    unsupported: list[tuple[str, str]] = field(default_factory=list)
-    known: dict[str, Value | None] = field(default_factory=dict)
-    read: set[str] = field(default_factory=set)
-    captured: dict[str, set[str]] = field(default_factory=dict)
-    outer: _Scope | None = None
-    origin: str = ""
-    depth: int = 0
-
-    def find(self, name: str) -> Value | None:
-        scope = self._scope_of(name)
-        return None if scope is None else scope.known[name]
-
-    def has(self, name: str) -> bool:
-        return self._scope_of(name) is not None
-
-    def lacks(self, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[str]:
-        """Why the outputs can't be had. What only branches that are not taken read is no reason."""
-        wanted = set(outputs)
-        for node in reversed(nodes):
-            names = [name for name in node.output if name]
-            if wanted.isdisjoint(names):
-                continue
-            inner = self.captured.get(names[0])
-            wanted.update(names, node.input, captured(node) if inner is None else inner)
-        return [why for name, why in self.unsupported if name in wanted]
-
-    def _scope_of(self, name: str) -> _Scope | None:
-        scope: _Scope | None = self
-        while scope is not None and name not in scope.known:
-            scope = scope.outer
-        return scope
-
-
 # what an op without an entry is refused for, where more can be said
 _REASONS = {
-    "Loop": "loops that run a number of times known only at run time are not supported",
     "NonMaxSuppression": "how many boxes it selects is known only when the model runs, and so is "
     "the shape of what follows; end the model before it",
     "Unique": "how many distinct elements there are is known only when the model runs, and so is "
     "the shape of what follows; end the model before it",
-    "Scan": "loops over slices of a tensor are not supported",
+    **dict.fromkeys(
+        (
+            "ConcatFromSequence",
+            "SequenceAt",
+            "SequenceConstruct",
+            "SequenceEmpty",
+            "SequenceErase",
+            "SequenceInsert",
+            "SequenceLength",
+            "SplitToSequence",
+        ),
+        "sequences of tensors are not supported; what a loop gives may be stacked as rows (scan "
+        "outputs), and Split gives tensors",
+    ),
 }
 
 
@@ -183,8 +163,18 @@ def _reason(op_type: str, domain: str, opset: int) -> str:
     return "there is no importer for this op" + (f" at opset {opset}" if has_newer else "")
 
 
-def _is_if(proto: onnx.NodeProto) -> bool:
-    return bool(domain_of(proto) == "" and proto.op_type == "If")
+# ops with graphs in them
+CONTROL: dict[
+    str, Callable[[GraphImporter, Node, onnx.NodeProto, Scope], Sequence[Value | None]]
+] = {
+    "If": import_if,
+    "Loop": lambda importer, node, _, scope: import_loop(importer, node, scope),
+    "Scan": lambda importer, node, _, scope: import_scan(importer, node, scope),
+}
+
+
+def _is_control(proto: onnx.NodeProto) -> bool:
+    return domain_of(proto) == "" and proto.op_type in CONTROL
 
 
 class _Importer:
@@ -194,7 +184,10 @@ class _Importer:
         folder: Path | None,
         shapes: InputShapes,
         values: Mapping[str, Any],
+        choices: Choices,
     ) -> None:
+        self.choices = choices
+        self.inner_nodes = 0
         self.graph = proto.graph
         self.folder = folder
         self.opsets = _opsets(proto)
@@ -216,12 +209,12 @@ class _Importer:
         function.assumptions.update(dict.fromkeys(self.input_types.assumptions))
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
-        scope = _Scope(self.opsets)
+        scope = Scope(self.opsets, self.rewriter)
         nodes = self._nodes_of(self.graph, [info.name for info in self.infos], scope)
         scope.known.update(dict.fromkeys((info.name for info in self.infos), None))
         scope.known.update(zip(types, function.inputs, strict=True))
         for name, array in self.input_types.values.items():
-            scope.known[name] = self._constant(array, name)
+            scope.known[name] = insert_constant(self.rewriter, ConstantData(array), name)
         self._add_initializers(self.graph, scope)
         for node in nodes:
             self._add_node(node, scope)
@@ -232,11 +225,13 @@ class _Importer:
         if unsupported:
             raise UnsupportedError("not supported:", unsupported)
         results = [scope.known[o.name] for o in self.graph.output]
+        if self.choices.made:
+            _check_ranks(results, self.graph)
         self.rewriter.create(lookup("return"), results)
         return Module([function])
 
     def _nodes_of(
-        self, graph: onnx.GraphProto, inputs: Sequence[str], scope: _Scope
+        self, graph: onnx.GraphProto, inputs: Sequence[str], scope: Scope
     ) -> list[onnx.NodeProto]:
         """The nodes that are needed, in order; notes in the scope which names they read."""
         for sparse in graph.sparse_initializer:
@@ -246,12 +241,10 @@ class _Importer:
         producers = producers_of(graph, inputs, graph.node, scope.has)
         nodes = needed(in_order(graph.node, producers), outputs)
         scope.read = read_by(nodes, outputs)
+        scope.ranks = ranks_of(graph)
         return nodes
 
-    def _constant(self, array: Any, origin: str) -> Value:
-        return insert_constant(self.rewriter, ConstantData(array), origin)
-
-    def _add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+    def _add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         for tensor in graph.initializer:
             name = tensor.name
             scope.known[name] = None
@@ -262,9 +255,9 @@ class _Importer:
             except UnsupportedTypeError as error:
                 scope.unsupported.append((name, f"initializer {name!r}: {error}"))
                 continue
-            scope.known[name] = self._constant(array, name)
+            scope.known[name] = insert_constant(scope.rewriter, ConstantData(array), name)
 
-    def _add_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+    def _add_node(self, proto: onnx.NodeProto, scope: Scope) -> None:
         label, domain = scope.origin or label_of(proto), domain_of(proto)
         shown = f"{domain}.{proto.op_type}" if domain else proto.op_type
         reason = self._imported(proto, label, domain, scope)
@@ -275,9 +268,7 @@ class _Importer:
             first = next(name for name in proto.output if name)  # unneeded nodes are left out
             scope.unsupported.append((first, f"{shown} (node {label!r}): {reason}"))
 
-    def _imported(
-        self, proto: onnx.NodeProto, label: str, domain: str, scope: _Scope
-    ) -> str | None:
+    def _imported(self, proto: onnx.NodeProto, label: str, domain: str, scope: Scope) -> str | None:
         """Imports a node. Returns None, or why not; "" if only what it reads is to blame."""
         opset = scope.opsets.get(domain)
         if opset is None:
@@ -292,7 +283,7 @@ class _Importer:
             raise CompileError(f"there is no op {proto.op_type} in opset {opset} (node {label!r})")
         if schema is None:
             return f"there is no op {proto.op_type} in version {opset} of domain {domain!r}"
-        if not (_is_if(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
+        if not (_is_control(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
             return _reason(proto.op_type, domain, opset)
         inputs: list[Value | None] = []
         for name in proto.input:
@@ -310,7 +301,7 @@ class _Importer:
             inputs,
             outputs,
             {a.name: a for a in proto.attribute},
-            self.rewriter,
+            scope.rewriter,
             self.values,
             self.folder,
         )
@@ -328,15 +319,15 @@ class _Importer:
         return None
 
     def _results(
-        self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str, scope: _Scope
+        self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str, scope: Scope
     ) -> Sequence[Value | None]:
         """The node's outputs: by its entry, or else by ONNX's own definition of the op.
 
         Raises:
             UnsupportedNodeError: neither is there, or does what the node asks for.
         """
-        if _is_if(proto):
-            return self._taken_branch(node, proto, scope)
+        if domain == "" and node.op_type in CONTROL:
+            return CONTROL[node.op_type](self, node, proto, scope)
         entry = find_entry(domain, node.op_type, node.opset)
         reason = _reason(node.op_type, domain, node.opset)
         if entry is not None:
@@ -364,7 +355,7 @@ class _Importer:
         it is not supported."""
         outputs = [name for number, name in enumerate(body.outputs) if node.wants(number)]
         padded = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
-        scope = _Scope(body.opsets, origin=node.label)
+        scope = Scope(body.opsets, node.rewriter, origin=node.label)
         scope.known.update(zip(body.inputs, padded, strict=True))
         nodes = needed(body.nodes, outputs)
         scope.read = read_by(nodes, outputs)
@@ -373,40 +364,37 @@ class _Importer:
         results = [scope.known[name] if name in outputs else None for name in body.outputs]
         return results, scope.lacks(nodes, outputs)
 
-    def _taken_branch(
-        self, node: Node, proto: onnx.NodeProto, outer: _Scope
-    ) -> Sequence[Value | None]:
-        """Imports the branch of an If whose condition is known; the other one is not looked at."""
-        known = self.values.known(node.input(0))
-        if known is None or known.dtype == object:
-            raise UnsupportedNodeError(
-                "its condition is known only when the model runs; give the inputs that it depends "
-                "on a value (input_values, --input-value), or a shape"
-            )
-        if known.size != 1:
-            raise node.error(f"the condition has {known.size} elements, expected 1")
-        graph = node.attribute("then_branch" if known.reshape(()).item() else "else_branch").g
-        if len(graph.output) < len(node.outputs):
-            raise node.error(
-                f"has {len(node.outputs)} outputs, but its branch gives {len(graph.output)}"
-            )
-        if graph.input:
-            raise node.error("its branch has inputs, which a branch never has")
-        if outer.depth == MAX_BRANCH_DEPTH:
-            raise node.error(f"branches are nested deeper than {MAX_BRANCH_DEPTH}")
-        scope = _Scope(outer.opsets, outer=outer, origin=outer.origin, depth=outer.depth + 1)
-        nodes = self._nodes_of(graph, (), scope)
+    def subgraph(
+        self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Scope, rewriter: Rewriter
+    ) -> Subgraph:
+        """Imports a graph in a node; see `GraphImporter`."""
+        if outer.depth == MAX_DEPTH:
+            raise CompileError(f"subgraphs are nested deeper than {MAX_DEPTH}")
+        scope = Scope(
+            outer.opsets, rewriter, outer=outer, origin=outer.origin, depth=outer.depth + 1
+        )
+        nodes = self._nodes_of(graph, list(given), scope)
+        self.inner_nodes += len(nodes)
+        if self.inner_nodes > MAX_INNER_NODES:
+            raise CompileError(f"its control flow makes more than {MAX_INNER_NODES} nodes")
+        scope.known.update(given)
         self._add_initializers(graph, scope)
         for inner in nodes:
             self._add_node(inner, scope)
         outputs = [output.name for output in graph.output]
-        found = [scope.find(name) for name in outputs]
-        first = next(name for name in proto.output if name)
-        outer.captured[first] = captured_by(graph)
-        outer.unsupported.extend((first, why) for why in scope.lacks(nodes, outputs))
-        if None in found:
-            raise UnsupportedNodeError("")  # whose fault it is has been said
-        return found
+        return Subgraph([scope.find(name) for name in outputs], scope.lacks(nodes, outputs))
+
+
+def _check_ranks(results: Sequence[Value | None], graph: onnx.GraphProto) -> None:
+    """That the branches which were chosen lead to the outputs that the model declares."""
+    ranks = ranks_of(graph)
+    for output, value in zip(graph.output, results, strict=True):
+        wanted = ranks.get(output.name)
+        if value is not None and wanted not in (None, value.type.rank):
+            raise CompileError(
+                f"output {output.name!r} would be {value.type}, the model says that it has "
+                f"{wanted} dims"
+            )
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:

@@ -86,12 +86,13 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     # numpy counts the dims beside an empty one too
     if math.prod(max(d, 1) for d in dims) * dtype.bytes >= MAX_BYTES:
         raise CompileError(f"{what} has dims {dims}: that is more than fits into memory")
-    _check_contents_once(tensor, what)
+    own = tensor.raw_data  # once: protobuf copies it at every access
+    _check_contents_once(tensor, own, what)
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = _external_bytes(tensor, what, folder, count * dtype.bytes)
-    elif tensor.HasField("raw_data") and (tensor.raw_data or not _typed_data(tensor, dtype)):
-        raw = tensor.raw_data
+    elif tensor.HasField("raw_data") and (own or not _typed_data(tensor, dtype)):
+        raw = own
     else:
         return _typed(tensor, what, dtype, count).reshape(dims)
     if len(raw) != count * dtype.bytes:
@@ -103,7 +104,7 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))
 
 
-def _check_contents_once(tensor: Any, what: str) -> None:
+def _check_contents_once(tensor: Any, own: bytes, what: str) -> None:
     """Readers differ in which of two contents they take, so that none is the model's meaning."""
     fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
     found = [field for field in fields if len(getattr(tensor, field))]
@@ -111,8 +112,8 @@ def _check_contents_once(tensor: Any, what: str) -> None:
         found.insert(0, "raw_data")
     if tensor.data_location == TensorProto.EXTERNAL:
         # exporters leave an empty raw_data behind
-        found = ["a file", *(f for f in found if f != "raw_data" or tensor.raw_data)]
-    elif found[:1] == ["raw_data"] and not tensor.raw_data:
+        found = ["a file", *(f for f in found if f != "raw_data" or own)]
+    elif found[:1] == ["raw_data"] and not own:
         found = found[1:] or found
     if len(found) > 1:
         raise CompileError(f"{what} has its contents twice: in {found[0]} and in {found[1]}")

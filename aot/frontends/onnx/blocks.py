@@ -1,0 +1,152 @@
+"""Graphs inside nodes, imported into blocks of ops: tried, kept, put in line, or taken back.
+
+Owns how an import is undone and how two types are brought to one spelling. Knows no ONNX op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.frontends.onnx.choices import Choices
+from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.table import Node
+from aot.ir.core import Assumption, Attr, Block, Op, Rewriter, Value
+from aot.ir.equalities import DimEqualities
+from aot.ir.types import TensorType
+from aot.ops import lookup
+from aot.ops.record import OpRecord
+from aot.ops.structure import YIELD
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """What importing a graph gave.
+
+    Attributes:
+        values: of its outputs; None for one that is not supported.
+        lacks: why some are not.
+    """
+
+    values: list[Value | None]
+    lacks: list[str]
+
+
+class GraphImporter(Protocol):
+    """What control flow needs of the importer."""
+
+    values: DimValues
+    choices: Choices
+
+    def subgraph(
+        self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Scope, rewriter: Rewriter
+    ) -> Subgraph:
+        """Imports a graph's nodes at `rewriter`; its inputs are what `given` says.
+
+        Raises:
+            CompileError: the model is wrong.
+        """
+
+
+@dataclass
+class Tried:
+    """A graph that was imported into a block of its own, for the time being.
+
+    Attributes:
+        error: the model's fault that ended it.
+        assumed: what the function assumes because of it.
+        chosen: choices that were made in it.
+    """
+
+    block: Block
+    values: list[Value | None]
+    lacks: list[str]
+    error: CompileError | None
+    assumed: dict[Assumption, None]
+    chosen: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.error is None and not self.lacks and None not in self.values
+
+    @property
+    def present(self) -> list[Value]:
+        return [v for v in self.values if v is not None]
+
+
+def try_block(
+    importer: GraphImporter,
+    node: Node,
+    graph: onnx.GraphProto,
+    outer: Scope,
+    block: Block,
+    given: Mapping[str, Value] | None = None,
+) -> Tried:
+    """Imports a graph into `block`. What it assumes is taken back until somebody keeps it."""
+    function = node.rewriter.function
+    before = dict(function.assumptions)
+    chosen = len(importer.choices.made)
+    made = Subgraph([], [])
+    error: CompileError | None = None
+    try:
+        made = importer.subgraph(graph, given or {}, outer, Rewriter(function, block))
+    except CompileError as raised:
+        error = raised
+    assumed = {a: None for a in function.assumptions if a not in before}
+    function.assumptions = before
+    fresh = list(importer.choices.made)[chosen:]
+    return Tried(block, made.values, made.lacks, error, assumed, fresh)
+
+
+def discard(importer: GraphImporter, node: Node, tried: Tried) -> None:
+    """Takes a block back; what still uses its values is in blocks that were given up before it."""
+    importer.choices.forget(tried.chosen)
+    rewriter = Rewriter(node.rewriter.function, tried.block)
+    for op in reversed(tried.block):
+        for value in op.results:
+            for user, index in list(value.uses):
+                rewriter.rewire(user, index, None)
+        rewriter.erase(op)
+
+
+def finish(node: Node, tried: Tried, results: Sequence[Value]) -> None:
+    """Ends a block that becomes part of an op, and keeps what it assumes."""
+    Rewriter(node.rewriter.function, tried.block).create(YIELD, results, {}, node.label)
+    node.rewriter.function.assumptions.update(tried.assumed)
+
+
+def insert_op(
+    node: Node,
+    name: str,
+    operands: Sequence[Value | None],
+    blocks: Sequence[Block],
+    attrs: Mapping[str, Attr] | None = None,
+) -> Op:
+    """An op with blocks, at the node's place; its results are what its first block yields."""
+    record: OpRecord = lookup(name)
+    types = [None if v is None else v.type for v in operands]
+    call = record.check(types, attrs or {}, node.label)
+    assert record.body is not None
+    yielded = [v.type for v in blocks[0].terminator.operands if v is not None]
+    results = record.body.result_types(call, yielded)
+    return node.rewriter.insert(Op(record, operands, call.attrs, results, blocks, node.label))
+
+
+def as_type(node: Node, value: Value, wanted: TensorType, block: Block) -> Value | None:
+    """`value`, at the end of a block, with dims spelled as `wanted` has them; None if the function
+    does not make them equal."""
+    if value.type == wanted:
+        return value
+    found = value.type
+    if found.dtype is not wanted.dtype or found.rank != wanted.rank:
+        return None
+    known = DimEqualities(node.rewriter.function.assumptions)
+    if not all(known.are_equal(a, b) for a, b in zip(found.dims, wanted.dims, strict=True)):
+        return None
+    rewriter = Rewriter(node.rewriter.function, block)
+    return rewriter.create(lookup("reshape"), [value], {"shape": wanted.dims}, node.label).result

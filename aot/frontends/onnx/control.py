@@ -1,0 +1,219 @@
+"""If: the branch that is taken, where that is known; a choice of branches, where shapes decide and
+only one goes with the rest of the model; else an op with both branches as blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import onnx
+
+from aot.errors import CompileError
+from aot.frontends.onnx.blocks import (
+    GraphImporter,
+    Tried,
+    as_type,
+    discard,
+    finish,
+    insert_op,
+    try_block,
+)
+from aot.frontends.onnx.conditions import Comparison, comparison_of
+from aot.frontends.onnx.graphs import captured_by
+from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.table import Node, UnsupportedNodeError
+from aot.ir.core import Assumption, Block, Value
+from aot.ir.equalities import DimEqualities
+
+BRANCHES = ("then_branch", "else_branch")
+IN_BRANCH = " (in the "  # what a reason says of a branch that may not run
+
+
+def import_if(
+    importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope
+) -> Sequence[Value | None]:
+    """The results of an If.
+
+    Raises:
+        UnsupportedNodeError: what it needs is not there, or its results have no one type.
+        CompileError: the model is wrong.
+    """
+    condition = node.input(0)
+    count = condition.type.element_count
+    if isinstance(count, int) and count != 1:
+        raise node.error(f"the condition has {count} elements, expected 1")
+    known = importer.values.known(condition)
+    if known is not None and known.dtype != object:
+        return _taken(importer, node, proto, outer, bool(known.reshape(()).item()))
+    compared = comparison_of(importer.values, condition)
+    decided = None if compared is None else compared.decided(node.rewriter.function)
+    if decided is not None:
+        return _taken(importer, node, proto, outer, decided)
+    return _Open(importer, node, proto, outer, compared).results()
+
+
+def _branch(node: Node, name: str) -> onnx.GraphProto:
+    graph: onnx.GraphProto = node.attribute(name).g
+    if len(graph.output) < len(node.outputs):
+        raise node.error(
+            f"has {len(node.outputs)} outputs, but its branch gives {len(graph.output)}"
+        )
+    if graph.input:
+        raise node.error("its branch has inputs, which a branch never has")
+    return graph
+
+
+def _taken(
+    importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope, is_first: bool
+) -> Sequence[Value | None]:
+    """Imports one branch in line; the other one is not looked at."""
+    graph = _branch(node, BRANCHES[0 if is_first else 1])
+    found = importer.subgraph(graph, {}, outer, node.rewriter)
+    first = next(name for name in proto.output if name)
+    outer.captured[first] = captured_by(graph)
+    outer.unsupported.extend((first, why) for why in found.lacks)
+    if None in found.values:
+        raise UnsupportedNodeError("")  # whose fault it is has been said
+    return found.values
+
+
+class _Open:
+    """An If whose condition is not known when it is imported."""
+
+    def __init__(
+        self,
+        importer: GraphImporter,
+        node: Node,
+        proto: onnx.NodeProto,
+        outer: Scope,
+        compared: Comparison | None,
+    ) -> None:
+        self.importer = importer
+        self.node = node
+        self.proto = proto
+        self.outer = outer
+        self.compared = compared
+        graphs = [_branch(node, name) for name in BRANCHES]
+        self.tried = [try_block(importer, node, g, outer, Block()) for g in graphs]
+        self.wanted = [n for n in range(len(node.outputs)) if node.wants(n)]
+
+    def results(self) -> Sequence[Value | None]:
+        is_free = self.compared is None or not any(t.assumed for t in self.tried)
+        if all(t.is_whole for t in self.tried) and is_free:
+            found = self._as_op()
+            if found is not None:
+                return found
+        if self.compared is None:
+            raise self._refusal()
+        return self._chosen(self.compared)
+
+    def _as_op(self) -> Sequence[Value | None] | None:
+        """The If as an op with blocks; None if the branches' results have no one type."""
+        node, (then, other) = self.node, self.tried
+        assumptions = node.rewriter.function.assumptions
+        before = dict(assumptions)
+        assumptions.update({**then.assumed, **other.assumed})
+        if DimEqualities(assumptions).is_contradictory:
+            raise UnsupportedNodeError(
+                "its condition is known only when the model runs, and no shapes suit both of its "
+                "branches: give the inputs that it depends on a value (input_values, --input-value)"
+            )
+        yielded = [[t.present[n] for n in self.wanted] for t in self.tried]
+        for number, (a, b) in enumerate(zip(*yielded, strict=True)):
+            same = as_type(node, b, a.type, other.block)
+            if same is None:
+                node.rewriter.function.assumptions = before
+                return None
+            yielded[1][number] = same
+        of_branches = {**before, **then.assumed, **other.assumed}
+        node.rewriter.function.assumptions = before
+        before.update({a: None for a in assumptions if a not in of_branches})
+        for name, tried, values in zip(BRANCHES, self.tried, yielded, strict=True):
+            tried.assumed = self._explained(tried.assumed, name)
+            finish(node, tried, values)
+        condition = node.reshape(node.input(0), ())
+        made = insert_op(node, "if", [condition], [then.block, other.block])
+        results: list[Value | None] = [None] * len(node.outputs)
+        for number, value in zip(self.wanted, made.results, strict=True):
+            results[number] = value
+        return results
+
+    def _explained(self, assumed: Iterable[Assumption], branch: str) -> dict[Assumption, None]:
+        """What a branch assumes, with a word on why it is asked of every run."""
+        if self.compared is not None:
+            return dict.fromkeys(assumed)
+        where = f"{IN_BRANCH}{branch} of If {self.node.label!r}, which data choose)"
+        return {
+            a if IN_BRANCH in a.reason else replace(a, reason=f"{a.reason}{where}"): None
+            for a in assumed
+        }
+
+    def _refusal(self) -> UnsupportedNodeError | CompileError:
+        """Why an If on what the model computes can't be an op."""
+        for name, tried in zip(BRANCHES, self.tried, strict=True):
+            if tried.error is not None and self.compared is not None:
+                return tried.error
+            if tried.error is not None:
+                return CompileError(
+                    f"{tried.error}; that is in the {name} of If (node {self.node.label!r}), whose "
+                    "condition is known only when the model runs: if that branch is not meant to "
+                    "run, give the inputs that it depends on a value (input_values, --input-value)"
+                )
+        first = next(name for name in self.proto.output if name)
+        reasons = dict.fromkeys(why for tried in self.tried for why in tried.lacks)
+        if reasons or not all(t.is_whole for t in self.tried):
+            self.outer.unsupported.extend((first, why) for why in reasons)
+            return UnsupportedNodeError("")
+        return UnsupportedNodeError(
+            "its condition is known only when the model runs, and its branches' results differ in "
+            f"type: {self._types()}; what follows would have a shape that data decide: give the "
+            "inputs that it depends on a value (input_values, --input-value), or let both branches "
+            "give one shape"
+        )
+
+    def _types(self) -> str:
+        """The first results that differ."""
+        for number in self.wanted:
+            then, other = (t.present[number].type for t in self.tried)
+            if then != other:
+                return f"{then} and {other}"
+        return "they only differ in what they assume"
+
+    def _chosen(self, compared: Comparison) -> Sequence[Value | None]:
+        """One branch in line, for the shapes that take it."""
+        node = self.node
+        assumptions = [
+            side.assumption(f"If (node {node.label!r}): only its {name} is compiled")
+            for side, name in zip((compared, compared.negated()), BRANCHES, strict=True)
+        ]
+        fit = [
+            n
+            for n, tried in enumerate(self.tried)
+            if tried.is_whole and assumptions[n] is not None and self._has_declared_ranks(tried)
+        ]
+        if not fit:
+            raise self._refusal()
+        if len(fit) == 2:
+            fit = [0 if self.importer.choices.take(f"If (node {node.label!r})") else 1]
+        (chosen,) = fit
+        assumption = assumptions[chosen]
+        assert assumption is not None
+        taken = self.tried[chosen]
+        discard(self.importer, node, self.tried[1 - chosen])
+        function = node.rewriter.function
+        function.assumptions[assumption] = None
+        sides = (assumption.left, assumption.right)
+        function.assumptions.update(
+            {a: None for a in taken.assumed if (a.left, a.right) not in (sides, sides[::-1])}
+        )
+        node.rewriter.splice(taken.block)
+        return taken.values
+
+    def _has_declared_ranks(self, tried: Tried) -> bool:
+        """Whether a branch gives what the model declares the If's outputs to be."""
+        ranks = self.outer.ranks
+        return all(
+            value is None or ranks.get(name, value.type.rank) == value.type.rank
+            for name, value in zip(self.proto.output, tried.values, strict=False)
+        )

@@ -1,0 +1,368 @@
+"""Loop and Scan: an op with the body as its block; or the body's runs one after another in line,
+where what is carried changes its shape from run to run and the number of runs is known.
+
+A Scan is a loop that takes a row of each of its inputs. How a value becomes a row, and rows an
+output, is in `ops_scan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from aot.errors import CompileError
+from aot.frontends.onnx.blocks import (
+    GraphImporter,
+    as_type,
+    discard,
+    finish,
+    insert_op,
+    try_block,
+)
+from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.table import Node, UnsupportedNodeError
+from aot.ir import dims
+from aot.ir.core import Block, ConstantData, Rewriter, Value
+from aot.ir.dims import Dim
+from aot.ir.types import DType
+from aot.ops import lookup
+from aot.ops.control import INDEX_TYPE
+from aot.ops.structure import insert_constant
+
+MAX_UNROLLED_OPS = 10_000
+ENDLESS = 1 << 31
+HOW_TO_KEEP_SIZE = (
+    "carry a buffer of a fixed capacity and write into it (ScatterND, ScatterElements, Where), or "
+    "keep it between calls (--state)"
+)
+
+Arguments = Callable[[Rewriter, Value], Mapping[str, Value]]
+"""What names of the body are in a run, made at a rewriter, by the run's number i64[]."""
+
+
+@dataclass
+class LoopForm:
+    """A loop as both ways of importing see it.
+
+    Attributes:
+        body: its outputs are the condition, if `has_condition`, then what is carried, then rows.
+        initial: what is carried into the first run.
+        carried_names: the body's inputs for them.
+        arguments: the other inputs.
+        trips: how often it runs, as far as shapes say it; None where they do not.
+        trip_count: the same as a value, where only data say it.
+        condition: what must be true before the first run; None if it is.
+        wanted: numbers of outputs that are read.
+    """
+
+    importer: GraphImporter
+    node: Node
+    outer: Scope
+    body: onnx.GraphProto
+    initial: list[Value]
+    carried_names: Sequence[str]
+    arguments: Arguments
+    trips: Dim | None
+    trip_count: Value | None = None
+    condition: Value | None = None
+    has_condition: bool = True
+    wanted: set[int] = field(default_factory=set)
+
+    @property
+    def row_count(self) -> int:
+        return len(self.body.output) - self.has_condition - len(self.initial)
+
+    def results(self) -> list[Value]:
+        """What was carried at last, then rows stacked along a dim in front; for outputs that
+        nothing reads, any value.
+
+        Raises:
+            UnsupportedNodeError, CompileError: neither way is open.
+        """
+        return _AsOp(self).results()
+
+    def named(self, carried: Sequence[Value]) -> dict[str, Value]:
+        return dict(zip(self.carried_names, carried, strict=True))
+
+
+class _AsOp:
+    """A loop as an op with a block."""
+
+    def __init__(self, form: LoopForm) -> None:
+        self.form = form
+        self.node = form.node
+        types = [INDEX_TYPE, *(v.type for v in form.initial)]
+        self.before = dict(self.node.rewriter.function.assumptions)
+        self.block = Block(types, ["", *form.carried_names])
+        number, *carried = self.block.args
+        rewriter = Rewriter(self.node.rewriter.function, self.block)
+        given = {**form.arguments(rewriter, number), **form.named(carried)}
+        self.tried = try_block(form.importer, self.node, form.body, form.outer, self.block, given)
+
+    def results(self) -> list[Value]:
+        tried = self.tried
+        problem: Exception | None = tried.error
+        if problem is None and not tried.is_whole:
+            problem = UnsupportedNodeError("")
+        if problem is None:
+            problem = self._problem_with_carried() or self._problem_with_rows()
+        if problem is None:
+            return self._made()
+        self.node.rewriter.function.assumptions = self.before
+        discard(self.form.importer, self.node, tried)
+        try:
+            return _Unrolled(self.form).results()
+        except _NotUnrollableError as why:
+            if isinstance(problem, CompileError):
+                raise problem from None
+            first = next(name for name in (o for o in self.node.outputs) if name)
+            self.form.outer.unsupported.extend((first, lack) for lack in tried.lacks)
+            if not str(problem):
+                raise UnsupportedNodeError("") from None
+            raise UnsupportedNodeError(f"{problem}, and {why}; {HOW_TO_KEEP_SIZE}") from None
+
+    @property
+    def _carried(self) -> list[Value]:
+        first = int(self.form.has_condition)
+        return self.tried.present[first : first + len(self.form.initial)]
+
+    @property
+    def _rows(self) -> list[tuple[int, Value]]:
+        """Numbers and values of the rows that are read."""
+        count = len(self.form.initial)
+        rows = self.tried.present[self.form.has_condition + count :]
+        return [(count + n, v) for n, v in enumerate(rows) if count + n in self.form.wanted]
+
+    def _goes_on(self) -> bool | None:
+        """The condition that the body gives; None where data decide."""
+        if not self.form.has_condition:
+            return True
+        return _truth(self.form.importer, self.tried.present[0])
+
+    def _trips(self) -> Dim | None:
+        """How often it runs at most; None where shapes don't say."""
+        trips = self.form.trips
+        if self._goes_on() is False:
+            return 1 if trips is None else dims.minimum(trips, 1)
+        return trips
+
+    def _problem_with_rows(self) -> UnsupportedNodeError | None:
+        is_exact = self.form.condition is None and self._goes_on() is not None
+        if not self._rows or (is_exact and self._trips() is not None):
+            return None
+        name = self.form.body.output[self.form.has_condition + self._rows[0][0]].name
+        return UnsupportedNodeError(f"its output {self._rows[0][0]} has a row ({name!r}) a run")
+
+    def _problem_with_carried(self) -> UnsupportedNodeError | None:
+        """Brings what is carried to the types that it came with."""
+        self.carried: list[Value] = []
+        self.node.rewriter.function.assumptions.update(self.tried.assumed)
+        for number, (value, argument) in enumerate(
+            zip(self._carried, self.block.args[1:], strict=True)
+        ):
+            same = as_type(self.node, value, argument.type, self.block)
+            if same is None:
+                name = self.form.carried_names[number]
+                return UnsupportedNodeError(
+                    f"what it carries as {name!r} is {argument.type} before a run and "
+                    f"{value.type} after it"
+                )
+            self.carried.append(same)
+        return None
+
+    def _made(self) -> list[Value]:
+        node, form = self.node, self.form
+        goes_on, trips = self._goes_on(), self._trips()
+        if trips == 0 and all(v.type.is_static for _, v in self._rows):
+            return self._never_run()
+        inside = Rewriter(node.rewriter.function, self.block)
+        if goes_on is None:
+            condition = inside.create(
+                lookup("reshape"), [self.tried.present[0]], {"shape": ()}, node.label
+            ).result
+        else:
+            data = ConstantData(np.array(True))
+            condition = insert_constant(inside, data, node.label)
+        rows = self._rows
+        finish(node, self.tried, [condition, *self.carried, *(v for _, v in rows)])
+        trip_count = form.trip_count if trips is None else None
+        operands = [trip_count, form.condition, *form.initial]
+        attrs = {"trips": -1 if trips is None else trips}
+        made = insert_op(node, "loop", operands, [self.block], attrs).results
+        count = len(form.initial)
+        stacked = dict(zip((n for n, _ in rows), made[count:], strict=True))
+        filler = made[0] if made else condition
+        return [*made[:count], *(stacked.get(count + n, filler) for n in range(form.row_count))]
+
+    def _never_run(self) -> list[Value]:
+        node, form = self.node, self.form
+        types = {n: v.type for n, v in self._rows}
+        discard(form.importer, node, self.tried)
+        count = len(form.initial)
+        empty = [
+            node.constant(np.zeros((0, *types[n].shape), types[n].dtype.numpy))
+            if n in types
+            else node.scalar(0, DType.I64)
+            for n in range(count, count + form.row_count)
+        ]
+        return [*form.initial, *empty]
+
+
+class _NotUnrollableError(Exception):
+    """Why the runs of a loop can't stand one after another."""
+
+
+class _Unrolled:
+    """The runs of a loop one after another, each imported for itself."""
+
+    def __init__(self, form: LoopForm) -> None:
+        self.form = form
+        self.node = form.node
+        self.carried = list(form.initial)
+        self.rows: list[list[Value]] = [[] for _ in range(form.row_count)]
+
+    def results(self) -> list[Value]:
+        form, trips = self.form, self.form.trips
+        if form.condition is not None or form.trip_count is not None:
+            raise _NotUnrollableError("how often it runs is known only when the model runs")
+        if trips is not None and not isinstance(trips, int):
+            raise _NotUnrollableError(
+                f"it runs {trips} times, which must be a number for its runs to be compiled one by "
+                "one (--input-shape)"
+            )
+        number = 0
+        goes_on: bool | None = True
+        while goes_on and (trips is None or number < trips):
+            goes_on = self._run(number)
+            if goes_on is None:
+                raise _NotUnrollableError("whether it goes on is known only when the model runs")
+            number += 1
+        return [*self.carried, *(self._stacked(n) for n in range(form.row_count))]
+
+    def _run(self, number: int) -> bool | None:
+        """Imports run `number`; whether another follows."""
+        form, node = self.form, self.node
+        if len(node.rewriter.block) > MAX_UNROLLED_OPS:
+            raise UnsupportedNodeError(
+                f"what it carries changes its shape from run to run, and {number} of its runs one "
+                f"by one make more than {MAX_UNROLLED_OPS} ops; {HOW_TO_KEEP_SIZE}"
+            )
+        index = insert_constant(node.rewriter, ConstantData(np.array(number, np.int64)), node.label)
+        given = {**form.arguments(node.rewriter, index), **form.named(self.carried)}
+        made = form.importer.subgraph(form.body, given, form.outer, node.rewriter)
+        values = [v for v in made.values if v is not None]
+        if made.lacks or len(values) < len(made.values):
+            first = next(name for name in node.outputs if name)
+            form.outer.unsupported.extend((first, why) for why in made.lacks)
+            raise UnsupportedNodeError("")
+        carried = values[form.has_condition :]
+        self.carried = carried[: len(form.initial)]
+        for rows, value in zip(self.rows, carried[len(form.initial) :], strict=True):
+            rows.append(value)
+        return _truth(form.importer, values[0]) if form.has_condition else True
+
+    def _stacked(self, number: int) -> Value:
+        """Rows along a dim in front."""
+        node, rows = self.node, self.rows[number]
+        if not rows:
+            raise UnsupportedNodeError(
+                f"it never runs, so that its output {len(self.form.initial) + number} has no shape"
+            )
+        types = {row.type for row in rows}
+        if len(types) > 1:
+            first, second = list(dict.fromkeys(row.type for row in rows))[:2]
+            name = self.form.body.output[
+                self.form.has_condition + len(self.form.initial) + number
+            ].name
+            raise node.error(f"rows of {name!r} are {first} and {second}, expected one shape")
+        wide = [node.reshape(row, (1, *row.type.dims)) for row in rows]
+        return wide[0] if len(wide) == 1 else node.emit("concat", *wide, axis=0)
+
+
+def _truth(importer: GraphImporter, value: Value) -> bool | None:
+    """A bool that is known at compile time."""
+    found = importer.values.known(value)
+    if found is None or found.size != 1 or found.dtype == object:
+        return None
+    return bool(found.reshape(()).item())
+
+
+def declared_rank(info: onnx.ValueInfoProto) -> int | None:
+    """The rank that a body says an input has."""
+    tensor = info.type.tensor_type
+    return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[Value | None]:
+    """The results of an ONNX Loop.
+
+    Raises:
+        UnsupportedNodeError: what it needs is not there, or has no fixed shape.
+        CompileError: the model is wrong.
+    """
+    body = node.attribute("body").g
+    initial = [node.input(n) for n in range(2, len(node.inputs))]
+    names = [i.name for i in body.input]
+    if len(names) != 2 + len(initial):
+        raise node.error(
+            f"its body has {len(names)} inputs, expected {2 + len(initial)}: the run, the "
+            "condition, and what is carried"
+        )
+    rows = len(body.output) - 1 - len(initial)
+    if rows < 0 or len(node.outputs) > len(initial) + rows:
+        raise node.error(
+            f"its body gives {len(body.output)} outputs, expected the condition and "
+            f"{max(len(initial), len(node.outputs))} more"
+        )
+
+    def arguments(rewriter: Rewriter, number: Value) -> dict[str, Value]:
+        condition = insert_constant(rewriter, ConstantData(np.array(True)), node.label)
+        found = {}
+        for info, value in zip(body.input[:2], (number, condition), strict=True):
+            shape = (1,) if declared_rank(info) == 1 else ()
+            found[info.name] = _reshaped(rewriter, value, shape, node.label)
+        return found
+
+    trips, trip_count = _trips(node)
+    condition = node.optional(1)
+    truth = None if condition is None else _truth(importer, condition)
+    if truth is False:
+        trips, trip_count = 0, None
+    form = LoopForm(
+        importer,
+        node,
+        outer,
+        body,
+        initial,
+        names[2:],
+        arguments,
+        trips,
+        trip_count,
+        None if condition is None or truth is not None else node.reshape(condition, ()),
+        wanted={n for n in range(len(node.outputs)) if node.wants(n)},
+    )
+    return form.results()
+
+
+def _reshaped(rewriter: Rewriter, value: Value, shape: tuple[int, ...], origin: str) -> Value:
+    if value.type.dims == shape:
+        return value
+    return rewriter.create(lookup("reshape"), [value], {"shape": shape}, origin).result
+
+
+def _trips(node: Node) -> tuple[Dim | None, Value | None]:
+    """How often a Loop runs at most: as a dim where it is one, else as a value."""
+    operand = node.optional(0)
+    if operand is None:
+        return None, None
+    found = node.values.of(operand)
+    if found is None:
+        return None, node.reshape(operand, ())
+    if found.size != 1:
+        raise node.error(f"operand 0 (trip count) has {found.size} elements, expected 1")
+    trips = dims.maximum(dims.add(found.reshape(-1)[0], 0), 0)
+    # exporters write the largest integer where only the condition ends a loop
+    return (None if isinstance(trips, int) and trips >= ENDLESS else trips), None

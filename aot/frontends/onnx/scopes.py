@@ -1,0 +1,66 @@
+"""What a list of ONNX nodes sees: names and their values, and what of them can't be had.
+
+Knows names and values only. A list is a graph, a block of a control-flow op, or a function's body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from aot.frontends.onnx.graphs import captured
+from aot.ir.core import Rewriter, Value
+
+
+@dataclass
+class Scope:
+    """What a list of nodes sees, and where it reports what it can't have.
+
+    Attributes:
+        rewriter: where its ops go.
+        unsupported: (name that can't be had, why).
+        known: values by name; None for a name whose value is not supported.
+        read: names that something reads.
+        captured: names that the blocks of an op that are imported read, by the op's first output.
+        ranks: ranks that the model declares, by name.
+        outer: the scope around a block, whose names are seen too.
+        origin: the node whose definition the list is; "" where nodes speak for themselves.
+        depth: blocks around the list.
+    """
+
+    opsets: Mapping[str, int]
+    rewriter: Rewriter
+    unsupported: list[tuple[str, str]] = field(default_factory=list)
+    known: dict[str, Value | None] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    captured: dict[str, set[str]] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    outer: Scope | None = None
+    origin: str = ""
+    depth: int = 0
+
+    def find(self, name: str) -> Value | None:
+        scope = self._scope_of(name)
+        return None if scope is None else scope.known[name]
+
+    def has(self, name: str) -> bool:
+        return self._scope_of(name) is not None
+
+    def lacks(self, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[str]:
+        """Why the outputs can't be had. What only branches that are not taken read is no reason."""
+        wanted = set(outputs)
+        for node in reversed(nodes):
+            names = [name for name in node.output if name]
+            if wanted.isdisjoint(names):
+                continue
+            inner = self.captured.get(names[0])
+            wanted.update(names, node.input, captured(node) if inner is None else inner)
+        return [why for name, why in self.unsupported if name in wanted]
+
+    def _scope_of(self, name: str) -> Scope | None:
+        scope: Scope | None = self
+        while scope is not None and name not in scope.known:
+            scope = scope.outer
+        return scope
