@@ -10,12 +10,16 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from aot.analysis import winograd
 from aot.analysis.views import memory_order
 from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.types import Layout, TensorType
 from aot.ops.contraction import accumulator
 from aot.ops.record import Call, Kind
 from aot.target import Target, VulkanLimits
+
+# How many columns of a contraction a lane of a GPU has; they lie together.
+GPU_COLUMNS = 8
 
 
 class Schedule(Enum):
@@ -25,6 +29,7 @@ class Schedule(Enum):
     REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
         the innermost result dim, whichever is contiguous.
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
+    WINOGRAD: such tiles over transformed inputs and filters.
     RECURRENCE: a loop over steps, lanes along the gates.
     LINES: each lane goes along a line of elements in order.
     ATTENTION: a loop over tiles of keys, lanes along queries.
@@ -33,6 +38,7 @@ class Schedule(Enum):
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
+    WINOGRAD = "winograd"
     RECURRENCE = "recurrence"
     LINES = "lines"
     ATTENTION = "attention"
@@ -42,7 +48,8 @@ class Schedule(Enum):
 class Plan:
     """Attributes:
     lanes: elements that run side by side: SIMD lanes on a CPU, invocations on a GPU.
-    rows, columns: register tile of a contraction (columns are lanes times vectors); the queries
+    rows, columns: register tile of a contraction (columns are lanes times vectors; rows of
+        WINOGRAD are tiles of outputs); the queries
         of an attention's workgroup, and the keys of its register tile.
     weight: operand that wants `weight_layout`, or -1.
     flops: arithmetic operations of one run where dims are known, else 0.
@@ -57,8 +64,9 @@ class Plan:
     flops: int = 0
 
 
-# what a load costs beside a multiply-add of a register tile, where the two overlap
-LOAD_COST = 0.25
+# heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
+# rows, high ones keep as many sums under way as hide an addition's latency
+TAIL_ROWS, SUMS = (2, 4), 8
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -105,9 +113,12 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
     weight = call.operand(1)
     if "group" in call.attrs:
         group = call.dim("group")
-        if group != 1 and (_totals(call)[1] == 1 or weight.dims[1] == 1):
+        if group != 1 and (totals(call)[1] == 1 or weight.dims[1] == 1):
             return _plan_depthwise(call, target, lanes)
         layout = _panel_layout(weight, 0, target.panel)
+        if call.attrs["algorithm"] == "winograd" and winograd.fits(call, target):
+            tile = winograd.best_tile(call, target, lanes)
+            return Plan(Schedule.WINOGRAD, lanes, *tile, 1, layout, _flops(call))
         if group != 1:  # a panel must not straddle groups: columns lie side by side instead
             layout = _filters_last(weight)
         steps = call.ints("strides")[_row_dim(call) - 2]
@@ -117,14 +128,14 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
     rows, columns = _tile(
         target,
         lanes,
-        *_totals(call),
+        *totals(call),
         row_bytes=steps * _row_bytes(call.operand(0)),
         spare=1 if layout.splits else 3,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, 1, layout, _flops(call))
 
 
-def _totals(call: Call) -> tuple[Dim, Dim]:
+def totals(call: Call) -> tuple[Dim, Dim]:
     """Rows and columns of a contraction that its tiles go along."""
     weight, output = call.operand(1), call.result_types[0]
     if "group" not in call.attrs:
@@ -144,21 +155,14 @@ def _row_dim(call: Call) -> int:
     return wide[-1] if wide else output.rank - 1
 
 
-def efficiency(call: Call, made: Plan) -> float:
-    """How much of the arithmetic and of the loads of `made`'s tiles `call` needs: 0 to 1."""
-    if made.schedule is Schedule.CONTRACTION:
-        rows_total, columns_total = _totals(call)
-        vectors = max(1, made.columns // made.lanes)
-        reuse = made.rows * vectors / (made.rows + vectors)
-        used = _used(rows_total, made.rows) * _used(columns_total, made.columns)
-        return reuse / (reuse + LOAD_COST) * used
-    if made.schedule is Schedule.REDUCTION and made.rows > 1:
-        extents = _wide_extents(call)
-        return _used(extents[-2], made.rows) if len(extents) > 1 else 1.0
-    return 1.0
+def tail_rows(rows: int, columns: int, lanes: int) -> int:
+    """The height of the tiles that do what tiles of `rows` leave; 0 where those are low enough."""
+    low, high = TAIL_ROWS
+    height = max(low, min(high, SUMS * lanes // columns))
+    return height if rows > height else 0
 
 
-def _wide_extents(call: Call) -> list[Dim]:
+def wide_extents(call: Call) -> list[Dim]:
     """The result's extents other than 1, as they lie in memory."""
     result = call.result_types[0]
     return [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
@@ -226,7 +230,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
 
     Eight sums side by side hide an addition's latency; rows past the end are wasted.
     """
-    extents = _wide_extents(call)
+    extents = wide_extents(call)
     if len(extents) < 2:
         return 1, 4 * lanes
     rows = extents[-2]
@@ -285,7 +289,7 @@ def _tile(
         spare: registers that must be left beside the sums and the vectors of columns.
     """
     if target.vulkan is not None:
-        return min(4, rows_total) if isinstance(rows_total, int) else 4, target.vulkan.lanes
+        return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
     most = min(14, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
@@ -306,6 +310,36 @@ def _tile(
             if score > best_score:
                 best, best_score = (rows, columns), score
     return best
+
+
+def _gpu_tile(sums: int, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
+    """Rows and columns of a workgroup: as near to a square as the extents let it be, up to `sums`
+    elements a lane."""
+
+    def wanted(total: Dim, each: int) -> int:
+        return _power_above(-(-total // each)) if isinstance(total, int) else lanes
+
+    each = max(1, sums // GPU_COLUMNS)
+    rows, columns = wanted(rows_total, each), wanted(columns_total, GPU_COLUMNS)
+    across = min(columns, max(1, lanes // 8))
+    along = min(rows, lanes // across)
+    across = min(columns, lanes // along)
+    if isinstance(rows_total, int):
+        each = max(1, min(each, rows_total))
+    return along * each, across * GPU_COLUMNS
+
+
+def _power_above(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def gpu_lanes(lanes: int, rows: int, columns: int) -> tuple[int, int]:
+    """How a workgroup's lanes stand along rows and columns of its tile."""
+    across = max(1, columns // GPU_COLUMNS)
+    along = max(1, min(lanes // across, rows))
+    while rows % along:
+        along -= 1
+    return along, across
 
 
 def _used(total: Dim, size: int) -> float:

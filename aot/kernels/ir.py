@@ -50,10 +50,11 @@ class Space(Enum):
     UNROLLED loops are unrolled and VECTOR or LANE loops are spread, so that backends can keep it
     in registers. Every lane has its own, every PARALLEL iteration has what it stores to itself
     (what several store is undefined after the loop), VECTOR iterations share theirs. What is stored
-    under LANE loops of an axis is loaded under them too. WORKGROUP: shared by the lanes of a
-    workgroup."""
+    under LANE loops of an axis is loaded under them too. PRIVATE: a lane's own like those, and
+    indexed by anything; a GPU's only. WORKGROUP: shared by the lanes of a workgroup."""
 
     REGISTER = "register"
+    PRIVATE = "private"
     WORKGROUP = "workgroup"
 
 

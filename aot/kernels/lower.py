@@ -29,6 +29,7 @@ from aot.kernels.scatter import schedule_scatter
 from aot.kernels.schedules import schedule_elementwise, schedule_reduction
 from aot.kernels.sort import schedule_sort
 from aot.kernels.stages import schedule_stages
+from aot.kernels.winograd import schedule_winograd
 from aot.ops.record import Kind, call_of
 from aot.target import Target
 
@@ -99,6 +100,8 @@ def _stages(
 
 
 def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:
+    if made.schedule is Schedule.WINOGRAD:
+        return schedule_winograd(nest, output, made, target.panel)
     if made.schedule is Schedule.CONTRACTION:
         body = schedule_contraction(nest, output, made, target.panel)
         if body is not None:

@@ -135,7 +135,7 @@ class Memory:
         lanes = self.lane_counts[0] * self.lane_counts[1] * self.lane_counts[2]
         for scratch in self.kernel.scratch:
             size = int(np.prod(scratch.shape, dtype=np.int64))
-            rows = workgroups.count * (lanes if scratch.space is Space.REGISTER else 1)
+            rows = workgroups.count * (1 if scratch.space is Space.WORKGROUP else lanes)
             self.values[scratch] = np.zeros((rows, size), scratch.dtype.numpy)
             self.defined[scratch] = np.zeros((rows, size), np.bool_)
 

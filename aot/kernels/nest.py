@@ -250,23 +250,50 @@ class Nest:
         """Loops over `axes` (outermost first) around `body`, which does about `work` elements.
 
         On a CPU the innermost axes stay inside a workgroup until it has GRAIN elements; the rest
-        is the grid's axis `first`, taken apart by division. On a GPU everything is the grid.
+        is the grid's axis `first`, taken apart by division. Where only the device knows how many
+        that are, a workgroup has several indices of the next axis. On a GPU everything is the grid.
         """
         inside: list[Axis] = []
         outside = list(axes)
-        while outside and not self.is_gpu and _is_small(work):
+        several = 1
+        while outside and not self.is_gpu:
+            several = _several(work, outside[-1].extent)
+            if several:
+                break
             inside.insert(0, outside.pop())
             work = dims.multiply(work, inside[0].extent)
         values: dict[Var, Expr] = {}
         stmts: list[Stmt] = []
         if not outside:
-            stmts = self._inside(inside, values, body)
-            return tuple(stmts)
+            return tuple(self._inside(inside, values, body))
         whole = self.builder.var("g")
+        blocked = outside[-1]
+        outside[-1] = Axis(blocked.var, dims.ceil_divide(blocked.extent, several))
         self.decode(whole, outside, values, stmts)
-        stmts += self._inside(inside, values, body)
+        if several > 1:
+            stmts += self._block(
+                blocked, several, values, lambda: self._inside(inside, values, body)
+            )
+        else:
+            stmts += self._inside(inside, values, body)
         total = dims.product([a.extent for a in outside])
         return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
+
+    def _block(
+        self, axis: Axis, size: int, values: dict[Var, Expr], body: Callable[[], list[Stmt]]
+    ) -> list[Stmt]:
+        """A workgroup's share of `axis`: up to `size` indices of the block that `values` names."""
+        start = expr.mul(values[axis.var], expr.index(size))
+
+        def one(n: Expr) -> list[Stmt]:
+            values[axis.var] = expr.add(start, n)
+            inside = body()
+            if dims.modulo(axis.extent, size) == 0:
+                return inside
+            is_there = expr.binary("lt", values[axis.var], expr.index(axis.extent))
+            return [If(is_there, tuple(inside))]
+
+        return self.serial(size, one, f"{axis.var.name}b")
 
     def decode(
         self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr], into: list[Stmt]
@@ -474,7 +501,15 @@ class Nest:
         return stmts, self.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
 
 
-def _is_small(work: Dim) -> bool:
-    """Whether work is surely under GRAIN; unknown dims count as 64."""
-    known = dims.estimate(work, 64)
-    return known is None or known < GRAIN
+def _several(work: Dim, extent: Dim) -> int:
+    """How many indices of an axis a CPU's workgroup has, where each of them has `work` elements:
+    as many as make GRAIN of them, 0 standing for all.
+
+    What only the device knows counts as 2, so that a workgroup is seldom too small; where `work`
+    is known the axis is taken whole, be it ever so long.
+    """
+    least = dims.estimate(work, 2)
+    if least is None or (isinstance(work, int) and work < GRAIN):
+        return 0
+    several = -(-GRAIN // max(least, 1))
+    return 0 if isinstance(extent, int) and extent <= several and several > 1 else several

@@ -282,14 +282,14 @@ class _Verifier:
             raise self.fail(f"barrier inside a {min(k.value for k in inside)} loop")
 
     def uniform_scratch(self) -> None:
-        """REGISTER scratch stored under LANE loops of some axes is read under those axes too."""
+        """A lane's own scratch, stored under LANE loops of some axes, is read under those too."""
         if not self.has_lanes:
             return
         stored: dict[Scratch, set[int]] = {}
         placed = list(_with_lane_axes(self.kernel.body, frozenset()))
         for stmt, axes in placed:
             target = stmt.target if isinstance(stmt, Store) else None
-            if isinstance(target, Scratch) and target.space is Space.REGISTER:
+            if isinstance(target, Scratch) and target.space is not Space.WORKGROUP:
                 stored.setdefault(target, set()).update(axes)
         for stmt, axes in placed:
             for node in schedule(list(_expressions(stmt))):

@@ -1,26 +1,33 @@
 """Reductions whose lanes run along a dim that every load walks in step: channels-last windows.
 
 Depthwise convolution, pooling and sums over planes, as register tiles of `plan.rows` neighbours by
-`plan.columns` channels, so that taps are loaded once a tile and guards are asked once a row of
-taps. CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
+`plan.columns` channels, so that taps are loaded once a tile and guards are asked at borders only.
+CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from aot.analysis.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Reduce, Var
-from aot.kernels.ir import If, Scratch, Space, Stmt, Store
+from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.borders import Borders, with_guard, without_guard
+from aot.kernels.ir import If, Scratch, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, combine, identity
+from aot.kernels.tiles import Shape, Spill, over_rows
 
 Values = dict[Var, Expr]
 
 # taps along the innermost axis that are written out, so that neighbours share what they load
 UNROLLED_TAPS = 7
+# vectors that do what is left of the lanes without masks
+FEW_VECTORS = 4
+LONG = 24  # parts of an epilogue that is written once and not for each row
 
 
 @dataclass(frozen=True)
@@ -29,15 +36,13 @@ class Window:
 
     Attributes:
         axes: what the reduction runs over, outermost first.
-        guards: conditions of its loads; none depends on `lane`.
         outer: loops around the tile.
         rows: neighbours that a tile takes together, or None.
-        lane: the axis that lanes run along, contiguous in the result.
+        lane: the axis that lanes run along, contiguous in the result; no guard depends on it.
     """
 
     reduce: Reduce
     axes: tuple[Axis, ...]
-    guards: tuple[Expr, ...]
     outer: tuple[Axis, ...]
     rows: Axis | None
     lane: Axis
@@ -55,54 +60,33 @@ def find_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Window
         return None
     if not all(step in (0, 1) for step in steps):
         return None
-    guards = tuple(dict.fromkeys(x.guard for x in loads if x.guard is not None))
+    guards = [x.guard for x in loads if x.guard is not None]
     if any(lane.var in expr.free_vars(guard) for guard in guards):
         return None
     axes = tuple(Axis(v, n) for v, n in reduce.axes)
     rows = output.axes[-2] if len(output.axes) > 1 else None
-    return Window(reduce, axes, guards, output.axes[:-2], rows, lane)
+    return Window(reduce, axes, output.axes[:-2], rows, lane)
 
 
 def schedule_window(nest: Nest, output: Output, window: Window, plan: Plan) -> tuple[Stmt, ...]:
     """The loops of a window."""
-    return _Tile(nest, output, window, plan).build()
+    return _Tiles(nest, output, window, plan).build()
 
 
-class _Tile:
-    """One register tile and the loops around it.
+class _Tiles:
+    """The tiles of a window and the loops around them."""
 
-    Attributes:
-        begin: the first column that tiles of this width do.
-        tail: the narrower tile that does the columns which don't fill one of this width.
-        is_even: whether all columns of every tile are there.
-    """
-
-    def __init__(
-        self, nest: Nest, output: Output, window: Window, plan: Plan, begin: int = 0
-    ) -> None:
+    def __init__(self, nest: Nest, output: Output, window: Window, plan: Plan) -> None:
         self.nest = nest
         self.output = output
         self.window = window
-        self.begin = begin
+        self.plan = plan
+        self.spill = Spill(nest)
         rows, extent = window.rows, window.lane.extent
         self.rows = plan.rows if rows is not None else 1
         if rows is not None and isinstance(rows.extent, int):
             self.rows = max(1, min(self.rows, rows.extent))
-        self.width = min(nest.lanes, max(plan.columns, 1))
-        if isinstance(extent, int):
-            while self.width > 1 and self.width // 2 >= extent - begin:
-                self.width //= 2
-        self.chunks = max(1, plan.columns // self.width)
-        if isinstance(extent, int):
-            self.chunks = max(1, min(self.chunks, (extent - begin) // self.width))
-        self.columns = self.chunks * self.width
-        rest = dims.modulo(dims.add(extent, -begin), self.columns)
-        self.tail: _Tile | None = None
-        if isinstance(extent, int) and isinstance(rest, int) and 0 < rest < extent - begin:
-            self.tail = _Tile(nest, output, window, plan, extent - rest)
-        self.is_even = rest == 0 or self.tail is not None
-        dtype = window.reduce.dtype
-        self.acc: Scratch = nest.builder.scratch("acc", dtype, (self.rows, self.chunks, self.width))
+        self.pieces = _pieces(extent, plan.columns, nest.lanes)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window
@@ -111,7 +95,10 @@ class _Tile:
         if window.rows is not None:
             row_tile = Axis(row_tile.var, dims.ceil_divide(window.rows.extent, self.rows))
             axes.append(row_tile)
-        column_tile = Axis(nest.builder.var("nt"), self._tiles())
+        tiles: Dim = 0
+        for piece in self.pieces:
+            tiles = dims.add(tiles, piece.tiles)
+        column_tile = Axis(nest.builder.var("nt"), tiles)
         axes.append(column_tile)
         taps = dims.product([a.extent for a in window.axes])
 
@@ -119,171 +106,246 @@ class _Tile:
             first = expr.index(0)
             if window.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            return self._columns(values, first, values[column_tile.var])
+            return self._columns(self.pieces, values, first, values[column_tile.var])
 
-        return nest.grid(axes, body, dims.multiply(taps, self.rows * self.columns))
+        return nest.grid(axes, body, dims.multiply(taps, self.rows * self.pieces[0].columns // 4))
 
-    def _tiles(self) -> Dim:
-        """How many tiles there are along the lanes, narrower ones included."""
-        extent = self.window.lane.extent if self.tail is None else self.tail.begin
-        own = dims.ceil_divide(dims.add(extent, -self.begin), self.columns)
-        return own if self.tail is None else dims.add(own, self.tail._tiles())
-
-    def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """Tile `number` along the lanes."""
-        start = expr.mul(number, expr.index(self.columns))
-        whole = self._tile(values, first, expr.add(start, expr.index(self.begin)))
-        if self.tail is None:
+    def _columns(
+        self, pieces: Sequence[_Piece], values: Values, first: Expr, number: Expr
+    ) -> list[Stmt]:
+        """Tile `number` of those along the lanes, which `pieces` has in order."""
+        piece, later = pieces[0], pieces[1:]
+        start = expr.add(expr.mul(number, expr.index(piece.columns)), expr.index(piece.begin))
+        shape = Shape(self.rows, piece.chunks, piece.width, True, not piece.is_masked)
+        whole = self._rows(values, first, start, shape)
+        if not later:
             return whole
-        own = expr.index((self.tail.begin - self.begin) // self.columns)
-        rest = self.tail._columns(values, first, expr.sub(number, own))
-        return [If(expr.binary("lt", number, own), tuple(whole), tuple(rest))]
+        is_own = expr.binary("lt", number, expr.index(piece.tiles))
+        left = expr.sub(number, expr.index(piece.tiles))
+        return [If(is_own, tuple(whole), tuple(self._columns(later, values, first, left)))]
 
-    def _tile(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+    def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
+        extent: Dim = 1 if self.window.rows is None else self.window.rows.extent
+
+        # what is left where only the device knows how much is little: one copy of its loops does
+        is_open = not isinstance(self.window.lane.extent, int)
+        is_rest = is_open and shape.columns < self.pieces[0].columns
+
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            tile = _Tile(self, shape, values, first, start)
+            return tile.build(is_common=not is_rest and shape.rows == self.rows)
+
+        height = 0 if is_rest else self.rows // 2
+        return over_rows(self.nest, extent, first, shape, height, build)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Columns that tiles of one width take, in order along the lanes.
+
+    Attributes:
+        begin: the first of them.
+        tiles: how many tiles take them.
+        is_masked: whether the last tile's end may not be there.
+    """
+
+    begin: Dim
+    chunks: int
+    width: int
+    tiles: Dim
+    is_masked: bool
+
+    @property
+    def columns(self) -> int:
+        return self.chunks * self.width
+
+
+def _pieces(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
+    """How tiles take `extent` columns: ever narrower ones where it is known; else whole ones, and
+    what is left by vectors that are surely there, or by masked ones where those were many."""
+    width = min(lanes, max(columns, 1))
+    chunks = max(1, columns // width)
+    if isinstance(extent, int):
+        return _known_pieces(extent, chunks, width)
+    if dims.modulo(extent, chunks * width) == 0:
+        return [_Piece(0, chunks, width, dims.floor_divide(extent, chunks * width), False)]
+    tiles = dims.floor_divide(extent, chunks * width)
+    done = dims.multiply(tiles, chunks * width)
+    rest = dims.add(extent, dims.multiply(done, -1))
+    small = width
+    while dims.modulo(extent, small) != 0:
+        small //= 2
+    if width // small > FEW_VECTORS:
+        small = width
+    is_masked = dims.modulo(extent, small) != 0
+    last = _Piece(done, 1, small, dims.ceil_divide(rest, small), is_masked)
+    return [_Piece(0, chunks, width, tiles, False), last]
+
+
+def _known_pieces(extent: int, chunks: int, width: int) -> list[_Piece]:
+    found: list[_Piece] = []
+    begin = 0
+    while begin < extent or not found:
+        left = extent - begin
+        while width > 1 and width // 2 >= left:
+            width //= 2
+        chunks = max(1, min(chunks, left // width))
+        tiles = left // (chunks * width)
+        if tiles == 0:  # a last vector that isn't full
+            found.append(_Piece(begin, 1, width, 1, True))
+            break
+        found.append(_Piece(begin, chunks, width, tiles, False))
+        begin += tiles * chunks * width
+    return found
+
+
+class _Tile:
+    """One register tile at its place: from row `first` and column `start` on."""
+
+    def __init__(
+        self, tiles: _Tiles, shape: Shape, values: Values, first: Expr, start: Expr
+    ) -> None:
+        self.nest = tiles.nest
+        self.output = tiles.output
+        self.window = tiles.window
+        self.spill = tiles.spill
+        self.shape = shape
+        self.values = values
+        self.first = first
+        self.start = start
+        self.number = Var("r")  # of a row within the tile
+        # whether rows past the last one read that one again; else guards keep them from reading
+        self.is_clamped = True
+        self.acc: Scratch = self.nest.builder.scratch(
+            "acc", self.window.reduce.dtype, (shape.rows, shape.chunks, shape.width)
+        )
+
+    def build(self, *, is_common: bool) -> list[Stmt]:
+        """The statements; a tile that is common has loops without guards, too."""
         reduce = self.window.reduce
         nothing = identity(reduce.op, reduce.dtype)
         stmts = self._each(lambda r, u, lane: [Store(self.acc, (r, u, lane), nothing)])
-        indices: Values = {a.var: expr.index(0) for a in self.window.axes if a.extent == 1}
-        axes = [a for a in self.window.axes if a.extent != 1]
-        if not self.window.guards:
-            merged, gone = collapse(axes, expr.index(0), [reduce.body])
-            axes = list(merged)
-            indices.update(gone)
-        stmts += self._loops(axes, indices, values, first, start)
-        return stmts + self._finish(values, first, start)
+        return stmts + self._sum(is_common=is_common) + self._finish()
 
     def _each(self, body: Callable[[Expr, Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
         """`body(row, chunk, lane)` for all of the tile, in registers."""
-        nest = self.nest
+        nest, shape = self.nest, self.shape
         return nest.unrolled(
-            self.rows,
+            shape.rows,
             lambda r: nest.unrolled(
-                self.chunks, lambda u: [nest.spread(self.width, lambda lane: body(r, u, lane))]
+                shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: body(r, u, lane))]
             ),
             "r",
         )
 
-    def _loops(
-        self, axes: Sequence[Axis], indices: Values, values: Values, first: Expr, start: Expr
-    ) -> list[Stmt]:
-        if len(axes) > 1:
-            axis = axes[0]
-            return self.nest.serial(
-                axis.extent,
-                lambda k: self._loops(axes[1:], {**indices, axis.var: k}, values, first, start),
-                "k",
-            )
-        inner = axes[0] if axes else None
-        extent = 1 if inner is None else inner.extent
+    # The reduction
 
-        def taps(is_free: bool) -> list[Stmt]:
-            if inner is None:
-                return self._tap(indices, values, first, start, is_free=is_free)
+    def _sum(self, *, is_common: bool) -> list[Stmt]:
+        """All taps. Inside the borders no guard is asked; taps outside for all are left out."""
+        window = self.window
+        reduce = window.reduce
+        indices: Values = {a.var: expr.index(0) for a in window.axes if a.extent == 1}
+        axes = [a for a in window.axes if a.extent != 1]
+        if not any(load.guard is not None for load in expr.loads(reduce.body)):
+            merged, gone = collapse(axes, expr.index(0), [reduce.body])
+            return self._loops(list(merged), {**indices, **gone}, reduce.body, ())
+        rows = [window.rows] if window.rows is not None else []
+        borders = Borders.of(reduce, [a.var for a in (*axes[-1:], *rows)])
+        self.is_clamped = window.rows is None or not borders.keep(reduce.body, window.rows.var)
+        free = expr.transform(reduce.body, without_guard)
+        corners = {a.var: (expr.index(0), expr.index(dims.add(a.extent, -1))) for a in axes}
+        if window.rows is not None:
+            low, high = (self._at(expr.index(r)) for r in (0, self.shape.rows - 1))
+            corners[window.rows.var] = low[window.rows.var], high[window.rows.var]
+        skipped = borders.skipped
+        if not borders.asked:
+            return self._loops(axes, indices, free, skipped)
+        asking = borders.asking(reduce.body)
+        if not borders.is_told_by(corners):
+            return self._loops(axes, indices, asking, skipped)
+        place = {**self.values, **indices}
+        ask: list[Stmt] = []
+        held = self._asked_once(borders, axes[-1:], place)
+        if held is not None:
+            ask, guard = held
+            asking = expr.transform(reduce.body, with_guard(guard))
+        slow = ask + self._loops(axes, indices, asking, skipped)
+        inside = borders.inside(corners, place)
+        if inside is None or not is_common:
+            return slow
+        return [If(inside, tuple(self._loops(axes, indices, free, skipped)), tuple(slow))]
 
-            def tap(k: Expr) -> list[Stmt]:
-                here = {**indices, inner.var: k}
-                return self._tap(here, values, first, start, is_free=is_free)
-
-            if isinstance(extent, int) and extent <= UNROLLED_TAPS:
-                return self.nest.unrolled(extent, tap, "k")
-            return self.nest.serial(extent, tap, "k")
-
-        corners = [expr.index(0)]
-        if isinstance(extent, int) and extent > 1:
-            corners.append(expr.index(extent - 1))
-        elif inner is not None and not isinstance(extent, int):
-            corners.append(expr.index(dims.add(extent, -1)))
-        all_hold = self._all_hold(inner, corners, indices, values, first)
-        if all_hold is None:
-            return taps(is_free=False)
-        return [If(all_hold, tuple(taps(is_free=True)), tuple(taps(is_free=False)))]
-
-    def _all_hold(
-        self,
-        inner: Axis | None,
-        corners: Sequence[Expr],
-        indices: Values,
-        values: Values,
-        first: Expr,
-    ) -> Expr | None:
-        """Whether every guard holds for all rows and all taps of the innermost axis.
-
-        A guard that compares linear positions holds between two points where it holds at both, so
-        that the first and the last row and tap speak for all.
-        """
-        guards = list(dict.fromkeys(x for g in self.window.guards for x in _conditions(g)))
-        rows = self.window.rows
-        moving = [v.var for v in (inner, rows) if v is not None]
-        if not guards or not all(_is_linear(g, var) for g in guards for var in moving):
+    def _asked_once(
+        self, borders: Borders, inner: Sequence[Axis], place: Values
+    ) -> tuple[list[Stmt], Expr] | None:
+        """What is asked, before all taps and once for each position that neighbours share by taps
+        of the innermost axis, so that they share what they load there as well; and the guard that
+        looks it up. None where positions aren't shared like that."""
+        rows, shape = self.window.rows, self.shape
+        asked = expr.all_of(borders.asked)
+        if rows is None or asked is None or not inner or not borders.skipped:
             return None
-        held: dict[tuple[object, ...], Expr] = {}
-        for guard in guards:
-            used = expr.free_vars(guard)
-            takes_rows = rows is not None and rows.var in used
-            for r in sorted({0, self.rows - 1}) if takes_rows else (0,):
-                here = {**indices, **self._row(first, expr.index(r), values, is_clamped=True)}
-                for n, tap in enumerate(corners if inner and inner.var in used else corners[:1]):
-                    place = {**here, inner.var: tap} if inner is not None else here
-                    held[guard, r, n] = expr.substitute(guard, place)
-        return expr.all_of(held.values())
+        (axis,) = inner
+        is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
+        steps = borders.steps(rows.var, axis.var)
+        others = expr.free_vars(asked) - {*place, rows.var, axis.var}
+        is_moved = self.is_clamped and not shape.has_all_rows
+        if not is_short or is_moved or steps is None or others:
+            return None
+        assert isinstance(axis.extent, int)
+        by_row, by_tap = steps
+        found: dict[int, Stmt] = {}
+        count = by_row * (shape.rows - 1) + by_tap * (axis.extent - 1) + 1
+        held = self.nest.builder.scratch("held", DType.BOOL, (count,))
+        for r, k in product(range(shape.rows), range(axis.extent)):
+            at = by_row * r + by_tap * k
+            here = {**place, **self._at(expr.index(r)), axis.var: expr.index(k)}
+            found.setdefault(at, Store(held, (expr.index(at),), expr.substitute(asked, here)))
+        position = expr.add(
+            expr.mul(self.number, expr.index(by_row)), expr.mul(axis.var, expr.index(by_tap))
+        )
+        return list(found.values()), Load(held, (position,), DType.BOOL)
 
-    def _row(self, first: Expr, r: Expr, values: Values, *, is_clamped: bool) -> Values:
-        rows = self.window.rows
-        if rows is None:
-            return values
-        at = expr.add(first, r)
-        if is_clamped and dims.modulo(rows.extent, self.rows) != 0:
-            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
-        return {**values, rows.var: at}
-
-    def _at(self, start: Expr, u: Expr, lane: Expr) -> Expr:
-        return expr.add(expr.add(start, expr.mul(u, expr.index(self.width))), lane)
-
-    def _tap(
-        self, indices: Values, values: Values, first: Expr, start: Expr, *, is_free: bool
+    def _loops(
+        self, axes: Sequence[Axis], indices: Values, body: Expr, skipped: Sequence[Expr]
     ) -> list[Stmt]:
-        """One tap for every element of the tile; rows outside are left out where that is the same,
-        as masked loads of what isn't there are slow."""
-        nest, acc, reduce = self.nest, self.acc, self.window.reduce
-        guard = None if is_free or self.is_even else self._skipped
-        body = reduce.body
-        if is_free or guard is not None:
-            body = expr.transform(body, _without_guard)
+        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known."""
+        known = [c for c in skipped if not expr.free_vars(c) & {a.var for a in axes}]
+        if known:
+            left = [c for c in skipped if c not in known]
+            held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(self._loops(axes, indices, body, left)))]
+        if not axes:
+            return self._tap(indices, body)
+        axis = axes[0]
+
+        def inside(k: Expr) -> list[Stmt]:
+            return self._loops(axes[1:], {**indices, axis.var: k}, body, skipped)
+
+        is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
+        if len(axes) == 1 and is_short and isinstance(axis.extent, int):
+            return self.nest.unrolled(axis.extent, inside, "k")
+        return self.nest.serial(axis.extent, inside, "k")
+
+    def _tap(self, indices: Values, body: Expr) -> list[Stmt]:
+        """One tap for every element of the tile."""
+        acc, reduce = self.acc, self.window.reduce
         body = self._masked(body)
 
-        def row(r: Expr) -> list[Stmt]:
-            place = {**indices, **self._row(first, r, values, is_clamped=True)}
+        def one(r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+            place = {**indices, **self._at(r), self.number: r}
+            place[self.window.lane.var] = self._column(u, lane)
+            term = expr.substitute(body, place)
+            old = Load(acc, (r, u, lane), acc.dtype)
+            return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
 
-            def one(u: Expr, lane: Expr) -> list[Stmt]:
-                at = self._at(start, u, lane)
-                term = expr.substitute(body, {**place, self.window.lane.var: at})
-                old = Load(acc, (r, u, lane), acc.dtype)
-                return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
-
-            stmts = nest.unrolled(
-                self.chunks, lambda u: [nest.spread(self.width, lambda lane: one(u, lane))]
-            )
-            return stmts if guard is None else [If(expr.substitute(guard, place), tuple(stmts))]
-
-        return nest.unrolled(self.rows, row, "r")
-
-    @property
-    def _skipped(self) -> Expr | None:
-        """The guard without which a tap adds nothing to the reduction."""
-        reduce, guards = self.window.reduce, self.window.guards
-        guarded = [load for load in expr.loads(reduce.body) if load.guard is not None]
-        if len(guards) != 1 or len(guarded) != 1:
-            return None
-        (load,) = guarded
-        nothing = identity(reduce.op, load.dtype)
-        if not isinstance(load.other, Const) or load.other.value != nothing.value:
-            return None
-        return guards[0] if _is_neutral(reduce, load) else None
+        return self._each(one)
 
     def _masked(self, e: Expr) -> Expr:
         """`e`, whose loads along the lanes read nothing past the end."""
         axis = self.window.lane
-        if self.is_even:
+        if self.shape.has_all_columns:
             return e
         inside = expr.binary("lt", axis.var, expr.index(axis.extent))
 
@@ -296,29 +358,42 @@ class _Tile:
 
         return expr.transform(e, mask)
 
-    def _finish(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+    # Where things are
+
+    def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
+        """The indices around the reduction, for row `r` of the tile."""
+        rows = self.window.rows
+        if rows is None:
+            return self.values
+        at = expr.add(self.first, r)
+        if is_clamped and self.is_clamped and not self.shape.has_all_rows:
+            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
+        return {**self.values, rows.var: at}
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        return expr.add(expr.add(self.start, expr.mul(u, expr.index(self.shape.width))), lane)
+
+    # What becomes of the sums
+
+    def _finish(self) -> list[Stmt]:
         """Epilogue and stores; a long epilogue stands once, after the registers went to memory."""
-        nest, acc = self.nest, self.acc
-        if self.rows * self.chunks == 1 or not _is_long(self.output.value):
-            return nest.unrolled(
-                self.rows, lambda r: self._finish_row(values, first, r, start, acc), "r"
-            )
-        tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.WORKGROUP)
+        nest, acc, shape = self.nest, self.acc, self.shape
+        if shape.rows * shape.chunks == 1 or not _is_long(self.output.value, self.window.reduce):
+            return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
+        tile = self.spill.get("tile", acc, acc.shape)
         spill = self._each(
             lambda r, u, lane: [Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))]
         )
         return spill + nest.serial(
-            self.rows, lambda r: self._finish_row(values, first, r, start, tile), "r"
+            shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
         )
 
-    def _finish_row(
-        self, values: Values, first: Expr, r: Expr, start: Expr, source: Scratch
-    ) -> list[Stmt]:
-        nest, window, output = self.nest, self.window, self.output
-        here = self._row(first, r, values, is_clamped=False)
+    def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
+        nest, window, output, shape = self.nest, self.window, self.output, self.shape
+        here = self._at(r, is_clamped=False)
 
         def lanes(u: Expr, lane: Expr) -> list[Stmt]:
-            at = self._at(start, u, lane)
+            at = self._column(u, lane)
             place = {**here, window.lane.var: at}
             total = Load(source, (r, u, lane), source.dtype)
             value = expr.transform(output.value, lambda e: total if e is window.reduce else None)
@@ -327,60 +402,26 @@ class _Tile:
                 (expr.substitute(output.address, place),),
                 expr.substitute(value, place),
             )
-            if self.is_even:
+            if shape.has_all_columns:
                 return [store]
             return [If(expr.binary("lt", at, expr.index(window.lane.extent)), (store,))]
 
-        loop: Callable[..., list[Stmt]] = nest.unrolled if source is self.acc else nest.serial
-        stmts = loop(self.chunks, lambda u: [nest.spread(self.width, lambda lane: lanes(u, lane))])
+        stmts = loop(
+            shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: lanes(u, lane))]
+        )
         rows = window.rows
-        if rows is None or dims.modulo(rows.extent, self.rows) == 0:
+        if rows is None or shape.has_all_rows:
             return stmts
-        is_there = expr.binary("lt", expr.add(first, r), expr.index(rows.extent))
+        is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
         return [If(is_there, tuple(stmts))]
 
 
-def _conditions(guard: Expr) -> Iterator[Expr]:
-    """The conditions that `guard` is the conjunction of."""
-    if isinstance(guard, Binary) and guard.op == "and":
-        yield from _conditions(guard.a)
-        yield from _conditions(guard.b)
-    else:
-        yield guard
-
-
-def _is_linear(condition: Expr, var: Var) -> bool:
-    """Whether a condition is an inequality of positions linear in `var`."""
-    return (
-        isinstance(condition, Binary)
-        and condition.op in ("lt", "le", "gt", "ge")
-        and all(expr.coefficient(x, var) is not None for x in (condition.a, condition.b))
-    )
-
-
-def _is_neutral(reduce: Reduce, load: Load) -> bool:
-    """Whether a term is what `load` is, or zero where that is zero and terms are added."""
-    body = reduce.body
-    while isinstance(body, Cast):
-        body = body.a
-    if body is load:
-        return True
-    if reduce.op != "sum" or not isinstance(body, Binary) or body.op != "mul":
-        return False
-    return any(_is_neutral(replace(reduce, body=side), load) for side in (body.a, body.b))
-
-
-def _without_guard(e: Expr) -> Expr | None:
-    if isinstance(e, Load) and e.guard is not None:
-        return replace(e, guard=None, other=None)
-    return None
-
-
-def _is_long(value: Expr) -> bool:
-    """Whether a copy of `value` a row would be most of a kernel's code."""
-    return any(
-        isinstance(e, (expr.Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS
-        for e in expr.nodes(value)
+def _is_long(value: Expr, reduce: Reduce) -> bool:
+    """Whether a copy of `value`, around the reduction in it, a row would be most of a kernel's
+    code."""
+    around = set(expr.nodes(value)) - set(expr.nodes(reduce))
+    return len(around) > LONG or any(
+        isinstance(e, (expr.Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
     )
 
 
