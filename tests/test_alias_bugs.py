@@ -162,6 +162,7 @@ def test_43743_the_pass_updates_it() -> None:
     function = b.module().main
     with count_alias() as counts:
         db = AliasDb.of(function)
+        assert db.may_alias(x, y) is False  # a question that makes it follow all changes
         fuse(function)
         lint(db)
     assert counts.builds == 1 and counts.updates > 0
@@ -397,6 +398,7 @@ def test_lint_finds_what_differs() -> None:
     with pytest.raises(InternalError, match="may be .*, rebuilt it may be"):
         lint(c.db)
     c = Case(CHAIN)
+    assert c.db.facts.numbers
     c.function.listeners.clear()
     Rewriter(c.function).at(c.op("d")).create(NEG, [c["x"]])
     with pytest.raises(InternalError, match="is missing"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from golden import Case, case_id, cases, check_case
 from graphs import assert_same_results
+from state_steps import check_steps
 
 from aot import target
 from aot.errors import CompileError, UnsupportedError
@@ -37,9 +38,15 @@ def make_context(case: Case) -> PassContext:
         item.partition("=")[0]: json.loads(item.partition("=")[2])
         for item in case.settings.get("input-value", [])
     }
+    states: dict[str, tuple[str, int]] = {}
+    for item in case.settings.get("state", []):
+        name, _, output = item.partition("=")
+        output, _, capacity = output.partition(":max=")
+        states[name] = (output, int(capacity or 0))
     options = CompileOptions(
         input_shapes=shapes,
         input_values=values,
+        states=states,
         optimize=case.one("optimize", "balanced"),
         storage=case.one("storage", "fp32"),
     )
@@ -63,6 +70,9 @@ def run_case(case: Case) -> str:
 
 
 def check_results(before: Module, after: Module, context: PassContext, tolerance: float) -> None:
+    if context.options.states:
+        check_steps(before, after, context.options.states)
+        return
     types = {v.name: v.type for v in before.main.inputs}
     fixed: dict[str, Any] = {}
     for name, value in context.options.input_values.items():

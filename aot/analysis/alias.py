@@ -5,6 +5,7 @@ function: every rewrite through a `Rewriter` updates it, and `AliasDb.of` gives 
 function has. Never changes a function; moving ops is `alias_moves.py`'s.
 
     what                             lives until
+    ops that write                   they are deleted; a function without any has nothing else
     numbers of values, locations     the value is deleted; they are never given again
     answers (`PointsTo`)             a change marks nodes, and the next question settles them
     what an op writes (`WriteDb`)    an answer of a written operand changes; settled with it
@@ -27,13 +28,14 @@ from aot.analysis.alias_facts import AliasFacts
 from aot.analysis.effects import FRESH, origin, read_operands
 from aot.analysis.location_sets import EMPTY, Locations, intersect, members, union
 from aot.errors import InternalError
-from aot.ir.core import Function, Listener, Op, Value, walk
+from aot.ir.core import Block, Function, Listener, Op, Value, walk
 from aot.ir.types import TensorType
 
 
 @dataclass
 class AliasCounts:
-    """Databases built, and updates of them, inside `count_alias`."""
+    """Databases built inside `count_alias`, and updates of any: changes of a function that one
+    took in, other than by seeing that they write nothing."""
 
     builds: int = 0
     updates: int = 0
@@ -91,7 +93,6 @@ class AliasBuilder:
         """The database of the function, which listens to it from now on."""
         facts = self._open()
         self._facts = None
-        facts.solve()
         counts = _counts.get()
         if counts is not None:
             counts.builds += 1
@@ -108,6 +109,9 @@ class AliasBuilder:
 class AliasDb(Listener):
     """Answers for one function, right whenever they are asked for.
 
+    As long as nothing is written it says so from the ops alone: values are numbered, once, when
+    something is written or a question goes beyond that.
+
     Attributes:
         epoch: grows with every change; what is kept outside of the database carries the epoch it
             was made in.
@@ -115,6 +119,9 @@ class AliasDb(Listener):
 
     def __init__(self, facts: AliasFacts) -> None:
         self._facts = facts
+        self._is_solved = False
+        self._writing: dict[Op, None] = {}
+        self._note_writing(facts.function.block)
         self.epoch = 0
         self._summaries: dict[Op, tuple[int, MemoryEffects]] = {}
         self._escaping: tuple[int, Locations] = (-1, EMPTY)
@@ -131,9 +138,8 @@ class AliasDb(Listener):
     def where_written(function: Function) -> AliasDb | None:
         """The database of a function that writes memory; None for one in which no value ever
         changes, so that whoever rewrites it need not ask."""
-        if any(op.record.writes or op.record.has_unknown_effects for op in function.walk()):
-            return AliasDb.of(function)
-        return None
+        db = AliasDb.of(function)
+        return db if db.has_writes else None
 
     @property
     def function(self) -> Function:
@@ -142,13 +148,26 @@ class AliasDb(Listener):
     @property
     def facts(self) -> AliasFacts:
         """What the answers are from, settled; for `alias_lint.py`."""
+        if not self._is_solved:
+            self._facts.solve()
+            self._is_solved = True
         self._facts.settle()
         return self._facts
 
     @property
     def has_writes(self) -> bool:
         """Whether any op of the function writes memory that is there already."""
-        return len(self.facts.writes) > 0
+        return bool(self._writing)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether values are numbered and what they may be is kept up to date."""
+        return self._is_solved
+
+    def _note_writing(self, block: Block) -> None:
+        for op in walk(block):
+            if op.record.writes or op.record.has_unknown_effects:
+                self._writing[op] = None
 
     # what values may be
 
@@ -162,7 +181,7 @@ class AliasDb(Listener):
         """As `may_alias`, for what either is or keeps."""
         if a is None or b is None:
             return False
-        return a is b or intersect(self._reaches(a), self._reaches(b))
+        return a is b or intersect(self.reached(a), self.reached(b))
 
     def locations(self, value: Value) -> tuple[int, ...]:
         """What `value` may be, by numbers that only this database knows."""
@@ -172,7 +191,9 @@ class AliasDb(Listener):
 
     def writers(self, value: Value) -> Iterator[Op]:
         """Ops, nested ones included, that may write what `value` is or keeps; some come twice."""
-        locations = self._reaches(value)
+        if not self._writing:
+            return iter(())
+        locations = self.reached(value)
         is_outside = intersect(locations, self._facts.outside_locations())
         return self._facts.writes.writers(locations, is_outside=is_outside)
 
@@ -195,7 +216,7 @@ class AliasDb(Listener):
     def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
         """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
         written = self.effects(op).writes
-        return any(intersect(written, self._reaches(v)) for v in values)
+        return any(intersect(written, self.reached(v)) for v in values)
 
     def is_mutable(self, op: Op) -> bool:
         """Whether `op`, or an op in it, may write what its operands are or keep."""
@@ -209,7 +230,11 @@ class AliasDb(Listener):
         if known is not None and known[0] == self.epoch:
             return known[1]
         parts = [self._effects_of_one(op)]
-        parts += [self.effects(inner) for block in op.blocks for inner in block]
+        inside = [inner for block in op.blocks for inner in walk(block)]
+        if not op.record.is_isolated or any(
+            inner in self._writing or inner.record.has_side_effects for inner in inside
+        ):  # else it reads what it is given
+            parts += [self.effects(inner) for block in op.blocks for inner in block]
         found = MemoryEffects(
             union(p.reads for p in parts),
             union(p.writes for p in parts),
@@ -218,8 +243,13 @@ class AliasDb(Listener):
         self._summaries[op] = (self.epoch, found)
         return found
 
+    def written(self, op: Op) -> Locations:
+        """What `op` and the ops in it write, as `effects` says it."""
+        is_one = not op.blocks and op not in self._writing
+        return EMPTY if is_one else self.effects(op).writes
+
     def _effects_of_one(self, op: Op) -> MemoryEffects:
-        reads = union([self._reaches(v) for v in read_operands(op)])
+        reads = union([self.reached(v) for v in read_operands(op)])
         writes = self.facts.writes.written_by(op)
         if self._facts.writes.is_unknown(op):
             outside = self._facts.outside_locations()
@@ -235,9 +265,9 @@ class AliasDb(Listener):
             seen = [*self.function.block.terminator.operands]
             for op in self._facts.unknown_ops:
                 seen += [*op.operands, *op.results]
-            found = [self._reaches(v) for v in seen if v is not None]
+            found = [self.reached(v) for v in seen if v is not None]
             self._escaping = self.epoch, union([self._facts.outside_locations(), *found])
-        return intersect(self._reaches(value), self._escaping[1])
+        return intersect(self.reached(value), self._escaping[1])
 
     def safe_to_change_aliasing(self, a: Value, b: Value) -> bool:
         """Whether `a` and `b` may come to share memory, or stop sharing it, and nobody can tell:
@@ -250,7 +280,8 @@ class AliasDb(Listener):
         facts = self.facts
         return facts.graph.answers[2 * facts.number_of(value)]
 
-    def _reaches(self, value: Value) -> Locations:
+    def reached(self, value: Value) -> Locations:
+        """All that `value` is or keeps."""
         facts = self.facts
         node = 2 * facts.number_of(value)
         kept = facts.graph.answers[node + 1]
@@ -261,17 +292,27 @@ class AliasDb(Listener):
 
     def create(self, op: Op) -> None:
         """`op` has come into the function, with all that is in it."""
-        if self._is_attached(op):
+        if not self._is_attached(op):
+            return
+        if op.record.writes or op.record.has_unknown_effects:
+            self._writing[op] = None
+        for block in op.blocks:
+            self._note_writing(block)
+        if self._is_solved:
             self._facts.add(op)
-            self._touch()
+        self._touch()
 
     def delete(self, op: Op) -> None:
         """`op` is about to leave the function, with all that is in it."""
-        if self._is_attached(op):
+        is_gone = self._is_solved and op.results and op.results[0] not in self._facts.numbers
+        if is_gone or not self._is_attached(op):  # it left with what holds it, or was never there
+            return
+        for inner in (op, *(i for block in op.blocks for i in walk(block))):
+            self._writing.pop(inner, None)
+            self._summaries.pop(inner, None)
+        if self._is_solved:
             self._facts.remove(op)
-            for inner in (op, *(i for block in op.blocks for i in walk(block))):
-                self._summaries.pop(inner, None)
-            self._touch()
+        self._touch()
 
     def replace(self, old: Value, fresh: Value) -> None:
         """`fresh` is about to take the place of `old` with its users.
@@ -279,13 +320,14 @@ class AliasDb(Listener):
         Where both are memory of their own they exchange it: what shows `old` then comes to show
         `fresh`, and no answer changes but theirs.
         """
-        self._facts.swap(old, fresh)
+        if self._is_solved:
+            self._facts.swap(old, fresh)
         self._touch()
 
     def copy(self, source: Value, to: Value) -> None:
         """`to`, a value of a block that is being made outside of the function, is what `source`
         is. Once the block is in the function, what `to` is follows from there."""
-        if to in self._facts.numbers:
+        if to in self.facts.numbers:
             raise InternalError(f"{to!r} is known already")
         self._facts.draft(to, source)
         self._touch()
@@ -311,12 +353,12 @@ class AliasDb(Listener):
         self.replace(old, fresh)
 
     def operand_changed(self, op: Op, index: int, old: Value | None) -> None:
-        if self._is_attached(op):
+        if self._is_solved and self._is_attached(op):
             self._facts.rewire(op, index, old)
             self._touch()
 
     def attr_changed(self, op: Op, name: str) -> None:
-        if self._is_attached(op):
+        if self._is_solved and self._is_attached(op):
             for value in op.results:
                 self._facts.constrain(value)
             self._touch()
@@ -325,7 +367,8 @@ class AliasDb(Listener):
         self._touch()
 
     def input_erased(self, value: Value) -> None:
-        self._facts.forget(value)
+        if self._is_solved:
+            self._facts.forget(value)
         self._touch()
 
     def type_changed(self, value: Value, old: TensorType) -> None:
@@ -336,7 +379,7 @@ class AliasDb(Listener):
     def _touch(self) -> None:
         self.epoch += 1
         counts = _counts.get()
-        if counts is not None:
+        if counts is not None and self._is_solved:
             counts.updates += 1
 
     def _is_attached(self, op: Op) -> bool:

@@ -203,8 +203,8 @@ class AliasFacts:
         number, found = self.numbers[value], origin(value)
         self._stale.update(self._written_through.get(number, {}))
         if found is FRESH and value not in self.wildcards:  # nearly all values
-            self.graph.set_constraint(2 * number, self._fresh(number, value), ())
-            self.graph.set_constraint(2 * number + 1, EMPTY, ())
+            self.graph.set_location(2 * number, self._fresh(number, value))
+            self.graph.set_empty(2 * number + 1)
             return
         sources = [self.number_of(v) for v in found.sources]
         kept = [self.number_of(v) for v in found.kept]

@@ -6,13 +6,12 @@ and decides nothing: what is to be f16 is the pass's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
+from aot.analysis.control import control_ops
 from aot.analysis.views import is_view
 from aot.ir import expr
-from aot.ir.core import Block, Function, Op, Value
+from aot.ir.core import Function, Op, Value
 from aot.ops.elementwise import MUL, POW
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION
@@ -41,15 +40,6 @@ def misfit(array: Array) -> str:
     return "whole" if bool((np.trunc(finite) == finite).all()) else ""
 
 
-def outside_regions(block: Block) -> Iterator[Op]:
-    """The ops of a block and of the blocks in it, in order, but not those inside regions."""
-    for op in block:
-        yield op
-        if op.record is not REGION:
-            for inner in op.blocks:
-                yield from outside_regions(inner)
-
-
 def squares(function: Function) -> set[Value]:
     """Values outside regions that are squares of others, element by element, and those others.
 
@@ -59,7 +49,7 @@ def squares(function: Function) -> set[Value]:
     """
     found: dict[Value, None] = {}
     powers: set[Value] = set()
-    for op in outside_regions(function.block):
+    for op in control_ops(function):
         if op.record is REGION:
             _look_into(op, powers, found)
         elif is_view(op) and op.operands[op.record.view_of or 0] in powers:

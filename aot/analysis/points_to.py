@@ -80,6 +80,18 @@ class PointsTo:
         else:
             self._dirty[node] = is_less or self._dirty.get(node, False)
 
+    def set_location(self, node: int, location: int) -> None:
+        """Says that `node` is one location; what most nodes are, from the start on."""
+        if self._sources[node] or self._dependents[node] or self._fixed[node] != EMPTY:
+            self.set_constraint(node, location, ())
+        else:
+            self._fixed[node] = self.answers[node] = location
+
+    def set_empty(self, node: int) -> None:
+        """Says that `node` is nothing."""
+        if self._sources[node] or self._fixed[node] != EMPTY:
+            self.set_constraint(node, EMPTY, ())
+
     def retire(self, node: int) -> None:
         """Forgets a node; what depends on it must be told otherwise."""
         for source in self._sources[node]:

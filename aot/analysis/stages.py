@@ -142,14 +142,15 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
     return found
 
 
-def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES) -> int:
+def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = UNKNOWN) -> int:
     """Elements that an op computes, and terms of its reductions, each as often as it is needed.
 
-    `values` are the dim parameters of an executable, as one of its dispatches gives them.
+    `values` are the dim parameters of an executable, as one of its dispatches gives them; `unknown`
+    is what others count as.
     """
 
     def size(dim: Dim) -> int:
-        return estimate(dims.substitute(dim, values) if values else dim)
+        return estimate(dims.substitute(dim, values) if values else dim, unknown)
 
     record = op.record
     work = max((size(v.type.element_count) for v in op.results), default=0)
@@ -164,7 +165,7 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES) -> int:
     return work
 
 
-def estimate(dim: Dim) -> int:
-    """A dim as a number, open ones as `UNKNOWN`."""
-    known = dims.estimate(dim, UNKNOWN)
+def estimate(dim: Dim, unknown: int = UNKNOWN) -> int:
+    """A dim as a number, open ones as `unknown`."""
+    known = dims.estimate(dim, unknown)
     return 1 << 40 if known is None else known

@@ -6,7 +6,7 @@ written: canonical types that place every element alike are equal. Changes nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -95,16 +95,31 @@ def map_of(op: Op) -> IndexMap | None:
 
 def is_view(op: Op) -> bool:
     """Whether the op's result is bytes of its operand, as the types of both are now."""
-    map = map_of(op)
-    if map is None:
+    if op.record.index_map is None:
         return op.record.view_of is not None
-    source, result = op.operands[0], op.result.type
+    source = op.operands[0]
     if source is None:
         return False
-    seen = view_type(map, source.type)
-    return (
-        seen is not None and seen.dtype is result.dtype and seen.layout == canonical(result).layout
-    )
+    result = op.result.type
+    key = (op.name, *op.attrs.values(), source.type, result)
+    known = _VIEWS.get(key)
+    if known is None:
+        map = map_of(op)
+        seen = None if map is None else view_type(map, source.type)
+        known = (
+            seen is not None
+            and seen.dtype is result.dtype
+            and seen.layout == canonical(result).layout
+        )
+        if len(_VIEWS) >= MAX_VIEWS:
+            _VIEWS.clear()
+        _VIEWS[key] = known
+    return known
+
+
+# What `is_view` said of movements between types: passes ask it of an op many times over.
+_VIEWS: dict[Hashable, bool] = {}
+MAX_VIEWS = 1 << 14
 
 
 def _axes(type: TensorType) -> Axes | None:

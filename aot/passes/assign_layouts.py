@@ -7,7 +7,8 @@ weighed against the best so far. Producers are made anew, and their users see a 
 
 Requires: dtypes are legal for the target; weights are not packed yet; nothing is pending.
 Ensures: what differs from before is pending where users were not told.
-Never: changes inputs, results, constants, what blocks or calls see, or what an op computes.
+Never: changes inputs, results, constants, what blocks or calls see or hand on, what is written in
+    place, or what an op computes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import block_of, control_ops
 from aot.analysis.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.min_cut import Labelling
 from aot.analysis.views import canonical, map_of, view_type
@@ -71,12 +74,13 @@ def channels_last(function: Function, now: Types) -> Types:
     what is computed from it by element does too.
     """
     found: Types = {}
-    for op in function.block:
+    db = AliasDb.where_written(function)
+    for op in control_ops(function):
         if not _may_choose(op):
             continue
         for value in op.results:
             rank = value.type.rank
-            if value.type.layout is not None:
+            if value.type.layout is not None or _is_memory(value, db):
                 continue
             type = _seen_type(op, found) or _followed_type(op, found)
             if type is None and rank > 2:
@@ -91,11 +95,15 @@ def as_seen(function: Function, now: Types) -> Types:
     """The order that a user wants: what is transposed lies as the transpose should."""
     found: Types = {}
     merged = ChainMap(found, now)
-    for op in reversed(function.block):
+    db = AliasDb.where_written(function)
+    for op in reversed(list(control_ops(function))):
         if not _may_choose(op):
             continue
         for value in op.results:
-            wanted = (_wanted_type(user, value, merged) for user in value.users)
+            if _is_memory(value, db):
+                continue
+            beside = [user for user in value.users if user.parent is op.parent]
+            wanted = (_wanted_type(user, value, merged) for user in beside)
             type = next((t for t in wanted if t is not None), None)
             if type is not None:
                 _propose(found, value, type, now)
@@ -103,6 +111,13 @@ def as_seen(function: Function, now: Types) -> Types:
 
 
 PROPOSALS: tuple[Proposal, ...] = (channels_last, as_seen)
+
+
+def _is_memory(value: Value, db: AliasDb | None) -> bool:
+    """Whether it counts how a value lies: what is written in place, or to what is."""
+    return db is not None and (
+        db.has_writers(value) or any(user.record.writes for user in value.users)
+    )
 
 
 def _propose(found: Types, value: Value, type: TensorType, now: Types) -> None:
@@ -180,9 +195,9 @@ def _improved(function: Function, costs: _Costs, now: Types, other: Types) -> Ty
         mine = now.get(value, value.type)
         return [mine, other[value]] if value in numbers else [mine]
 
-    for op in function.walk():
+    for op in control_ops(function):
         if any(v in numbers for v in (*op.operands, *op.results)):
-            _add_costs(labelling, op, op.parent is function.block, numbers, types, costs)
+            _add_costs(labelling, op, numbers, types, costs)
     labels = labelling.solve()
     return {value: type for value, type in other.items() if labels[numbers[value]]}
 
@@ -190,20 +205,19 @@ def _improved(function: Function, costs: _Costs, now: Types, other: Types) -> Ty
 def _add_costs(
     labelling: Labelling,
     op: Op,
-    is_outside: bool,
     numbers: dict[Value, int],
     types: Callable[[Value], list[TensorType]],
     costs: _Costs,
 ) -> None:
     """What an op costs in each combination of types."""
-    if not (is_outside and _may_choose(op)):
-        for value in op.operands:
-            if value in numbers:
-                assert value is not None
-                a, b = (
-                    0.0 if t.layout is None else copy_cost(t, costs.target) for t in types(value)
-                )
-                labelling.add(numbers[value], (_whole(a), _whole(b)))
+    for value in op.operands:
+        if value is None or value not in numbers:
+            continue
+        # what is handed on, and what a block sees of those around it, is brought into its old order
+        if not (_may_choose(op) and _is_beside(value, op)):
+            a, b = (0.0 if t.layout is None else copy_cost(t, costs.target) for t in types(value))
+            labelling.add(numbers[value], (_whole(a), _whole(b)))
+    if not _may_choose(op):
         return
     asked = costs.of(op)
     for value in op.results:
@@ -216,11 +230,14 @@ def _add_costs(
             continue
         if value.op is not None and value.op.record is CONSTANT:
             continue  # a constant is brought into any order while compiling
+        is_beside = _is_beside(value, op)
         table = [
             [_whole(asked.operand(number, mine, its)) for its in types(result)]
-            for mine in types(value)
+            for mine in (types(value) if is_beside else [value.type])
         ]
-        if value not in numbers:
+        if value not in numbers or not is_beside:
+            if result not in numbers:
+                continue
             labelling.add(numbers[result], (table[0][0], table[0][1]))
         elif result not in numbers:
             labelling.add(numbers[value], (table[0][0], table[1][0]))
@@ -229,13 +246,18 @@ def _add_costs(
             labelling.add_pair(numbers[value], numbers[result], ((a, b), (c, d)))
 
 
+def _is_beside(value: Value, op: Op) -> bool:
+    """Whether a value is made in the block of an op that reads it."""
+    return block_of(value) is op.parent
+
+
 def _whole(cost: float) -> int:
     return round(cost * UNIT)
 
 
 def _carry_out(function: Function, chosen: Types) -> None:
     """Makes the producers anew whose results don't follow from their operands."""
-    for op in list(function.block):
+    for op in list(control_ops(function)):
         if not any(v in chosen for v in op.results) or _follows(op, chosen):
             continue
         types = [chosen.get(v, v.type) for v in op.results]
@@ -254,16 +276,18 @@ def _follows(op: Op, chosen: Types) -> bool:
     if wanted is None:
         return False
     if op.record.kind is Kind.ELEMENTWISE:
-        layouts = {canonical(_type_after(v, chosen)).layout for v in _full_operands(op)}
+        layouts = {canonical(_type_after(v, op, chosen)).layout for v in _full_operands(op)}
         return layouts == {wanted.layout}
     map, source = map_of(op), op.operands[0] if op.operands else None
-    if map is None or source is None or _type_after(source, chosen) == source.type:
+    if map is None or source is None or _type_after(source, op, chosen) == source.type:
         return False
-    return view_type(map, _type_after(source, chosen)) == wanted
+    return view_type(map, _type_after(source, op, chosen)) == wanted
 
 
-def _type_after(value: Value, chosen: Types) -> TensorType:
-    """The type that a value, or what it is a pending change of, has been given."""
+def _type_after(value: Value, user: Op, chosen: Types) -> TensorType:
+    """The type that a value, or what it is a pending change of, has been given for `user`."""
+    if not _is_beside(value, user):
+        return value.type
     if value in chosen:
         return chosen[value]
     if value.op is not None and value.op.record is PENDING:

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.alias_lint import lint
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.ir.clone import clone_module
-from aot.ir.core import Module
+from aot.ir.core import Block, Function, Module
 from aot.ir.text import print_module
 from aot.ir.verifier import verify
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
 from aot.passes import switches
+from aot.passes.fusion_journal import FusionJournal
 
 if TYPE_CHECKING:
     from aot.target import Target
@@ -79,6 +82,7 @@ class PassContext:
         target: what is compiled for; None for passes that do not ask.
         runs: one entry per pass run, in order.
         statistics: counters that passes keep, by pass and name.
+        journal: where fusion writes down why regions end, if someone asks.
         is_stopped: AOT_STOP_AFTER was reached; no pass runs any more.
         print: where AOT_PRINT writes.
     """
@@ -88,6 +92,7 @@ class PassContext:
     switches: switches.Switches = field(default_factory=switches.from_environment)
     runs: list[PassRun] = field(default_factory=list)
     statistics: dict[str, dict[str, int]] = field(default_factory=dict)
+    journal: FusionJournal | None = None
     is_stopped: bool = False
     print: Callable[[str], None] = _print_to_stderr
 
@@ -104,7 +109,11 @@ class PassContext:
 
 def count_ops(module: Module) -> int:
     """Ops of all functions, nested ones included."""
-    return sum(1 for function in module.functions.values() for _ in function.walk())
+    return sum(_count(function.block) for function in module.functions.values())
+
+
+def _count(block: Block) -> int:
+    return sum(1 + (sum(map(_count, op.blocks)) if op.blocks else 0) for op in block)
 
 
 def ops_after(context: PassContext, step: Pass) -> int:
@@ -132,6 +141,8 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
                 with count_shape_rules(is_hidden=True):  # a debugging aid, no part of the pass
                     during = f"after pass {step.name}"
                     verify(module, during=during, is_resolved=step.is_resolving)
+                    for function in module.functions.values():
+                        _lint_aliases(function)
         except (CompileError, UnsupportedError):
             raise
         except Exception as failure:
@@ -148,6 +159,13 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
         _dump(module, step.name, context)
         _print(module, step, text, context)
         context.is_stopped = step.name == context.switches.stop_after
+
+
+def _lint_aliases(function: Function) -> None:
+    """Checks the alias database of a function, if it keeps more than who writes."""
+    for listener in function.listeners:
+        if isinstance(listener, AliasDb) and listener.is_solved:
+            lint(listener)
 
 
 def _run_one(module: Module, step: Pass, context: PassContext) -> None:

@@ -1,31 +1,71 @@
 """check-supported: refuses what no program can run yet, all of it at once.
 
 Requires: nothing.
-Ensures: every op of the module is one that later passes and the runtime know what to do with.
+Ensures: every op of the module is one that later passes and the runtime know what to do with. What
+    is written in place are state variables, each in one place, once a run, and read before that.
 Never: changes anything.
 """
 
 from __future__ import annotations
 
+from aot.analysis.control import nested_operands
 from aot.errors import UnsupportedError
-from aot.ir.core import Module, Op
+from aot.ir.core import Function, Module, Op, Value
+from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
 
 
 def run(module: Module, context: PassContext) -> None:
     found = [
-        _line(op)
+        _line(op, problem)
         for function in module.functions.values()
         for op in function.walk()
-        if op.record.unsupported
+        if (problem := op.record.unsupported or _misplaced_write(function, op))
     ]
+    found += [line for function in module.entry_points for line in _late_reads(function)]
     if found:
         raise UnsupportedError("these can't be compiled yet:", list(dict.fromkeys(found)))
 
 
-def _line(op: Op) -> str:
+def _line(op: Op, problem: str) -> str:
     where = f" (node {op.origin!r})" if op.origin else ""
-    return f"{op.name}{where}: {op.record.unsupported}"
+    return f"{op.name}{where}: {problem}"
+
+
+def _misplaced_write(function: Function, op: Op) -> str:
+    """Why a write can't be compiled: a program writes state variables, once a run, and no other
+    memory in place."""
+    if not op.record.writes:
+        return ""
+    if op.record is not ASSIGN or not _is_state(op.operands[0]):
+        return "memory written in place that callers, loops or tuples hold as well"
+    is_once = op.parent is function.block
+    return "" if is_once else "a state variable that is written in a block, not once a run"
+
+
+def _late_reads(function: Function) -> list[str]:
+    """Ops that read a state variable behind its write, and may see either what was or what is."""
+    shown: dict[Value, str] = {}
+    written: set[str] = set()
+    found: list[str] = []
+    for op in function.block:
+        late = [name for v in nested_operands(op) if (name := shown.get(v)) in written]
+        found += [_line(op, f"state variable {name!r} is read behind its write") for name in late]
+        record = op.record
+        if record.is_state:
+            shown[op.result] = str(op.attrs["variable"])
+        elif record.view_of is not None and op.operands[record.view_of] in shown:
+            shown[op.result] = shown[op.operands[record.view_of]]  # type: ignore[index]
+        if record is ASSIGN:
+            written.update(shown[v] for n in record.writes if (v := op.operands[n]) in shown)
+    return found
+
+
+def _is_state(value: Value | None) -> bool:
+    """Whether a value is all of a state variable's memory, looked at in some way."""
+    while value is not None and value.op is not None and value.op.record.view_of is not None:
+        value = value.op.operands[value.op.record.view_of]
+    return value is not None and value.op is not None and value.op.record.is_state
 
 
 CHECK_SUPPORTED = Pass("check-supported", run, __doc__)

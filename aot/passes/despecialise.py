@@ -1,46 +1,55 @@
 """despecialise: executables that differ in extents only become one, which is told them.
 
 Each extent, stride or position in an executable's types and attributes is a slot. Executables whose
-bodies are equal but for slots are a family; what differs within it becomes dim parameters, equal
-slots one parameter, products of others those products, and multiples of a power of two stay so,
-because kernels need no masks there. What is equal in all members stays a number.
+bodies are equal but for slots are a family; what differs within a part of it that becomes one are
+dim parameters, equal slots one parameter, products of others those products, and multiples of a
+power of two stay so, because kernels need no masks there. What is equal in all stays a number.
 
 Requires: executables are outlined.
-Ensures: those of a family are one executable whose common tiles cost them little more than their
-    own would, in the plan's estimate: `BOUNDS` by `--optimize`.
-Never: makes a parameter of 0, of 1 or of a small number in an attribute or a weight (kernels,
-    strides, pads), which change loops, or merges ops whose kernels are written by hand.
+Ensures: executables that merged have the common tiles that cost them least, and all mergers
+    together cost no more than the bound of `--optimize`, in the estimate of analysis/tile_costs.py.
+Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
+    (kernels, strides, pads), which change loops, or merges ops whose kernels are written by hand.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import combinations, pairwise
 
-from aot.analysis.plan import Plan, Schedule, efficiency
-from aot.analysis.stages import heaviest, plans_of, stages_of, work_of
-from aot.analysis.storage import CONSTANTS
-from aot.ir.clone import clone_op
-from aot.ir.compare import body_key
-from aot.ir.core import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
-from aot.ir.dims import Dim, DimExpr, multiply, substitute, symbol
-from aot.ir.types import Layout, TensorType
+from aot.analysis.plan import Plan, Schedule
+from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.analysis.tile_costs import (
+    Kernel,
+    Loops,
+    Open,
+    Tile,
+    cost,
+    is_window,
+    loops_of,
+    shared_tiles,
+)
+from aot.ir.core import Function, FunctionRef, Module, Op
+from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ops.record import Call, call_of
 from aot.passes.base import Pass, PassContext
+from aot.passes.slots import SMALL, Slot, parameters, rebuilt, slots_of
 from aot.target import Target
 
-# numbers below it in attributes and extents below it of constants are kernels, strides, pads
-SMALL = 8
-# how much more all dispatches may cost together, in the plan's estimate, by `--optimize`
+__all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
+
+# how much more all dispatches may cost together, in the estimate, by `--optimize`
 BOUNDS = {"speed": 0.0, "balanced": 0.05, "size": 10.0}
-# what a group may lose to tiles that are not its members' own, before one is left out
-MAX_TILE_LOSS = 0.1
-# what loops over extents that are parameters cost more; windows have guards that known ones lack
-OPEN_COST, OPEN_WINDOW_COST = 0.02, 0.3
-# rows whose addresses a CPU's registers hold, and what each one more costs
-FREE_ROWS, ROW_COST = 6, 0.02
-MAX_FACTOR = 64  # of what a parameter is known to be a multiple
+# how many parts of a family are tried each with each; of more, neighbours in the order of their
+# extents are
+FEW = 24
+
+Tiles = tuple[Tile, ...]
+
+_TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -56,26 +65,21 @@ def run(module: Module, context: PassContext) -> None:
 def despecialise(module: Module, target: Target, bound: float) -> None:
     """Merges families of a module's executables, for up to `bound` of what all cost together.
 
-    What saves most executables for what it costs comes first.
+    What costs least comes first: two parts of a family at a time.
     """
     calls: dict[str, list[Op]] = {}
     for op, name in _dispatches(module):
         calls.setdefault(name, []).append(op)
     families: dict[Hashable, list[_Member]] = {}
-    for function in module.executables:
-        member = _Member.of(function, calls.get(function.name, []), target)
-        families.setdefault(member.shape, []).append(member)
-    left = bound * sum(m.cost(m.tiles, target) for members in families.values() for m in members)
-    groups: list[tuple[float, list[_Member], Tiles]] = []
-    for members in families.values():
-        if len(members) > 1:
-            for group, tiles in _groups(members, target, max(bound, MAX_TILE_LOSS)):
-                if len(group) > 1:
-                    groups.append((_lost(group, tiles, target), group, tiles))
-    for lost, group, tiles in sorted(groups, key=lambda g: g[0] / (len(g[1]) - 1)):
-        if lost <= left:
-            left -= lost
-            _merge(module, group, tiles)
+    for number, function in enumerate(module.executables):
+        member = _Member.of(number, function, calls.get(function.name, []), target)
+        families.setdefault(member.family, []).append(member)
+    members = [m for family in families.values() for m in family]
+    left = bound * sum(m.cost(m.tiles, m.opened) for m in members)
+    parts = _Parts(families.values())
+    parts.merge(left)
+    for part in parts.merged():
+        _merge(module, part)
     _renumber(module)
 
 
@@ -88,136 +92,92 @@ def _dispatches(module: Module) -> Iterator[tuple[Op, str]]:
                 yield op, callee.name
 
 
-def _lost(group: Sequence[_Member], tiles: Tiles, target: Target) -> float:
-    """What a group costs more as one executable with `tiles`."""
-    return sum(m.cost(tiles, target, is_shared=True) - m.cost(m.tiles, target) for m in group)
-
-
-class _Slots:
-    """Walks the slots of a function in one order, and gives each a new dim."""
-
-    def __init__(self, fresh: Sequence[Dim] | None = None) -> None:
-        self.fresh = fresh
-        self.found: list[Dim] = []
-
-    def dim(self, dim: Dim, least: int = 2) -> Dim:
-        if isinstance(dim, int) and dim < least:
-            return dim
-        self.found.append(dim)
-        return _PLACE if self.fresh is None else self.fresh[len(self.found) - 1]
-
-    def type(self, type: TensorType, least: int = 2) -> TensorType:
-        dims = tuple(self.dim(d, least) for d in type.dims)
-        layout = type.layout
-        if layout is not None and (layout.strides or layout.splits):
-            splits = tuple((dim, self.dim(factor)) for dim, factor in layout.splits)
-            # inner ones first, as outer ones are products of them
-            strides = [self.dim(s) for s in reversed(layout.strides)]
-            layout = Layout(splits, layout.order, tuple(reversed(strides)))
-        return TensorType(type.dtype, dims, layout)
-
-    def attrs(self, op: Op) -> dict[str, Attr]:
-        """Attributes with the dims in those that the record declares as dims replaced."""
-        kinds = {a.name: a.type for a in op.record.attributes}
-        return {
-            name: self.attr(value) if kinds.get(name) in ("dim", "dims") else value
-            for name, value in op.attrs.items()
-        }
-
-    def attr(self, value: Attr) -> Attr:
-        if isinstance(value, tuple):
-            return tuple(map(self.attr, value))
-        is_dim = isinstance(value, DimExpr) or (
-            isinstance(value, int) and not isinstance(value, bool)
-        )
-        return self.dim(value, SMALL) if is_dim else value  # type: ignore[arg-type]
-
-
-_PLACE = symbol("_")
-Tiles = tuple[tuple[int, int], ...]
-
-
-def _rebuilt(function: Function, slots: _Slots) -> Function:
-    """A copy of an executable with its slots replaced."""
-    bindings = function.bindings[: len(function.inputs)]
-    inputs = zip(function.inputs, bindings, strict=True)
-    body = Block([slots.type(a.type, SMALL if b == CONSTANTS else 2) for a, b in inputs])
-    made = Function(function.name, body, function.result_names, "executable")
-    values: dict[Value, Value] = dict(zip(function.inputs, body.args, strict=True))
-    into = Rewriter(made, body)
-    for op in function.block:
-        attrs = slots.attrs(op)
-        fresh = clone_op(op, values, into, slots.type)
-        fresh.attrs = attrs
-    made.bindings = function.bindings
-    return made
-
-
 @dataclass(frozen=True)
+class _Stage:
+    """A stage of an executable: its kernel, and the loops that each of its dispatches runs, with
+    how many do."""
+
+    kernel: Kernel
+    loops: tuple[tuple[Loops, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class _Member:
     """An executable of a family.
 
     Attributes:
-        slots: its dims, in the order of `_Slots`.
-        shape: equal for executables that differ in slots only.
+        number: its place among all.
+        family: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
-        stages: each stage's heaviest op, its plan, and the work of all dispatches.
+        opened: what its own kernel doesn't know, by stage.
     """
 
+    number: int
     function: Function
     calls: list[Op]
-    slots: tuple[Dim, ...]
-    shape: Hashable
+    slots: list[Slot]
+    family: Hashable
     tiles: Tiles
-    stages: tuple[tuple[Call, Plan, int], ...]
+    opened: tuple[Open, ...]
+    stages: tuple[_Stage, ...]
 
     @staticmethod
-    def of(function: Function, calls: list[Op], target: Target) -> _Member:
+    def of(number: int, function: Function, calls: list[Op], target: Target) -> _Member:
         if any(op.record.kind.has_own_kernel for op in function.block):
-            return _Member(function, calls, (), function.name, (), ())
-        slots = _Slots()
-        blank = _rebuilt(function, slots)
-        ties = {op.attrs.get("ties", ()) for op in calls}
+            return _Member(number, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
+        is_tiled = all(p.schedule in _TILED or is_window(p) for p in plans)
+        key, slots = slots_of(function, loose=1 if is_tiled else 0)
+        ties = frozenset(op.attrs.get("ties", ()) for op in calls)
+        schedules = tuple((p.schedule, is_window(p)) for p in plans)
+        stages, opened = _stages(function, calls, plans, target)
         return _Member(
+            number,
             function,
             calls,
-            tuple(slots.found),
-            (body_key(blank), frozenset(ties), tuple(p.schedule for p in plans)),
+            slots,
+            (key, ties, schedules),
             tuple((p.rows, p.columns) for p in plans),
-            tuple(_stages(function, calls, plans)),
+            opened,
+            stages,
         )
 
-    def cost(self, tiles: Tiles, target: Target, *, is_shared: bool = False) -> float:
-        """What its dispatches cost with `tiles`, in elements of work.
+    @staticmethod
+    def order(member: _Member) -> tuple[object, ...]:
+        """Brings those together that lose little as one: of like tiles, then of like loops."""
+        loops = [s.loops[0][0] for s in member.stages]
+        return member.tiles, [(n.rows, n.columns, n.terms) for n in loops], member.number
 
-        In a shared kernel rows are a parameter apart: each has an address of its own.
-        """
+    def cost(self, tiles: Tiles, opened: Sequence[Open]) -> float:
+        """What its dispatches cost with `tiles`, where `opened` is not known."""
         total = 0.0
-        for (call, own, work), (rows, columns) in zip(self.stages, tiles, strict=True):
-            extra = 0.0
-            if is_shared and target.is_cpu:
-                extra = ROW_COST * max(0, rows - FREE_ROWS)
-                if not self.function.dim_names:
-                    is_window = own.schedule is Schedule.REDUCTION and rows > 1
-                    extra += OPEN_WINDOW_COST if is_window else OPEN_COST
-            made = replace(own, rows=rows, columns=columns)
-            total += work * (1 + extra) / max(efficiency(call, made), 1e-3)
+        for stage, tile, what in zip(self.stages, tiles, opened, strict=True):
+            for loops, count in stage.loops:
+                total += count * cost(stage.kernel, loops, tile, what)
         return total
 
 
 def _stages(
-    function: Function, calls: Sequence[Op], plans: Sequence[Plan]
-) -> Iterator[tuple[Call, Plan, int]]:
-    """By stage: its heaviest op, its plan, and the elements that all dispatches go through.
+    function: Function, calls: Sequence[Op], plans: Sequence[Plan], target: Target
+) -> tuple[tuple[_Stage, ...], tuple[Open, ...]]:
+    """By stage: its plan and loops, and what is open in them.
 
-    They are counted in the caller's dims: a parameter alone does not say that a layer is a deep,
-    small one.
+    Loops have the extents of the caller's dims: a parameter alone does not say that a layer is a
+    deep, small one.
     """
-    values = [_given(function, op) for op in calls]
+    values = [_given(function, op) for op in calls] or [{}]
+    repeated = 1 if function.dim_names else len(values)
+    values = values[: len(values) // repeated]
+    stages: list[_Stage] = []
+    opened: list[Open] = []
     for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
-        work = sum(work_of(op, given) for given in values for op in stage.ops)
-        yield call_of(heaviest(stage.ops)), made, work
+        call: Call = call_of(heaviest(stage.ops))
+        found = [loops_of(call, made, given) for given in values]
+        counts = Counter(loops for loops, _ in found)
+        runs = tuple((loops, count * repeated) for loops, count in counts.items())
+        stages.append(_Stage(Kernel.of(made, target), runs))
+        opened.append(found[0][1])
+    return tuple(stages), tuple(opened)
 
 
 def _given(function: Function, call: Op) -> dict[str, Dim]:
@@ -228,88 +188,151 @@ def _given(function: Function, call: Op) -> dict[str, Dim]:
     return {name: dim for name, dim in pairs if isinstance(dim, (int, DimExpr))}
 
 
-def _groups(
-    members: Sequence[_Member], target: Target, bound: float
-) -> list[tuple[list[_Member], Tiles]]:
-    """Members that become one, and the tiles that cost them least together.
+@dataclass(eq=False)
+class _Part:
+    """Members of a family that are one executable.
 
-    Costs are estimates: work over the efficiency of a tile. While the best common tiles cost more
-    than `bound` over each member's own, the member that loses most is left out.
+    Attributes:
+        number: its place among the parts of all families, which decides between equals.
+        opened: what its kernel doesn't know, by stage.
+        tiles: those that cost its members least together.
+        neighbours: the parts before and after it, where only those are tried.
     """
-    made: list[tuple[list[_Member], Tiles]] = []
-    left = list(members)
-    while left:
-        group, out = list(left), list[_Member]()
-        while True:
-            best = min(
-                dict.fromkeys(m.tiles for m in group),
-                key=lambda tiles: sum(m.cost(tiles, target, is_shared=True) for m in group),
-            )
-            own = sum(m.cost(m.tiles, target) for m in group)
-            if len(group) == 1 or _lost(group, best, target) <= own * bound:
-                break
-            worst = max(
-                group,
-                key=lambda m: m.cost(best, target, is_shared=True) / m.cost(m.tiles, target),
-            )
-            group.remove(worst)
-            out.append(worst)
-        made.append((group, best))
-        left = [m for m in left if m in out]
-    return made
+
+    number: int
+    members: list[_Member]
+    opened: tuple[Open, ...]
+    tiles: Tiles
+    totals: dict[tuple[Tiles, tuple[Open, ...]], float] = field(default_factory=dict)
+    is_alive: bool = True
+    neighbours: list[_Part | None] = field(default_factory=lambda: [None, None])
+
+    def cost(self, tiles: Tiles, opened: tuple[Open, ...]) -> float:
+        key = tiles, opened
+        if key not in self.totals:
+            self.totals[key] = sum(m.cost(tiles, opened) for m in self.members)
+        return self.totals[key]
+
+    @property
+    def loops(self) -> list[Loops]:
+        """One dispatch's loops, by stage: what is not open is the same in all."""
+        return [stage.loops[0][0] for stage in self.members[0].stages]
 
 
-def _parameters(slots: Sequence[Sequence[Dim]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
-    """The dim of each slot of the one executable, and what each parameter is in each member."""
-    columns = list(zip(*slots, strict=True))
-    fresh: list[Dim] = []
-    known: dict[tuple[Dim, ...], Dim] = {}
-    values: dict[str, list[Dim]] = {}
-    for column in columns:
-        if column not in known:
-            known[column] = _parameter(column, known, values)
-        fresh.append(known[column])
-    return fresh, values
+@dataclass(order=True)
+class _Merger:
+    """Two parts that may become one.
+
+    Attributes:
+        lost: what that costs more.
+    """
+
+    lost: float
+    order: tuple[int, int]
+    parts: tuple[_Part, _Part] = field(compare=False)
+    opened: tuple[Open, ...] = field(compare=False)
+    tiles: Tiles = field(compare=False)
+
+    @staticmethod
+    def of(a: _Part, b: _Part) -> _Merger:
+        opened = tuple(
+            x.with_(y).with_(Open.between(p, q))
+            for x, y, p, q in zip(a.opened, b.opened, a.loops, b.loops, strict=True)
+        )
+        stages = a.members[0].stages
+        tried = [a.tiles, b.tiles]
+        if len(stages) == 1:
+            tried += [(tile,) for tile in shared_tiles(stages[0].kernel)]
+        costs = {
+            tiles: a.cost(tiles, opened) + b.cost(tiles, opened) for tiles in dict.fromkeys(tried)
+        }
+        tiles = min(costs, key=costs.__getitem__)
+        now = a.cost(a.tiles, a.opened) + b.cost(b.tiles, b.opened)
+        return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), opened, tiles)
 
 
-def _parameter(
-    column: tuple[Dim, ...],
-    known: Mapping[tuple[Dim, ...], Dim],
-    values: dict[str, list[Dim]],
-) -> Dim:
-    """One slot's dim: a number, a product of dims that have parameters, or a new parameter."""
-    first = column[0]
-    if isinstance(first, int) and all(value == first for value in column):
-        return first
-    made = _product_of(column, known)
-    if made is not None:
+class _Parts:
+    """The parts of all families, of which those merge that lose least."""
+
+    def __init__(self, families: Iterable[Sequence[_Member]]) -> None:
+        self.alive: dict[int, list[_Part]] = {}  # by family
+        self.family: dict[_Part, int] = {}
+        self.heap: list[_Merger] = []
+        self.count = 0
+        for number, family in enumerate(families):
+            ordered = sorted(family, key=_Member.order)
+            parts = [self._part(number, [m], m.opened, m.tiles) for m in ordered]
+            self.alive[number] = parts
+            if len(parts) > FEW:
+                for one, other in pairwise(parts):
+                    one.neighbours[1], other.neighbours[0] = other, one
+            tried = pairwise(parts) if len(parts) > FEW else combinations(parts, 2)
+            self.heap += [_Merger.of(a, b) for a, b in tried if a.members[0].slots]
+        heapify(self.heap)
+
+    def _part(
+        self, family: int, members: list[_Member], opened: tuple[Open, ...], tiles: Tiles
+    ) -> _Part:
+        made = _Part(self.count, members, opened, tiles)
+        self.count += 1
+        self.family[made] = family
         return made
-    factor = 1
-    if all(isinstance(value, int) for value in column):
-        common = math.gcd(*(int(v) for v in column))
-        factor = min(common & -common, MAX_FACTOR)
-    name = f"d{len(values)}"
-    values[name] = [v // factor for v in column]
-    return multiply(symbol(name), factor)
+
+    def merge(self, left: float) -> None:
+        """Merges for up to `left` in all; what seems to gain is free."""
+        while self.heap and self.heap[0].lost <= left:
+            step = heappop(self.heap)
+            if not all(part.is_alive for part in step.parts):
+                continue
+            left -= max(0.0, step.lost)
+            self._join(step)
+
+    def _join(self, step: _Merger) -> None:
+        a, b = step.parts
+        large, small = (a, b) if len(a.members) >= len(b.members) else (b, a)
+        large.members.extend(small.members)
+        family = self.family[a]
+        made = self._part(family, large.members, step.opened, step.tiles)
+        known = a.totals[step.tiles, step.opened] + b.totals[step.tiles, step.opened]
+        made.totals[step.tiles, step.opened] = known
+        a.is_alive = b.is_alive = False
+        if any((*a.neighbours, *b.neighbours)):
+            others = self._relink(a, b, made)
+        else:
+            self.alive[family] = others = [p for p in self.alive[family] if p.is_alive]
+        for other in others:
+            heappush(self.heap, _Merger.of(other, made))
+        self.alive[family].append(made)
+
+    @staticmethod
+    def _relink(a: _Part, b: _Part, made: _Part) -> list[_Part]:
+        """Puts a part in the place of two neighbours; those it has now."""
+        first, last = (a, b) if a.neighbours[1] is b else (b, a)
+        made.neighbours = [first.neighbours[0], last.neighbours[1]]
+        before, after = made.neighbours
+        if before is not None:
+            before.neighbours[1] = made
+        if after is not None:
+            after.neighbours[0] = made
+        return [part for part in made.neighbours if part is not None]
+
+    def merged(self) -> Iterator[_Part]:
+        """The parts that have several members, in the order of these."""
+        for parts in self.alive.values():
+            for part in parts:
+                if part.is_alive and len(part.members) > 1:
+                    part.members.sort(key=lambda m: m.number)
+                    yield part
 
 
-def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
-    """The column as a product of two others, in every member."""
-    varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
-    for a, dim_a in varying:
-        for b, dim_b in varying:
-            if all(multiply(x, y) == z for x, y, z in zip(a, b, column, strict=True)):
-                return multiply(dim_a, dim_b)
-    return None
-
-
-def _merge(module: Module, members: Sequence[_Member], tiles: Tiles) -> None:
+def _merge(module: Module, part: _Part) -> None:
     """One executable in the place of all; dispatches say what its parameters are."""
+    members = part.members
     first = members[0]
-    fresh, values = _parameters([m.slots for m in members])
-    made = _rebuilt(first.function, _Slots(fresh))
+    fresh, values = parameters([m.slots for m in members])
+    made = rebuilt(first.function, fresh)
     made.dim_names = tuple(values)
-    made.tiles = tiles
+    made.tiles = part.tiles
     for number, member in enumerate(members):
         for op in member.calls:
             own = _given(member.function, op)

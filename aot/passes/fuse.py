@@ -2,7 +2,8 @@
 
 Requires: constants folded, weights packed.
 Ensures: every op that computes stands in a `region`; views, constants and the return don't.
-Never: recomputes a value in two regions, or makes a region that the schedules can't lower.
+Never: recomputes a value in two regions, makes a region that the schedules can't lower, or reads
+    memory behind a write that came after the read.
 
 A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
 taken as long as the region can end in a single value. Producers: regions that only rename or
@@ -13,16 +14,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import control_blocks
 from aot.analysis.renaming import permutation_of
 from aot.analysis.views import is_view
+from aot.analysis.write_order import WriteOrder
 from aot.ir import expr
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.dims import Dim
 from aot.ir.types import DType
 from aot.ops.elementwise import CAST
 from aot.ops.record import Compute, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION, YIELD
 from aot.passes.base import Pass, PassContext
+from aot.passes.fusion_journal import FusionJournal
 
 MAX_OPS = 48
 MAX_OPERANDS = 14
@@ -32,41 +38,79 @@ MAX_USES = 3 * MAX_OPS
 
 @dataclass(eq=False)
 class Group:
-    """A region in the making: its ops, and the value it ends in (None for several results)."""
+    """A region in the making: its ops, and the value it ends in (None for several results).
+
+    It runs where its last op stands, before place `until`, at which what it reads may be written.
+    `ended` says why it took no more users.
+    """
 
     ops: list[Op]
     result: Value | None
     root: Op
+    until: int
+    ended: str = ""
     is_gone: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
 
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
-        fuse(function, shares=context.options.fusion)
+        fuse(function, shares=context.options.fusion, journal=context.journal)
 
 
-def fuse(function: Function, *, shares: bool = True) -> None:
-    """Forms the regions of a function's block; each op's own unless it `shares` regions."""
-    position = {op: n for n, op in enumerate(function.block)}
+def fuse(function: Function, *, shares: bool = True, journal: FusionJournal | None = None) -> None:
+    """Forms the regions of a function's control blocks; each op's own unless it `shares` regions.
+
+    None crosses the border of a block: a branch may not run, and a loop's body runs often.
+    """
+    for block in control_blocks(function):
+        _fuse_block(function, block, shares=shares, journal=journal)
+
+
+def _fuse_block(
+    function: Function, block: Block, *, shares: bool, journal: FusionJournal | None
+) -> None:
+    order = WriteOrder(AliasDb.where_written(function), block)
+    position = order.position
     groups: dict[Op, Group] = {}
     ordered: list[Group] = []
-    for op in function.block:
+    for op in block:
         if op in groups or not (_computes(op) or _shows_counter(op, groups)):
             continue
-        group = Group([op], op.result if len(op.results) == 1 else None, op)
+        result = op.result if len(op.results) == 1 else None
+        group = Group([op], result, op, order.sinks_until(op))
         if shares:
-            _take_epilogue(group, groups, position)
+            _take_epilogue(group, groups, order)
         for member in group.ops:
             groups[member] = group
         ordered.append(group)
     for group in ordered:
         if shares and not group.is_gone:
             _take_producers(group, groups, position)
-    for group in ordered:
-        if not group.is_gone:
-            group.ops.sort(key=position.__getitem__)
-            _build(function, group)
+    left = [group for group in ordered if not group.is_gone]
+    numbers = {} if journal is None else _note(left, groups, position, journal)
+    for group in left:
+        group.ops.sort(key=position.__getitem__)
+        region = _build(function, group)
+        if journal is not None:
+            journal.formed(region, numbers[group])
+
+
+def _note(
+    left: list[Group], groups: dict[Op, Group], position: dict[Op, int], journal: FusionJournal
+) -> dict[Group, int]:
+    """Writes down why those that read each other's values stay apart; gives their numbers."""
+    numbers = {group: len(journal.roots) + n for n, group in enumerate(left)}
+    journal.roots += [(group.root.name, group.root.origin) for group in left]
+    for group in left:
+        end = max(map(position.__getitem__, group.ops))
+        for value in _inputs(group.ops):
+            producer = groups.get(value.op) if value.op is not None else None
+            if producer is not None and producer is not group:
+                found = (producer.ended, _obstacle(producer, value, group, end))
+                cut = numbers[producer], numbers[group]
+                journal.cuts[cut] = tuple(reason for reason in found if reason)
+    return numbers
 
 
 def _computes(op: Op) -> bool:
@@ -100,59 +144,88 @@ def _inputs(ops: list[Op]) -> dict[Value, None]:
     return {v: None for op in ops for v in op.operands if v is not None and v.op not in inside}
 
 
-def _take_epilogue(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+def _take_epilogue(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
     """Extends the group by elementwise users up to the last point where one value leaves it."""
-    if group.result is None or group.root.record.kind.is_alone:
+    if group.result is None:
+        group.ended = f"{group.root.name} has several results"
         return
-    dims = group.result.type.dims
+    if group.root.record.kind.is_alone:
+        group.ended = f"kernels of {group.root.name} are written by hand and store what they make"
+        return
+    position, dims = order.position, group.result.type.dims
     taken: dict[Op, None] = {}
-    best = 0
+    best, until = 0, group.until
     open_values = {group.result: None}
-    while len(group.ops) + len(taken) < MAX_OPS:
+    while True:
+        if len(group.ops) + len(taken) >= MAX_OPS:
+            group.ended = f"a region has at most {MAX_OPS} ops"
+            break
         if any(len(v.uses) > MAX_USES for v in open_values):
+            group.ended = f"its value has more than {MAX_USES} uses"
             break
         users = {u for v in open_values for u in v.users if u not in taken}
         if not users:
             break
         user = min(users, key=lambda u: position.get(u, 1 << 60))
-        if (
-            user.record.kind is not Kind.ELEMENTWISE
-            or user in groups
-            or not _computes(user)
-            or user not in position
-            or user.result.type.dims != dims
-        ):
+        reason = _no_epilogue(user, groups, position, dims, until)
+        if reason is not None:
+            group.ended = reason
             break
+        until = min(until, order.sinks_until(user))
         taken[user] = None
         open_values[user.result] = None
         open_values = {
             v: None for v in open_values if not v.uses or any(u not in taken for u in v.users)
         }
         if len(_inputs([*group.ops, *taken])) > MAX_OPERANDS:
+            del taken[user]
+            group.ended = f"with {user.name} it would read more than {MAX_OPERANDS} values"
             break
         if len(open_values) == 1:
-            best = len(taken)
+            best, group.until = len(taken), until
             group.result = next(iter(open_values))
     group.ops += list(taken)[:best]
+    if best < len(taken):
+        group.ended = f"several values would leave it; {group.ended}"
     if group.root.record.kind is Kind.ATTENTION:
-        _take_transpose(group, groups, position)
+        _take_transpose(group, groups, order)
 
 
-def _take_transpose(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+def _no_epilogue(
+    user: Op, groups: dict[Op, Group], position: dict[Op, int], dims: tuple[Dim, ...], until: int
+) -> str | None:
+    """Why a region whose elements have `dims` does not go on with `user`; None where it does."""
+    if user not in position:
+        return f"{user.name} is in another block of control flow"
+    if user in groups:
+        return f"{user.name} is in a region already"
+    if user.record.kind is not Kind.ELEMENTWISE:
+        return f"{user.name} is not elementwise"
+    if not _computes(user):
+        return f"{user.name} only shows its memory"
+    if user.result.type.dims != dims:
+        return f"{user.name} has other dims"
+    if position[user] >= until:
+        return f"what it reads is written before {user.name}"
+    return None
+
+
+def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
     """Extends the group by its only user, if that just stores rows in another order."""
     if group.result is None or len(group.result.uses) != 1:
         return
     (user,) = group.result.users
-    order = permutation_of(user)
-    if user in groups or user not in position or order is None or order[-1] != len(order) - 1:
+    perm, place = permutation_of(user), order.position.get(user, group.until)
+    if user in groups or perm is None or perm[-1] != len(perm) - 1 or place >= group.until:
         return
     group.ops.append(user)
     group.result = user.result
+    group.until = min(group.until, order.sinks_until(user))
 
 
 def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
     """Moves producer groups into this one, as long as any fits."""
-    changed = True
+    changed, end = True, max(map(position.__getitem__, group.ops))
     while changed:
         changed = False
         inputs = list(_inputs(group.ops))
@@ -162,12 +235,10 @@ def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, in
             producer = groups.get(value.op) if value.op is not None else None
             if producer is None or producer.is_gone or producer is group:
                 continue
-            if not _may_join(producer, value, group):
+            if _obstacle(producer, value, group, end) is not None:
                 continue
-            merged = [*producer.ops, *group.ops]
-            if len(merged) > MAX_OPS or len(_inputs(merged)) > MAX_OPERANDS:
-                continue
-            group.ops = merged
+            group.ops = [*producer.ops, *group.ops]
+            group.until = min(group.until, producer.until)
             producer.is_gone = True
             for op in producer.ops:
                 groups[op] = group
@@ -178,15 +249,39 @@ _PLACES = (Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE)
 _LIGHT = (Kind.ELEMENTWISE, *_PLACES)
 
 
-def _may_join(producer: Group, value: Value, group: Group) -> bool:
-    """Whether computing the producer's elements where the group loads them costs nothing."""
-    if value is not producer.result or any(u not in group.ops for u, _ in value.uses):
-        return False
-    if any(op.record.kind not in _LIGHT for op in producer.ops):
-        return False
+def _obstacle(producer: Group, value: Value, group: Group, end: int) -> str | None:
+    """Why the producer does not move into a group that ends at place `end`; None where it does."""
+    if producer.until <= end:
+        return "what it reads is written in between"
+    reason = _price(producer, value, group)
+    if reason is not None:
+        return reason
+    merged = [*producer.ops, *group.ops]
+    if len(merged) > MAX_OPS:
+        return f"together they would have more than {MAX_OPS} ops"
+    if len(_inputs(merged)) > MAX_OPERANDS:
+        return f"together they would read more than {MAX_OPERANDS} values"
+    return None
+
+
+def _price(producer: Group, value: Value, group: Group) -> str | None:
+    """Why computing the producer's elements where the group loads them would cost something; None
+    where it costs nothing."""
+    if value is not producer.result:
+        return "it ends in another value, or in several"
+    other = next((u for u, _ in value.uses if u not in group.ops), None)
+    if other is not None and other.record.is_terminator:
+        return "it is a result too, and nothing is computed twice"
+    if other is not None:
+        return f"{_named(other)} uses it too, and nothing is computed twice"
+    heavy = next((op for op in producer.ops if op.record.kind not in _LIGHT), None)
+    if heavy is not None:
+        return f"{heavy.name} has loops of its own, which no load can hold"
     if group.root.record.kind.is_alone:
         # their kernels widen what they load, and take in nothing else
-        return all(op.record is CAST and _is_renaming(op) for op in producer.ops)
+        if all(op.record is CAST and _is_renaming(op) for op in producer.ops):
+            return None
+        return f"kernels of {group.root.name} are written by hand and load what is in memory"
     is_renaming = all(_is_renaming(op) for op in producer.ops)
     is_cheap = _counts(producer) or all(
         op.record.is_cheap or _is_renaming(op) for op in producer.ops
@@ -194,8 +289,26 @@ def _may_join(producer: Group, value: Value, group: Group) -> bool:
     for user in value.users:
         for number, operand in enumerate(user.operands):
             if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
-                return False
-    return True
+                return _misfit(user, number, is_cheap)
+    return None
+
+
+def _misfit(user: Op, number: int, is_cheap: bool) -> str:
+    """What `_fits_use` found wrong, for the reader."""
+    kind = user.record.kind
+    if kind is Kind.CONTRACTION and number > 0:
+        return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"
+    if kind in (Kind.CONTRACTION, Kind.ATTENTION):
+        return f"{user.name} loads each element many times, so it must be a mere renaming"
+    if kind is Kind.REDUCTION and is_cheap:
+        return f"windows of {user.name} overlap, so it would be computed more than once"
+    if kind is Kind.REDUCTION:
+        return f"it is not cheap enough to be computed in the loads of {user.name}"
+    return f"{user.name} loads an element more than once, or under a condition"
+
+
+def _named(op: Op) -> str:
+    return f"{op.name} ({op.origin})" if op.origin else op.name
 
 
 def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
@@ -316,7 +429,7 @@ def _overlaps(compute: Compute, operand: int) -> bool:
     )
 
 
-def _build(function: Function, group: Group) -> None:
+def _build(function: Function, group: Group) -> Op:
     """Makes the `region` op in place of the group's last op."""
     inside = set(group.ops)
     inputs = list(_inputs(group.ops))
@@ -335,6 +448,7 @@ def _build(function: Function, group: Group) -> None:
         outer.replace(old, fresh)
     for op in reversed(group.ops):
         outer.erase(op)
+    return region
 
 
 FUSE = Pass("fuse", run, __doc__)

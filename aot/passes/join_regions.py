@@ -8,18 +8,20 @@ those is a workgroup of its own.
 Requires: regions are formed, and nothing is tied yet.
 Ensures: no region is left that could be joined with one that feeds it, or with the one before it
     that has nothing to do with it, for less than the limit of elements a lane and workgroup.
-Never: computes anything twice, moves a region over one that it depends on, or joins ops whose
-    kernels are written by hand.
+Never: computes anything twice, moves a region over one that it depends on or over a write to what
+    it reads, or joins ops whose kernels are written by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import control_blocks, nested_operands
+from aot.analysis.location_sets import intersect
 from aot.analysis.plan import lanes_of
-from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
-from aot.analysis.storage import root_of
+from aot.analysis.stages import UNKNOWN, estimate, shared_dims, stages_of, work_of
 from aot.analysis.views import is_view
 from aot.ir.clone import clone_op
 from aot.ir.core import Block, Function, Module, Op, Rewriter, Value
@@ -28,11 +30,15 @@ from aot.ir.types import TensorType
 from aot.ops.record import Kind
 from aot.ops.structure import REGION, YIELD
 from aot.passes.base import Pass, PassContext
+from aot.passes.fusion_journal import FusionJournal
 from aot.target import Target
 
 # elements that a lane may go through where a workgroup is alone: a few microseconds
 MAX_SERIAL_CPU = 1 << 15
 MAX_SERIAL_GPU = 1 << 10
+# What an open dim counts as on a GPU: a workgroup that is alone with a long input holds up the
+# whole device, and lavapipe ends loops after 65,535 iterations of a lane in sum.
+UNKNOWN_GPU = 1 << 12
 MAX_OPS = 64
 MAX_BUFFERS = 20
 MAX_BETWEEN = 64  # ops between two regions that are joined
@@ -41,19 +47,26 @@ MAX_BETWEEN = 64  # ops between two regions that are joined
 def run(module: Module, context: PassContext) -> None:
     if context.target is not None and context.options.fusion:
         for function in module.entry_points:
-            context.count("join-regions", "joined", join_regions(function, context.target))
+            joined = join_regions(function, context.target, context.journal)
+            context.count("join-regions", "joined", joined)
 
 
-def join_regions(function: Function, target: Target) -> int:
+def join_regions(function: Function, target: Target, journal: FusionJournal | None = None) -> int:
     """Joins what can be joined; gives how many regions went away."""
-    joiner = _Joiner(function, target)
+    joiner = _Joiner(function, target, AliasDb.where_written(function), journal=journal)
     joined = 0
-    for op in function.block:
-        current: Op | None = op if op.record is REGION else None
-        while current is not None:
-            current = joiner.join_a_producer(current) or joiner.join_neighbour(current)
-            joined += current is not None
+    for block in control_blocks(function):
+        for op in block:
+            current: Op | None = op if op.record is REGION else None
+            while current is not None:
+                current = joiner.join_a_producer(current) or joiner.join_neighbour(current)
+                joined += current is not None
     return joined
+
+
+def explainer(function: Function, target: Target) -> Callable[[Op, Op], str]:
+    """Says why a region is not one with another that reads what it makes."""
+    return _Joiner(function, target, AliasDb.where_written(function)).why_apart
 
 
 @dataclass(frozen=True)
@@ -74,13 +87,13 @@ class _Facts:
     contractions: tuple[TensorType, ...]
 
     @staticmethod
-    def of(region: Op) -> _Facts:
+    def of(region: Op, unknown: int) -> _Facts:
         ops = [op for op in region.blocks[0] if not op.record.is_terminator]
         return _Facts(
             all(op.record.compute and not op.record.kind.has_own_kernel for op in ops),
             len(ops),
             len(region.operands) + len(region.results),
-            sum(map(work_of, ops)),
+            sum(work_of(op, unknown=unknown) for op in ops),
             tuple(op.result.type for op in ops if op.record.kind is Kind.CONTRACTION),
         )
 
@@ -99,11 +112,13 @@ class _Facts:
 class _Joiner:
     function: Function
     target: Target
+    db: AliasDb | None
     known: dict[Op, _Facts] = field(default_factory=dict)
+    journal: FusionJournal | None = None
 
     def facts(self, region: Op) -> _Facts:
         if region not in self.known:
-            self.known[region] = _Facts.of(region)
+            self.known[region] = _Facts.of(region, self.unknown)
         return self.known[region]
 
     def join_a_producer(self, consumer: Op) -> Op | None:
@@ -111,7 +126,7 @@ class _Joiner:
         if not self.facts(consumer).has_stages:
             return None
         for value in consumer.operands:
-            producer = None if value is None else root_of(value)[0].op
+            producer = None if value is None else _root(value).op
             if producer is None or producer.record is not REGION:
                 continue
             made = self.join(producer, consumer, is_fed=True)
@@ -133,22 +148,75 @@ class _Joiner:
     def join(self, first: Op, second: Op, *, is_fed: bool) -> Op | None:
         """Both as one, if nothing stands between them and no workgroup is long at it."""
         facts = self.facts(first).with_(self.facts(second))
-        if not facts.has_stages or facts.ops > MAX_OPS or facts.buffers > 2 * MAX_BUFFERS:
-            return None
-        is_short = facts.work <= self.most
-        if not is_short and not (is_fed and self.may_be_short(facts, first, second)):
+        if self.obstacle(facts, first, second, is_fed=is_fed) is not None:
             return None
         between = _between(first, second)
-        if between is None:
-            return None
+        assert between is not None
         block, outside = _joined_block(self.function, first, second)
-        if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
-            return None
-        if not is_short and not self.is_short_each(facts, block):
+        if self.block_obstacle(facts, block) is not None:
             return None
         made = _put(self.function, first, second, block, outside, between)
         self.known[made] = facts
+        if self.journal is not None:
+            self.journal.joined(made, first, second)
         return made
+
+    def obstacle(self, facts: _Facts, first: Op, second: Op, *, is_fed: bool) -> str | None:
+        """Why two regions do not become one, whatever their body would be; None where they may."""
+        if not facts.has_stages:
+            return "kernels that are written by hand have no stages"
+        if facts.ops > MAX_OPS:
+            return f"together they would have more than {MAX_OPS} ops"
+        if facts.buffers > 2 * MAX_BUFFERS:
+            return f"together they would have more than {MAX_BUFFERS} buffers"
+        is_short = facts.work <= self.most
+        if not is_short and not (is_fed and self.may_be_short(facts, first, second)):
+            return self.too_long(facts)
+        if _between(first, second) is None:
+            return "something between them needs the first one"
+        if not self.may_sink(first, second):
+            return "what the first one reads is written in between"
+        return None
+
+    def block_obstacle(self, facts: _Facts, block: Block) -> str | None:
+        """Why two regions with this body together do not become one; None where they do."""
+        if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
+            return f"together they would have more than {MAX_BUFFERS} buffers"
+        if facts.work > self.most and not self.is_short_each(facts, block):
+            return self.too_long(facts)
+        return None
+
+    def too_long(self, facts: _Facts) -> str:
+        return (
+            f"one workgroup would go through {facts.work:,} elements, and alone it may through "
+            f"{self.most:,}"
+        )
+
+    def why_apart(self, first: Op, second: Op) -> str:
+        """Why the region `second`, which reads what `first` makes, is not one with it."""
+        facts = self.facts(first).with_(self.facts(second))
+        reason = self.obstacle(facts, first, second, is_fed=True)
+        if reason is None:
+            block, _ = _joined_block(self.function, first, second)
+            reason = self.block_obstacle(facts, block)
+        return reason or "they were not tried"
+
+    def may_sink(self, first: Op, second: Op) -> bool:
+        """Whether what `first` reads is the same where `second` stands."""
+        if self.db is None:
+            return True
+        if not any(self.db.has_writers(v) for v in first.operands):
+            return True
+        reads, op = self.db.effects(first).reads, first.next
+        while op is not None and op is not second:
+            if intersect(reads, self.db.written(op)):
+                return False
+            op = op.next
+        return True
+
+    @property
+    def unknown(self) -> int:
+        return UNKNOWN if self.target.is_cpu else UNKNOWN_GPU
 
     @property
     def most(self) -> int:
@@ -174,7 +242,8 @@ class _Joiner:
             if any(type.rank < 3 for type in facts.contractions):
                 return False
             shared = [d for d in shared[:1] if not isinstance(d, int)]
-        return facts.work // max(estimate(product(tuple(shared))), 1) <= self.most
+        each = facts.work // max(estimate(product(tuple(shared)), self.unknown), 1)
+        return each <= self.most
 
 
 def _common(types: Sequence[TensorType]) -> list[Dim]:
@@ -196,8 +265,8 @@ def _between(producer: Op, consumer: Op) -> list[Op] | None:
     for _ in range(MAX_BETWEEN):
         if op is None or op is consumer:
             return views if op is consumer else None
-        if any(v in made for v in op.operands):
-            if not is_view(op):
+        if any(v in made for v in (nested_operands(op) if op.blocks else op.operands)):
+            if op.blocks or op.record.writes or not is_view(op):
                 return None
             views.append(op)
             made.update(op.results)
@@ -212,7 +281,7 @@ def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block
     chains: dict[Value, list[Op]] = {}
     for value in consumer.operands:
         assert value is not None
-        if root_of(value)[0].op is producer:
+        if _root(value).op is producer:
             chains[value] = _chain(value)
         else:
             outside[value] = None
@@ -236,6 +305,15 @@ def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block
     yielded += [inner[v] for v in second.terminator.operands if v is not None]
     into.insert(Op(YIELD, yielded, {}, []))
     return block, list(outside)
+
+
+def _root(value: Value) -> Value:
+    """What a value is a view of, if it is one; what a write leaves is no view here."""
+    while value.op is not None and is_view(value.op) and not value.op.record.writes:
+        source = value.op.operands[value.op.record.view_of or 0]
+        assert source is not None
+        value = source
+    return value
 
 
 def _chain(value: Value) -> list[Op]:

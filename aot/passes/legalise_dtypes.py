@@ -7,23 +7,27 @@ Requires: no regions and no executables yet.
 Ensures: no op but casts, movements, views, constants and shapes has an operand or a result of a
     dtype that the target does not compute.
     Where the wide ones (i64, u64, f64) lack, every value inside a function is i32, u32 or f32, with
-    casts behind the inputs and before the results, which keep their types; integers are taken to
-    fit, and a constant that does not fit is an error unless its reader clamps anyway. A finite f64
-    constant beyond f32 becomes the largest f32.
+    casts behind the inputs and before the results, which keep their types, and where memory that is
+    written in place or kept between calls is read; integers are taken to fit, and a constant that
+    does not fit is an error unless its reader clamps anyway. A finite f64 constant beyond f32
+    becomes the largest f32.
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
     operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were.
-Never: changes the types of a function's inputs and results, or bool, which is a byte in memory.
+Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
+    count, or bool, which is a byte in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import control_blocks, control_ops
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
-from aot.ir.core import Attr, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.core import Attr, Block, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.record import Kind, call_of
@@ -49,7 +53,7 @@ def run(module: Module, context: PassContext) -> None:
     narrow = {d: n for d, n in NARROWER.items() if not target.computes(d)}
     widen = {d: w for d, w in WIDER.items() if not target.computes(d)}
     for function in module.functions.values():
-        if any(op.blocks or op.record.results_from != "rule" for op in function.walk()):
+        if any(_is_dispatched(op) for op in function.walk()):
             raise InternalError("legalise-dtypes runs before dispatch regions are formed")
         if narrow:
             _Narrowing(function, narrow, target.name).run()
@@ -58,6 +62,10 @@ def run(module: Module, context: PassContext) -> None:
         _refuse_wide_functions(function)
         if not target.computes(DType.F64):
             _refuse_wide_interface(function, target.name)
+
+
+def _is_dispatched(op: Op) -> bool:
+    return op.record.is_isolated or op.record.results_from == "callee"
 
 
 def _refuse_wide_interface(function: Function, target: str) -> None:
@@ -72,8 +80,14 @@ def _refuse_wide_interface(function: Function, target: str) -> None:
             (f"output {name!r}", v)
             for name, v in zip(function.result_names, function.results, strict=True)
         ),
+        *(
+            (f"state variable {op.attrs['variable']!r}", op.result)
+            for op in control_ops(function)
+            if op.record.is_state
+        ),
     ]
     problems = [f"{what} is {value.type}" for what, value in named if value.type.dtype is DType.F64]
+    problems = list(dict.fromkeys(problems))
     if problems:
         raise UnsupportedError(
             f"target {target} has no f64; export the model in float32:", problems
@@ -118,29 +132,33 @@ def _cast(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:
     return rewriter.create(CAST, [value], {"to": to}, origin).result
 
 
+def _as(rewriter: Rewriter, value: Value, dtype: DType, origin: str) -> Value:
+    return value if value.type.dtype is dtype else _cast(rewriter, value, dtype, origin)
+
+
 class _Narrowing:
-    """Makes a second function inside the first, in narrower dtypes, and removes the first."""
+    """Makes a second function inside the first, in narrower dtypes, and removes the first.
+
+    Attributes:
+        values: what is read in place of an old value.
+        kept: old values that keep their dtypes, because they are memory that is written in place or
+            lives on, and what is that memory now. Whoever reads one casts it then and there.
+        retyped: dtypes that values at the borders of blocks had.
+    """
 
     def __init__(self, function: Function, dtypes: DTypes, target: str) -> None:
         self.function = function
         self.dtypes = dtypes
         self.target = target
         self.values: dict[Value, Value] = {}
+        self.kept = {v: v for v in _memory(function) if v.type.dtype in dtypes}
+        self.retyped: dict[Value, DType] = {}
         self.problems: list[str] = []
 
     def run(self) -> None:
         function = self.function
-        order = list(function.block)
-        start = Rewriter(function, function.block, function.block.first)
-        for value in function.inputs:
-            narrow = self.dtypes.get(value.type.dtype)
-            if narrow is not None and value.uses:
-                self.values[value] = _cast(start, value, narrow, "")
-        for op in order:
-            if op.record.is_terminator:
-                self.end(op)
-            elif self.is_touched(op):
-                self.rebuild(op)
+        order = list(control_ops(function))
+        self.block(function.block, [])
         if self.problems:
             raise UnsupportedError(
                 f"target {self.target} computes in "
@@ -149,15 +167,92 @@ class _Narrowing:
                 self.problems,
             )
         for op in reversed(order):
-            if op.results and all(v in self.values for v in op.results):
+            if op.results and all(self.now(v) is not v for v in op.results):
                 Rewriter(function).erase(op)
 
+    def now(self, value: Value) -> Value:
+        """What is in place of an old value."""
+        return self.values.get(value, self.kept.get(value, value))
+
+    def visit(self, op: Op) -> None:
+        if op.record.is_terminator:
+            self.end(op)
+        elif op.blocks:
+            self.control(op)
+        elif op.record.is_state or op.record.writes or self.shows_kept(op):
+            self.leave(op)
+        elif self.is_touched(op):
+            self.rebuild(op)
+
+    def shows_kept(self, op: Op) -> bool:
+        """Whether the op only shows memory that keeps its dtype."""
+        shown = op.record.view_of
+        return shown is not None and op.operands[shown] in self.kept
+
     def is_touched(self, op: Op) -> bool:
-        if not op.operands and all(u.record.is_terminator for v in op.results for u in v.users):
+        users = [user for value in op.results for user in value.users]
+        if not op.operands and all(user is self.function.block.last for user in users):
             return False  # known, and computed with nowhere
-        return any(v in self.values for v in op.operands if v is not None) or any(
+        return any(v in self.values or v in self.kept for v in op.operands if v is not None) or any(
             v.type.dtype in self.dtypes for v in op.results
         )
+
+    def block(self, block: Block, narrowed: Sequence[int]) -> None:
+        """Narrows what is in a block. Arguments `narrowed` are given narrow, others are cast."""
+        order = list(block)
+        start = Rewriter(self.function, block, block.first)
+        for number, value in enumerate(block.args):
+            dtype = self.dtypes.get(value.type.dtype)
+            if number in narrowed:
+                self.retype(value)
+            elif dtype is not None and value.uses and value not in self.kept:
+                self.values[value] = _cast(start, value, dtype, "")
+        for op in order:
+            self.visit(op)
+
+    def leave(self, op: Op) -> None:
+        """Gives an op its operands in the dtypes that they had."""
+        rewriter = Rewriter(self.function).at(op)
+        for number, value in enumerate(op.operands):
+            if value is not None:
+                rewriter.rewire(op, number, self.wide(value, rewriter, op.origin))
+        for value in op.results:
+            if value.type.dtype in self.dtypes:
+                self.kept.setdefault(value, value)
+
+    def control(self, op: Op) -> None:
+        """Narrows what goes through the blocks of an op, and what is in them."""
+        body, rewriter = op.record.body, Rewriter(self.function).at(op)
+        assert body is not None
+        for number, value in enumerate(op.operands):
+            if value is not None:
+                is_narrow = self.is_handed_narrow(op, number - body.first)
+                found = (self.narrow if is_narrow else self.wide)(value, rewriter, op.origin)
+                rewriter.rewire(op, number, found)
+        for block in op.blocks:
+            numbers = range(len(block.args))
+            first = len(body.given)
+            self.block(block, [n for n in numbers if self.is_handed_narrow(op, n - first)])
+        for value in [v for v in op.results if self.is_handed_narrow(op, v.index)]:
+            self.retype(value)
+
+    def is_handed_narrow(self, op: Op, number: int) -> bool:
+        """Whether value `number` of those that go through an op's blocks is to be narrow."""
+        body = op.record.body
+        assert body is not None
+        if not 0 <= number < len(op.results):
+            return False
+        at, result = number + len(body.given), op.results[number]
+        arguments = [v for block in op.blocks for v in block.args[at : at + 1]]
+        dtype = self.retyped.get(result, result.type.dtype)
+        return dtype in self.dtypes and not any(v in self.kept for v in (result, *arguments))
+
+    def retype(self, value: Value) -> None:
+        """Makes a value at the border of a block narrow; who reads it is made anew."""
+        old = value.type
+        self.retyped[value] = old.dtype
+        self.values[value] = value
+        Rewriter(self.function).set_type(value, old.with_dtype(self.dtypes[old.dtype]))
 
     def rebuild(self, op: Op) -> None:
         """Makes `op` anew on narrow operands and with narrow results."""
@@ -167,21 +262,33 @@ class _Narrowing:
         made = rewriter.create(op.record, operands, attrs, op.origin)
         for old, fresh in zip(op.results, made.results, strict=True):
             fresh.name = old.name
-            narrow = self.dtypes.get(fresh.type.dtype)
             # ops such as shape_of have one dtype whatever their operands
-            self.values[old] = (
-                fresh if narrow is None else _cast(rewriter, fresh, narrow, op.origin)
-            )
+            dtype = self.dtypes.get(fresh.type.dtype, fresh.type.dtype)
+            if old in self.kept:
+                self.kept[old] = _as(rewriter, fresh, old.type.dtype, op.origin)
+            else:
+                self.values[old] = _as(rewriter, fresh, dtype, op.origin)
 
     def operand(self, op: Op, number: int, rewriter: Rewriter) -> Value | None:
         value = op.operands[number]
-        if value is None or value not in self.values:
+        if value is None or not (value in self.values or value in self.kept):
             return value
-        fresh = self.values[value]
+        fresh = self.narrow(value, rewriter, op.origin)
         spec = op.record.operands[min(number, len(op.record.operands) - 1)]
         if fresh.type.dtype in spec.dtypes:
             return fresh
-        return _cast(rewriter, fresh, value.type.dtype, op.origin)
+        return _cast(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
+
+    def narrow(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
+        """An old value as it is computed with."""
+        found = self.now(value)
+        return _as(rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin)
+
+    def wide(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
+        """An old value in the dtype that it had."""
+        # what a block is given still is what it was, unless it was retyped
+        found = value if value.op is None else self.now(value)
+        return _as(rewriter, found, self.retyped.get(value, value.type.dtype), origin)
 
     def attr(self, value: Attr, op: Op) -> Attr:
         if isinstance(value, DType):
@@ -212,16 +319,31 @@ class _Narrowing:
         return ConstantData(clamped.astype(narrow.numpy), type)
 
     def end(self, op: Op) -> None:
-        """Casts results back to the types that they have outside."""
+        """Hands on what an op with blocks hands on narrow; casts results of the function back to
+        the types that they have outside."""
         rewriter = Rewriter(self.function).at(op)
+        outer = op.parent.owner if op.parent is not None else None
+        body = outer.record.body if isinstance(outer, Op) else None
         for number, value in enumerate(op.operands):
-            # an input that is a result passes through as it is
-            if value is None or value not in self.values or value.op is None:
+            if value is None:
                 continue
-            fresh = self.values[value]
-            if fresh.type.dtype is not value.type.dtype:
-                fresh = _cast(rewriter, fresh, value.type.dtype, "")
-            rewriter.set_operand(op, number, fresh)
+            is_narrow = False
+            if isinstance(outer, Op) and body is not None:
+                is_narrow = self.is_handed_narrow(outer, number - len(body.steering))
+            found = (self.narrow if is_narrow else self.wide)(value, rewriter, "")
+            rewriter.rewire(op, number, found)
+
+
+def _memory(function: Function) -> list[Value]:
+    """Values that are state variables, or memory that something writes."""
+    values = [v for block in control_blocks(function) for v in block.args]
+    values += [v for op in control_ops(function) for v in op.results]
+    db = AliasDb.where_written(function)
+    return [
+        v
+        for v in values
+        if (v.op is not None and v.op.record.is_state) or (db is not None and db.has_writers(v))
+    ]
 
 
 def _clamps(op: Op, number: int) -> bool:
@@ -231,7 +353,7 @@ def _clamps(op: Op, number: int) -> bool:
 
 def _widen(function: Function, dtypes: DTypes) -> None:
     """Surrounds each op that computes in one of `dtypes` by casts."""
-    for op in list(function.block):
+    for op in list(control_ops(function)):
         types = [v.type for v in (*op.operands, *op.results) if v is not None]
         if not computes(op) or not any(t.dtype in dtypes for t in types):
             continue

@@ -9,8 +9,8 @@ Requires: constants are folded, scales and shifts stand in the weights.
 Ensures: siblings with equal attributes, weights of equal dims but for the outputs, and equal
     elementwise ends are one contraction whose parts are slices.
 Never: merges where an elementwise end would stay behind, or a part is a result of the function
-    (either would cost the dispatch that was won), copies weights that something else uses, or
-    changes a result but for the order of its sums.
+    (either would cost the dispatch that was won), copies weights that something else uses, reads
+    before a write what was read behind it, or changes a result but for the order of its sums.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import control_blocks, control_ops
+from aot.analysis.write_order import WriteOrder
 from aot.ir.compare import attrs_key
-from aot.ir.core import ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.core import Block, ConstantData, Function, Module, Op, Rewriter, Value
 from aot.ir.dims import Dim
 from aot.ir.types import TensorType
 from aot.ops import contraction, movement
@@ -87,21 +90,44 @@ def run(module: Module, context: PassContext) -> None:
 
 def merge_siblings(function: Function) -> int:
     """Merges what can be merged; gives how many contractions went away."""
-    gone = 0
-    position = {op: n for n, op in enumerate(function.block)}
-    operands = [*function.inputs, *(v for op in function.block for v in op.results)]
+    gone, writes = 0, _Writes(function)
+    position = {op: n for n, op in enumerate(control_ops(function))}
+    operands = [v for block in control_blocks(function) for v in block.args]
+    operands += [v for op in position for v in op.results]
     for x in operands:
         groups: dict[Hashable, list[_Sibling]] = {}
         for op, number in x.uses:
             found = _sibling(op, position) if number == 0 else None
             if found is not None:
-                groups.setdefault(found.shape, []).append(found)
+                groups.setdefault((op.parent, found.shape), []).append(found)
         for siblings in groups.values():
+            siblings.sort(key=lambda s: position[s.root])
+            siblings = [s for s in siblings if writes.may_join(s, siblings[0])]
             if len(siblings) > 1:
-                siblings.sort(key=lambda s: position[s.root])
                 _merge(function, siblings)
                 gone += len(siblings) - 1
     return gone
+
+
+class _Writes:
+    """Where memory is written, by block."""
+
+    def __init__(self, function: Function) -> None:
+        self.db = AliasDb.where_written(function)
+        self.orders: dict[Block, WriteOrder] = {}
+
+    def may_join(self, sibling: _Sibling, first: _Sibling) -> bool:
+        """Whether a sibling could run where the first one stands, and as a part of its result."""
+        if self.db is None:
+            return True
+        values = [sibling.root.result, *(op.result for op in sibling.end)]
+        if any(self.db.has_writers(v) for v in values):
+            return False
+        block = sibling.root.parent
+        assert block is not None
+        if block not in self.orders:
+            self.orders[block] = WriteOrder(self.db, block)
+        return self.orders[block].may_rise(sibling.root, first.root)
 
 
 def _sibling(op: Op, position: dict[Op, int]) -> _Sibling | None:
@@ -139,6 +165,8 @@ def _end(sibling: _Sibling, position: dict[Op, int]) -> Hashable | None:
         if not near:
             return tuple(shape)
         op = near[0]
+        if any(u.parent is not sibling.root.parent for u in near):
+            return None
         refs = [_reference(v, known, sibling) for v in op.operands]
         if None in refs or op.result.type.dims != root.type.dims or len(shape) == MAX_OPS:
             return None

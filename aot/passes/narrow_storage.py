@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aot.analysis.half import misfit, outside_regions, squares
+from aot.analysis.control import control_blocks, control_ops
+from aot.analysis.half import misfit, squares
 from aot.analysis.storage import root_of
 from aot.analysis.views import is_view
 from aot.errors import InternalError
@@ -96,10 +97,11 @@ class _Groups:
     """
 
     def __init__(self, function: Function) -> None:
-        self.members: list[Value] = [v for v in function.inputs if v.type.dtype is F32]
+        arguments = [v for block in control_blocks(function) for v in block.args]
+        self.members: list[Value] = [v for v in arguments if v.type.dtype is F32]
         self._leader: dict[Value, Value] = {}
         self._kept: set[Value] = set()
-        for op in outside_regions(function.block):
+        for op in control_ops(function):
             self.members += [v for v in op.results if v.type.dtype is F32]
             for value in _memory_of(op):
                 self._join(op.result, value)
@@ -214,7 +216,7 @@ def narrow(function: Function, choice: Choice) -> None:
     """
     chosen = choice.values
     pending: dict[Value, None] = {}
-    for op in list(outside_regions(function.block)):
+    for op in list(control_ops(function)):
         rewriter = Rewriter(function).at(op)
         if op.record is REGION:
             fresh = _narrowed_region(op, chosen, rewriter)

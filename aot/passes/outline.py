@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from aot.analysis.control import control_ops
 from aot.analysis.storage import Homes
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
@@ -58,7 +59,7 @@ def outline(module: Module) -> tuple[int, int]:
         homes = Homes(function)
         bindings = {
             op: homes.bindings([*(v for v in op.operands if v is not None), *op.results])
-            for op in function.block
+            for op in control_ops(function)
             if op.record is REGION
         }
         for op, classes in bindings.items():

@@ -1,14 +1,17 @@
 """sink-counters: what follows from places and dims alone is computed where it is read.
 
 Requires: constants folded.
-Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user, unless its
-    users can't take it in: fusion then leaves nothing of it that is computed for its own sake.
-Never: copies an op that reads memory, other than a single constant element, or a chain of more than
-    MAX_CHAIN ops.
+Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own
+    block, unless its users can't take it in: fusion then leaves nothing of it that is computed for
+    its own sake.
+Never: copies an op that reads memory, other than a single constant element, one whose result is
+    written in place, or a chain of more than MAX_CHAIN ops.
 """
 
 from __future__ import annotations
 
+from aot.analysis.alias import AliasDb
+from aot.analysis.control import control_ops
 from aot.ir.clone import clone_op
 from aot.ir.core import Function, Module, Op, Rewriter, Value
 from aot.ops.record import Kind
@@ -28,14 +31,16 @@ def run(module: Module, context: PassContext) -> None:
 def sink(function: Function) -> int:
     """Gives each user of a counter its own; gives how many copies were made."""
     chains: dict[Value, int] = {}
-    for op in function.block:
+    for op in control_ops(function):
         length = _chain(op, chains)
         if length is not None:
             chains[op.result] = length
-    copies = 0
+    copies, db = 0, AliasDb.where_written(function)
     # users first: a copy is one more user of what it reads
-    for op in reversed(list(function.block)):
-        if op.record is not CONSTANT and len(op.results) == 1 and op.result in chains:
+    for op in reversed(list(control_ops(function))):
+        if op.record is CONSTANT or len(op.results) != 1 or op.result not in chains:
+            continue
+        if db is None or db.is_repeatable(op):
             copies += _copy_for_users(function, op)
     return copies
 
@@ -60,17 +65,20 @@ def _chain(op: Op, chains: dict[Value, int]) -> int | None:
 
 def _copy_for_users(function: Function, op: Op) -> int:
     users = op.result.users
-    if not 1 < len(users) <= MAX_USES:
+    if len(users) > MAX_USES:
         return 0
     takers = [user for user in users if _takes_in(user, op.result)]
-    if len(takers) == len(users):
-        takers.pop(0)  # has the original
+    beside = [user for user in takers if user.parent is op.parent]
+    if beside and len(takers) == len(users):
+        takers.remove(beside[0])  # has the original
     for user in takers:
         into = Rewriter(function).at(user)
         (copy,) = clone_op(op, {v: v for v in op.operands if v is not None}, into).results
         for number, value in enumerate(user.operands):
             if value is op.result:
                 into.set_operand(user, number, copy)
+    if not op.result.uses:
+        Rewriter(function).erase(op)
     return len(takers)
 
 

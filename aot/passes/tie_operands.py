@@ -7,8 +7,10 @@ Never: ties an operand that an iteration reads elsewhere than where it writes, o
 
 from __future__ import annotations
 
-from aot.ir.core import Function, Module, Op, Value
-from aot.ops.record import Kind
+from aot.analysis.control import control_ops
+from aot.ir import expr
+from aot.ir.core import Function, Module, Op, Rewriter, Value
+from aot.ops.record import Kind, call_of
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 
@@ -20,9 +22,9 @@ def run(module: Module, context: PassContext) -> None:
 
 def tie_operands(function: Function) -> None:
     """Sets the `ties` of every region."""
-    for op in function.block:
+    for op in control_ops(function):
         if op.record is REGION:
-            op.attrs["ties"] = _ties(op)
+            Rewriter(function).set_attr(op, "ties", _ties(op))
 
 
 def _ties(region: Op) -> tuple[int, ...]:
@@ -48,13 +50,26 @@ def _may_take(arg: Value, result: Value) -> bool:
         for user in value.users:
             if user.record.is_terminator:
                 continue
-            if user.record.kind is not Kind.ELEMENTWISE:
+            if user.record.kind is not Kind.ELEMENTWISE and not _reads_in_place(user, value):
                 return False
             for made in user.results:
                 if made not in seen:
                     seen.add(made)
                     stack.append(made)
     return True
+
+
+def _reads_in_place(op: Op, value: Value) -> bool:
+    """Whether the op reads of an operand only the element that has the result's place."""
+    if op.record.compute is None or op.record.kind.has_own_kernel:
+        return False
+    numbers = [n for n, v in enumerate(op.operands) if v is value]
+    return all(
+        load.indices == compute.indices
+        for compute in op.record.compute(call_of(op))
+        for load in expr.loads(compute.value)
+        if load.source in numbers
+    )
 
 
 TIE_OPERANDS = Pass("tie-operands", run, __doc__)

@@ -1,0 +1,128 @@
+"""What a dispatch computes and moves, as dims: what a benchmark compares its time with.
+
+Counts what the op table says, not what a schedule does: a product's terms where a window lies in
+the padding count, and what a faster algorithm saves is still counted. Chooses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aot.analysis.control import control_ops
+from aot.ir import dims, expr
+from aot.ir.core import Function, FunctionRef, Module, Op, Value
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.types import DType
+from aot.ops.record import Call, Kind, call_of
+from aot.ops.structure import DISPATCH
+
+_NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A dispatch of a program.
+
+    Attributes:
+        origin: the model's node at its heart.
+        flops: arithmetic operations on elements; a multiply-add is two.
+        bytes: of what it must read and write at least, each once.
+    """
+
+    origin: str
+    flops: Dim
+    bytes: Dim
+
+
+def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
+    """What the dispatches of an entry point do, in the order of the text."""
+    executables = {f.name: f for f in module.executables}
+    found = []
+    for op in control_ops(function):
+        if op.record is DISPATCH:
+            name = op.attrs["executable"]
+            assert isinstance(name, FunctionRef)
+            found.append(launch_of(op, executables[name.name]))
+    return tuple(found)
+
+
+def launch_of(op: Op, executable: Function) -> Launch:
+    """What a dispatch op of `executable` does, over the symbols of the function it stands in."""
+    values = op.attrs.get("dims", ())
+    assert isinstance(values, tuple)
+    env = {
+        name: dim
+        for name, dim in zip(executable.dim_names, values, strict=True)
+        if isinstance(dim, int | DimExpr)
+    }
+    flops = dims.substitute(flops_of(executable), env)
+    return Launch(op.origin, flops, _bytes_of(op, executable, env))
+
+
+def flops_of(function: Function) -> Dim:
+    """Arithmetic operations of an executable, over its dim parameters."""
+    total: Dim = 0
+    for op in function.block:
+        total = dims.add(total, flops_of_call(call_of(op)))
+    return total
+
+
+def flops_of_call(call: Call) -> Dim:
+    """Arithmetic operations of one op."""
+    record = call.record
+    if record.flops is not None:
+        return record.flops(call)
+    total: Dim = 0
+    if record.compute is None or record.kind in (Kind.VIEW, Kind.MOVEMENT):
+        return total
+    for compute, type in zip(record.compute(call), call.result_types, strict=True):
+        extents = dict(zip(compute.indices, type.dims, strict=True))
+        total = dims.add(total, _count(compute.value, extents, type.element_count, set()))
+    return total
+
+
+def _count(e: expr.Expr, extents: Mapping[expr.Var, Dim], times: Dim, seen: set[expr.Expr]) -> Dim:
+    """Operations of an expression that is evaluated so often; what a reduction makes for several
+    elements it makes once."""
+    if e in seen:
+        return 0
+    seen.add(e)
+    total: Dim = 0
+    if isinstance(e, expr.Reduce):
+        own = [extents[v] for v in expr.free_vars(e) if v in extents]
+        times = dims.product([*own, *(n for _, n in e.axes)])
+        extents = {**extents, **dict(e.axes)}
+        total = times
+    elif e.dtype in _NO_ARITHMETIC:
+        return 0  # index arithmetic is not the model's
+    elif isinstance(e, expr.Unary | expr.Binary):
+        total = times
+    elif isinstance(e, expr.Fma):
+        total = dims.multiply(2, times)
+    for child in expr.children(e):
+        total = dims.add(total, _count(child, extents, times, seen))
+    return total
+
+
+def _bytes_of(op: Op, executable: Function, env: Mapping[str, Dim]) -> Dim:
+    operands = [v for v in op.operands if v is not None]
+    sizes: dict[Value, Dim] = {v: v.type.bytes for v in (*operands, *op.results)}
+    if len(operands) == len(executable.inputs):
+        for value, parameter in zip(operands, executable.inputs, strict=True):
+            sizes[value] = dims.minimum(sizes[value], dims.substitute(_read_of(parameter), env))
+    total: Dim = 0
+    for size in sizes.values():
+        total = dims.add(total, size)
+    return total
+
+
+def _read_of(parameter: Value) -> Dim:
+    """What is read of an operand: of one that ops only choose from, what they choose."""
+    total: Dim = 0
+    for user in parameter.users:
+        if user.record.kind is not Kind.MOVEMENT:
+            return parameter.type.bytes
+        for result in user.results:
+            total = dims.add(total, result.type.bytes)
+    return total
