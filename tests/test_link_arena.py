@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,3 +155,31 @@ def test_many_buffers_are_planned_close_to_the_bound() -> None:
     ]
     result = plan(requests)
     assert result.total_bytes <= 1.25 * result.lower_bound_bytes
+
+
+def test_what_is_reserved_at_a_position_stays_free_there() -> None:
+    rng = random.Random(5)
+    for count in (*range(12), 40):
+        requests = [
+            ArenaRequest(rng.randrange(0, 900), first, first + rng.randrange(0, 4))
+            for first in (rng.randrange(0, 12) for _ in range(count))
+        ]
+        reserved = {p: rng.randrange(1, 700) for p in range(16) if rng.random() < 0.4}
+        made = plan(requests, reserved)
+        for request, offset in zip(requests, made.offsets, strict=True):
+            for position in range(request.first, request.last + 1):
+                assert offset >= reserved.get(position, 0) or not request.size_bytes
+        assert made.total_bytes >= max(reserved.values(), default=0)
+        assert made.lower_bound_bytes == plan(requests).lower_bound_bytes
+
+
+def test_a_small_reservation_does_not_move_a_peak_elsewhere() -> None:
+    requests = [ArenaRequest(3200, 0, 1), ArenaRequest(800, 1, 5), ArenaRequest(100, 3, 4)]
+    made = plan(requests, {0: 64, 4: 640})
+    assert made.total_bytes == 4000 + 64
+
+
+def test_reservations_hold_where_there_are_very_many_requests() -> None:
+    requests = [ArenaRequest(64, 0, 1) for _ in range(5000)]
+    made = plan(requests, {1: 100})
+    assert min(made.offsets) >= 100

@@ -15,7 +15,7 @@ from cpu_running import Job, make_job, native_targets, run_native, target_of
 
 from aot.backends.cpu import compile_kernel
 from aot.errors import InternalError
-from aot.link.code_image import link_image
+from aot.link.code_image import CodeImage, ImageParts, Part, Reference, link_image, merge_images
 from aot.link.elf import read_object
 from aot.link.relocations import AARCH64, ARM, RISCV, X86_64, Kind
 
@@ -73,6 +73,141 @@ def test_functions_with_unlike_constants_differ() -> None:
     code = [next(s.data for s in o.sections.values() if s.is_code) for o in (first, second)]
     assert code[0] == code[1]
     assert link_image(objects, target_of("x86-64-v2")).functions_kept == 2
+
+
+# Functions whose code is equal and that differ in what it refers to.
+ALIKE = {
+    "1, then 2": ((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 3.0, 5.0)),
+    "2, then 1": ((1.0, 2.0, 3.0, 5.0), (1.0, 2.0, 3.0, 4.0)),
+    "1 twice": ((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 3.0, 4.0)),
+}
+TARGETS = ("x86-64-v2", "aarch64-generic", "armv7-neon", "thumbv7em", "riscv64")
+
+
+def two_stores(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[str, str]:
+    """A body and its tables: it loads two vectors and stores both."""
+    return (
+        "%a = load volatile <4 x float>, ptr @first\n"
+        " %b = load volatile <4 x float>, ptr @second\n"
+        " store <4 x float> %a, ptr %d, align 4\n"
+        " %p = getelementptr i8, ptr %d, i32 16\n"
+        " store <4 x float> %b, ptr %p, align 4\n ret void",
+        "\n".join(
+            f"@{name} = private unnamed_addr constant <4 x float> "
+            f"<{', '.join(f'float {v}' for v in values)}>, align 16"
+            for name, values in (("first", first), ("second", second))
+        ),
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_equal_code_that_refers_to_other_things_stays_apart(target: str) -> None:
+    made = {k: build(target, *two_stores(*v)) for k, v in ALIKE.items()}
+    image = link_image([made["1, then 2"], made["2, then 1"], made["1, then 2"]], target_of(target))
+    assert image.functions_kept == 2
+    assert image.entries[0] == image.entries[2] != image.entries[1]
+    assert image.constant_bytes_kept == 32  # both have both, once
+    assert link_image(list(made.values()), target_of(target)).functions_kept == 3
+
+
+def test_equal_constants_are_one_that_is_aligned_as_the_strictest_needs() -> None:
+    def body(alignment: int, volatile: str) -> tuple[str, str]:
+        return (
+            f"%a = load {volatile} <4 x float>, ptr @t, align {alignment}\n"
+            " store <4 x float> %a, ptr %d, align 4\n ret void",
+            "@t = private unnamed_addr constant [5 x float] [float 1.0, float 2.0, float 3.0, "
+            f"float 4.0, float 9.0], align {alignment}",
+        )
+
+    def tables(*alignments: int) -> CodeImage:
+        made = [build("x86-64-v2", *body(a, "volatile")) for a in alignments]
+        return link_image(made, target_of("x86-64-v2"))
+
+    table = struct.pack("<5f", 1, 2, 3, 4, 9)
+    for alignments in ((4, 64), (64, 4)):
+        image = tables(*alignments)
+        assert (image.constant_bytes_met, image.constant_bytes_kept) == (40, 20)
+        assert image.data.count(table) == 1
+        assert image.data.index(table) % 64 == 0
+    assert tables(4).parts.constants[0].alignment == 4
+
+
+def test_a_constant_inside_another_is_part_of_it() -> None:
+    def table(values: str, count: int) -> bytes:
+        return build(
+            "x86-64-v2",
+            f"%p = getelementptr [{count} x i32], ptr @t, i32 0, i32 %x\n"
+            " %a = load i32, ptr %p\n store i32 %a, ptr %d\n ret void",
+            f"@t = private unnamed_addr constant [{count} x i32] [{values}], align 4",
+        )
+
+    long = ", ".join(f"i32 {n}" for n in range(1, 10))
+    short = ", ".join(f"i32 {n}" for n in range(4, 7))
+    image = link_image([table(short, 3), table(long, 9)], target_of("x86-64-v2"))
+    assert (image.constant_bytes_met, image.constant_bytes_kept) == (48, 36)
+    short_part, long_part = image.parts.constants
+    assert short_part.offset == long_part.offset + 12
+
+
+# Linking again --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_that_is_linked_again_is_the_same(target: str) -> None:
+    """So the parts say all there is to know."""
+    described = target_of(target)
+    made = [build(target, *two_stores(*v)) for v in ALIKE.values()]
+    made += [build(target, BODIES[n]) for n in ("one", "store", "constants")]
+    image = link_image(made, described)
+    again = merge_images([(image.data, image.parts)], described.arch, described.page_bytes)
+    assert again.data == image.data
+    assert again.parts == image.parts
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_merged_images_share_equal_functions_and_constants(target: str) -> None:
+    described = target_of(target)
+    objects = {
+        **{k: build(target, *two_stores(*v)) for k, v in ALIKE.items()},
+        **{n: build(target, BODIES[n]) for n in ("one", "store", "constants")},
+    }
+    a = link_image([objects[n] for n in ("1, then 2", "one", "constants")], described)
+    b = link_image(
+        [objects[n] for n in ("store", "2, then 1", "constants", "1, then 2")], described
+    )
+    merged = merge_images(
+        [(a.data, a.parts), (b.data, b.parts)], described.arch, described.page_bytes
+    )
+    names = ("1, then 2", "one", "constants", "store", "2, then 1")
+    # as if all had been objects of one model
+    assert merged.data == link_image([objects[n] for n in names], described).data
+    assert (merged.functions_met, merged.functions_kept) == (7, 5)
+    sizes = [p.length for p in (*a.parts.functions, *b.parts.functions)]
+    shared = a.parts.functions[0].length + a.parts.functions[2].length
+    assert merged.function_bytes_met == sum(sizes)
+    assert merged.function_bytes_kept == sum(sizes) - shared
+    ends = [e & ~1 for e in merged.entries]
+    assert ends[0] == ends[6] and ends[2] == ends[5] and len(set(ends)) == 5
+
+
+def test_parts_that_do_not_fit_their_image_are_refused() -> None:
+    inside = Part(0, 8, 16)
+    for parts in (
+        ImageParts((Part(4, 8, 16),), ()),
+        ImageParts((Part(-1, 8, 16),), ()),
+        ImageParts((inside,), (Part(8, 1, 4),)),
+        ImageParts((Part(0, 8, 16, (Reference(6, 2, -1, 0),)),), ()),
+        ImageParts((Part(0, 8, 16, (Reference(0, 2, 0, 0),)),), ()),
+        ImageParts((Part(0, 8, 16, (Reference(0, 2, -2, 0),)),), ()),
+    ):
+        with pytest.raises(ValueError, match="lies outside its image|leads outside its image"):
+            merge_images([(bytes(8), parts)], "x86_64", 4096)
+    for alignment in (0, 3, 1 << 40):
+        with pytest.raises(ValueError, match=f"a part is aligned to {alignment} bytes"):
+            merge_images([(bytes(8), ImageParts((Part(0, 8, alignment),), ()))], "x86_64", 4096)
+    with pytest.raises(InternalError, match="relocation type 99 of x86_64 is not known"):
+        parts = ImageParts((Part(0, 8, 16, (Reference(0, 99, -1, 0),)),), ())
+        merge_images([(bytes(8), parts)], "x86_64", 4096)
 
 
 def test_order_of_objects_decides_the_bytes_and_nothing_else() -> None:

@@ -75,7 +75,8 @@ def small_image() -> ModuleImage:
     pool = RodataPool()
     pool.add(b"weights" * 10)
     pool.add(b"bias" * 4)
-    rodata, segments = pool.finish()
+    placed = pool.place()
+    rodata, segments = placed.data, placed.segments
     dims = (DimInfo.of(symbol("N"), {"N": (1, 8)}), DimInfo.of(16))
     entry = EntryPointImage(
         "main",
@@ -104,7 +105,7 @@ def small_image() -> ModuleImage:
         executables=(shader, replace(shader, name="add_again")),
         entry_points=(entry,),
     )
-    return ModuleImage((cpu, vulkan), rodata, segments, "aotc 0.1.0")
+    return ModuleImage((cpu, vulkan), rodata, segments, "aotc 0.1.0", b"{}")
 
 
 def test_round_trip() -> None:

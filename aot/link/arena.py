@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
+
+ALIGNMENT = 64
+NOTHING: Mapping[int, int] = MappingProxyType({})
 
 # Up to the first number every strategy is tried; beyond it two; beyond the second one only where
 # there are no more pairs of buffers that live at one position than this many a request, and else
@@ -32,7 +36,7 @@ class ArenaRequest:
     size_bytes: int
     first: int
     last: int
-    alignment: int = 64
+    alignment: int = ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class ArenaPlan:
     lower_bound_bytes: int
 
 
-def plan(requests: Sequence[ArenaRequest]) -> ArenaPlan:
+def plan(requests: Sequence[ArenaRequest], reserved: Mapping[int, int] = NOTHING) -> ArenaPlan:
     """Places the requests so that no two that live at one position overlap.
+
+    At each position of `reserved` so many bytes from offset 0 on are somebody else's.
 
     Greedy: in each of a few orders, every request goes into the best (or the first) gap between
     those placed before it; the smallest arena wins, the earliest of equals. Deterministic.
@@ -66,10 +72,10 @@ def plan(requests: Sequence[ArenaRequest]) -> ArenaPlan:
         _check(number, request)
     lower_bound = _lower_bound(requests)
     if _has_too_many_pairs(requests):
-        return _swept(requests, lower_bound)
+        return _swept(requests, lower_bound, max(reserved.values(), default=0))
     best: ArenaPlan | None = None
     for order, is_best_fit in _strategies(requests):
-        offsets, total = _place(requests, order, is_best_fit)
+        offsets, total = _place(requests, reserved, order, is_best_fit)
         if best is None or total < best.total_bytes:
             best = ArenaPlan(tuple(offsets), total, lower_bound)
         if best.total_bytes == lower_bound:
@@ -175,11 +181,16 @@ class _Placed:
 
 
 def _place(
-    requests: Sequence[ArenaRequest], order: Sequence[int], is_best_fit: bool
+    requests: Sequence[ArenaRequest],
+    reserved: Mapping[int, int],
+    order: Sequence[int],
+    is_best_fit: bool,
 ) -> tuple[list[int], int]:
     offsets = [0] * len(requests)
-    placed = _Placed(len(requests))
-    total = 0
+    placed = _Placed(len(requests) + len(reserved))
+    for position, size in reserved.items():
+        placed.add(0, ArenaRequest(size, position, position))
+    total = max(reserved.values(), default=0)
     for number in order:
         request = requests[number]
         start = _find_gap(placed.live(request), request, is_best_fit)
@@ -242,13 +253,14 @@ class _FreeList:
         del self.by_start[start], self.by_end[end]
 
 
-def _swept(requests: Sequence[ArenaRequest], lower_bound: int) -> ArenaPlan:
-    """A plan made in the order of a run, all sizes a multiple of the largest alignment."""
+def _swept(requests: Sequence[ArenaRequest], lower_bound: int, begin: int) -> ArenaPlan:
+    """A plan made in the order of a run, all sizes a multiple of the largest alignment, from offset
+    `begin` on."""
     unit = max(r.alignment for r in requests)
     offsets = [0] * len(requests)
-    free = _FreeList()
+    free = _FreeList(-(-begin // unit) * unit)
     living: list[tuple[int, int, int]] = []  # (last, start, end)
-    total = 0
+    total = begin
     numbers = [n for n, r in enumerate(requests) if r.size_bytes > 0]
     for number in sorted(numbers, key=lambda n: (requests[n].first, -requests[n].size_bytes, n)):
         request = requests[number]

@@ -1,39 +1,32 @@
 """From a function of dispatches to its program: registers, instructions, arena and constants.
 
 Owns where every value's bytes are at run time. Requires a function whose ops are constants, views,
-dispatches and a return; asks nothing of kernels but the length of their parameter block.
+dispatches, control flow, states and a return; asks nothing of kernels but the length of their
+parameter block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aot.analysis.storage import ARENA, INPUTS, OUTPUTS, Home, Homes
+from aot.analysis.control import control_ops
+from aot.analysis.storage import OUTPUTS, Homes
 from aot.ir import dims
-from aot.ir.bounds import bounds_of
-from aot.ir.core import ConstantData, Function, FunctionRef, Op, Value
-from aot.ir.dims import Dim, DimExpr
+from aot.ir.bounds import add_bound, bounds_of
+from aot.ir.core import ConstantData, Function, FunctionRef, Value
+from aot.ir.dims import Dim
+from aot.ir.states import StateVariable
 from aot.link import arena
 from aot.link.emitter import Emitter
+from aot.link.flow import Entry, Flow, Places
 from aot.link.image import ArenaBuffer, DimInfo, EntryPointImage, ProgramImage, TensorInfo
+from aot.link.lifetimes import Buffer, Lifetimes
 from aot.link.rodata import RodataPool
 from aot.link.shape_part import emit_shape_part
+from aot.link.states import at_the_end, states_of
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A unique executable as the program calls it.
-
-    Attributes:
-        number: index in the variant's executables.
-        grid: workgroups along x, y, z as dims over `dim_names`.
-        dim_names: the executable's dim parameters.
-    """
-
-    number: int
-    grid: tuple[Dim, Dim, Dim]
-    dim_names: tuple[str, ...]
+__all__ = ["EmittedProgram", "Entry", "emit_program"]
 
 
 @dataclass(frozen=True)
@@ -41,24 +34,16 @@ class EmittedProgram:
     """A program and what the summary tells of it.
 
     Attributes:
-        dispatches: launches, copies and fills of one inference.
-        arena_bytes: the most that all buffers take, 0 where the shapes' bounds don't say.
-        lower_bound_bytes: largest sum of live buffers at these sizes.
+        dispatches: launches, copies and fills that stand in it; of one inference, where there is
+            no control flow.
+        arena_bytes: the most that state and all buffers take, 0 where the shapes' bounds don't say.
+        lower_bound_bytes: state, and the largest sum of live buffers at these sizes.
     """
 
     entry_point: EntryPointImage
     dispatches: int
     arena_bytes: int
     lower_bound_bytes: int
-
-
-@dataclass
-class _ArenaValue:
-    """A root value in the arena, or several that were tied into one buffer."""
-
-    size: Dim
-    first: int
-    last: int
 
 
 def emit_program(
@@ -69,7 +54,8 @@ def emit_program(
     """The program of an entry point.
 
     Raises:
-        CompileError: an input's dims can't be solved for their symbols.
+        CompileError: an input's dims can't be solved for their symbols, or a state variable has a
+            symbolic dim that doesn't grow.
     """
     return _Program(function, executables, rodata).emit()
 
@@ -84,17 +70,24 @@ class _Program:
         self.function = function
         self.executables = executables
         self.rodata = rodata
-        self.bounds = bounds_of(function.assumptions)
         self.homes = Homes(function)
+        self.states = states_of(function, self.homes)
+        self.bounds = bounds_of(function.assumptions)
+        for variable in (k.variable for k in self.states.kept):
+            if variable.next_length is not None:
+                following = variable.next_length
+                add_bound(self.bounds, dims.minimum(following, variable.capacity), following)
         self.out = Emitter()
-        self.dispatches = [op for op in function.block if op.record.name == "dispatch"]
-        self.copies = [(n, v) for n, v in enumerate(function.results) if not self._is_claimed(n, v)]
-        self.arena: dict[Value, _ArenaValue] = {}
+        results = at_the_end(function, self.homes)
+        self.copies = [(n, v) for n, v in enumerate(results) if not self._is_claimed(n, v)]
+        kept = [k.copied for k in self.states.kept if k.copied is not None]
+        self.lifetimes = Lifetimes(
+            function, self.homes, self.states.roots, [*(v for _, v in self.copies), *kept]
+        )
         self.offsets: dict[Value, int] = {}
-        # registers of offsets within roots that are known in `execute` only, by start and distance
-        self.inside: dict[tuple[int, int], int] = {}
-        self.arena_bytes = self.lower_bound = 0
         self.buffers: list[ArenaBuffer] = []
+        self.arena_bytes = self.lower_bound = 0
+        self.scratch_offset: int | None = None
 
     def _is_claimed(self, number: int, value: Value) -> bool:
         home = self.homes.of(value)
@@ -102,36 +95,38 @@ class _Program:
 
     def emit(self) -> EmittedProgram:
         out, function = self.out, self.function
-        messages = emit_shape_part(function, out)
+        shapes = emit_shape_part(function, out, self.states, self.bounds)
         input_offsets = tuple(out.register() for _ in function.inputs)
         output_offsets = tuple(out.register() for _ in function.results)
         self._outputs()
         self._constants()
-        self._find_arena()
-        self._place()
-        execute: list[tuple[str, tuple[int, ...]]] = []
-        for op in self.dispatches:
-            execute.append(("DISPATCH", self._dispatch(op, input_offsets, output_offsets)))
+        registers = self._place()
+        places = Places(input_offsets, output_offsets, self.offsets, registers)
+        flow = Flow(self.executables, self.homes, self.lifetimes, places, shapes, out)
+        flow.begin_states(self.states)
+        flow.block(function.block)
         for number, value in self.copies:
-            execute.append(("COPY", self._copy(number, value, input_offsets, output_offsets)))
+            flow.copy_to_output(number, value)
+        flow.end_states(self.states)
+        flow.code.emit("RETURN")
         out.emit("RETURN")
-        execute_at = len(out.words)
-        for (start, distance), register in self.inside.items():
-            out.emit("ADD", register, start, distance)
-        for name, operands in execute:
-            out.emit(name, *operands)
-        out.emit("RETURN")
+        blocks = flow.code.finish(out)
+        fixed = self.states.bytes if self.buffers else self.arena_bytes
         program = ProgramImage(
             register_count=out.registers,
             code=tuple(out.words),
-            blocks=(0, execute_at),
+            blocks=(0, *blocks),
             execute_block=1,
-            messages=messages,
+            messages=tuple(shapes.messages),
             buffers=tuple(self.buffers),
-            arena_bytes=0 if self.buffers else self.arena_bytes,
+            arena_bytes=fixed,
             input_offset_registers=input_offsets,
             output_offset_registers=output_offsets,
             arena_bound_bytes=(self.arena_bytes or None) if self.buffers else None,
+            state_bytes=self.states.bytes,
+            state_count=self.states.count,
+            state_key_count=len(self.states.lengths),
+            scratch_offset=self.scratch_offset,
         )
         names = function.result_names
         entry = EntryPointImage(
@@ -139,8 +134,10 @@ class _Program:
             tuple(self._info(v.name, v) for v in function.inputs),
             tuple(self._info(n, v) for n, v in zip(names, function.results, strict=True)),
             program,
+            tuple(_state_info(k.variable) for k in self.states.kept),
         )
-        return EmittedProgram(entry, len(execute), self.arena_bytes, self.lower_bound)
+        count = flow.code.count("DISPATCH", "COPY", "FILL")
+        return EmittedProgram(entry, count, self.arena_bytes, self.lower_bound)
 
     def _info(self, name: str, value: Value) -> TensorInfo:
         return TensorInfo(
@@ -155,129 +152,66 @@ class _Program:
 
     def _constants(self) -> None:
         """Constants that something reads, in the order of the program."""
-        used = {
-            self.homes.of(v).root for op in self.dispatches for v in op.operands if v is not None
-        }
-        used |= {self.homes.of(v).root for _, v in self.copies}
-        for op in self.function.block:
+        for op in control_ops(self.function):
             data = op.attrs.get("value")
-            if isinstance(data, ConstantData) and op.result in used:
+            if isinstance(data, ConstantData) and op.result in self.lifetimes.last:
                 self.offsets[op.result] = self.out.constant(self.rodata.add(data.bytes))
 
-    def _find_arena(self) -> None:
-        """Lifetimes of arena values, in dispatch numbers; ties merge where the operand dies."""
-        last: dict[Value, int] = {}
-        for at, op in enumerate(self.dispatches):
-            for value in op.operands:
-                if value is not None:
-                    last[self.homes.of(value).root] = at
-        for at, (_, value) in enumerate(self.copies, len(self.dispatches)):
-            last[self.homes.of(value).root] = at
-        for at, op in enumerate(self.dispatches):
-            ties = op.attrs.get("ties") or (-1,) * len(op.results)
-            assert isinstance(ties, tuple)
-            for result, tie in zip(op.results, ties, strict=True):
-                if self.homes.of(result).binding != ARENA:
-                    continue
-                end = last.get(result, at)
-                taken = self._tied(op, tie, at, last)
-                root = self.homes.of(result).root
-                if root is not result:  # a part of what is assembled: made when the first part is
-                    end = last.get(root, at)
-                    known = self.arena.setdefault(root, _ArenaValue(root.type.bytes, at, end))
-                    known.last = max(known.last, at)
-                elif taken is not None and taken.size == result.type.bytes:
-                    taken.last = end
-                    self.arena[result] = taken
-                else:
-                    self.arena[result] = _ArenaValue(result.type.bytes, at, end)
-
-    def _tied(self, op: Op, tie: object, at: int, last: Mapping[Value, int]) -> _ArenaValue | None:
-        """The buffer that a result may take over: its tied operand's, if that dies here."""
-        if not isinstance(tie, int) or tie < 0:
-            return None
-        operand = op.operands[tie]
-        if operand is None:
-            return None
-        home = self.homes.of(operand)
-        if home.binding != ARENA or last[home.root] != at or home.offset_bytes != 0:
-            return None
-        others = [v for n, v in enumerate(op.operands) if n != tie and v is not None]
-        if any(self.homes.of(v).root is home.root for v in others):
-            return None
-        found = self.arena[home.root]
-        return found if found.last == at else None
-
-    def _place(self) -> None:
-        """Offsets: fixed where all sizes are, else left to the runtime. Where all are bounded, a
-        plan for the largest sizes says what the arena takes at most."""
-        out = self.out
-        unique = list({id(a): a for a in self.arena.values()}.values())
-        largest = [dims.bounds(a.size, self.bounds)[1] for a in unique]
+    def _place(self) -> dict[Buffer, int]:
+        """Registers of buffers' offsets: fixed where all sizes are, else left to the runtime. Where
+        all are bounded, a plan for the largest sizes says what the arena takes at most."""
+        out, begin = self.out, self.states.bytes
+        unique = self.lifetimes.all_buffers()
+        largest = [dims.bounds(b.size, self.bounds)[1] for b in unique]
         requests = [
-            arena.ArenaRequest(size, a.first, a.last)
-            for size, a in zip(largest, unique, strict=True)
+            arena.ArenaRequest(size, b.first, b.last)
+            for size, b in zip(largest, unique, strict=True)
             if size is not None
         ]
         is_bounded = len(requests) == len(unique)
-        made = arena.plan(requests if is_bounded else [])
-        self.arena_bytes, self.lower_bound = made.total_bytes, made.lower_bound_bytes
-        by_buffer: dict[int, int] = {}
-        if all(isinstance(a.size, int) for a in unique):
-            for a, offset in zip(unique, made.offsets, strict=True):
-                by_buffer[id(a)] = out.constant(offset)
+        is_fixed = all(isinstance(b.size, int) for b in unique)
+        scratch = self._scratch() if is_fixed else {}
+        made = arena.plan(requests if is_bounded else [], scratch)
+        self.scratch_offset = begin if is_fixed else None
+        if is_bounded:
+            self.arena_bytes = begin + made.total_bytes
+            self.lower_bound = begin + made.lower_bound_bytes
+        registers: dict[Buffer, int] = {}
+        if is_fixed:
+            for b, offset in zip(unique, made.offsets, strict=True):
+                registers[b] = out.constant(begin + offset)
         else:
             offsets = made.offsets if is_bounded else [0] * len(unique)
-            for number, (a, offset) in enumerate(zip(unique, offsets, strict=True)):
-                register = out.register()
-                by_buffer[id(a)] = register
-                self.buffers.append(ArenaBuffer(a.first, a.last, register, bound_offset=offset))
-                out.emit("BUFFER", number, out.dim(a.size))
-        for value, a in self.arena.items():
-            self.offsets[value] = by_buffer[id(a)]
+            for number, (b, offset) in enumerate(zip(unique, offsets, strict=True)):
+                registers[b] = register = out.register()
+                self.buffers.append(
+                    ArenaBuffer(b.first, b.last, register, bound_offset=begin + offset)
+                )
+                out.emit("BUFFER", number, out.dim(self._size(b)))
+        for value, b in self.lifetimes.buffers.items():
+            self.offsets[value] = registers[b]
+        return registers
 
-    def _offset(
-        self, home: Home, input_offsets: Sequence[int], output_offsets: Sequence[int]
-    ) -> int:
-        if home.binding == INPUTS:
-            start = input_offsets[home.root.index]
-        elif home.binding == OUTPUTS:
-            start = output_offsets[home.output]
-        else:
-            start = self.offsets[home.root]
-        if home.offset_bytes == 0:
-            return start
-        fixed = self.out.constant_in(start)
-        if fixed is not None and isinstance(home.offset_bytes, int):
-            return self.out.constant(fixed + home.offset_bytes)
-        key = (start, self.out.dim(home.offset_bytes))
-        if key not in self.inside:
-            self.inside[key] = self.out.register()
-        return self.inside[key]
+    def _scratch(self) -> dict[int, int]:
+        """Bytes of a worker's scratch, by the positions of dispatches that use any."""
+        needs: dict[int, int] = {}
+        for op, position in self.lifetimes.dispatches():
+            name = op.attrs["executable"]
+            assert isinstance(name, FunctionRef)
+            if self.executables[name.name].scratch_bytes:
+                needs[position] = self.executables[name.name].scratch_bytes
+        return needs
 
-    def _dispatch(
-        self, op: Op, input_offsets: Sequence[int], output_offsets: Sequence[int]
-    ) -> tuple[int, ...]:
-        name = op.attrs["executable"]
-        assert isinstance(name, FunctionRef)
-        entry = self.executables[name.name]
-        values = op.attrs.get("dims", ())
-        assert isinstance(values, tuple)
-        env = {
-            n: d
-            for n, d in zip(entry.dim_names, values, strict=True)
-            if isinstance(d, (int, DimExpr))
-        }
-        grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
-        buffers = [*(v for v in op.operands if v is not None), *op.results]
-        params = [self._offset(self.homes.of(v), input_offsets, output_offsets) for v in buffers]
-        params += [self.out.dim(env[n]) for n in entry.dim_names]
-        return (entry.number, *grid, *params)
+    def _size(self, buffer: Buffer) -> Dim:
+        """Of a buffer in a branch: nothing, where the branch can't run for the inputs' shapes."""
+        low, _ = dims.bounds(buffer.size, self.bounds)
+        is_there = not buffer.is_nested or (low is not None and low >= 0)
+        return buffer.size if is_there else dims.maximum(buffer.size, 0)
 
-    def _copy(
-        self, number: int, value: Value, input_offsets: Sequence[int], output_offsets: Sequence[int]
-    ) -> tuple[int, ...]:
-        home = self.homes.of(value)
-        source = self._offset(home, input_offsets, output_offsets)
-        size = self.out.dim(value.type.bytes)
-        return (OUTPUTS, output_offsets[number], home.binding, source, size)
+
+def _state_info(variable: StateVariable) -> TensorInfo:
+    found = [DimInfo.of(dim) for dim in variable.dims]
+    if variable.axis is not None:
+        text = str(variable.length)
+        found[variable.axis] = DimInfo(None, 0, variable.capacity, text)
+    return TensorInfo(variable.name, variable.dtype, tuple(found))

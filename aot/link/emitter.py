@@ -1,15 +1,18 @@
 """Words and registers of a program under construction.
 
-Owns how a dim becomes instructions, each computed once. Knows nothing of what they are for.
+Owns how a dim becomes instructions, each computed once, and how branches become blocks. Knows
+nothing of what they are for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Union
 
 from aot.errors import InternalError
 from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol
-from aot.link.program import encode, encode_constant
+from aot.link.program import TERMINATORS, encode, encode_constant
 
 
 @dataclass
@@ -78,3 +81,70 @@ class Emitter:
         for arg in atom.args[1:]:
             made = self.binary("MAX" if atom.is_max else "MIN", made, self.dim(arg))
         return made
+
+
+@dataclass(eq=False)
+class Label:
+    """Where a block begins."""
+
+
+Step = tuple[str, tuple[Union[int, Label], ...]]
+
+
+@dataclass(eq=False)
+class Header:
+    """A place in the execute part to which instructions are added while what follows is made."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def emit(self, name: str, *operands: int) -> None:
+        self.steps.append((name, operands))
+
+
+@dataclass
+class ExecutePart:
+    """Instructions of the execute part, whose branches name labels until all is known."""
+
+    items: list[Step | Header | Label] = field(default_factory=list)
+    _is_open: bool = True  # whether what is placed next is reached from what stands before it
+
+    def emit(self, name: str, *operands: int | Label) -> None:
+        self.items.append((name, operands))
+        self._is_open = name not in TERMINATORS
+
+    def header(self) -> Header:
+        """A header that stands here."""
+        made = Header()
+        self.items.append(made)
+        return made
+
+    def place(self, label: Label) -> None:
+        """Begins the block of `label`; what stands before goes on with it."""
+        if self._is_open:
+            self.emit("JUMP", label)
+        self.items.append(label)
+        self._is_open = True
+
+    def count(self, *names: str) -> int:
+        """How many instructions have one of the names."""
+        return sum(name in names for name, _ in self._steps())
+
+    def _steps(self) -> Iterator[Step]:
+        for item in self.items:
+            if isinstance(item, Header):
+                yield from item.steps
+            elif isinstance(item, tuple):
+                yield item
+
+    def finish(self, out: Emitter) -> tuple[int, ...]:
+        """Adds the words to `out`, behind those of prepare; gives each block's first word."""
+        labels = [item for item in self.items if isinstance(item, Label)]
+        numbers = {label: number for number, label in enumerate(labels, 2)}
+        blocks = [len(out.words)]
+        for item in self.items:
+            if isinstance(item, Label):
+                blocks.append(len(out.words))
+                continue
+            for name, operands in item.steps if isinstance(item, Header) else [item]:
+                out.emit(name, *(numbers[o] if isinstance(o, Label) else o for o in operands))
+        return tuple(blocks)

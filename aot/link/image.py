@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from aot.analysis.launches import Launch
 from aot.errors import InternalError
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
@@ -95,6 +96,11 @@ class ProgramImage:
     Attributes:
         arena_bytes: of what has fixed offsets.
         arena_bound_bytes: the most that the arena takes at any shape; None where that is not known.
+        state_bytes: at the arena's start, kept between runs.
+        state_count: scalars that are kept between runs.
+        state_key_count: the first of them, which `prepare` may read.
+        scratch_offset: in the arena's fixed part, where a CPU worker's scratch lies free of all
+            that lives while it is used; None where it is elsewhere.
     """
 
     register_count: int
@@ -107,16 +113,28 @@ class ProgramImage:
     input_offset_registers: tuple[int, ...] = ()
     output_offset_registers: tuple[int, ...] = ()
     arena_bound_bytes: int | None = None
+    state_bytes: int = 0
+    state_count: int = 0
+    state_key_count: int = 0
+    scratch_offset: int | None = None
 
 
 @dataclass(frozen=True)
 class EntryPointImage:
-    """A function of the module that the user can call."""
+    """A function of the module that the user can call.
+
+    Attributes:
+        states: what is kept between calls; a dim that grows has its capacity as its maximum.
+        launches: what its dispatches do, in the order of their instructions. Not in the file's
+            structure: the notes keep them.
+    """
 
     name: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     program: ProgramImage
+    states: tuple[TensorInfo, ...] = ()
+    launches: tuple[Launch, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -127,8 +145,9 @@ class ExecutableImage:
     param_words: int
     code_offset: int = 0
     spirv: bytes | None = None
-    scratch_bytes: int = 0
+    scratch_bytes: int = 0  # of a shader: shared memory
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
+    param_buffer_bytes: int = 0  # 0: the parameter block of a shader is push constants
 
 
 @dataclass(frozen=True)
@@ -141,6 +160,7 @@ class VariantImage:
         code: the position-free code image; empty for Vulkan.
         page_bytes: alignment of the code image in the file, the target's page size; without code
             it means nothing.
+        limits: names of VkPhysicalDeviceLimits and what they must be at least.
     """
 
     target: str
@@ -152,16 +172,22 @@ class VariantImage:
     features: tuple[str, ...] = ()
     code: bytes = b""
     page_bytes: int = 4096
+    limits: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class ModuleImage:
-    """All that stands in a module file; variants are in the order the runtime tries them."""
+    """All that stands in a module file; variants are in the order the runtime tries them.
+
+    Attributes:
+        notes: what `aot.link.notes` wrote for tools; empty where they were left out.
+    """
 
     variants: tuple[VariantImage, ...]
     rodata: bytes = b""
     rodata_segments: tuple[RodataSegment, ...] = field(default=())
     producer: str = ""
+    notes: bytes = b""
 
 
 def check_image(image: ModuleImage) -> None:
@@ -227,6 +253,7 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
         Operand.BUFFER: len(program.buffers),
         Operand.EXECUTABLE: len(variant.executables),
         Operand.DTYPE: len(DType) - 1,
+        Operand.STATE: program.state_count,
     }
     written = [
         *program.input_offset_registers,
@@ -237,11 +264,33 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
         raise InternalError(f"{where}: an offset register is not below {program.register_count}")
     if not 0 < program.execute_block < len(program.blocks):
         raise InternalError(f"{where}: execute starts at block {program.execute_block}")
+    if not 0 <= program.state_bytes <= program.arena_bytes:
+        raise InternalError(
+            f"{where}: a state of {program.state_bytes} bytes in a fixed part of "
+            f"{program.arena_bytes}"
+        )
+    scratch = program.scratch_offset
+    if scratch is not None and not (0 <= scratch <= program.arena_bytes and scratch % 64 == 0):
+        raise InternalError(f"{where}: scratch at {scratch} of {program.arena_bytes} bytes")
+    if not 0 <= program.state_key_count <= program.state_count:
+        raise InternalError(
+            f"{where}: {program.state_key_count} of {program.state_count} state scalars are keys"
+        )
     try:
         instructions = check_structure(program.code, program.blocks, limits)
     except ValueError as error:
         raise InternalError(f"{where}: {error}") from error
+    execute_at = program.blocks[program.execute_block]
     for instruction in instructions:
+        if (
+            instruction.name == "STATE"
+            and instruction.at < execute_at
+            and instruction.operands[1] >= program.state_key_count
+        ):
+            raise InternalError(
+                f"{where}: word {instruction.at} reads state {instruction.operands[1]} in prepare, "
+                f"which is for the first {program.state_key_count}"
+            )
         if instruction.name == "DISPATCH":
             executable = variant.executables[instruction.operands[0]]
             if len(instruction.operands) - 4 != executable.param_words:

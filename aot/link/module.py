@@ -159,8 +159,9 @@ def _pack(root: fbs.ModuleT) -> bytes:
 
 
 def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
-    # Shaders, rodata, then code images: only the latter, aligned to a page, need much padding, and
-    # nothing but padding shares a page with code.
+    # Notes, shaders, rodata, then code images: only the latter, aligned to a page, need much
+    # padding, and nothing but padding shares a page with code.
+    notes = layout.add(image.notes, ALIGNMENT) if image.notes else None
     for variant in image.variants:
         for executable in variant.executables:
             if executable.spirv is not None:
@@ -177,6 +178,7 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
         variants=[_variant_table(v, layout) for v in image.variants],
         rodata=rodata,
         rodataSegments=parts or None,
+        notes=notes,
     )
 
 
@@ -190,6 +192,7 @@ def _variant_table(variant: VariantImage, layout: _Layout) -> fbs.VariantT:
         code=layout.add(variant.code, variant.page_bytes) if variant.code else None,
         executables=[_executable_table(e, variant, layout) for e in variant.executables],
         entryPoints=[_entry_point_table(e) for e in variant.entry_points],
+        limits=[fbs.LimitT(name, value) for name, value in variant.limits] or None,
     )
 
 
@@ -204,6 +207,7 @@ def _executable_table(
         paramWords=executable.param_words,
         scratchBytes=executable.scratch_bytes,
         workgroupSize=list(executable.workgroup_size) if is_shader else None,
+        paramBufferBytes=executable.param_buffer_bytes,
     )
 
 
@@ -228,7 +232,12 @@ def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
             inputOffsetRegisters=list(program.input_offset_registers) or None,
             outputOffsetRegisters=list(program.output_offset_registers) or None,
             arenaBoundBytes=program.arena_bound_bytes or 0,
+            stateBytes=program.state_bytes,
+            stateCount=program.state_count,
+            stateKeyCount=program.state_key_count,
+            scratchOffset=-1 if program.scratch_offset is None else program.scratch_offset,
         ),
+        states=[_tensor_table(t) for t in entry.states] or None,
     )
 
 

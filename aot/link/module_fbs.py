@@ -74,6 +74,9 @@ class Opcode(object):
     JUMP = 25
     BRANCH = 26
     RETURN = 27
+    STATE = 28
+    SET_STATE = 29
+    STORE = 30
 
 
 class Segment(object):
@@ -812,8 +815,36 @@ class Program(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
+    # Program
+    def StateBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # Program
+    def StateCount(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(26))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Program
+    def StateKeyCount(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Program
+    def ScratchOffset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(30))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return -1
+
 def ProgramStart(builder):
-    builder.StartObject(10)
+    builder.StartObject(14)
 
 def ProgramAddRegisterCount(builder, registerCount):
     builder.PrependUint32Slot(0, registerCount, 0)
@@ -863,6 +894,18 @@ def ProgramStartOutputOffsetRegistersVector(builder, numElems):
 def ProgramAddArenaBoundBytes(builder, arenaBoundBytes):
     builder.PrependUint64Slot(9, arenaBoundBytes, 0)
 
+def ProgramAddStateBytes(builder, stateBytes):
+    builder.PrependUint64Slot(10, stateBytes, 0)
+
+def ProgramAddStateCount(builder, stateCount):
+    builder.PrependUint32Slot(11, stateCount, 0)
+
+def ProgramAddStateKeyCount(builder, stateKeyCount):
+    builder.PrependUint32Slot(12, stateKeyCount, 0)
+
+def ProgramAddScratchOffset(builder, scratchOffset):
+    builder.PrependInt64Slot(13, scratchOffset, -1)
+
 def ProgramEnd(builder):
     return builder.EndObject()
 
@@ -887,6 +930,10 @@ class ProgramT(object):
         inputOffsetRegisters = None,
         outputOffsetRegisters = None,
         arenaBoundBytes = 0,
+        stateBytes = 0,
+        stateCount = 0,
+        stateKeyCount = 0,
+        scratchOffset = -1,
     ):
         self.registerCount = registerCount  # type: int
         self.code = code  # type: Optional[List[int]]
@@ -898,6 +945,10 @@ class ProgramT(object):
         self.inputOffsetRegisters = inputOffsetRegisters  # type: Optional[List[int]]
         self.outputOffsetRegisters = outputOffsetRegisters  # type: Optional[List[int]]
         self.arenaBoundBytes = arenaBoundBytes  # type: int
+        self.stateBytes = stateBytes  # type: int
+        self.stateCount = stateCount  # type: int
+        self.stateKeyCount = stateKeyCount  # type: int
+        self.scratchOffset = scratchOffset  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -964,6 +1015,10 @@ class ProgramT(object):
             else:
                 self.outputOffsetRegisters = program.OutputOffsetRegistersAsNumpy()
         self.arenaBoundBytes = program.ArenaBoundBytes()
+        self.stateBytes = program.StateBytes()
+        self.stateCount = program.StateCount()
+        self.stateKeyCount = program.StateKeyCount()
+        self.scratchOffset = program.ScratchOffset()
 
     # ProgramT
     def Pack(self, builder):
@@ -1032,6 +1087,10 @@ class ProgramT(object):
         if self.outputOffsetRegisters is not None:
             ProgramAddOutputOffsetRegisters(builder, outputOffsetRegisters)
         ProgramAddArenaBoundBytes(builder, self.arenaBoundBytes)
+        ProgramAddStateBytes(builder, self.stateBytes)
+        ProgramAddStateCount(builder, self.stateCount)
+        ProgramAddStateKeyCount(builder, self.stateKeyCount)
+        ProgramAddScratchOffset(builder, self.scratchOffset)
         program = ProgramEnd(builder)
         return program
 
@@ -1123,8 +1182,32 @@ class EntryPoint(object):
             return obj
         return None
 
+    # EntryPoint
+    def States(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Tensor()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # EntryPoint
+    def StatesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # EntryPoint
+    def StatesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        return o == 0
+
 def EntryPointStart(builder):
-    builder.StartObject(4)
+    builder.StartObject(5)
 
 def EntryPointAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -1144,6 +1227,12 @@ def EntryPointStartOutputsVector(builder, numElems):
 def EntryPointAddProgram(builder, program):
     builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(program), 0)
 
+def EntryPointAddStates(builder, states):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(states), 0)
+
+def EntryPointStartStatesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def EntryPointEnd(builder):
     return builder.EndObject()
 
@@ -1162,11 +1251,13 @@ class EntryPointT(object):
         inputs = None,
         outputs = None,
         program = None,
+        states = None,
     ):
         self.name = name  # type: Optional[str]
         self.inputs = inputs  # type: Optional[List[TensorT]]
         self.outputs = outputs  # type: Optional[List[TensorT]]
         self.program = program  # type: Optional[ProgramT]
+        self.states = states  # type: Optional[List[TensorT]]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1208,6 +1299,14 @@ class EntryPointT(object):
                     self.outputs.append(tensor_)
         if entryPoint.Program() is not None:
             self.program = ProgramT.InitFromObj(entryPoint.Program())
+        if not entryPoint.StatesIsNone():
+            self.states = []
+            for i in range(entryPoint.StatesLength()):
+                if entryPoint.States(i) is None:
+                    self.states.append(None)
+                else:
+                    tensor_ = TensorT.InitFromObj(entryPoint.States(i))
+                    self.states.append(tensor_)
 
     # EntryPointT
     def Pack(self, builder):
@@ -1231,6 +1330,14 @@ class EntryPointT(object):
             outputs = builder.EndVector()
         if self.program is not None:
             program = self.program.Pack(builder)
+        if self.states is not None:
+            stateslist = []
+            for i in range(len(self.states)):
+                stateslist.append(self.states[i].Pack(builder))
+            EntryPointStartStatesVector(builder, len(self.states))
+            for i in reversed(range(len(self.states))):
+                builder.PrependUOffsetTRelative(stateslist[i])
+            states = builder.EndVector()
         EntryPointStart(builder)
         if self.name is not None:
             EntryPointAddName(builder, name)
@@ -1240,6 +1347,8 @@ class EntryPointT(object):
             EntryPointAddOutputs(builder, outputs)
         if self.program is not None:
             EntryPointAddProgram(builder, program)
+        if self.states is not None:
+            EntryPointAddStates(builder, states)
         entryPoint = EntryPointEnd(builder)
         return entryPoint
 
@@ -1331,8 +1440,15 @@ class Executable(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         return o == 0
 
+    # Executable
+    def ParamBufferBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
 def ExecutableStart(builder):
-    builder.StartObject(6)
+    builder.StartObject(7)
 
 def ExecutableAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -1355,6 +1471,9 @@ def ExecutableAddWorkgroupSize(builder, workgroupSize):
 def ExecutableStartWorkgroupSizeVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def ExecutableAddParamBufferBytes(builder, paramBufferBytes):
+    builder.PrependUint32Slot(6, paramBufferBytes, 0)
+
 def ExecutableEnd(builder):
     return builder.EndObject()
 
@@ -1375,6 +1494,7 @@ class ExecutableT(object):
         paramWords = 0,
         scratchBytes = 0,
         workgroupSize = None,
+        paramBufferBytes = 0,
     ):
         self.name = name  # type: Optional[str]
         self.codeOffset = codeOffset  # type: int
@@ -1382,6 +1502,7 @@ class ExecutableT(object):
         self.paramWords = paramWords  # type: int
         self.scratchBytes = scratchBytes  # type: int
         self.workgroupSize = workgroupSize  # type: Optional[List[int]]
+        self.paramBufferBytes = paramBufferBytes  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1417,6 +1538,7 @@ class ExecutableT(object):
                     self.workgroupSize.append(executable.WorkgroupSize(i))
             else:
                 self.workgroupSize = executable.WorkgroupSizeAsNumpy()
+        self.paramBufferBytes = executable.ParamBufferBytes()
 
     # ExecutableT
     def Pack(self, builder):
@@ -1442,8 +1564,106 @@ class ExecutableT(object):
         ExecutableAddScratchBytes(builder, self.scratchBytes)
         if self.workgroupSize is not None:
             ExecutableAddWorkgroupSize(builder, workgroupSize)
+        ExecutableAddParamBufferBytes(builder, self.paramBufferBytes)
         executable = ExecutableEnd(builder)
         return executable
+
+
+class Limit(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Limit()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsLimit(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def LimitBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
+
+    # Limit
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Limit
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Limit
+    def Value(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def LimitStart(builder):
+    builder.StartObject(2)
+
+def LimitAddName(builder, name):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+
+def LimitAddValue(builder, value):
+    builder.PrependUint64Slot(1, value, 0)
+
+def LimitEnd(builder):
+    return builder.EndObject()
+
+
+
+class LimitT(object):
+
+    # LimitT
+    def __init__(
+        self,
+        name = None,
+        value = 0,
+    ):
+        self.name = name  # type: Optional[str]
+        self.value = value  # type: int
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        limit = Limit()
+        limit.Init(buf, pos)
+        return cls.InitFromObj(limit)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, limit):
+        x = LimitT()
+        x._UnPack(limit)
+        return x
+
+    # LimitT
+    def _UnPack(self, limit):
+        if limit is None:
+            return
+        self.name = limit.Name()
+        self.value = limit.Value()
+
+    # LimitT
+    def Pack(self, builder):
+        if self.name is not None:
+            name = builder.CreateString(self.name)
+        LimitStart(builder)
+        if self.name is not None:
+            LimitAddName(builder, name)
+        LimitAddValue(builder, self.value)
+        limit = LimitEnd(builder)
+        return limit
 
 
 class Variant(object):
@@ -1574,8 +1794,32 @@ class Variant(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         return o == 0
 
+    # Variant
+    def Limits(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Limit()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Variant
+    def LimitsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Variant
+    def LimitsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        return o == 0
+
 def VariantStart(builder):
-    builder.StartObject(8)
+    builder.StartObject(9)
 
 def VariantAddTarget(builder, target):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(target), 0)
@@ -1610,6 +1854,12 @@ def VariantAddEntryPoints(builder, entryPoints):
 def VariantStartEntryPointsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def VariantAddLimits(builder, limits):
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(limits), 0)
+
+def VariantStartLimitsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def VariantEnd(builder):
     return builder.EndObject()
 
@@ -1632,6 +1882,7 @@ class VariantT(object):
         code = None,
         executables = None,
         entryPoints = None,
+        limits = None,
     ):
         self.target = target  # type: Optional[str]
         self.device = device  # type: int
@@ -1641,6 +1892,7 @@ class VariantT(object):
         self.code = code  # type: Optional[SegmentT]
         self.executables = executables  # type: Optional[List[ExecutableT]]
         self.entryPoints = entryPoints  # type: Optional[List[EntryPointT]]
+        self.limits = limits  # type: Optional[List[LimitT]]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1689,6 +1941,14 @@ class VariantT(object):
                 else:
                     entryPoint_ = EntryPointT.InitFromObj(variant.EntryPoints(i))
                     self.entryPoints.append(entryPoint_)
+        if not variant.LimitsIsNone():
+            self.limits = []
+            for i in range(variant.LimitsLength()):
+                if variant.Limits(i) is None:
+                    self.limits.append(None)
+                else:
+                    limit_ = LimitT.InitFromObj(variant.Limits(i))
+                    self.limits.append(limit_)
 
     # VariantT
     def Pack(self, builder):
@@ -1720,6 +1980,14 @@ class VariantT(object):
             for i in reversed(range(len(self.entryPoints))):
                 builder.PrependUOffsetTRelative(entryPointslist[i])
             entryPoints = builder.EndVector()
+        if self.limits is not None:
+            limitslist = []
+            for i in range(len(self.limits)):
+                limitslist.append(self.limits[i].Pack(builder))
+            VariantStartLimitsVector(builder, len(self.limits))
+            for i in reversed(range(len(self.limits))):
+                builder.PrependUOffsetTRelative(limitslist[i])
+            limits = builder.EndVector()
         VariantStart(builder)
         if self.target is not None:
             VariantAddTarget(builder, target)
@@ -1734,6 +2002,8 @@ class VariantT(object):
             VariantAddExecutables(builder, executables)
         if self.entryPoints is not None:
             VariantAddEntryPoints(builder, entryPoints)
+        if self.limits is not None:
+            VariantAddLimits(builder, limits)
         variant = VariantEnd(builder)
         return variant
 
@@ -1832,8 +2102,18 @@ class Module(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         return o == 0
 
+    # Module
+    def Notes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Segment()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def ModuleStart(builder):
-    builder.StartObject(5)
+    builder.StartObject(6)
 
 def ModuleAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1856,6 +2136,9 @@ def ModuleAddRodataSegments(builder, rodataSegments):
 def ModuleStartRodataSegmentsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def ModuleAddNotes(builder, notes):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(notes), 0)
+
 def ModuleEnd(builder):
     return builder.EndObject()
 
@@ -1875,12 +2158,14 @@ class ModuleT(object):
         variants = None,
         rodata = None,
         rodataSegments = None,
+        notes = None,
     ):
         self.version = version  # type: int
         self.producer = producer  # type: Optional[str]
         self.variants = variants  # type: Optional[List[VariantT]]
         self.rodata = rodata  # type: Optional[SegmentT]
         self.rodataSegments = rodataSegments  # type: Optional[List[SegmentT]]
+        self.notes = notes  # type: Optional[SegmentT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1923,6 +2208,8 @@ class ModuleT(object):
                 else:
                     segment_ = SegmentT.InitFromObj(module.RodataSegments(i))
                     self.rodataSegments.append(segment_)
+        if module.Notes() is not None:
+            self.notes = SegmentT.InitFromObj(module.Notes())
 
     # ModuleT
     def Pack(self, builder):
@@ -1946,6 +2233,8 @@ class ModuleT(object):
             for i in reversed(range(len(self.rodataSegments))):
                 builder.PrependUOffsetTRelative(rodataSegmentslist[i])
             rodataSegments = builder.EndVector()
+        if self.notes is not None:
+            notes = self.notes.Pack(builder)
         ModuleStart(builder)
         ModuleAddVersion(builder, self.version)
         if self.producer is not None:
@@ -1956,5 +2245,7 @@ class ModuleT(object):
             ModuleAddRodata(builder, rodata)
         if self.rodataSegments is not None:
             ModuleAddRodataSegments(builder, rodataSegments)
+        if self.notes is not None:
+            ModuleAddNotes(builder, notes)
         module = ModuleEnd(builder)
         return module

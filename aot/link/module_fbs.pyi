@@ -64,6 +64,9 @@ class Opcode:
     JUMP: Final = 25
     BRANCH: Final = 26
     RETURN: Final = 27
+    STATE: Final = 28
+    SET_STATE: Final = 29
+    STORE: Final = 30
 
 class SegmentT:
     offset: int
@@ -140,6 +143,10 @@ class ProgramT:
     inputOffsetRegisters: list[int]
     outputOffsetRegisters: list[int]
     arenaBoundBytes: int
+    stateBytes: int
+    stateCount: int
+    stateKeyCount: int
+    scratchOffset: int
     def __init__(
         self,
         registerCount: int = ...,
@@ -152,6 +159,10 @@ class ProgramT:
         inputOffsetRegisters: list[int] | None = ...,
         outputOffsetRegisters: list[int] | None = ...,
         arenaBoundBytes: int = ...,
+        stateBytes: int = ...,
+        stateCount: int = ...,
+        stateKeyCount: int = ...,
+        scratchOffset: int = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ProgramT: ...
@@ -162,12 +173,14 @@ class EntryPointT:
     inputs: list[TensorT]
     outputs: list[TensorT]
     program: ProgramT | None
+    states: list[TensorT]
     def __init__(
         self,
         name: str | None = ...,
         inputs: list[TensorT] | None = ...,
         outputs: list[TensorT] | None = ...,
         program: ProgramT | None = ...,
+        states: list[TensorT] | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> EntryPointT: ...
@@ -180,6 +193,7 @@ class ExecutableT:
     paramWords: int
     scratchBytes: int
     workgroupSize: list[int]
+    paramBufferBytes: int
     def __init__(
         self,
         name: str | None = ...,
@@ -188,9 +202,22 @@ class ExecutableT:
         paramWords: int = ...,
         scratchBytes: int = ...,
         workgroupSize: list[int] | None = ...,
+        paramBufferBytes: int = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ExecutableT: ...
+    def Pack(self, builder: Any) -> int: ...
+
+class LimitT:
+    name: str | None
+    value: int
+    def __init__(
+        self,
+        name: str | None = ...,
+        value: int = ...,
+    ) -> None: ...
+    @classmethod
+    def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> LimitT: ...
     def Pack(self, builder: Any) -> int: ...
 
 class VariantT:
@@ -202,6 +229,7 @@ class VariantT:
     code: SegmentT | None
     executables: list[ExecutableT]
     entryPoints: list[EntryPointT]
+    limits: list[LimitT]
     def __init__(
         self,
         target: str | None = ...,
@@ -212,6 +240,7 @@ class VariantT:
         code: SegmentT | None = ...,
         executables: list[ExecutableT] | None = ...,
         entryPoints: list[EntryPointT] | None = ...,
+        limits: list[LimitT] | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> VariantT: ...
@@ -223,6 +252,7 @@ class ModuleT:
     variants: list[VariantT]
     rodata: SegmentT | None
     rodataSegments: list[SegmentT]
+    notes: SegmentT | None
     def __init__(
         self,
         version: int = ...,
@@ -230,6 +260,7 @@ class ModuleT:
         variants: list[VariantT] | None = ...,
         rodata: SegmentT | None = ...,
         rodataSegments: list[SegmentT] | None = ...,
+        notes: SegmentT | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ModuleT: ...

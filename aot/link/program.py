@@ -32,6 +32,7 @@ class Operand(Enum):
     CLASS = "class"
     DTYPE = "dtype"
     EXECUTABLE = "executable"
+    STATE = "state"
     BITS = "bits"
 
 
@@ -43,7 +44,7 @@ _KINDS = {
     **dict.fromkeys(("class", "dclass", "sclass"), Operand.CLASS),
     **dict.fromkeys(("lo", "hi", "pattern"), Operand.BITS),
     **{k.value: k for k in (Operand.INPUT, Operand.OUTPUT, Operand.AXIS, Operand.MESSAGE)},
-    **{k.value: k for k in (Operand.BUFFER, Operand.DTYPE, Operand.EXECUTABLE)},
+    **{k.value: k for k in (Operand.BUFFER, Operand.DTYPE, Operand.EXECUTABLE, Operand.STATE)},
 }
 
 # Operands by name, as module.fbs writes them; "rp..." is any number of registers.
@@ -65,6 +66,9 @@ SIGNATURES: dict[str, str] = {
     "JUMP": "b",
     "BRANCH": "rc btrue bfalse",
     "RETURN": "",
+    "STATE": "rd state",
+    "SET_STATE": "state ra",
+    "STORE": "class ra rb dtype",
 }
 TERMINATORS = frozenset({"JUMP", "BRANCH", "RETURN"})
 MAX_INSTRUCTION_WORDS = (1 << 24) - 1

@@ -176,6 +176,7 @@ class _Reader:
             rodata=rodata,
             rodata_segments=tuple(segments),
             producer=_text(root.producer),
+            notes=b"" if root.notes is None else self.segment(root.notes, "notes"),
         )
 
     def variant(self, table: fbs.VariantT) -> VariantImage:
@@ -194,6 +195,7 @@ class _Reader:
             features=tuple(_text(f) for f in table.features or ()),
             code=code,
             page_bytes=page_bytes,
+            limits=tuple((_text(limit.name), limit.value) for limit in table.limits or ()),
         )
 
     def executable(self, table: fbs.ExecutableT) -> ExecutableImage:
@@ -211,6 +213,7 @@ class _Reader:
             spirv=spirv,
             scratch_bytes=table.scratchBytes,
             workgroup_size=(sizes[0], sizes[1], sizes[2]),
+            param_buffer_bytes=table.paramBufferBytes,
         )
 
 
@@ -234,7 +237,12 @@ def _entry_point(table: fbs.EntryPointT) -> EntryPointImage:
             input_offset_registers=_words(program.inputOffsetRegisters),
             output_offset_registers=_words(program.outputOffsetRegisters),
             arena_bound_bytes=program.arenaBoundBytes or None,
+            state_bytes=program.stateBytes,
+            state_count=program.stateCount,
+            state_key_count=program.stateKeyCount,
+            scratch_offset=None if program.scratchOffset < 0 else program.scratchOffset,
         ),
+        states=_each(table.states or (), _tensor, "states"),
     )
 
 

@@ -1,17 +1,29 @@
 """The pool of constants that all variants of a module share.
 
-Owns placement and deduplication by content: equal bytes are stored once, whatever their type.
-Knows nothing of tensors; layouts are folded before bytes come here.
+Owns placement and deduplication by content: equal bytes are stored once, whatever their type, and
+bytes that lie inside others are where those are. Knows nothing of tensors; layouts are folded
+before bytes come here. Offsets are known when all constants are: until then an *address* stands
+for a constant, a number that nothing else in a program reaches.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from aot.errors import InternalError
 
 ALIGNMENT = 64
+# The first address. No dim, size or offset comes near, and a distance added to one stays above.
+ADDRESSES = 1 << 60
+# Where constants begin with the same bytes, so many places are looked at for each before it is
+# stored by itself: keeps the search linear, whatever the constants are.
+MAX_TRIES = 64
 
 
 @dataclass(frozen=True)
@@ -23,55 +35,216 @@ class RodataSegment:
     alignment: int
 
 
-class RodataPool:
-    """Collects constants; offsets are final at once and follow from the order of `add` alone.
+@dataclass(frozen=True)
+class RodataBytes:
+    """What became of the bytes of all constants; the last four add up to the first.
 
     Attributes:
-        bytes_met: what `add` was given in all.
-        bytes_kept: what of it is stored, padding not counted.
+        met: what `add` was given in all.
+        kept: what is stored, padding not counted.
+        equal: not stored, because equal bytes are.
+        contained: not stored, because they lie inside others.
+        filled: not stored, because nothing reads them: a fill writes what was copied from them.
     """
 
-    def __init__(self) -> None:
-        self.bytes_met = 0
-        self.bytes_kept = 0
-        self._segments: list[RodataSegment] = []
-        self._chunks: list[bytes] = []
-        self._by_digest: dict[bytes, list[int]] = {}
-        self._end = 0
+    met: int
+    kept: int
+    equal: int
+    contained: int
+    filled: int
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Under the keys of the statistics."""
+        return {f"bytes_{name}": value for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class PlacedRodata:
+    """A pool with all constants in it.
+
+    Attributes:
+        data: its bytes, gaps zero.
+        segments: its parts in address order.
+    """
+
+    data: bytes
+    segments: tuple[RodataSegment, ...]
+    bytes: RodataBytes
+    _starts: Sequence[int] = field(repr=False)
+    _offsets: Sequence[int | None] = field(repr=False)
+
+    def offset(self, address: int) -> int:
+        """The offset in the pool of a constant's address, or of a place inside a constant.
+
+        Raises:
+            InternalError: there is nothing at the address, or it was said to be unused.
+        """
+        number = bisect_right(self._starts, address) - 1
+        found = self._offsets[number] if number >= 0 else None
+        if found is None:
+            raise InternalError(f"address {address:#x} is of no constant in the pool")
+        return found + address - self._starts[number]
+
+
+@dataclass
+class _Content:
+    """Bytes that were met: `address` is theirs, `met` how often."""
+
+    data: bytes
+    alignment: int
+    address: int
+    met: int = 1
+
+
+class RodataPool:
+    """Collects constants; where they lie follows from the order of `add` alone.
+
+    Args:
+        shares: whether equal bytes are one; without, each constant is stored where it was met, for
+            locality or for comparison.
+    """
+
+    def __init__(self, *, shares: bool = True) -> None:
+        self.shares = shares
+        self._contents: list[_Content] = []
+        self._by_digest: dict[bytes, list[_Content]] = {}
+        self._next = ADDRESSES
 
     def add(self, data: bytes, alignment: int = ALIGNMENT) -> int:
-        """The byte offset of `data` in the pool, a multiple of `alignment`.
-
-        Bytes that are in the pool already are not stored again, unless they lie at an offset that
-        is not aligned as asked. Empty data takes no room and lies at 0.
+        """An address for `data`, whose offset will be a multiple of `alignment`.
 
         Raises:
             InternalError: the alignment is not a power of two of at most 64, the pool's own.
         """
         if alignment < 1 or alignment & (alignment - 1) or alignment > ALIGNMENT:
             raise InternalError(f"rodata alignment {alignment} is not a power of two up to 64")
-        self.bytes_met += len(data)
-        if not data:
-            return 0
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        same = self._by_digest.setdefault(digest, [])
-        for number in same:
-            offset = self._segments[number].offset
-            if offset % alignment == 0 and self._chunks[number] == data:
-                return offset
-        offset = -(-self._end // alignment) * alignment
-        same.append(len(self._segments))
-        self._segments.append(RodataSegment(offset, len(data), alignment))
-        self._chunks.append(bytes(data))
-        self._end = offset + len(data)
-        self.bytes_kept += len(data)
-        return offset
+        data = bytes(data)
+        same: list[_Content] = []
+        if self.shares:
+            digest = xxhash.xxh3_128_digest(data)  # equality is checked below
+            same = self._by_digest.setdefault(digest, [])
+            for content in same:
+                if content.data == data:
+                    content.alignment = max(content.alignment, alignment)
+                    content.met += 1
+                    return content.address
+        content = _Content(data, alignment, self._next)
+        same.append(content)
+        self._contents.append(content)
+        # a gap, so that the address just behind a constant is not the next one's
+        self._next += -(-(len(data) + 1) // ALIGNMENT) * ALIGNMENT
+        return content.address
 
-    def finish(self) -> tuple[bytes, tuple[RodataSegment, ...]]:
-        """The pool's bytes, gaps zero, and its parts in address order."""
+    def bytes_at(self, address: int) -> tuple[bytes, int]:
+        """The constant that an address points into, and how far.
+
+        Raises:
+            InternalError: there is none.
+        """
+        number = bisect_right(self._contents, address, key=lambda c: c.address) - 1
+        if number < 0:
+            raise InternalError(f"address {address:#x} is of no constant in the pool")
+        content = self._contents[number]
+        return content.data, address - content.address
+
+    def place(self, used: Iterable[int] | None = None) -> PlacedRodata:
+        """Places all constants, or those that `used` addresses point into."""
+        kept = [c for c in self._contents if c.data]
+        if used is not None:
+            starts = [c.address for c in self._contents]
+            numbers = {bisect_right(starts, address) - 1 for address in used}
+            kept = [c for n, c in enumerate(self._contents) if n in numbers and c.data]
+        inside = _contained([c.data for c in kept]) if self.shares else {}
+        alignments = [c.alignment for c in kept]
+        for child, (parent, _) in inside.items():
+            alignments[parent] = max(alignments[parent], alignments[child])
+        offsets: dict[int, int] = {}
+        segments: list[RodataSegment] = []
         pieces: list[bytes] = []
         end = 0
-        for segment, chunk in zip(self._segments, self._chunks, strict=True):
-            pieces += [bytes(segment.offset - end), chunk]
-            end = segment.offset + segment.length
-        return b"".join(pieces), tuple(self._segments)
+        for number, content in enumerate(kept):
+            if number in inside:
+                continue
+            alignment = alignments[number]
+            offset = -(-end // alignment) * alignment
+            segments.append(RodataSegment(offset, len(content.data), alignment))
+            pieces += [bytes(offset - end), content.data]
+            offsets[content.address] = offset
+            end = offset + len(content.data)
+        for child, (parent, distance) in inside.items():
+            offsets[kept[child].address] = offsets[kept[parent].address] + distance
+        return PlacedRodata(
+            b"".join(pieces),
+            tuple(segments),
+            self._bytes(kept, inside),
+            [c.address for c in self._contents],
+            [offsets.get(c.address, None if c.data else 0) for c in self._contents],
+        )
+
+    def _bytes(
+        self, kept: Sequence[_Content], inside: Mapping[int, tuple[int, int]]
+    ) -> RodataBytes:
+        met = sum(len(c.data) * c.met for c in self._contents)
+        equal = sum(len(c.data) * (c.met - 1) for c in kept)
+        contained = sum(len(kept[child].data) for child in inside)
+        stored = sum(len(c.data) for c in kept) - contained
+        return RodataBytes(met, stored, equal, contained, met - stored - equal - contained)
+
+
+def _contained(contents: Sequence[bytes]) -> dict[int, tuple[int, int]]:
+    """The contents that lie inside others: number -> number of the other and distance in it.
+
+    Distances are multiples of the pool's alignment, so that a content lies there whatever is asked
+    of it. Others are the largest first, then the first met; those are inside none themselves.
+    Candidates are found by their first bytes: it takes time linear in all bytes, may miss what
+    begins as very many places do, and is never wrong.
+    """
+    # by width and value of the start
+    waiting: dict[int, dict[int, dict[int, None]]] = {8: {}, 4: {}}
+    by_length: dict[int, list[int]] = {}
+    for number, data in enumerate(contents):
+        by_length.setdefault(len(data), []).append(number)
+        width = _width(data)
+        if len(data) >= width:
+            waiting[width].setdefault(_start(data), {})[number] = None
+    starts = {
+        width: np.array(sorted(by_start), f"<u{width}") for width, by_start in waiting.items()
+    }
+    tries = [MAX_TRIES] * len(contents)
+    found: dict[int, tuple[int, int]] = {}
+    for length in sorted(by_length, reverse=True):
+        parents = [n for n in by_length[length] if n not in found]
+        for parent in parents:  # nothing that is left contains it
+            same = waiting[_width(contents[parent])].get(_start(contents[parent]), {})
+            same.pop(parent, None)
+        for parent in parents:
+            for width, by_start in waiting.items():
+                for place, start in _candidates(contents[parent], starts[width]):
+                    for child in list(by_start[start]):
+                        tries[child] -= 1
+                        if contents[parent].startswith(contents[child], place):
+                            found[child] = parent, place
+                        if child in found or not tries[child]:
+                            del by_start[start][child]
+    return found
+
+
+def _width(data: bytes) -> int:
+    return 8 if len(data) >= 8 else 4
+
+
+def _start(data: bytes) -> int:
+    return int.from_bytes(data[: _width(data)], "little")
+
+
+def _candidates(whole: bytes, starts: NDArray[np.unsignedinteger]) -> Iterator[tuple[int, int]]:
+    """Aligned places where one of the sorted `starts` stands, and which."""
+    width = starts.dtype.itemsize
+    count = len(whole) // width
+    if not len(starts) or not count:
+        return
+    words = np.frombuffer(whole, starts.dtype, count)[:: ALIGNMENT // width]
+    nearest = np.minimum(np.searchsorted(starts, words), len(starts) - 1)
+    for place in np.flatnonzero(starts[nearest] == words):
+        yield int(place) * ALIGNMENT, int(words[place])

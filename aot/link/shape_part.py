@@ -6,35 +6,44 @@ in one symbol are not checked here: the runtime does that when an input is set, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.bounds import bound_of, bounds_of, linear
-from aot.ir.core import Assumption, Function, Op, Value
+from aot.ir.bounds import bound_of, linear
+from aot.ir.core import Assumption, Block, Function, Value
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
+from aot.ir.states import StateVariable
 from aot.link.emitter import Emitter
+from aot.link.states import Length, States
 
 MOST_VALUES = 10  # of a message
 
+Emit = Callable[..., None]  # an instruction's name and operands
 
-def emit_shape_part(function: Function, out: Emitter) -> tuple[str, ...]:
-    """Registers for the symbols of `function`'s dims, and checks; gives the checks' messages.
+
+def emit_shape_part(
+    function: Function, out: Emitter, states: States, known: Mapping[str, Interval]
+) -> ShapePart:
+    """Registers for the symbols of `function`'s dims, and checks of all but what its inner blocks
+    compute.
+
+    Args:
+        known: bounds of symbols.
 
     Raises:
         CompileError: the inputs' dims can't be solved for their symbols.
     """
-    part = _ShapePart(function, out)
+    part = ShapePart(function, out, states, known)
     part.find_symbols()
     for found in part.extents:
         part.check_input(found)
+    part.check_states()
     for assumption in function.assumptions:
         part.check_assumption(assumption)
-    known = bounds_of(function.assumptions)
-    for op in function.block:
-        part.check_extents(op, known)
-    return tuple(part.messages)
+    part.check_extents(function.block, out.emit)
+    return part
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,17 @@ class _Extent:
 
     def __str__(self) -> str:
         return f'axis {self.axis} of input "{self.value.name}"'
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The length of growing state variables, and the register that holds it."""
+
+    length: Length
+    register: int
+
+    def __str__(self) -> str:
+        return f'the length of state "{self.length.names[0]}"'
 
 
 @dataclass
@@ -68,13 +88,28 @@ class _Message:
         return self
 
 
-class _ShapePart:
-    def __init__(self, function: Function, out: Emitter) -> None:
+class ShapePart:
+    """The part under construction.
+
+    Attributes:
+        messages: of the checks, and their numbers.
+    """
+
+    def __init__(
+        self, function: Function, out: Emitter, states: States, known: Mapping[str, Interval]
+    ) -> None:
         self.out = out
-        self.messages: dict[str, int] = {}  # and their numbers
+        self.states = states
+        self.known = known
+        self.messages: dict[str, int] = {}
         self.extents: list[_Extent] = []
-        self.origins: dict[str, _Extent] = {}  # where a symbol's value comes from
+        self.lengths: list[_Held] = []
+        self.origins: dict[str, _Extent | _Held] = {}  # where a symbol's value comes from
         self.checked: set[Dim] = set()  # not to be negative
+        self.limited: set[tuple[Dim, int]] = set()  # checked to be at most
+        for number, length in enumerate(states.lengths):
+            self.lengths.append(_Held(length, out.register()))
+            out.emit("STATE", self.lengths[-1].register, number)
         for number, value in enumerate(function.inputs):
             for axis, dim in enumerate(value.type.dims):
                 if isinstance(dim, DimExpr):
@@ -84,6 +119,8 @@ class _ShapePart:
     def find_symbols(self) -> None:
         """A symbol is an extent itself, or what an extent leaves for it where the other symbols of
         the dim are known."""
+        for held in self.lengths:
+            self._define(str(held.length.symbol), held, held.register)
         for found in self.extents:
             symbol = linear(found.dim)
             if symbol is not None and symbol[1:] == (1, 0):
@@ -101,7 +138,7 @@ class _ShapePart:
                     f"say what {name} is; bind it with --input-shape"
                 )
 
-    def _define(self, name: str, origin: _Extent, register: int) -> None:
+    def _define(self, name: str, origin: _Extent | _Held, register: int) -> None:
         if name not in self.origins:
             self.out.known[Symbol(name)] = register
             self.origins[name] = origin
@@ -151,6 +188,32 @@ class _ShapePart:
                 is_there = out.binary("LE", out.constant(0), out.dim(dims.symbol(solved)))
                 self._check(is_there, message)
 
+    def check_states(self) -> None:
+        """That variables of one length have it, and that what is appended has room."""
+        out = self.out
+        for held in self.lengths:
+            name = str(held.length.symbol)
+            first = self.origins[name]
+            if first is not held:
+                is_same = out.binary("EQ", held.register, out.dim(held.length.symbol))
+                message = _Message().add(f'state "{held.length.names[0]}" has length ')
+                message.value(held.register).add(f", expected {name} = ")
+                message.value(out.dim(held.length.symbol)).add(f", {first}; reset the program")
+                self._check(is_same, message)
+        for kept in self.states.kept:
+            if kept.variable.length is not None:
+                self._check_capacity(kept.variable)
+
+    def _check_capacity(self, variable: StateVariable) -> None:
+        out, following = self.out, variable.next_length
+        limit = following, variable.capacity
+        if following is None or limit in self.limited:
+            return
+        self.limited.add((following, variable.capacity))
+        before, _, after = variable.full_message("{}").rpartition("{}")
+        message = _Message().add(before).value(out.dim(following)).add(after)
+        self._check(out.binary("LE", out.dim(following), out.constant(variable.capacity)), message)
+
     def check_assumption(self, assumption: Assumption) -> None:
         """That what a shape rule or a bound took for granted holds."""
         out, left, right = self.out, assumption.left, assumption.right
@@ -160,6 +223,8 @@ class _ShapePart:
             dim, (low, high) = bound
             if linear(dim) and any(found.dim == dim for found in self.extents):
                 return  # the declaration of the input's dim says it
+            if high is not None and (dim, high) in self.limited:
+                return
             message.add(f"{dim} is ").value(out.dim(dim))
             message.add(f", expected at {f'most {high}' if low is None else f'least {low}'}")
         elif isinstance(left, int) or isinstance(right, int):
@@ -171,18 +236,25 @@ class _ShapePart:
         self._where(message, [left, right])
         self._check(out.binary("EQ", out.dim(left), out.dim(right)), message)
 
-    def check_extents(self, op: Op, known: Mapping[str, Interval]) -> None:
-        """That no dim of a result is negative, such as `N - 3` would be for a short input."""
-        for dim in {dim: None for value in op.results for dim in value.type.dims}:
-            low, _ = dims.bounds(dim, known)
-            if dim in self.checked or (low is not None and low >= 0):
-                continue
-            self.checked.add(dim)
-            register = self.out.dim(dim)
-            origin = op.origin or op.name
-            message = _Message().add(f"{origin}: there is nothing left of its input: {dim} is ")
-            self._where(message.value(register), [dim])
-            self._check(self.out.binary("LE", self.out.constant(0), register), message)
+    def check_extents(self, block: Block, emit: Emit) -> None:
+        """That no dim of a block's results is negative, such as `N - 3` would be for a short input.
+
+        An inner block's are checked where it runs, by what `emit` is given: it may be there for
+        inputs of other sizes.
+        """
+        checked = self.checked if isinstance(block.owner, Function) else set(self.checked)
+        for op in block:
+            for dim in {dim: None for value in op.results for dim in value.type.dims}:
+                low, _ = dims.bounds(dim, self.known)
+                if dim in checked or (low is not None and low >= 0):
+                    continue
+                checked.add(dim)
+                register = self.out.dim(dim)
+                origin = op.origin or op.name
+                message = _Message().add(f"{origin}: there is nothing left of its input: {dim} is ")
+                self._where(message.value(register), [dim])
+                is_there = self.out.binary("LE", self.out.constant(0), register)
+                self._check(is_there, message, emit)
 
     def _where(self, message: _Message, about: Sequence[Dim], but: _Extent | None = None) -> None:
         """Says what the symbols of dims are, and which inputs say so."""
@@ -195,6 +267,6 @@ class _ShapePart:
             message.value(self.out.dim(dims.symbol(name))).add(f", {self.origins[name]}")
             first = False
 
-    def _check(self, condition: int, message: _Message) -> None:
+    def _check(self, condition: int, message: _Message, emit: Emit | None = None) -> None:
         number = self.messages.setdefault(message.text, len(self.messages))
-        self.out.emit("CHECK", condition, number, *message.registers)
+        (emit or self.out.emit)("CHECK", condition, number, *message.registers)

@@ -1,0 +1,53 @@
+"""From variants that are emitted to the module: constants get their places, programs hear of them.
+
+The last step of linking, of one model as of several. Owns its order; places nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from aot.link.addresses import address_words, addresses, fill_from_splats, move_constants
+from aot.link.code_image import ImageParts
+from aot.link.image import ModuleImage, VariantImage
+from aot.link.notes import Notes, VariantNotes, encode_notes
+from aot.link.rodata import RodataBytes, RodataPool
+
+Ledger = Callable[[RodataBytes], dict[str, Any]]
+
+
+def finish_module(
+    variants: Sequence[VariantImage],
+    parts: Sequence[ImageParts | None],
+    rodata: RodataPool,
+    producer: str,
+    ledger: Ledger | None,
+) -> tuple[ModuleImage, RodataBytes]:
+    """The module of variants whose programs hold addresses of constants in `rodata`.
+
+    Args:
+        parts: of each variant's code image; None where it has none.
+        ledger: what the notes keep, given what became of the constants; None leaves notes out.
+    """
+    filled = [
+        [fill_from_splats(e.program, rodata) for e in variant.entry_points] for variant in variants
+    ]
+    placed = rodata.place(a for programs in filled for p in programs for a in addresses(p))
+    finished: list[VariantImage] = []
+    notes: list[VariantNotes] = []
+    for variant, programs, part in zip(variants, filled, parts, strict=True):
+        words = tuple(address_words(p) for p in programs)
+        entries = tuple(
+            replace(entry, program=move_constants(program, at, placed.offset))
+            for entry, program, at in zip(variant.entry_points, programs, words, strict=True)
+        )
+        finished.append(replace(variant, entry_points=entries))
+        launches = tuple(entry.launches for entry in variant.entry_points)
+        notes.append(VariantNotes(part, words, launches))
+    data = b""
+    if ledger is not None:
+        data = encode_notes(Notes(tuple(notes), ledger(placed.bytes)))
+    image = ModuleImage(tuple(finished), placed.data, placed.segments, producer, data)
+    return image, placed.bytes

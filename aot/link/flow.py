@@ -1,0 +1,385 @@
+"""The execute part of a program: dispatches in order, and what `if` and `loop` become.
+
+A branch makes its results where the op has them. A loop keeps the places of what it carries in two
+registers: a run reads at one, makes at the other, and swaps them. Registers of places inside such
+memory are computed anew where it changes its place. Owns no memory: lifetimes and states say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from aot.analysis.storage import (
+    ARENA,
+    INPUTS,
+    OUTPUTS,
+    Carried,
+    Home,
+    Homes,
+    carried_count,
+    carried_values,
+    is_choice,
+    is_dispatch,
+    is_loop,
+    root_of,
+    yielded,
+)
+from aot.errors import InternalError
+from aot.ir import dims
+from aot.ir.core import Block, FunctionRef, Op, Value
+from aot.ir.dims import Dim, DimExpr
+from aot.link.emitter import Emitter, ExecutePart, Header, Label
+from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar
+from aot.link.reader import DTYPE_CODES
+from aot.link.shape_part import ShapePart
+from aot.link.states import States, is_contiguous
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A unique executable as the program calls it.
+
+    Attributes:
+        number: index in the variant's executables.
+        grid: workgroups along x, y, z as dims over `dim_names`.
+        dim_names: the executable's dim parameters.
+        scratch_bytes: memory that a CPU worker needs beside its buffers; 0 on a GPU.
+    """
+
+    number: int
+    grid: tuple[Dim, Dim, Dim]
+    dim_names: tuple[str, ...]
+    scratch_bytes: int = 0
+
+
+Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next one's
+
+
+@dataclass
+class Places:
+    """Registers of the byte offsets of roots.
+
+    Attributes:
+        inputs, outputs: of the function's.
+        offsets: of other roots; those of control flow are added as it is emitted.
+        buffers: of the arena's buffers.
+    """
+
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    offsets: dict[Value, int]
+    buffers: Mapping[Buffer, int]
+
+
+class Flow:
+    """Emits control blocks.
+
+    Attributes:
+        code: the execute part.
+        top: what it begins with.
+    """
+
+    def __init__(
+        self,
+        executables: Mapping[str, Entry],
+        homes: Homes,
+        lifetimes: Lifetimes,
+        places: Places,
+        shapes: ShapePart,
+        out: Emitter,
+    ) -> None:
+        self.executables = executables
+        self.homes = homes
+        self.lifetimes = lifetimes
+        self.places = places
+        self.shapes = shapes
+        self.out = out
+        self.code = ExecutePart()
+        self.top = self.code.header()
+        self._headers: dict[Value, Header] = {}  # of roots that change their places
+        # registers of offsets within roots that are known in `execute` only, by start and distance
+        self._inside: dict[tuple[Header, int, int], int] = {}
+        self._counters: dict[Value, int] = {}  # registers of loops' counters
+        self._rows: dict[Value, int] = {}  # of what a loop stacks: the row of this run
+        self._spare: int | None = None
+        self._half: int | None = None  # which halves of state variables are read
+
+    # State variables.
+
+    def begin_states(self, states: States) -> None:
+        """Where each is, and where its next value is made."""
+        out, offsets = self.out, self.places.offsets
+        half = self._half = out.register() if states.has_halves else None
+        if half is not None:
+            self.top.emit("STATE", half, len(states.lengths))
+        for kept in states.kept:
+            first = out.constant(kept.offset)
+            offsets[kept.root] = first
+            if kept.other is not None and half is not None:
+                second = out.constant(kept.other)
+                offsets[kept.root] = out.register()
+                self.top.emit("SELECT", offsets[kept.root], half, second, first)
+                if kept.made is not None:
+                    offsets[kept.made] = out.register()
+                    self.top.emit("SELECT", offsets[kept.made], half, first, second)
+
+    def end_states(self, states: States) -> None:
+        """What is copied, and the scalars as the next run finds them."""
+        out = self.out
+        for number, length in enumerate(states.lengths):
+            if length.following != length.symbol:
+                self.code.emit("SET_STATE", number, out.dim(length.following))
+        if self._half is None:
+            return
+        for kept in states.kept:
+            if kept.copied is not None and kept.other is not None:
+                target = out.register()
+                first, second = out.constant(kept.offset), out.constant(kept.other)
+                self.code.emit("SELECT", target, self._half, first, second)
+                self._copy(ARENA, target, kept.copied)
+        following = out.register()
+        self.code.emit("EQ", following, self._half, out.constant(0))
+        self.code.emit("SET_STATE", len(states.lengths), following)
+
+    # Places.
+
+    def offset(self, home: Home) -> int:
+        """The register with the byte offset of a home."""
+        start = self._start(home)
+        if home.offset_bytes == 0:
+            return start
+        fixed = self.out.constant_in(start)
+        if fixed is not None and isinstance(home.offset_bytes, int):
+            return self.out.constant(fixed + home.offset_bytes)
+        header = self._headers.get(home.root, self.top)
+        key = (header, start, self.out.dim(home.offset_bytes))
+        if key not in self._inside:
+            self._inside[key] = self.out.register()
+            header.emit("ADD", self._inside[key], start, key[2])
+        return self._inside[key]
+
+    def _start(self, home: Home) -> int:
+        known = self.places.offsets.get(home.root)
+        if known is not None:
+            return known
+        if home.binding == INPUTS:
+            return self.places.inputs[home.root.index]
+        if home.binding == OUTPUTS:
+            return self.places.outputs[home.output]
+        raise InternalError(f"nothing says where {home.root} is")
+
+    def copy(self, result: Value, value: Value) -> None:
+        """Copies a value to where `result` is, unless it is there."""
+        home = self.homes.of(result)
+        if home != self.homes.of(value):
+            self._copy(home.binding, self.offset(home), value)
+
+    def copy_to_output(self, number: int, value: Value) -> None:
+        """Copies a value to an output of the function."""
+        self._copy(OUTPUTS, self.places.outputs[number], value)
+
+    def _copy(self, binding: int, start: int, value: Value) -> None:
+        if not is_contiguous(value.type):
+            raise InternalError(f"{value}: what has gaps must be copied by a dispatch")
+        home, size = self.homes.of(value), self.out.dim(value.type.bytes)
+        self.code.emit("COPY", binding, start, home.binding, self.offset(home), size)
+
+    # Ops.
+
+    def block(self, block: Block) -> None:
+        """The ops of a control block, its end left out."""
+        for op in block:
+            if is_dispatch(op):
+                self.code.emit("DISPATCH", *self._dispatch(op))
+            elif is_choice(op):
+                self._if(op)
+            elif is_loop(op):
+                self._loop(op)
+
+    def _dispatch(self, op: Op) -> tuple[int, ...]:
+        name = op.attrs["executable"]
+        assert isinstance(name, FunctionRef)
+        entry = self.executables[name.name]
+        values = op.attrs.get("dims", ())
+        assert isinstance(values, tuple)
+        env = {
+            n: d
+            for n, d in zip(entry.dim_names, values, strict=True)
+            if isinstance(d, (int, DimExpr))
+        }
+        grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
+        buffers = [*(v for v in op.operands if v is not None), *op.results]
+        params = [self.offset(self.homes.of(v)) for v in buffers]
+        params += [self.out.dim(env[n]) for n in entry.dim_names]
+        return (entry.number, *grid, *params)
+
+    def _if(self, op: Op) -> None:
+        condition = op.operands[0]
+        assert condition is not None
+        labels, after = [Label() for _ in op.blocks], Label()
+        self.code.emit("BRANCH", self._scalar(condition), *labels)
+        for label, block in zip(labels, op.blocks, strict=True):
+            self.code.place(label)
+            self._inner_block(block)
+            for result, value in zip(op.results, yielded(op, block), strict=True):
+                if result.uses:
+                    self.copy(result, value)
+            self.code.emit("JUMP", after)
+        self.code.place(after)
+
+    def _inner_block(self, block: Block) -> None:
+        self.shapes.check_extents(block, self.code.emit)
+        self.block(block)
+
+    def _scalar(self, value: Value) -> int:
+        """A register with a steering scalar."""
+        known = known_scalar(value)
+        if known is not None:
+            return self.out.constant(known)
+        if is_counter(value):
+            return self._counters[root_of(value)[0]]
+        home, found = self.homes.of(value), self.out.register()
+        dtype = DTYPE_CODES[value.type.dtype]
+        self.code.emit("LOAD", found, home.binding, self.offset(home), dtype)
+        return found
+
+    def _loop(self, op: Op) -> None:
+        (block,) = op.blocks
+        out, code = self.out, self.code
+        limit = self._limit(op)
+        going = self._condition(op, block)
+        carried = [c for c in carried_values(op) if not self.homes.is_invariant(c.argument)]
+        registers = [self._enter(c) for c in carried]
+        self._clear_rows(op, going is not None)
+        counter = self._counters[block.args[0]] = out.register()
+        head, inner, after = Label(), Label(), Label()
+        code.emit("MOVE", counter, out.constant(0))
+        code.place(head)
+        test = self._test(counter, limit, going)
+        if test is not None:
+            code.emit("BRANCH", test, inner, after)
+        code.place(inner)
+        self._begin_run(op, carried, registers, counter)
+        self._inner_block(block)
+        self._end_run(op, carried, registers, going)
+        code.emit("ADD", counter, counter, out.constant(1))
+        code.emit("JUMP", head)
+        code.place(after)
+        header = code.header()
+        for c, (current, _) in zip(carried, registers, strict=True):
+            self.places.offsets[c.result] = current
+            self._headers[c.result] = header
+
+    def _limit(self, op: Op) -> int | None:
+        """A register with the most runs, None where nothing limits them."""
+        trips, count = op.attrs["trips"], op.operands[0]
+        assert isinstance(trips, (int, DimExpr))
+        limits = [] if trips == -1 else [self.out.dim(trips)]
+        if count is not None:
+            limits.append(self._scalar(count))
+        if len(limits) < 2:
+            return limits[0] if limits else None
+        found = self.out.register()
+        self.code.emit("MIN", found, *limits)
+        return found
+
+    def _condition(self, op: Op, block: Block) -> int | None:
+        """A register that says whether the loop goes on, None where nothing ends it early."""
+        first, following = op.operands[1], block.terminator.operands[0]
+        assert following is not None
+        if (first is None or known_scalar(first) == 1) and known_scalar(following) == 1:
+            return None
+        found = self.out.register()
+        self.code.emit("MOVE", found, self._scalar(first) if first else self.out.constant(1))
+        return found
+
+    def _test(self, counter: int, limit: int | None, going: int | None) -> int | None:
+        if limit is None:
+            return going
+        test = self.out.register()
+        self.code.emit("LT", test, counter, limit)
+        if going is not None:
+            self.code.emit("AND", test, test, going)
+        return test
+
+    def _enter(self, carried: Carried) -> Pair:
+        """Registers of the places of this run's value, which is there, and of the next one's."""
+        buffers, pair = self.places.buffers, self.lifetimes.carried[carried.argument]
+        place, current = buffers[pair.current], self.out.register()
+        if not pair.is_taken:
+            self._copy(ARENA, place, carried.operand)
+        self.code.emit("MOVE", current, place)
+        if pair.following is None:
+            return current, None
+        following = self.out.register()
+        self.code.emit("MOVE", following, buffers[pair.following])
+        return current, following
+
+    def _clear_rows(self, op: Op, may_end: bool) -> None:
+        """Zero where rows of runs that don't happen will be looked at."""
+        trips, count = op.attrs["trips"], op.operands[0]
+        if not may_end and (count is None or trips == known_scalar(count)):
+            return
+        for result, _ in _stacked(op):
+            home, size = self.homes.of(result), self.out.dim(result.type.bytes)
+            self.code.emit("FILL", home.binding, self.offset(home), size, 0)
+
+    def _begin_run(
+        self, op: Op, carried: Sequence[Carried], registers: Sequence[Pair], counter: int
+    ) -> None:
+        """What a run finds where: its counter in memory, what is carried, and its rows."""
+        (block,), header, offsets = op.blocks, self.code.header(), self.places.offsets
+        index = block.args[0]
+        self._headers[index] = header
+        if index in offsets:
+            dtype = DTYPE_CODES[index.type.dtype]
+            header.emit("STORE", ARENA, offsets[index], counter, dtype)
+        for c, (current, following) in zip(carried, registers, strict=True):
+            offsets[c.argument], self._headers[c.argument] = current, header
+            if is_made(self.homes, c):
+                root, _ = root_of(c.following)
+                offsets[root] = current if following is None else following
+                self._headers[root] = header
+        for result, value in _stacked(op):
+            start, distance = self.out.register(), self.out.register()
+            header.emit("MUL", distance, counter, self.out.dim(value.type.bytes))
+            header.emit("ADD", start, self.offset(self.homes.of(result)), distance)
+            self._rows[result] = start
+            root = self.homes.of(value).root
+            if self.homes.rows.get(root) is result:
+                offsets[root], self._headers[root] = start, header
+
+    def _end_run(
+        self,
+        op: Op,
+        carried: Sequence[Carried],
+        registers: Sequence[Pair],
+        going: int | None,
+    ) -> None:
+        """Copies what the run did not make in its place, then lets the places change."""
+        code, homes = self.code, self.homes
+        condition = op.blocks[0].terminator.operands[0]
+        if going is not None and condition is not None:
+            code.emit("MOVE", going, self._scalar(condition))
+        for c, (_, following) in zip(carried, registers, strict=True):
+            if following is not None and not is_made(homes, c):
+                self._copy(ARENA, following, c.following)
+        for result, value in _stacked(op):
+            if homes.rows.get(homes.of(value).root) is not result:
+                self._copy(homes.of(result).binding, self._rows[result], value)
+        for current, following in registers:
+            if following is not None:
+                self._spare = self.out.register() if self._spare is None else self._spare
+                code.emit("MOVE", self._spare, current)
+                code.emit("MOVE", current, following)
+                code.emit("MOVE", following, self._spare)
+
+
+def _stacked(loop: Op) -> list[tuple[Value, Value]]:
+    """Stacked results of a loop that are used, and what a run yields for them."""
+    count = carried_count(loop)
+    values = yielded(loop, loop.blocks[0])
+    rows = zip(loop.results[count:], values[count:], strict=True)
+    return [(result, value) for result, value in rows if result.uses]

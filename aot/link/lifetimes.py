@@ -1,0 +1,340 @@
+"""How long each value of a program needs its memory in the arena.
+
+Positions follow the program's order: dispatches, and the borders of control flow, where conditions
+are read and values copied. What a loop's block uses from outside lives until the loop ends; what
+one of its runs carries to the next has two buffers for as long as the loop takes. Places nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from aot.analysis.control import block_of, control_ops
+from aot.analysis.storage import (
+    ARENA,
+    Carried,
+    Homes,
+    carried_count,
+    carried_values,
+    is_choice,
+    is_dispatch,
+    is_loop,
+    root_of,
+    yielded,
+)
+from aot.ir.core import Block, ConstantData, Function, Op, Value
+from aot.ir.dims import Dim
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory of a root value in the arena, or of several that were tied into one.
+
+    Attributes:
+        is_nested: what makes it may not run, and its size is checked only where it does.
+    """
+
+    size: Dim
+    first: int
+    last: int
+    is_nested: bool = False
+
+
+@dataclass(frozen=True)
+class CarriedBuffers:
+    """Where a carried value is.
+
+    Attributes:
+        current: of the first run.
+        following: where the first run makes the next one's; None if it does so in place.
+        is_taken: the operand is in `current` already.
+    """
+
+    current: Buffer
+    following: Buffer | None
+    is_taken: bool
+
+
+class Lifetimes:
+    """The buffers of a function.
+
+    Args:
+        elsewhere: roots whose memory is not of the arena's buffers.
+        copied: what is read when the function's own ops have run, in order.
+
+    Attributes:
+        last: the last position at which a root's memory is read, loops around it included.
+        buffers: by root value, in the order in which they are made.
+        carried: by the argument of a loop's block, of those that change.
+    """
+
+    def __init__(
+        self, function: Function, homes: Homes, elsewhere: set[Value], copied: Sequence[Value]
+    ) -> None:
+        self.function = function
+        self.homes = homes
+        self.elsewhere = elsewhere
+        self.last: dict[Value, int] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.carried: dict[Value, CarriedBuffers] = {}
+        self._at: dict[Op, int] = {}
+        self._end: dict[Block, int] = {}
+        self._widened: dict[Value, Block] = {}
+        self._makers = {argument: root for root, argument in homes.nexts.items()}
+        self._positions = 0
+        self._number(function.block)
+        self._widen()
+        self._read_block(function.block)
+        for value in copied:
+            self._read(value, self._next(), function.block)
+        self._make_block(function.block)
+
+    def all_buffers(self) -> list[Buffer]:
+        """Every buffer once, in the order in which they are made."""
+        found: dict[Buffer, None] = {}
+        for root, buffer in self.buffers.items():
+            found[buffer] = None
+            pair = self.carried.get(root)
+            if pair is not None and pair.following is not None:
+                found[pair.following] = None
+        return list(found)
+
+    def dispatches(self) -> Iterator[tuple[Op, int]]:
+        """Every dispatch, and its position."""
+        return ((op, at) for op, at in self._at.items() if is_dispatch(op))
+
+    def _next(self) -> int:
+        self._positions += 1
+        return self._positions - 1
+
+    def _number(self, block: Block) -> None:
+        for op in block:
+            if is_dispatch(op):
+                self._at[op] = self._next()
+            elif is_choice(op) or is_loop(op):
+                self._at[op] = self._next()
+                for inner in op.blocks:
+                    self._number(inner)
+                    self._end[inner] = self._next()
+
+    def _widen(self) -> None:
+        """Memory is needed in the outermost block that makes a part of it."""
+        for op in control_ops(self.function):
+            for result in op.results:
+                root = self.homes.of(result).root
+                if root is not result and op.parent is not None:
+                    scope = self._scope(root)
+                    if _is_inside(scope, op.parent):
+                        self._widened[root] = op.parent
+
+    def _scope(self, root: Value) -> Block | None:
+        return self._widened.get(root) or block_of(root)
+
+    def _span(self, root: Value, at: int, block: Block | None) -> tuple[int, int]:
+        """The positions for which what happens `at` one of a block needs a root's memory: all of
+        the outermost loop between the two."""
+        scope, first, last = self._scope(root), at, at
+        while block is not None and block is not scope:
+            owner = block.owner
+            if not isinstance(owner, Op):
+                return at, at
+            if is_loop(owner):
+                first, last = self._at[owner], self._end[block]
+            block = owner.parent
+        return first, last
+
+    # What is read, and when.
+
+    def _read(self, value: Value | None, at: int, block: Block | None) -> None:
+        if value is not None:
+            root = self.homes.of(value).root
+            self.last[root] = max(self.last.get(root, -1), self._span(root, at, block)[1])
+
+    def _read_scalar(self, value: Value | None, at: int, block: Block) -> None:
+        """A scalar that steers; a loop's counter and constants are in no memory for that."""
+        if value is not None and known_scalar(value) is None and not is_counter(value):
+            self._read(value, at, block)
+
+    def _read_block(self, block: Block) -> None:
+        for op in block:
+            at = self._at.get(op, 0)
+            if is_dispatch(op):
+                for value in op.operands:
+                    self._read(value, at, block)
+            elif is_choice(op):
+                self._read_scalar(op.operands[0], at, block)
+                for inner in op.blocks:
+                    self._read_block(inner)
+                    for result, value in zip(op.results, yielded(op, inner), strict=True):
+                        if result.uses and self.homes.of(result) != self.homes.of(value):
+                            self._read(value, self._end[inner], inner)
+            elif is_loop(op):
+                self._read_loop(op, at, block)
+
+    def _read_loop(self, op: Op, at: int, block: Block) -> None:
+        (inner,) = op.blocks
+        end, homes = self._end[inner], self.homes
+        for scalar in op.operands[:2]:
+            self._read_scalar(scalar, at, block)
+        self._read_block(inner)
+        self._read_scalar(inner.terminator.operands[0], end, inner)
+        for carried in carried_values(op):
+            if not homes.is_invariant(carried.argument):
+                self._read(carried.operand, at, block)
+                if not is_made(homes, carried):
+                    self._read(carried.following, end, inner)
+        count = carried_count(op)
+        rows = zip(op.results[count:], yielded(op, inner)[count:], strict=True)
+        for result, value in rows:
+            if result.uses and homes.rows.get(homes.of(value).root) is not result:
+                self._read(value, end, inner)
+
+    # What is made, and where.
+
+    def _make_block(self, block: Block) -> None:
+        for op in block:
+            if is_dispatch(op):
+                self._make_results(op)
+            elif is_choice(op):
+                for inner in op.blocks:
+                    self._make_block(inner)
+                    for result in op.results:
+                        if result.uses:
+                            self._make(result, self._end[inner], block)
+            elif is_loop(op):
+                self._make_loop(op)
+
+    def _make_results(self, op: Op) -> None:
+        """Ties merge where the operand dies."""
+        at = self._at[op]
+        ties = op.attrs.get("ties") or (-1,) * len(op.results)
+        assert isinstance(ties, tuple)
+        for result, tie in zip(op.results, ties, strict=True):
+            home, taken = self.homes.of(result), self._tied(op, tie, at)
+            is_free = home.binding == ARENA and home.root is result and self._is_here(result)
+            if taken is not None and is_free and taken.size == result.type.bytes:
+                taken.last = self.last.get(result, at)
+                self.buffers[result] = taken
+            else:
+                self._make(result, at, op.parent)
+
+    def _make(self, value: Value, at: int, block: Block | None) -> None:
+        """Something writes a part of a value, or all of it."""
+        home = self.homes.of(value)
+        root = home.root
+        if home.binding != ARENA or not self._is_here(root):
+            return
+        first, last = self._span(root, at, block)
+        known = self.buffers.get(root)
+        if known is None:
+            last = max(last, self.last.get(root, at))
+            is_nested = block is not self.function.block
+            self.buffers[root] = Buffer(root.type.bytes, first, last, is_nested)
+        else:
+            known.last = max(known.last, last)
+
+    def _is_here(self, root: Value) -> bool:
+        """Whether a root of the arena has a buffer of its own."""
+        homes = self.homes
+        is_elsewhere = root in self.elsewhere or root in homes.rows or root in homes.nexts
+        return not is_elsewhere and root.op is not None
+
+    def _tied(self, op: Op, tie: object, at: int) -> Buffer | None:
+        """The buffer that a result may take over: its tied operand's, if that dies here."""
+        root = self._dying(op, tie, at)
+        found = None if root is None else self.buffers.get(root)
+        return found if found is not None and found.last == at else None
+
+    def _dying(self, op: Op, tie: object, at: int) -> Value | None:
+        """The root of a tied operand whose memory nothing else reads any more."""
+        if not isinstance(tie, int) or tie < 0:
+            return None
+        operand = op.operands[tie]
+        if operand is None:
+            return None
+        home = self.homes.of(operand)
+        if home.binding != ARENA or self.last[home.root] != at or home.offset_bytes != 0:
+            return None
+        others = [v for n, v in enumerate(op.operands) if n != tie and v is not None]
+        return None if any(self.homes.of(v).root is home.root for v in others) else home.root
+
+    def _make_loop(self, op: Op) -> None:
+        (block,) = op.blocks
+        at, end = self._at[op], self._end[block]
+        for carried in carried_values(op):
+            if not self.homes.is_invariant(carried.argument):
+                self._make_carried(op, carried)
+        index = block.args[0]
+        if index in self.last:
+            nested = op.parent is not self.function.block
+            self.buffers[index] = Buffer(index.type.bytes, at, self.last[index], nested)
+        for result in op.results[carried_count(op) :]:
+            if result.uses:
+                self._make(result, at, op.parent)
+                self._make(result, end, op.parent)
+        self._make_block(block)
+
+    def _make_carried(self, op: Op, carried: Carried) -> None:
+        at, (block,) = self._at[op], op.blocks
+        last = max(self._end[block], self.last.get(carried.result, 0))
+        size, is_nested = carried.argument.type.bytes, op.parent is not self.function.block
+        taken = self._taken(carried.operand, size, at)
+        current = taken or Buffer(size, at, last, is_nested)
+        current.last = last
+        following = None
+        if not self._is_in_place(carried, size):
+            following = Buffer(size, at, last, is_nested)
+        self.carried[carried.argument] = CarriedBuffers(current, following, taken is not None)
+        self.buffers[carried.argument] = current
+
+    def _taken(self, operand: Value, size: Dim, at: int) -> Buffer | None:
+        """The buffer of a loop's operand, if it is that one's alone and dies there."""
+        home = self.homes.of(operand)
+        found = self.buffers.get(home.root)
+        is_whole = home.binding == ARENA and home.offset_bytes == 0
+        if found is None or isinstance(home.root.owner, Block) or not is_whole:
+            return None
+        is_dying = self.last[home.root] == at == found.last
+        return found if is_dying and found.size == size else None
+
+    def _is_in_place(self, carried: Carried, size: Dim) -> bool:
+        """Whether what the next run gets is made in the memory of what this one got."""
+        made = self._makers.get(carried.argument)
+        if made is None or made.op is None or not is_dispatch(made.op):
+            return False
+        ties = made.op.attrs.get("ties") or ()
+        assert isinstance(ties, tuple)
+        tie = ties[made.index] if ties else -1
+        dying = self._dying(made.op, tie, self._at[made.op])
+        return dying is carried.argument and made.type.bytes == size
+
+
+def known_scalar(value: Value) -> int | None:
+    """The number that a steering scalar is, if it is a constant."""
+    root, offset = root_of(value)
+    data = None if root.op is None else root.op.attrs.get("value")
+    if not isinstance(data, ConstantData) or not isinstance(offset, int):
+        return None
+    return int(data.array.reshape(-1)[offset // data.type.dtype.bytes])
+
+
+def is_counter(value: Value) -> bool:
+    """Whether a value is the number of a loop's run."""
+    root, _ = root_of(value)
+    owner = root.owner.owner if isinstance(root.owner, Block) else None
+    return isinstance(owner, Op) and is_loop(owner) and root.index == 0
+
+
+def is_made(homes: Homes, carried: Carried) -> bool:
+    """Whether a run makes the carried value of the next one where that one finds it."""
+    return homes.nexts.get(root_of(carried.following)[0]) is carried.argument
+
+
+def _is_inside(block: Block | None, outer: Block) -> bool:
+    """Whether a block is in another one, and not that one itself."""
+    at = block
+    while at is not None and at is not outer:
+        owner = at.owner
+        at = owner.parent if isinstance(owner, Op) else None
+    return at is outer and block is not outer

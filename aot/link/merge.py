@@ -1,0 +1,346 @@
+"""Several modules as one with all their entry points: equal code, shaders and constants once.
+
+Needs the notes that linking left in each module. Owns what may be merged, and the message that says
+what may not. Decides no names: those are the caller's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aot.errors import CompileError, InternalError
+from aot.link.addresses import move_constants
+from aot.link.code_image import CodeImage, ImageParts, merge_images
+from aot.link.finish import finish_module
+from aot.link.image import (
+    Device,
+    EntryPointImage,
+    ExecutableImage,
+    ModuleImage,
+    ProgramImage,
+    VariantImage,
+)
+from aot.link.notes import Notes, decode_notes
+from aot.link.program import Operand, decode
+from aot.link.rodata import RodataBytes, RodataPool
+
+
+@dataclass(frozen=True)
+class MergeInput:
+    """A module to merge.
+
+    Attributes:
+        label: what messages call it, such as its path.
+        names: new names of entry points, by their own; others keep theirs.
+    """
+
+    label: str
+    image: ModuleImage
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Attributes:
+    image: the module.
+    counts: what was met and kept, as the ledger has it under `merges`.
+    """
+
+    image: ModuleImage
+    counts: dict[str, Any]
+
+
+def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -> Merged:
+    """One module with the entry points of `inputs`, in their order.
+
+    It has the targets that all inputs have, in the first one's order.
+
+    Raises:
+        CompileError: targets or their features are unlike, entry points have one name, a module
+            has no notes, or there is no input; the message says which and what to do.
+    """
+    if not inputs:
+        raise CompileError("there is no module to merge")
+    notes = [_notes(given) for given in inputs]
+    targets = [v.target for v in inputs[0].image.variants]
+    _check_targets(inputs)
+    _check_names(inputs)
+    pool = RodataPool(shares=shares_rodata)
+    moves = [_constants_move(given, pool) for given in inputs]
+    variants: list[VariantImage] = []
+    parts: list[ImageParts | None] = []
+    sections: list[dict[str, Any]] = []
+    for target in targets:
+        pieces = [
+            _Piece.of(given, note, target, move)
+            for given, note, move in zip(inputs, notes, moves, strict=True)
+        ]
+        variant, part, section = _merge_variant(pieces)
+        variants.append(variant)
+        parts.append(part)
+        sections.append(section)
+    counts: dict[str, Any] = {"modules": len(inputs), "variants": sections}
+
+    def ledger(rodata: RodataBytes) -> dict[str, Any]:
+        counts["rodata"] = rodata.stats
+        known = [_renamed(n.ledger, i.names) for n, i in zip(notes, inputs, strict=True)]
+        return {
+            "models": [model for found in known for model in found.get("models", ())],
+            "merges": [*(m for found in known for m in found.get("merges", ())), counts],
+        }
+
+    producers = dict.fromkeys(given.image.producer for given in inputs)
+    image, _ = finish_module(variants, parts, pool, ", ".join(producers), ledger)
+    return Merged(image, counts)
+
+
+def _notes(given: MergeInput) -> Notes:
+    if not given.image.notes:
+        raise CompileError(
+            f"{given.label}: it has no notes on its parts, which merging needs; compile it "
+            "without --strip"
+        )
+    try:
+        notes = decode_notes(given.image.notes)
+    except ValueError as error:
+        raise CompileError(f"{given.label}: {error}; compile it again") from error
+    noted = [(len(v.address_words), v.parts is not None) for v in notes.variants]
+    variants = given.image.variants
+    if noted != [(len(v.entry_points), v.device is Device.CPU) for v in variants]:
+        raise CompileError(f"{given.label}: its notes are of another module; compile it again")
+    return notes
+
+
+def _check_targets(inputs: Sequence[MergeInput]) -> None:
+    first = inputs[0]
+    wanted = {v.target: v for v in first.image.variants}
+    for given in inputs:
+        found = {v.target: v for v in given.image.variants}
+        if len(found) != len(given.image.variants):
+            raise CompileError(f"{given.label}: two of its variants are for one target")
+        if set(found) != set(wanted):
+            raise CompileError(
+                f"{first.label} is for {', '.join(wanted)}, {given.label} for "
+                f"{', '.join(found)}: the modules of one file need the same targets; compile "
+                "them with the same --target options"
+            )
+        for name, variant in wanted.items():
+            if _facts(variant) != _facts(found[name]):
+                raise CompileError(
+                    f"{first.label} and {given.label} mean different machines by the target "
+                    f"{name}: {_described(variant)}, and {_described(found[name])}; compile them "
+                    "with the same target file"
+                )
+
+
+def _facts(variant: VariantImage) -> tuple[object, ...]:
+    is_cpu = variant.device is Device.CPU
+    machine = (variant.features, variant.page_bytes) if is_cpu else ()
+    return variant.device, variant.arch, variant.word_bytes, machine
+
+
+def _described(variant: VariantImage) -> str:
+    device = variant.arch if variant.device is Device.CPU else variant.device
+    words = [device.name.lower(), *variant.features, f"words of {variant.word_bytes} bytes"]
+    if variant.device is Device.CPU:
+        words.append(f"pages of {variant.page_bytes} bytes")
+    return " ".join(words)
+
+
+def _check_names(inputs: Sequence[MergeInput]) -> None:
+    owners: dict[str, MergeInput] = {}
+    for given in inputs:
+        own = {e.name for e in given.image.variants[0].entry_points}
+        for name in given.names:
+            if name not in own:
+                raise CompileError(f"{given.label} has no entry point {name!r} to rename")
+        for entry in given.image.variants[0].entry_points:
+            name = given.names.get(entry.name, entry.name)
+            if name in owners:
+                raise CompileError(
+                    f"{owners[name].label} and {given.label} both have an entry point {name!r}; "
+                    f"give one another name, as in {given.label}:NAME"
+                )
+            owners[name] = given
+
+
+def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]:
+    """Adds a module's constants to the pool; gives the address of what lies at an offset."""
+    image = given.image
+    segments = sorted(image.rodata_segments, key=lambda s: s.offset)
+    starts = [s.offset for s in segments]
+    addresses = [
+        pool.add(image.rodata[s.offset : s.offset + s.length], s.alignment) for s in segments
+    ]
+    empty = pool.add(b"")
+
+    def moved(offset: int) -> int:
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or offset > starts[number] + segments[number].length:
+            if offset == 0:
+                return empty  # of a constant without elements
+            raise CompileError(f"{given.label}: no constant is at {offset}; compile it again")
+        return addresses[number] + offset - starts[number]
+
+    return moved
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What an input adds to a variant; the entry points have their new names, and hold addresses
+    of constants."""
+
+    label: str
+    variant: VariantImage
+    parts: ImageParts | None
+    entries: tuple[EntryPointImage, ...]
+
+    @staticmethod
+    def of(given: MergeInput, notes: Notes, target: str, move: Callable[[int], int]) -> _Piece:
+        number = next(n for n, v in enumerate(given.image.variants) if v.target == target)
+        variant, known = given.image.variants[number], notes.variants[number]
+        entries = []
+        noted = known.launches or ((),) * len(variant.entry_points)
+        for entry, words, launches in zip(
+            variant.entry_points, known.address_words, noted, strict=True
+        ):
+            try:
+                program = move_constants(entry.program, words, move)
+            except ValueError as error:
+                message = f"{given.label}: its notes are of another module: {error}"
+                raise CompileError(message) from error
+            name = given.names.get(entry.name, entry.name)
+            entries.append(replace(entry, name=name, program=program, launches=launches))
+        return _Piece(given.label, variant, known.parts, tuple(entries))
+
+
+def _merge_variant(
+    pieces: Sequence[_Piece],
+) -> tuple[VariantImage, ImageParts | None, dict[str, Any]]:
+    """One variant of all pieces, the parts of its image, and its section of the counts."""
+    first = pieces[0].variant
+    image, places = _merge_code(pieces)
+    kept: dict[ExecutableImage, int] = {}
+    entries: list[EntryPointImage] = []
+    for piece, place in zip(pieces, places, strict=True):
+        numbers = []
+        for executable in piece.variant.executables:
+            moved = replace(executable, name="", code_offset=place(executable.code_offset))
+            numbers.append(kept.setdefault(moved, len(kept)))
+        for entry in piece.entries:
+            entries.append(replace(entry, program=_renumbered(entry.program, numbers)))
+    made = replace(
+        first,
+        executables=tuple(replace(e, name=f"e{n}") for e, n in kept.items()),
+        entry_points=tuple(entries),
+        # a GPU's say what the shaders ask for
+        features=tuple(dict.fromkeys(f for p in pieces for f in p.variant.features)),
+        limits=_limits(pieces),
+        code=b"" if image is None else image.data,
+    )
+    met = sum(len(p.variant.executables) for p in pieces)
+    section = {
+        "target": first.target,
+        "executables": {"met": met, "kept": len(kept)},
+        **_code_counts(pieces, image),
+    }
+    return made, None if image is None else image.parts, section
+
+
+def _limits(pieces: Sequence[_Piece]) -> tuple[tuple[str, int], ...]:
+    most: dict[str, int] = {}
+    for piece in pieces:
+        for name, value in piece.variant.limits:
+            most[name] = max(value, most.get(name, value))
+    return tuple(most.items())
+
+
+def _merge_code(
+    pieces: Sequence[_Piece],
+) -> tuple[CodeImage | None, list[Callable[[int], int]]]:
+    """The image of all pieces, and for each what its offsets of functions become."""
+    first = pieces[0].variant
+    if first.device is not Device.CPU:
+        return None, [lambda offset: offset] * len(pieces)
+    known = [(p.variant.code, p.parts) for p in pieces if p.parts is not None]
+    try:
+        image = merge_images(known, first.arch.name.lower(), first.page_bytes)
+    except (ValueError, InternalError) as error:  # references that lead nowhere, or too far
+        labels = ", ".join(p.label for p in pieces)
+        raise CompileError(f"the notes of {labels} are of other modules: {error}") from error
+    offsets = iter(image.offsets)
+    places: list[Callable[[int], int]] = []
+    for piece in pieces:
+        parts = piece.parts.functions if piece.parts is not None else ()
+        moved = {part.offset: next(offsets) for part in parts}
+        places.append(_place_of(piece, moved))
+    return image, places
+
+
+def _place_of(piece: _Piece, moved: Mapping[int, int]) -> Callable[[int], int]:
+    def place(offset: int) -> int:
+        if offset not in moved:
+            raise CompileError(
+                f"{piece.label}: its notes are of another module: no function is at {offset}"
+            )
+        return moved[offset]
+
+    return place
+
+
+def _renumbered(program: ProgramImage, numbers: Sequence[int]) -> ProgramImage:
+    """The program with executables under their new numbers."""
+    code = list(program.code)
+    for instruction in decode(program.code):
+        for word, kind in enumerate(instruction.kinds, instruction.at + 1):
+            if kind is Operand.EXECUTABLE:
+                code[word] = numbers[code[word]]
+    return replace(program, code=tuple(code))
+
+
+def _code_counts(pieces: Sequence[_Piece], image: CodeImage | None) -> dict[str, Any]:
+    """Bytes of code before and after; `functions`, `constants` and `padding` add up to `code`."""
+    if image is None:
+        own = [{e.spirv or b"" for e in p.variant.executables} for p in pieces]
+        met, kept = [w for words in own for w in words], set[bytes]().union(*own)
+        shaders = {"met": sum(map(len, met)), "kept": sum(map(len, kept))}
+        counts = {"count_met": len(met), "count_kept": len(kept)}
+        return {"code": shaders, "functions": {**shaders, **counts}}
+    code = {"met": sum(len(p.variant.code) for p in pieces), "kept": len(image.data)}
+    functions = {"met": image.function_bytes_met, "kept": image.function_bytes_kept}
+    constants = {
+        "met": sum(_covered(p.parts.constants) for p in pieces if p.parts is not None),
+        "kept": image.constant_bytes_kept,
+    }
+    padding = {k: code[k] - functions[k] - constants[k] for k in code}
+    return {
+        "code": code,
+        "functions": {
+            **functions,
+            "count_met": image.functions_met,
+            "count_kept": image.functions_kept,
+        },
+        "constants": constants,
+        "padding": padding,
+    }
+
+
+def _covered(parts: Sequence[Any]) -> int:
+    """Bytes of an image that parts, some inside others, lie in."""
+    total = end = 0
+    for part in sorted(parts, key=lambda p: (p.offset, -p.length)):
+        total += max(0, part.offset + part.length - max(end, part.offset))
+        end = max(end, part.offset + part.length)
+    return total
+
+
+def _renamed(ledger: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A ledger with entry points under their new names."""
+    models = [
+        {**model, "entry_points": [names.get(n, n) for n in model.get("entry_points", ())]}
+        for model in ledger.get("models", ())
+    ]
+    return {**ledger, "models": models}

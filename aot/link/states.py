@@ -1,0 +1,211 @@
+"""Where a program keeps its state variables, and the scalars that it keeps beside them.
+
+What is appended to stands in one place: a run writes behind what earlier ones left. Any other
+variable has two halves, and a run makes in one what the next one finds there. Either way nothing
+that a run can read is overwritten before it has ended well, and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aot.analysis.control import nested_operands
+from aot.analysis.storage import ARENA, Homes, is_dispatch
+from aot.analysis.views import canonical
+from aot.errors import CompileError, InternalError
+from aot.ir.core import Function, Value
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.states import StateVariable, state_variables
+from aot.ir.types import TensorType
+from aot.link.rodata import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Length:
+    """A scalar that is kept: the extent of growing variables before a run.
+
+    Attributes:
+        names: the variables, which grow alike.
+        symbol, following: the extent before the run and after it.
+    """
+
+    names: tuple[str, ...]
+    symbol: DimExpr
+    following: Dim
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A state variable's memory.
+
+    Attributes:
+        root: the value that its memory is the home of.
+        offset: of its memory in the arena, or of its first half.
+        other: of the second half; None where there is one place only.
+        made: the root that a run makes in the half that the next one reads; None where it is
+            `copied` there at the end, or where there is one place only.
+    """
+
+    variable: StateVariable
+    root: Value
+    offset: int
+    other: int | None = None
+    made: Value | None = None
+    copied: Value | None = None
+
+
+@dataclass(frozen=True)
+class States:
+    """All that a program keeps.
+
+    Attributes:
+        bytes: at the start of the arena.
+    """
+
+    kept: tuple[Kept, ...]
+    lengths: tuple[Length, ...]
+    bytes: int
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether a scalar says which halves are to be read."""
+        return any(k.other is not None for k in self.kept)
+
+    @property
+    def count(self) -> int:
+        """Scalars: the lengths, then the half."""
+        return len(self.lengths) + self.has_halves
+
+    @property
+    def roots(self) -> set[Value]:
+        """Values whose memory is kept."""
+        return {v for k in self.kept for v in (k.root, k.made) if v is not None}
+
+
+def states_of(function: Function, homes: Homes) -> States:
+    """The state variables of a function, placed.
+
+    Raises:
+        CompileError: one has an extent that is symbolic and doesn't grow.
+    """
+    assigned = _assigned(function, homes)
+    kept: list[Kept] = []
+    taken: set[Value] = set()
+    end = 0
+    for variable in state_variables(function):
+        size = variable.type.bytes
+        if not isinstance(size, int):
+            raise CompileError(
+                f"state {variable.name!r} is {variable.type}: only the dim that grows can be "
+                f"symbolic; bind the others with --input-shape"
+            )
+        root, present = homes.states[variable.name], assigned.get(variable.name)
+        stride = -(-size // ALIGNMENT) * ALIGNMENT
+        if present is None or _is_in_place(homes, variable.name, present):
+            kept.append(Kept(variable, root, end))
+            end += stride
+            continue
+        state = homes.assigned[variable.name].operands[0]
+        assert state is not None
+        _check_layout(variable, state.type, present.type)
+        made = _made(function, homes, present)
+        if made is None or made in taken:
+            _check_copy(variable, present.type)
+            kept.append(Kept(variable, root, end, end + stride, None, present))
+        else:
+            taken.add(made)
+            kept.append(Kept(variable, root, end, end + stride, made))
+        end += 2 * stride
+    return States(tuple(kept), _lengths(kept), end)
+
+
+def _is_in_place(homes: Homes, name: str, present: Value) -> bool:
+    """Whether what is assigned to a variable is its memory, and lies in it as it does."""
+    home, state = homes.of(present), homes.assigned[name].operands[0]
+    is_there = home.root is homes.states[name] and home.offset_bytes == 0
+    return is_there and state is not None and _lies_alike(present.type, state.type)
+
+
+def _lies_alike(one: TensorType, other: TensorType) -> bool:
+    return canonical(one).layout == canonical(other).layout
+
+
+def _assigned(function: Function, homes: Homes) -> dict[str, Value]:
+    """What each variable is after a run. What reads a variable behind its `assign` sees that."""
+    found: dict[str, Value] = {}
+    names = {op: name for name, op in homes.assigned.items()}
+    for op in function.block:
+        if op in names:
+            present = op.operands[1]
+            assert present is not None
+            found[names[op]] = _as_written(homes, found, present)
+        elif found and (is_dispatch(op) or op.blocks):
+            for value in nested_operands(op):
+                if _as_written(homes, found, value) is not value:
+                    raise InternalError(f"{op} reads a state variable behind its assign")
+    return found
+
+
+def _as_written(homes: Homes, written: Mapping[str, Value], value: Value) -> Value:
+    """What a value is when variables are written: what was assigned, where it shows one."""
+    home = homes.of(value)
+    for name, present in written.items():
+        if homes.states[name] is home.root and not _is_in_place(homes, name, present):
+            if home.offset_bytes != 0 or present.type != value.type:
+                raise InternalError(f"{value} is a part of a state variable that is assigned")
+            return present
+    return value
+
+
+def at_the_end(function: Function, homes: Homes) -> list[Value]:
+    """The function's results as they are when it ends."""
+    written = _assigned(function, homes)
+    return [_as_written(homes, written, v) for v in function.results]
+
+
+def _made(function: Function, homes: Homes, present: Value) -> Value | None:
+    """The root of an assigned value, if it is in the arena and all of it may be anywhere there."""
+    home = homes.of(present)
+    root = home.root
+    is_whole = home.offset_bytes == 0 and root.type.bytes == present.type.bytes
+    if home.binding != ARENA or not is_whole or root.op is None:
+        return None
+    is_other = root in homes.states.values()
+    is_top = root.op.parent is function.block
+    return root if is_top and not is_other and homes.is_made(root) else None
+
+
+def _check_layout(variable: StateVariable, state: TensorType, present: TensorType) -> None:
+    if not _lies_alike(present, state):
+        raise InternalError(
+            f"state {variable.name!r} is {state} and {present} is assigned to it: what lies "
+            f"otherwise must be copied by a dispatch"
+        )
+
+
+def _check_copy(variable: StateVariable, present: TensorType) -> None:
+    if not is_contiguous(present):
+        raise InternalError(
+            f"state {variable.name!r}: {present} is assigned to it, which has gaps and is not made "
+            f"by the function: it must be copied by a dispatch"
+        )
+
+
+def is_contiguous(type: TensorType) -> bool:
+    """Whether a value's bytes are all its own, so that copying them copies it."""
+    layout = canonical(type).layout
+    return layout is None or not layout.strides
+
+
+def _lengths(kept: list[Kept]) -> tuple[Length, ...]:
+    found: dict[tuple[Dim, Dim], list[str]] = {}
+    for item in kept:
+        length, following = item.variable.length, item.variable.next_length
+        if length is not None and following is not None:
+            found.setdefault((length, following), []).append(item.variable.name)
+    return tuple(
+        Length(tuple(names), length, following)
+        for (length, following), names in found.items()
+        if isinstance(length, DimExpr)
+    )
