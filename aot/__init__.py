@@ -17,9 +17,10 @@ from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, Un
 
 if TYPE_CHECKING:
     from aot import builder
-    from aot.api import CompiledModule, compile, load, targets
+    from aot.api import CompiledModule, compile, explain_fusion, load, targets
     from aot.inspection import inspect
     from aot.loader import Program
+    from aot.merging import merge
     from aot.verification import Verification, verify
 
 __version__ = "0.1.0"
@@ -36,8 +37,10 @@ __all__ = [
     "__version__",
     "builder",
     "compile",
+    "explain_fusion",
     "inspect",
     "load",
+    "merge",
     "targets",
     "verify",
 ]
@@ -47,8 +50,10 @@ _WHERE = {
     "Program": "aot.loader",
     "Verification": "aot.verification",
     "compile": "aot.api",
+    "explain_fusion": "aot.api",
     "inspect": "aot.inspection",
     "load": "aot.api",
+    "merge": "aot.merging",
     "targets": "aot.api",
     "verify": "aot.verification",
 }

@@ -59,12 +59,20 @@ def compile(
     targets: Sequence[str] = ("host",),
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
+    states: Mapping[str, str | tuple[str, int]] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
     shapes: str = "lazy",
     fusion: bool = True,
+    winograd: bool = True,
     despecialise: bool = True,
+    share_constants: bool = True,
+    entry_name: str | None = None,
+    strip: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
+    cache: bool = True,
+    cache_dir: str | os.PathLike[str] | None = None,
+    jobs: int = 0,
     progress: Progress | None = None,
 ) -> CompiledModule:
     """Compiles a model for one or more targets.
@@ -78,14 +86,25 @@ def compile(
             open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
             "H<=960" or "32<=H<=960" bounds it, "?<=8" what the model says.
         input_values: input name -> value; the input is compiled in as a constant.
+        states: input name -> output name, or (output name, capacity) where the output is the input
+            with something appended: both leave the signature, the program keeps the value from
+            run to run (zeros at first), and `Program.reset` clears it.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         storage: "fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves
             the file and rounds what it stores; inputs, outputs and arithmetic stay float32.
         shapes: "lazy" or "eager": when the compiler tells users of a change; for comparison, the
             module is the same.
         fusion: whether ops may share a dispatch; without, each is its own, for comparison.
+        winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
+            otherwise and may overflow where inputs come near the largest floats.
         despecialise: whether executables that differ in extents only may become one.
+        share_constants: whether equal constants, and those that lie inside others, are stored once.
+        entry_name: what `load` and `merge` know the entry point by; "main" if None.
+        strip: leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.
         dump_ir: a folder that gets the IR after each pass.
+        cache: whether compiled code may be kept on disk, and found there by later compiles.
+        cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
+        jobs: processes that may compile code at a time; 0 is one for each processor.
         progress: called with each stage's name, items done and items in all.
 
     Raises:
@@ -94,19 +113,67 @@ def compile(
     """
     from aot.pipeline import compile_module
 
-    options = CompileOptions(
-        targets=tuple(targets) if not isinstance(targets, str) else (targets,),
-        input_shapes={name: tuple(dims) for name, dims in (input_shapes or {}).items()},
-        input_values=dict(input_values or {}),
+    options = compile_options(
+        targets=targets,
+        input_shapes=input_shapes,
+        input_values=input_values,
+        states=states,
         optimize=optimize,
         storage=storage,
         shapes=shapes,
         fusion=fusion,
+        winograd=winograd,
         despecialise=despecialise,
-        dump_ir=None if dump_ir is None else Path(dump_ir),
+        share_constants=share_constants,
+        entry_name=entry_name,
+        strip=strip,
+        dump_ir=dump_ir,
+        cache=cache,
+        cache_dir=cache_dir,
+        jobs=jobs,
     )
     compilation = compile_module(model, options, progress or no_progress)
     return CompiledModule(compilation.image, compilation.stats)
+
+
+def compile_options(
+    *,
+    targets: Sequence[str] = ("host",),
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    input_values: Mapping[str, ArrayLike] | None = None,
+    states: Mapping[str, str | tuple[str, int]] | None = None,
+    dump_ir: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    **others: Any,
+) -> CompileOptions:
+    """The options that `compile` takes, typed."""
+    return CompileOptions(
+        targets=tuple(targets) if not isinstance(targets, str) else (targets,),
+        input_shapes={name: tuple(dims) for name, dims in (input_shapes or {}).items()},
+        input_values=dict(input_values or {}),
+        states={
+            name: (tie, 0) if isinstance(tie, str) else (tie[0], tie[1])
+            for name, tie in (states or {}).items()
+        },
+        dump_ir=None if dump_ir is None else Path(dump_ir),
+        cache_dir=None if cache_dir is None else Path(cache_dir),
+        **others,
+    )
+
+
+def explain_fusion(model: Any, **options: Any) -> dict[str, Any]:
+    """A model's dispatch regions by target: ops, bytes, and why each ends where it does.
+
+    Args:
+        model: as `compile` takes it.
+        options: as `compile` takes them, by name.
+
+    Raises:
+        CompileError, UnsupportedError: as `compile`.
+    """
+    from aot import fusion_report
+
+    return fusion_report.explain_fusion(model, compile_options(**options))
 
 
 def load(
@@ -115,6 +182,7 @@ def load(
     *,
     entry: str | None = None,
     target: str | None = None,
+    threads: int = 1,
 ) -> Program:
     """Loads a compiled module to run it here.
 
@@ -123,12 +191,14 @@ def load(
         device: "cpu", "vulkan" or "auto", the first variant that runs here.
         entry: the entry point; the first one if None.
         target: the target whose variant must be used; the first that runs here if None.
+        threads: threads that share the work on a CPU, the caller's included; the results are the
+            same whatever their number.
 
     Raises:
         RuntimeFailure: no such file, not a module, damaged, or no variant for this machine.
     """
     source = module.to_bytes() if isinstance(module, CompiledModule) else module
-    return load_program(source, device, entry=entry, target=target)
+    return load_program(source, device, entry=entry, target=target, threads=threads)
 
 
 def targets() -> tuple[Target, ...]:

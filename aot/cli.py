@@ -6,7 +6,8 @@ user sees one clear line and never a traceback. Only results go to standard outp
 
 from __future__ import annotations
 
-import json
+import atexit
+import gc
 import os
 import platform
 import signal
@@ -14,27 +15,36 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 import aot
 from aot import cli_text
+from aot.cli_bench import bench
+from aot.cli_build import build, cache, targets
+from aot.cli_compile import (
+    FUSION_OPTION,
+    MODULE_MAGIC,
+    check_readable,
+    compile_model,
+    compile_options,
+)
+from aot.cli_devices import devices
+from aot.cli_inspect import explain_dedup, inspect, merge
+from aot.cli_package import package
 from aot.cli_text import NamedArray, NamedShape, Pair, to_mapping
-from aot.errors import AotError, CompileError, InternalError
-from aot.options import OPTIMIZE_LEVELS, SHAPE_MODES, STORAGE_TYPES, Progress
+from aot.errors import AotError, CacheWarning, CompileError, InternalError
 
 if TYPE_CHECKING:
-    from aot import CompiledModule, Verification
+    from aot import Verification
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
-MODULE_MAGIC = b"AOTM"
 ENGINES = ("reference", "onnxruntime")
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group(
@@ -54,79 +64,11 @@ def cli() -> None:
     """
 
 
-def _compile_options(command: F) -> F:
-    """The options that say how to compile a model, shared by the commands that do."""
-    for option in reversed(
-        (
-            click.option(
-                "--target",
-                "targets",
-                multiple=True,
-                metavar="NAME|FILE.toml",
-                help="What to compile for; repeatable, best first. Default: host.",
-            ),
-            click.option(
-                "--input-shape",
-                "input_shapes",
-                multiple=True,
-                type=NamedShape(),
-                help="An input's shape: a number binds, a name leaves open, H<=960 bounds, '?' "
-                "keeps the model's.",
-            ),
-            click.option(
-                "--input-value",
-                "input_values",
-                multiple=True,
-                type=NamedArray(),
-                help="Compile an input in as a constant: a number, a list or FILE.npy.",
-            ),
-            click.option(
-                "--optimize",
-                type=click.Choice(OPTIMIZE_LEVELS),
-                default="balanced",
-                show_default=True,
-                help="What sharing code between dispatches may cost.",
-            ),
-            click.option(
-                "--storage",
-                type=click.Choice(STORAGE_TYPES),
-                default="fp32",
-                show_default=True,
-                help="How float32 weights and activations lie in memory; fp16 rounds them.",
-            ),
-            click.option(
-                "--shapes",
-                type=click.Choice(SHAPE_MODES),
-                default="lazy",
-                show_default=True,
-                help="When users of a changed value are told; the file is the same.",
-            ),
-            click.option(
-                "--fusion/--no-fusion",
-                default=True,
-                help="Whether ops may share a dispatch; without, each is its own.",
-            ),
-            click.option(
-                "--despecialise/--no-despecialise",
-                default=True,
-                help="Whether executables that differ in extents only may become one.",
-            ),
-            click.option(
-                "--dump-ir",
-                type=click.Path(file_okay=False),
-                metavar="DIR",
-                help="Write the IR after each pass to this folder.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 @cli.command(name="compile")
 @click.argument("model", type=click.Path())
 @click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
-@_compile_options
+@compile_options
+@FUSION_OPTION
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
 def compile_command(
     model: str, output: str, stats: str | None, input_values: tuple[Pair, ...], **options: Any
@@ -138,7 +80,8 @@ def compile_command(
       aotc compile model.onnx -o model.aotm
       aotc compile model.onnx -o model.aotm --target aarch64-android --target vulkan-1.1
       aotc compile det.onnx -o det.aotm --input-shape x=1x3xHxW
-      aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --stats vad.json
+      aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --state state=stateN
+      aotc compile llm.onnx -o llm.aotm --input-shape past=1x8x?x64 --state past=present:max=512
 
     Names in a shape stay open: one file serves all their extents, or those within bounds, as in
     1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at
@@ -147,7 +90,7 @@ def compile_command(
     if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
         raise click.UsageError("the output is the model itself")
     started = time.perf_counter()
-    module = _compile(model, input_values=to_mapping(input_values, "--input-value"), **options)
+    module = compile_model(model, input_values=to_mapping(input_values, "--input-value"), **options)
     module.save(output)
     if stats is not None:
         cli_text.write_stats(module.stats, stats)
@@ -155,33 +98,6 @@ def compile_command(
         seconds = time.perf_counter() - started
         size = len(module.to_bytes())
         click.echo(cli_text.compile_summary(module.stats, output, size, seconds), err=True)
-
-
-def _compile(model: str, **options: Any) -> CompiledModule:
-    _check_readable(model)
-    options["input_shapes"] = to_mapping(options["input_shapes"], "--input-shape")
-    options["targets"] = options["targets"] or ("host",)
-    with _progress() as progress:
-        return aot.compile(model, progress=progress, **options)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with cli_text.TerminalProgress(sys.stderr) as progress:
-        yield progress
-
-
-def _check_readable(path: str) -> bytes:
-    """The first bytes of a file, so that a missing one is one line whoever would open it."""
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(4)
-    except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise CompileError(f"cannot read {path}: {reason}") from error
 
 
 _INPUT = click.option(
@@ -208,6 +124,18 @@ _DEVICE = click.option(
 )
 
 
+_ENTRY = click.option(
+    "--entry", metavar="NAME", help="Which entry point of a module that has several."
+)
+_THREADS = click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Threads that share the work on a CPU; the results are the same.",
+)
+
+
 @cli.command()
 @click.argument("module", type=click.Path())
 @_INPUT
@@ -218,14 +146,18 @@ _DEVICE = click.option(
     metavar="DIR",
     help="Write each output to NAME.npy in this folder.",
 )
+@_ENTRY
 @_DEVICE
+@_THREADS
 @_SEED
 def run(
     module: str,
     inputs: tuple[Pair, ...],
     input_sizes: tuple[Pair, ...],
     output: str | None,
+    entry: str | None,
     device: str,
+    threads: int,
     seed: int,
 ) -> None:
     """Run a module file once and describe its outputs.
@@ -235,12 +167,13 @@ def run(
       aotc run model.aotm
       aotc run model.aotm --input x=image.npy --output results
       aotc run det.aotm --shape x=1x3x256x480
+      aotc run ocr.aotm --entry det --shape x=1x3x256x480
     """
     from aot.inputs import make_inputs
 
-    _check_readable(module)
+    check_readable(module)
     started = time.perf_counter()
-    program = aot.load(module, device)
+    program = aot.load(module, device, entry=entry, threads=threads)
     loaded = time.perf_counter()
     given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
     arrays = make_inputs(program.inputs, given, sizes, seed)
@@ -277,7 +210,14 @@ def run(
     type=click.FloatRange(min=0),
     help="Largest error, relative to an output's largest magnitude.",
 )
-@_compile_options
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Calls one after another on different random inputs. Default: 1, or 3 with --state.",
+)
+@compile_options
+@FUSION_OPTION
+@_ENTRY
 @_DEVICE
 @_SEED
 def verify(
@@ -288,6 +228,8 @@ def verify(
     input_values: tuple[Pair, ...],
     against: str,
     tolerance: float,
+    steps: int | None,
+    entry: str | None,
     device: str,
     seed: int,
     **options: Any,
@@ -302,9 +244,10 @@ def verify(
       aotc verify model.onnx --against onnxruntime --input x=image.npy
       aotc verify cls.onnx --shape x=4x3x48x192 --tolerance 1e-3
       aotc verify model.aotm --model model.onnx
+      aotc verify ocr.aotm --model cls.onnx --entry cls --shape x=1x3x48x192
     """
     values = to_mapping(input_values, "--input-value")
-    is_module = _check_readable(source) == MODULE_MAGIC
+    is_module = check_readable(source) == MODULE_MAGIC
     if is_module and model is None:
         raise click.UsageError("a module file does not hold its model: give it with --model")
     if not is_module and model is not None:
@@ -314,7 +257,7 @@ def verify(
         if not is_module:
             # Through a file, so that what is verified is what would be shipped.
             path = str(Path(folder) / "model.aotm")
-            _compile(source, input_values=values, **options).save(path)
+            compile_model(source, input_values=values, **options).save(path)
         result = aot.verify(
             path,
             model or source,
@@ -322,9 +265,12 @@ def verify(
             inputs=to_mapping(inputs, "--input"),
             shapes=to_mapping(input_sizes, "--shape"),
             input_values=values,
+            states=to_mapping(options["states"], "--state"),
+            steps=steps,
             tolerance=tolerance,
             seed=seed,
             device=device,
+            entry=entry,
         )
     _report_verification(result)
 
@@ -338,51 +284,22 @@ def _report_verification(result: Verification) -> None:
         )
 
 
-@cli.command()
-@click.argument("module", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
-@click.option("--verify", is_flag=True, help="Also check every checksum of the constants.")
-@click.option("--program", is_flag=True, help="Show the programs' instructions.")
-def inspect(module: str, as_json: bool, verify: bool, program: bool) -> None:
-    """Show what is in a module file: variants, signatures, executables, segments.
-
-    \b
-    Examples:
-      aotc inspect model.aotm
-      aotc inspect model.aotm --program
-      aotc inspect model.aotm --verify --json
-    """
-    from aot.inspection import format_inspection
-
-    facts = aot.inspect(module, verify=verify, program=program)
-    click.echo(json.dumps(facts, indent=2) if as_json else format_inspection(facts))
-
-
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
-def targets(as_json: bool) -> None:
-    """List the targets that come with the compiler; a path to a .toml file is one too."""
-    found = aot.targets()
-    if as_json:
-        rows = [
-            {"name": t.name, "device": t.device, "arch": t.arch, "summary": t.summary}
-            for t in found
-        ]
-        click.echo(json.dumps(rows, indent=2))
-        return
-    from aot.target import host
-
-    with suppress(AotError):
-        click.echo(f"host is {host().name}\n")
-    table_rows = [[t.name, t.device, t.arch, t.summary] for t in found]
-    click.echo(cli_text.table(("target", "device", "arch", "summary"), table_rows))
+for _command in (devices, bench, build, package, merge, inspect, explain_dedup, targets, cache):
+    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. No exception leaves it."""
     signal.signal(signal.SIGTERM, _terminate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CacheWarning)
+        warnings.showwarning = _warn
+        return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
     try:
-        return _invoke(list(sys.argv[1:] if arguments is None else arguments))
+        return _invoke(arguments)
     except KeyboardInterrupt:
         _say("aotc: interrupted")
         return 130
@@ -416,6 +333,10 @@ def _invoke(arguments: list[str]) -> int:
 def _terminate(signum: int, frame: object) -> NoReturn:
     # As an exception, so that temporary files are removed.
     raise SystemExit(128 + signum)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    _say(f"aotc: warning: {message}")
 
 
 def _say(text: str) -> None:
@@ -465,5 +386,17 @@ def _write_repro(error: Exception) -> Path | None:
     return Path(name)
 
 
+def entry() -> NoReturn:
+    """`main` as a process of its own, which is not taken apart object by object at its end: for a
+    small model that, and looking for cycles meanwhile, would be a third of the time."""
+    gc.set_threshold(200_000, 50, 50)
+    status = main()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

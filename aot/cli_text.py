@@ -16,6 +16,9 @@ import click
 from aot.errors import CompileError
 
 if TYPE_CHECKING:
+    from aot.devices import DeviceInfo
+    from aot.matrix import Row
+    from aot.object_cache import CacheInfo
     from aot.verification import Verification
 
 Pair = tuple[str, Any]
@@ -97,6 +100,23 @@ class NamedArray(click.ParamType[Pair]):
         return name, parsed
 
 
+class NamedState(click.ParamType[Pair]):
+    """PAST=PRESENT, or PAST=PRESENT:max=N: an input, the output that it is after a run, and the
+    most that it may grow to."""
+
+    name = "PAST=PRESENT[:max=N]"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        found = re.fullmatch(r"(?s:(.+?)=(.+?))(?::max=([0-9]+))?", value)
+        if found is None:
+            self.fail(f"{value!r} is not PAST=PRESENT or PAST=PRESENT:max=N", param, ctx)
+        if found[3] is not None and not int(found[3]):
+            self.fail(f"{value!r}: max must be positive", param, ctx)
+        return found[1], (found[2], int(found[3] or 0))
+
+
 def _is_numeric(value: object) -> bool:
     if isinstance(value, list):
         return all(_is_numeric(v) for v in value)
@@ -137,6 +157,59 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "")
         "  ".join(p(c, w) for p, c, w in zip(pad, line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def definitions(rows: Sequence[Sequence[str]], width: int = 100) -> str:
+    """Key, value and what it means: the meaning in a column of its own, or below a long value."""
+    import textwrap
+
+    keys = max((len(row[0]) for row in rows), default=0)
+    values = min(24, max((len(row[1]) for row in rows), default=0))
+    start = " " * (keys + values + 4)
+    lines: list[str] = []
+    for key, value, meaning in rows:
+        head = f"{key:<{keys}}  {value:<{values}}"
+        if len(value) > values:
+            lines.append(head)
+            head = ""
+        wrapped = textwrap.wrap(meaning, width - len(start))
+        lines += [f"{head if n == 0 else '':<{len(start) - 2}}  {w}" for n, w in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def matrix_facts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What `aotc build --json` prints."""
+    return [
+        {
+            "model": row.cell.model.name,
+            "target": row.cell.target.name,
+            "options": row.cell.option.name,
+            "output": str(row.cell.output),
+            "status": row.status,
+            "bytes": row.bytes,
+            "seconds": round(row.seconds, 3),
+            "error": row.error,
+        }
+        for row in rows
+    ]
+
+
+def matrix_table(rows: Sequence[Row]) -> str:
+    """One line a module."""
+    lines = [
+        [
+            row.cell.model.name,
+            row.cell.target.name,
+            row.cell.option.name,
+            row.status,
+            f"{row.bytes:,}" if row.bytes else "",
+            f"{row.seconds:.1f}" if row.seconds else "",
+            row.error or str(row.cell.output),
+        ]
+        for row in rows
+    ]
+    header = ("model", "target", "options", "status", "bytes", "seconds", "module")
+    return table(header, lines, right="bytes seconds")
 
 
 def shape_text(shape: Sequence[object]) -> str:
@@ -271,3 +344,59 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
         saved = rodata["bytes_met"] - rodata["bytes_kept"]
         lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
     return "\n".join(lines)
+
+
+def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:
+    """The few lines that close a merge on a terminal."""
+    lines = [f"{output}: {size:,} bytes, {counts['modules']} modules"]
+    for variant in counts["variants"]:
+        code, executables = variant["code"], variant["executables"]
+        lines.append(
+            f"  {variant['target']}: {executables['met']} executables met and "
+            f"{executables['kept']} kept, {code['kept']:,} bytes of code kept, "
+            f"{code['met'] - code['kept']:,} saved"
+        )
+    rodata = counts["rodata"]
+    saved = rodata["bytes_met"] - rodata["bytes_kept"]
+    lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+    return "\n".join(lines)
+
+
+def cache_facts(info: CacheInfo) -> dict[str, Any]:
+    """What `aotc cache --json` prints."""
+    return {
+        "folder": None if info.folder is None else str(info.folder),
+        "entries": info.entries,
+        "bytes": info.bytes,
+        "limit_bytes": info.limit_bytes,
+    }
+
+
+def cache_summary(info: CacheInfo, *, is_cleared: bool) -> str:
+    """One line for a person."""
+    if info.folder is None:
+        return "no folder is known for the cache: set AOT_CACHE_DIR"
+    if is_cleared:
+        return f"{info.folder}: {info.entries} objects removed, {info.bytes:,} bytes"
+    return (
+        f"{info.folder}: {info.entries} objects, {info.bytes:,} bytes "
+        f"of at most {info.limit_bytes:,}"
+    )
+
+
+def devices_text(found: Sequence[DeviceInfo]) -> str:
+    """A paragraph a device."""
+    parts = []
+    for device in found:
+        lines = [f"{device.name} ({device.device})"]
+        if device.kind:
+            memory = f"{device.memory_bytes / 2**30:.1f} GiB"
+            lines.append(f"  {device.kind}, vulkan {device.api_version}, {memory} of its own")
+        lines.append(f"  targets   {', '.join(device.fits) or 'none'}")
+        lines += [f"  not       {name}: {why}" for name, why in device.misses.items()]
+        lines += [f"  features  {', '.join(device.features)}"] * bool(device.features)
+        for key, value in device.limits.items():
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}"
+            lines.append(f"  {key:<28} {text}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "no device is known here"

@@ -43,3 +43,7 @@ class RuntimeFailure(AotError):
     def __init__(self, message: str, status: str = "internal") -> None:
         self.status = status
         super().__init__(message)
+
+
+class CacheWarning(UserWarning):
+    """Compiled code is not kept or not found; the compile goes on and takes longer."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from aot.errors import CompileError
 from aot.ir.types import DType
 from aot.link.image import (
     EntryPointImage,
@@ -18,6 +19,7 @@ from aot.link.image import (
     TensorInfo,
     VariantImage,
 )
+from aot.link.notes import decode_notes
 from aot.link.program import Instruction, Operand, constant_value, decode
 from aot.link.reader import DTYPE_CODES, FILE_VERSION, ModuleFile, Source, read_module_file
 
@@ -25,21 +27,26 @@ _CLASSES = ("constants", "arena", "inputs", "outputs")
 _DTYPES: dict[int, DType] = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
-def inspect(source: Source, *, verify: bool = False, program: bool = False) -> dict[str, Any]:
+def inspect(
+    source: Source, *, verify: bool = False, program: bool = False, dedup: bool = False
+) -> dict[str, Any]:
     """Facts about a module file as plain data, ready for JSON.
 
     Args:
         source: the file's path or its bytes.
         verify: also check the constants' checksums; all others are always checked.
         program: include each entry point's instructions as text.
+        dedup: include the ledger of deduplication: what each level met, kept and saved, and which
+            executables almost became one.
 
     Raises:
-        CompileError: the file is no module, or damaged.
+        CompileError: the file is no module, or damaged, or has no ledger.
     """
     file = read_module_file(source, verify_rodata=verify)
     image = file.image
-    return {
-        "file": None if isinstance(source, bytes) else os.fspath(source),
+    name = None if isinstance(source, bytes) else os.fspath(source)
+    facts: dict[str, Any] = {
+        "file": name,
         "file_bytes": file.file_bytes,
         "version": FILE_VERSION,
         "producer": image.producer,
@@ -49,6 +56,18 @@ def inspect(source: Source, *, verify: bool = False, program: bool = False) -> d
         "segments": _segments(file),
         "variants": [_variant(v, program) for v in image.variants],
     }
+    return {**facts, "dedup": _ledger(file, name or "module")} if dedup else facts
+
+
+def _ledger(file: ModuleFile, name: str) -> dict[str, Any]:
+    if not file.image.notes:
+        raise CompileError(
+            f"{name} has no notes on deduplication; compile its model without --strip"
+        )
+    try:
+        return decode_notes(file.image.notes).ledger
+    except ValueError as error:
+        raise CompileError(f"{name}: {error}; compile its model again") from error
 
 
 def _segments(file: ModuleFile) -> list[dict[str, Any]]:
@@ -116,6 +135,8 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
         "name": entry.name,
         "inputs": [_tensor(t) for t in entry.inputs],
         "outputs": [_tensor(t) for t in entry.outputs],
+        "states": [_tensor(t) for t in entry.states],
+        "state_bytes": entry.program.state_bytes,
         "arena_bytes": entry.program.arena_bytes,
         "arena_bound_bytes": _arena_bound(entry.program),
         "symbolic_buffers": len(entry.program.buffers),
@@ -183,6 +204,7 @@ def _operand(value: int, kind: Operand, entry: EntryPointImage, variant: Variant
         Operand.CLASS: _CLASSES,
     }
     prefixes = {Operand.REGISTER: "r", Operand.BLOCK: "b", Operand.BUFFER: "buffer"}
+    prefixes |= {Operand.STATE: "s"}
     if kind in names:
         return names[kind][value]
     if kind is Operand.DTYPE:
@@ -214,7 +236,7 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
     yield f"  needs: {features}"
     for entry in variant["entry_points"]:
         yield f"  entry point {entry['name']}"
-        for kind in ("inputs", "outputs"):
+        for kind in ("inputs", "outputs", "states"):
             for tensor in entry[kind]:
                 yield f"    {kind[:-1]:6} {_format_tensor(tensor)}"
         counts = entry["instructions"]
@@ -239,10 +261,12 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
 
 def _format_arena(entry: dict[str, Any]) -> str:
     buffers, bound = entry["symbolic_buffers"], entry["arena_bound_bytes"]
+    kept = f", {entry['state_bytes']:,} of them kept" if entry["state_bytes"] else ""
     if not buffers:
-        return f"arena {entry['arena_bytes']:,} bytes"
+        return f"arena {entry['arena_bytes']:,} bytes{kept}"
     limit = "" if bound is None else f"at most {bound:,} bytes "
-    return f"arena {limit}for {buffers} buffers"
+    kept = f" and {entry['state_bytes']:,} bytes that are kept" if kept else ""
+    return f"arena {limit}for {buffers} buffers{kept}"
 
 
 def _format_tensor(tensor: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from aot.errors import RuntimeFailure
 
 LIBRARY_NAME = "libaot_runtime.so"
 LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
+MOST_THREADS = 256  # AOT_MOST_THREADS of aot.h
 
 _DEVICES = {"auto": 0, "cpu": 1, "vulkan": 2}
 _CODE_MAPPINGS = ("none", "mapped", "copied")
@@ -66,6 +67,10 @@ class _ProgramOptions(ctypes.Structure):
         ("plan_count", ctypes.c_uint32),
         ("work_budget", ctypes.c_uint64),
         ("caller_outputs", ctypes.c_bool),
+        ("threads", ctypes.c_uint32),
+        ("profile", ctypes.c_void_p),
+        ("profile_user", ctypes.c_void_p),
+        ("vulkan", ctypes.c_void_p),
     )
 
 
@@ -109,6 +114,8 @@ class _ProgramInfo(ctypes.Structure):
         ("scratch_bytes", ctypes.c_uint64),
         ("prepare_count", ctypes.c_uint64),
         ("arena_bound_bytes", ctypes.c_uint64),
+        ("threads", ctypes.c_uint32),
+        ("skipped", ctypes.c_char_p),
     )
 
 
@@ -139,6 +146,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_set_output": (*(ctypes.c_int, _Handle, _Size, ctypes.c_void_p, _Size, _OutError),),
     "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
     "aot_program_run": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_state_count": (_Size, _Handle),
+    "aot_program_state_info": (POINTER(_TensorInfo), _Handle, _Size),
     "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(_Tensor)),
 }
 
@@ -199,6 +209,7 @@ def load(
     *,
     entry: str | None = None,
     target: str | None = None,
+    threads: int = 1,
 ) -> Program:
     """Opens a module file, or the bytes of one, and makes a program of an entry point.
 
@@ -207,11 +218,14 @@ def load(
         device: `"cpu"`, `"vulkan"` or `"auto"`, the first variant that runs here.
         entry: the entry point; the first one if None.
         target: the target whose variant must be used; the first that runs here if None.
+        threads: threads that share the work on a CPU, the caller's included. They change no bit of
+            a result.
 
     Raises:
-        RuntimeFailure: no such file, not a module, a wrong checksum, no variant for this machine.
+        RuntimeFailure: no such file, not a module, a wrong checksum, no variant for this machine,
+            or the system starts no more threads.
     """
-    return Program(source, device, entry=entry, target=target)
+    return Program(source, device, entry=entry, target=target, threads=threads)
 
 
 class Program:
@@ -220,14 +234,18 @@ class Program:
     Attributes:
         inputs: what it takes, in order.
         outputs: what it gives, in order.
+        states: what it keeps from call to call; a dim that grows has its capacity as upper bound.
         entry: the entry point's name.
         target: the target of the variant that was chosen.
         device: `"cpu"` or `"vulkan"`.
         code_mapping: `"mapped"` from the file, `"copied"`, or `"none"` without machine code.
+        skipped: why variants that stand before this one were not taken; empty for the first.
+        threads: those that share the work, the caller's included.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    states: tuple[TensorInfo, ...]
 
     def __init__(
         self,
@@ -236,6 +254,7 @@ class Program:
         *,
         entry: str | None = None,
         target: str | None = None,
+        threads: int = 1,
     ) -> None:
         """See `load`."""
         self._module = ctypes.c_void_p()
@@ -244,10 +263,13 @@ class Program:
         if device not in _DEVICES:
             known = ", ".join(_DEVICES)
             raise RuntimeFailure(f"no device {device!r}, there are {known}", "argument")
+        if not 1 <= threads <= MOST_THREADS:
+            message = f"{threads} threads, expected 1 to {MOST_THREADS}"
+            raise RuntimeFailure(message, "argument")
         self._library = _library(find_library())
         try:
             self._open(source)
-            self._create(_DEVICES[device], entry, target)
+            self._create(_DEVICES[device], entry, target, threads)
         except BaseException:
             self.close()
             raise
@@ -260,12 +282,13 @@ class Program:
         else:
             self._call("aot_module_open_path", os.fsencode(source), None, out=self._module)
 
-    def _create(self, device: int, entry: str | None, target: str | None) -> None:
+    def _create(self, device: int, entry: str | None, target: str | None, threads: int) -> None:
         options = _ProgramOptions(
             entry=None if entry is None else entry.encode(),
             target=None if target is None else target.encode(),
             device=device,
             caller_outputs=True,
+            threads=threads,
         )
         self._call("aot_program_create", self._module, byref(options), out=self._program)
         info = _ProgramInfo()
@@ -274,8 +297,11 @@ class Program:
         self.target = _text(info.target)
         self.device = _text(info.device)
         self.code_mapping = _CODE_MAPPINGS[info.code_mapping]
+        self.skipped = _text(info.skipped)
+        self.threads = max(int(info.threads), 1)
         self.inputs = self._tensors("input")
         self.outputs = self._tensors("output")
+        self.states = self._tensors("state")
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
         count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
@@ -362,6 +388,17 @@ class Program:
             if self._program:
                 self._library.aot_program_get_info(self._program, byref(info))
             return info
+
+    def reset(self) -> None:
+        """Makes the state what it was before the first call: zero, and empty where it grows.
+
+        Raises:
+            RuntimeFailure: the program is closed.
+        """
+        with self._lock:
+            if not self._program:
+                raise RuntimeFailure("the program is closed", "argument")
+            self._call("aot_program_reset", self._program)
 
     def verify_rodata(self) -> None:
         """Checks the checksum of the weights, which loading leaves out.

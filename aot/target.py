@@ -6,21 +6,21 @@ plan, a pass or a backend reads numbers here and never asks the machine that com
 
 from __future__ import annotations
 
-import platform
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from aot import host_cpu
 from aot.errors import CompileError
 from aot.ir.types import DType
 
 DEVICES = ("cpu", "vulkan")
-CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
+CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32")
 HOST = "host"
 
 # Best first. What `host` picks is one of these, so a file depends on the choice and never on the
@@ -28,7 +28,10 @@ HOST = "host"
 HOST_CHOICES = {
     "x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"),
     "aarch64": ("aarch64-linux-dotprod", "aarch64-generic"),
+    "arm": ("armv7-neon",),
+    "riscv64": ("riscv64-v", "riscv64"),
 }
+_APPLE_CHOICES = ("aarch64-apple", "aarch64-generic")
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
@@ -86,6 +89,7 @@ class Target:
         panel: width P of packed panels; must be equal for all targets of a module.
         max_stack_bytes: REGISTER scratch that a kernel may put on the caller's stack.
         vulkan: limits, on vulkan only.
+        file: where a user's own target was read from; "" for those that come with the compiler.
     """
 
     name: str
@@ -108,6 +112,7 @@ class Target:
     panel: int = 16
     max_stack_bytes: int = 16384
     vulkan: VulkanLimits | None = None
+    file: str = ""
 
     def has(self, feature: str) -> bool:
         """Whether code may use `feature` (LLVM's name)."""
@@ -148,6 +153,8 @@ def names() -> tuple[str, ...]:
 def load(name_or_path: str | Path) -> Target:
     """The target called `name_or_path`, the file at that path, or this machine for "host".
 
+    LLVM is not asked whether it knows a file's names: `check_names` does that before code is made.
+
     Raises:
         CompileError: there is none, or its file is wrong.
     """
@@ -155,9 +162,7 @@ def load(name_or_path: str | Path) -> Target:
     if text == HOST:
         return host()
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
-        target = _load_file(Path(name_or_path))
-        check_names(target, str(name_or_path))
-        return target
+        return replace(_load_file(Path(name_or_path)), file=text)
     path = directory() / f"{text}.toml"
     if not path.is_file():
         raise CompileError(
@@ -168,28 +173,26 @@ def load(name_or_path: str | Path) -> Target:
 
 
 def host() -> Target:
-    """The best target of `HOST_CHOICES` whose features LLVM finds on this machine.
+    """The best target of `HOST_CHOICES` whose features this machine has.
 
     Raises:
         CompileError: this machine is of an architecture without choices, or below the least.
     """
-    import llvmlite.binding as llvm
-
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
+    machine = host_cpu.machine()
     choices = HOST_CHOICES.get(machine)
+    if machine == "aarch64" and sys.platform == "darwin":
+        choices = _APPLE_CHOICES
     if choices is None:
         raise CompileError(
             f"no target is known for this machine ({machine}): name one with "
             f"--target; targets are {', '.join(names())}"
         )
-    found = llvm.get_host_cpu_features()
+    found = host_cpu.features()
     targets = [load(choice) for choice in choices]
     for target in targets:
-        if all(found.get(feature, False) for feature in target.features):
+        if found.issuperset(target.features):
             return target
-    missing = [f for f in targets[-1].features if not found.get(f, False)]
+    missing = [f for f in targets[-1].features if f not in found]
     raise CompileError(
         f"this machine is below target {targets[-1].name}, the least for {machine}: "
         f"it lacks {', '.join(missing)}"
@@ -228,11 +231,11 @@ for cpu in cpus:
 """
 
 
-def check_names(target: Target, file: str) -> None:
+def check_names(target: Target) -> None:
     """Asks LLVM whether it knows the triple, CPUs and features of a target.
 
     Raises:
-        CompileError: naming the first that it does not.
+        CompileError: naming file, line and key of the first that it does not.
     """
     if not target.is_cpu:
         return
@@ -251,12 +254,52 @@ def check_names(target: Target, file: str) -> None:
             .removesuffix(" (ignoring feature)")
             .removesuffix(" (ignoring processor)")
         )
-        raise CompileError(f"{file}: llvm says: {reason}")
+        key = _key_of_name(target, unknown.group(1))
+        raise _reader_of(target).fail(key, f"{key}: llvm says: {reason}")
     if result.returncode or result.stderr:
         last = (result.stderr.strip().splitlines() or ["it gave no reason"])[-1]
         raise CompileError(
-            f"{file}: llvm refuses this combination of triple, cpu and features: {last}"
+            f"{target.file or target.name}: llvm refuses this combination of triple, cpu and "
+            f"features: {last}"
         )
+
+
+def _key_of_name(target: Target, name: str) -> str:
+    """The key of a target's file whose value holds a name that LLVM complained of."""
+    for key in ("triple", "cpu", "tune"):
+        if getattr(target, key) == name:
+            return key
+    return "options" if name in target.options else "features"
+
+
+def _reader_of(target: Target) -> _Reader:
+    try:
+        text = Path(target.file).read_text(encoding="utf-8") if target.file else ""
+    except OSError:
+        text = ""
+    return _Reader(text, target.file or target.name)
+
+
+def describe(target: Target) -> list[tuple[str, Any, str]]:
+    """Key, value and meaning of everything that a target's file says."""
+    rows: list[tuple[str, Any, str]] = []
+    for record in (target, target.vulkan):
+        if record is None:
+            continue
+        meanings = _meanings(type(record))
+        for field in fields(record):
+            if field.name in ("name", "file", "vulkan"):
+                continue
+            value = getattr(record, field.name)
+            rows.append((field.name, value, meanings.get(field.name, "")))
+    return rows
+
+
+def _meanings(record: type) -> dict[str, str]:
+    """What a record's docstring says of its attributes; nothing where docstrings are left out."""
+    _, _, text = (record.__doc__ or "").partition("Attributes:\n")
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
 
 
 def _load_file(path: Path) -> Target:
@@ -451,7 +494,7 @@ class _Reader:
 
     def check_whole(self, target: Target) -> None:
         """Facts that hold between keys."""
-        if target.arch in ("arm", "thumb", "riscv32", "wasm32") and target.word_bytes != 4:
+        if target.arch in ("arm", "thumb", "riscv32") and target.word_bytes != 4:
             raise self.fail(
                 "word_bytes",
                 f"word_bytes is {target.word_bytes}, but arch {target.arch} has words of 4 bytes",

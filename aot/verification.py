@@ -18,8 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from aot.api import CompiledModule, load
 from aot.errors import CompileError
 from aot.inputs import make_inputs
+from aot.loader import TensorInfo
 
 Arrays = Mapping[str, NDArray[Any]]
+STATE_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,13 @@ def verify(
     inputs: Mapping[str, ArrayLike] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
+    states: Mapping[str, str | tuple[str, int]] | None = None,
+    steps: int | None = None,
     tolerance: float = 1e-4,
     seed: int = 0,
     device: str = "cpu",
     target: str | None = None,
+    entry: str | None = None,
 ) -> Verification:
     """Runs a compiled module and the model it came from on the same inputs, and compares.
 
@@ -85,8 +90,13 @@ def verify(
         inputs: input name -> array; the others are random.
         shapes: input name -> extents, for random inputs with symbolic dims.
         input_values: what the module was compiled with; the engine gets it as input.
+        states: what the module was compiled with; the engine gets its own outputs as inputs of the
+            next step, and zeros at first.
+        steps: calls one after another, each on random inputs of its own; 1 by default, and
+            STATE_STEPS where there are states.
         tolerance: of the error relative to each output's largest magnitude.
         seed: of the random inputs.
+        device, target, entry: as `load` takes them.
 
     Raises:
         CompileError: an input, a shape or the engine is wrong.
@@ -94,12 +104,48 @@ def verify(
     """
     if against not in ENGINES:
         raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
-    with load(module, device, target=target) as program:
-        arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed)
-        results = program(arrays)
+    with load(module, device, entry=entry, target=target) as program:
+        outputs = _outputs_of_states(program.states, states or {})
+        kept = {t.name: _at_first(t) for t in program.states}
+        values, found = _arrays(input_values or {}), []
+        for step in range(steps or (STATE_STEPS if kept else 1)):
+            arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
+            results = program(arrays)
+            expected = ENGINES[against](Path(model), {**arrays, **values, **kept})
+            kept = {name: expected.pop(output) for name, output in outputs.items()}
+            found.append(_compare_all(results, expected))
         variant = program.target
-    expected = ENGINES[against](Path(model), {**arrays, **_arrays(input_values or {})})
-    return Verification(against, variant, tolerance, arrays, _compare_all(results, expected))
+    return Verification(against, variant, tolerance, arrays, _worst(found))
+
+
+def _outputs_of_states(
+    kept: Sequence[TensorInfo], states: Mapping[str, str | tuple[str, int]]
+) -> dict[str, str]:
+    """Which output each of a program's states is after a run."""
+    names = [t.name for t in kept]
+    for name in states:
+        if name not in names:
+            listed = ", ".join(names) or "none"
+            raise CompileError(f"the module keeps no state {name!r}; its states are {listed}")
+    for name in names:
+        if name not in states:
+            raise CompileError(
+                f"the module keeps state {name!r}: say which output it was compiled with "
+                f"(--state {name}=OUTPUT)"
+            )
+    ties = {name: states[name] for name in names}
+    return {name: tie if isinstance(tie, str) else tie[0] for name, tie in ties.items()}
+
+
+def _at_first(state: TensorInfo) -> NDArray[Any]:
+    """What a state is before the first run: zeros, and nothing along a dim that grows."""
+    dims = [d if isinstance(d, int) else 0 for d in state.dims]
+    return np.zeros(dims, state.numpy_dtype)
+
+
+def _worst(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreement, ...]:
+    """Each output where it agrees least."""
+    return tuple(max(same, key=lambda o: o.error) for same in zip(*steps, strict=True))
 
 
 def _arrays(values: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:

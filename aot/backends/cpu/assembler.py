@@ -193,7 +193,7 @@ class Assembler:
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         if condition.number is not None:
             return a if condition.number else b
-        if a is b:
+        if a.ref == b.ref:
             return a
         return self.emit(a.type, f"select {condition}, {a}, {b}")
 

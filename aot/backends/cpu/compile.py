@@ -1,15 +1,15 @@
-"""From a kernel to an ELF object: LLVM IR text, LLVM's optimiser, code without outside symbols.
+"""From a kernel to LLVM IR text, and through LLVM to an ELF object without outside symbols.
 
-Owns LLVM's switches: attributes that keep it from calling anything, and the passes it runs. Depends
-on the kernel and the target only, so the same input gives the same bytes in any process.
+Owns the module around a kernel's code: attributes that keep LLVM from calling anything. Depends on
+the kernel and the target only, so the same input gives the same bytes in any process.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import llvmlite.binding as llvm
-
+from aot.backends.cpu import llvm
 from aot.backends.cpu.assembler import Assembler
 from aot.backends.cpu.memory import METADATA
 from aot.backends.cpu.statements import KernelEmitter
@@ -27,56 +27,60 @@ def compile_kernel(kernel: Kernel, target: Target) -> bytes:
     Raises:
         InternalError: the kernel breaks a rule of kernel IR, or LLVM rejects what was emitted.
     """
-    with _optimised(kernel, target) as module:
-        return bytes(_machine(target).emit_object(module))
+    return to_object(kernel.name, to_llvm(kernel, target), target)
+
+
+def to_object(name: str, text: str, target: Target) -> bytes:
+    """The object of what `to_llvm` gave; `name` is the kernel's, for the message.
+
+    Raises:
+        InternalError: LLVM rejects the text or the target.
+    """
+    with blaming(name, target):
+        return llvm.to_object(text, machine_of(target), FUNCTION_NAME)
 
 
 def emit_llvm(kernel: Kernel, target: Target, *, is_optimised: bool = False) -> str:
     """The kernel as LLVM IR text, for dumps."""
+    text = to_llvm(kernel, target)
     if not is_optimised:
-        return _text(kernel, target)
-    with _optimised(kernel, target) as module:
+        return text
+    with (
+        blaming(kernel.name, target),
+        llvm.optimise(text, machine_of(target), FUNCTION_NAME) as module,
+    ):
         return str(module)
 
 
 def emit_assembly(kernel: Kernel, target: Target) -> str:
     """The kernel as the target's assembly text, for dumps and tests."""
-    with _optimised(kernel, target) as module:
-        return str(_machine(target).emit_assembly(module))
+    with blaming(kernel.name, target):
+        return llvm.to_assembly(to_llvm(kernel, target), machine_of(target), FUNCTION_NAME)
 
 
-def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
-    text = _text(kernel, target)
+@contextmanager
+def blaming(name: str, target: Target) -> Iterator[None]:
+    """Says of which kernel and target LLVM spoke."""
     try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()
+        yield
+    except llvm.RejectedError as error:
         raise InternalError(
-            f"kernel {kernel.name}: llvm rejects the emitted code: {'; '.join(reason[:4])}"
+            f"kernel {name} for {target.name}: llvm rejects the emitted code: {error}"
         ) from error
-    # The function passes of level 1: all that these kernels gain from, at half of level 2's time.
-    # Loops are vectorised and unrolled by the kernel's schedule, never by LLVM.
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    options.loop_interleaving = False
-    builder = llvm.create_pass_builder(_machine(target), options)
-    builder.getFunctionPassManager().run(module.get_function(FUNCTION_NAME), builder)
-    return module
 
 
-def _text(kernel: Kernel, target: Target) -> str:
+def machine_of(target: Target) -> llvm.Machine:
+    """What LLVM must know of a target."""
+    features = ",".join([*(f"+{f}" for f in target.features), *target.options])
+    return llvm.Machine(target.triple, target.cpu, features, target.abi)
+
+
+def to_llvm(kernel: Kernel, target: Target) -> str:
+    """The module's text. It says nothing of the kernel's name: equal kernels are equal objects."""
     emitter = KernelEmitter(kernel, Traits.of(target))
     emitter.run()
     asm: Assembler = emitter.asm
-    out = [
-        f'source_filename = "{kernel.name}"',
-        f'target datalayout = "{_machine(target).target_data}"',
-        f'target triple = "{target.triple}"',
-        "",
-    ]
+    out = [f'source_filename = "{FUNCTION_NAME}"', f'target triple = "{target.triple}"', ""]
     if emitter.memory.zeros_bytes:
         out.append(
             f"@zeros = private unnamed_addr constant [{emitter.memory.zeros_bytes} x i8] "
@@ -120,30 +124,3 @@ def _attributes(target: Target) -> str:
     if target.tune:
         attributes.append(f'"tune-cpu"="{target.tune}"')
     return " ".join(attributes)
-
-
-@lru_cache(maxsize=32)
-def _machine(target: Target) -> llvm.TargetMachine:
-    _initialize()
-    features = ",".join([*(f"+{f}" for f in target.features), *target.options])
-    try:
-        machine = llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu,
-            features=features,
-            opt=2,
-            reloc="pic",
-            codemodel="small",
-            abiname=target.abi,
-        )
-    except RuntimeError as error:
-        raise InternalError(
-            f"target {target.name}: llvm has no machine for triple {target.triple!r}: {error}"
-        ) from error
-    machine.set_asm_verbosity(False)
-    return machine
-
-
-@lru_cache(maxsize=1)
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()

@@ -166,6 +166,14 @@ class Assembler:
             self.constant_bits[made] = (type_id, bits)
         return self._unique[key]
 
+    def null(self, type_id: int) -> int:
+        """The zero of any type."""
+        key = (Op.CONSTANT_NULL, type_id)
+        if key not in self._unique:
+            self._unique[key] = self.fresh_id()
+            self._globals += instruction(Op.CONSTANT_NULL, type_id, self._unique[key])
+        return self._unique[key]
+
     def variable(self, storage: StorageClass, pointee: int) -> int:
         """A global variable; never uniqued."""
         made = self.fresh_id()

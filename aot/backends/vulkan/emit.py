@@ -15,6 +15,7 @@ from aot.backends.vulkan.placement import Placement, place, shared_bytes
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
 from aot.backends.vulkan.spirv import BuiltIn, MemorySemantics, Op, Scope
 from aot.backends.vulkan.values import Linear, Values
+from aot.backends.vulkan.vectors import Vectors
 from aot.errors import InternalError
 from aot.ir.dims import bounds
 from aot.kernels.ir import (
@@ -84,6 +85,7 @@ class _Emitter:
         self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
         self.memory = Memory(kernel, self.placement, self.params)
         self.expressions = Expressions(kernel.name, self.values, self.memory)
+        self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
 
     def compile(self) -> Shader:
         self.statements(self.kernel.body)
@@ -204,6 +206,8 @@ class _Emitter:
                 self.spread(loop)
             case _ if loop in self.placement.unrolled:
                 assert isinstance(loop.extent, int)
+                if self.vectors.emit(loop):
+                    return
                 for number in range(loop.extent):
                     self.expressions.environment[loop.var] = Linear((), number)
                     self.statements(loop.body)
@@ -289,5 +293,5 @@ class _Emitter:
             (scratch, element)
             for scratch in self.kernel.scratch
             if scratch in stored and self.placement.scratch[scratch].is_promoted
-            for element in range(self.placement.elements(scratch))
+            for element in range(self.placement.values(scratch))
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from aot.backends.vulkan.parameters import Parameters
-from aot.backends.vulkan.placement import Placement, ScratchPlace
+from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
 from aot.backends.vulkan.spirv import Glsl, MemorySemantics, Op, Scope, StorageClass
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
@@ -33,6 +33,9 @@ class Memory:
         self.asm = params.values.asm
         self.params = params
         self.places = placement.scratch
+        self._in_quads = placement.in_quads
+        self._vectors = placement.vectors
+        self._quads: dict[BufferClass, int] = {}
         self.bindings: set[BufferClass] = set()
         self._buffers: dict[BufferClass, int] = {}
         self._scratch: dict[Scratch, int] = {}
@@ -55,6 +58,10 @@ class Memory:
         size = buffer.dtype.bytes
         if size >= 4:
             first = self._word(buffer, indices)
+            if guard is None and buffer in self._in_quads:
+                found = self._load_from_quad(buffer, first)
+                if found is not None:
+                    return self._from_word(found, buffer)
             low = self._load_word(buffer, self._safe(first, guard))
             if buffer.dtype not in WIDE_INTEGERS:
                 return self._from_word(low, buffer)
@@ -123,6 +130,8 @@ class Memory:
             self.params.word(buffer.offset.name),
             self.values.u32(2),
         )
+        if buffer.binding is BufferClass.CONSTANTS:
+            self.values.remember_multiple(offset, QUAD)
         return self.values.atom(offset) + self._elements(buffer, indices, buffer.dtype.bytes // 4)
 
     def _byte(self, buffer: Buffer, indices: list[Linear]) -> int:
@@ -150,6 +159,48 @@ class Memory:
         return self.values.cached(
             (Op.LOAD, version, pointer),
             lambda: self.values.body.result(Op.LOAD, self._word_type(buffer.binding), pointer),
+        )
+
+    def _load_from_quad(self, buffer: Buffer, word: Linear) -> int | None:
+        """A word out of the four that it lies among, loaded together; None where it isn't known
+        which of them it is."""
+        place = word.constant % QUAD
+        whole = self._quad(buffer, word - Linear((), place))
+        if whole is None:
+            return None
+        type_id = self._word_type(buffer.binding)
+        return self.values.pure(Op.COMPOSITE_EXTRACT, type_id, whole, literals=(place,))
+
+    def load_quad(self, buffer: Buffer, indices: list[Linear]) -> int | None:
+        """Four neighbouring f32, the first at `indices`; None where they are not loaded at once."""
+        if buffer not in self._in_quads or self._word_type(buffer.binding) != self.asm.f32:
+            return None
+        return self._quad(buffer, self._word(buffer, indices))
+
+    def _quad(self, buffer: Buffer, start: Linear) -> int | None:
+        if self.values.multiple_of(start) % QUAD:
+            return None
+        values, asm = self.values, self.asm
+        type_id = self._word_type(buffer.binding)
+        quad = asm.vector(type_id, QUAD)
+        if buffer.binding not in self._quads:
+            block = asm.block(asm.runtime_array(quad, stride=4 * QUAD), is_written=False)
+            self._quads[buffer.binding] = asm.resource(
+                StorageClass.STORAGE_BUFFER, block, buffer.binding.value
+            )
+            self.bindings.add(buffer.binding)
+        number = values.pure(
+            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
+        )
+        pointer = values.pure(
+            Op.ACCESS_CHAIN,
+            asm.pointer(StorageClass.STORAGE_BUFFER, quad),
+            self._quads[buffer.binding],
+            values.u32(0),
+            number,
+        )
+        return values.cached(
+            (Op.LOAD, -1, pointer), lambda: values.body.result(Op.LOAD, quad, pointer)
         )
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
@@ -255,7 +306,11 @@ class Memory:
             element = self._element(scratch, place, indices)
             if element is None:
                 return self.zero(scratch)  # out of bounds under a guard that fails
-            return self.registers.get((scratch, element), self.zero(scratch))
+            if scratch not in self._vectors:
+                return self.registers.get((scratch, element), self.zero(scratch))
+            whole = self._register(scratch, element)
+            lane = (element % QUAD,)
+            return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, whole, literals=lane)
         position = self._safe(self._position(scratch, place, indices), guard)
         pointer = self._scratch_pointer(scratch, place, position)
         loaded = self.values.cached(
@@ -272,6 +327,11 @@ class Memory:
             element = self._element(scratch, place, indices)
             if element is None:
                 raise InternalError(f"kernel {self.kernel.name}: a store outside {scratch.name}")
+            if scratch in self._vectors:
+                whole, lane = self._register(scratch, element), (element % QUAD,)
+                vector = self.register_type(scratch)
+                value = self.values.pure(Op.COMPOSITE_INSERT, vector, value, whole, literals=lane)
+                element //= QUAD
             self.registers[scratch, element] = value
             return
         if scratch.dtype is DType.BOOL:
@@ -280,8 +340,31 @@ class Memory:
         self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, place, position), value)
         self.changed()
 
+    def _register(self, scratch: Scratch, element: int) -> int:
+        """The vector that an element of promoted scratch is in."""
+        return self.registers.get((scratch, element // QUAD), self.zero(scratch))
+
+    def load_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
+        """Four neighbours of promoted scratch, the first at `indices`."""
+        element = self._first_of_vector(scratch, indices)
+        return None if element is None else self._register(scratch, element)
+
+    def store_vector(self, scratch: Scratch, indices: list[Linear], value: int) -> None:
+        element = self._first_of_vector(scratch, indices)
+        if element is None:
+            raise InternalError(f"kernel {self.kernel.name}: a vector outside {scratch.name}")
+        self.registers[scratch, element // QUAD] = value
+
+    def _first_of_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
+        if scratch not in self._vectors:
+            return None
+        element = self._element(scratch, self.places[scratch], indices)
+        return None if element is None or element % QUAD else element
+
     def register_type(self, scratch: Scratch) -> int:
-        """The type of a promoted element's value."""
+        """The type of a promoted element's value, or of the vector that it is in."""
+        if scratch in self._vectors:
+            return self.asm.vector(self.asm.f32, QUAD)
         return self.asm.boolean if scratch.dtype is DType.BOOL else self._slot(scratch)
 
     def _slot(self, scratch: Scratch) -> int:
@@ -295,6 +378,8 @@ class Memory:
 
     def zero(self, scratch: Scratch) -> int:
         """What an element holds that was never stored."""
+        if scratch in self._vectors:
+            return self.asm.null(self.register_type(scratch))
         return self.asm.constant(self.register_type(scratch), 0)
 
     def _position(self, scratch: Scratch, place: ScratchPlace, indices: list[Linear]) -> Linear:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from math import prod
 
 from aot.errors import InternalError
-from aot.ir.expr import Binary, Const, Expr, Load, Var, children
+from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
+from aot.ir.types import DType
 from aot.kernels.ir import (
+    Buffer,
+    BufferClass,
     For,
     If,
     Kernel,
@@ -30,6 +33,8 @@ from aot.target import VulkanLimits
 # about five words: a nest that would unroll to more than this many instructions stays a loop.
 MAX_UNROLLED_INSTRUCTIONS = 1200
 SMALL_EXTENT = 4
+# Words that are loaded together, where a lane reads neighbours of what never changes.
+QUAD = 4
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,35 @@ class ScratchPlace:
 
 
 @dataclass(frozen=True)
+class SumLoop:
+    """An unrolled loop whose only statement stores to neighbours in promoted scratch."""
+
+    target: Scratch
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
 class Placement:
-    """The decisions for one kernel."""
+    """The decisions for one kernel.
+
+    Attributes:
+        unrolled: loops that are written out.
+        scratch: where each scratch is.
+        in_quads: constants whose elements are loaded four at a time where that is possible.
+        sums: loops that may be vector instructions.
+        vectors: scratch whose elements are kept four to a value, because of those.
+    """
 
     unrolled: frozenset[For]
     scratch: dict[Scratch, ScratchPlace]
+    in_quads: frozenset[Buffer]
+    sums: dict[For, SumLoop]
+    vectors: frozenset[Scratch]
+
+    def values(self, scratch: Scratch) -> int:
+        """SSA values that promoted scratch takes."""
+        return self.elements(scratch) // (QUAD if scratch in self.vectors else 1)
 
     def elements(self, scratch: Scratch) -> int:
         """Elements that are kept of `scratch`."""
@@ -84,7 +113,51 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
         for s in kernel.scratch
     }
     _check_shared(kernel, limits)
-    return Placement(frozenset(unrolled), scratch)
+    sums = _find_sums(unrolled, scratch)
+    quads = frozenset(_read_in_quads(unrolled))
+    added = {s.target for s in sums.values() if isinstance(s.value, Fma)}
+    sums = {loop: s for loop, s in sums.items() if s.target in added}
+    return Placement(frozenset(unrolled), scratch, quads, sums, frozenset(added))
+
+
+def _find_sums(unrolled: set[For], places: dict[Scratch, ScratchPlace]) -> dict[For, SumLoop]:
+    found: dict[For, SumLoop] = {}
+    for loop in unrolled:
+        (first, *others) = loop.body
+        if others or not isinstance(first, Store) or first.guard is not None:
+            continue
+        target = first.target
+        if not isinstance(target, Scratch) or target.dtype is not DType.F32:
+            continue
+        place = places[target]
+        if not place.is_promoted or not place.kept:
+            continue
+        last = place.kept[-1]
+        rest = [first.indices[d] for d in place.kept[:-1]]
+        is_along = first.indices[last] is loop.var and target.shape[last] % QUAD == 0
+        is_whole = is_along and loop.extent == target.shape[last]
+        if is_whole and not any(loop.var in free_vars(i) for i in rest):
+            found[loop] = SumLoop(target, first.indices, first.value)
+    return found
+
+
+def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
+    """Constants of whole words whose neighbours an unrolled loop reads."""
+    for loop in unrolled:
+        if not isinstance(loop.extent, int) or loop.extent % QUAD:
+            continue
+        for stmt in walk(loop.body):
+            for node in nodes(roots(stmt)):
+                if not isinstance(node, Load) or not isinstance(node.source, Buffer):
+                    continue
+                source = node.source
+                if (
+                    source.binding is BufferClass.CONSTANTS
+                    and source.dtype.bytes == 4
+                    and source.strides == (1,)
+                    and coefficient(node.indices[0], loop.var) == 1
+                ):
+                    yield source
 
 
 def roots(stmt: Stmt) -> tuple[Expr, ...]:
@@ -150,7 +223,7 @@ def _lane_axes(kernel: Kernel) -> dict[Var, int]:
 def _kept_dims(
     scratch: Scratch, accesses: list[tuple[Expr, ...]], lane_axes: dict[Var, int]
 ) -> tuple[int, ...]:
-    if scratch.space is not Space.REGISTER:
+    if scratch.space is Space.WORKGROUP:
         return tuple(range(len(scratch.shape)))
     dropped = set()
     for dim in range(len(scratch.shape)):

@@ -4,7 +4,9 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
 
 - Descriptor set 0 holds a storage buffer for each class in `bindings`, at the binding that is the
   class's number: 0 constants, 1 arena, 2 inputs, 3 outputs. Each is read and written in whole
-  32-bit words, so what is bound must be a multiple of four bytes long and not empty.
+  32-bit words, so what is bound must be a multiple of four bytes long and not empty. Of constants
+  also four words may be read at once: each starts at a multiple of 16 bytes, and what is bound is
+  a multiple of 16 bytes long.
 - The parameter block is `param_words` words of 32 bits. It is the push constants where
   `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a

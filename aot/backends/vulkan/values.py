@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import gcd
 
 from aot.backends.vulkan.assembler import Assembler, Chunk, FunctionBody
 from aot.backends.vulkan.spirv import Decoration, Glsl, Op
@@ -156,6 +157,7 @@ class Values:
         self._scopes = [Scope()]
         self._depth: dict[int, int] = {}
         self._ranges: dict[int, Interval] = {}
+        self._multiples: dict[int, int] = {}
         self._logic: dict[int, tuple[Op, tuple[int, ...]]] = {}
 
     # Scopes
@@ -336,6 +338,16 @@ class Values:
         if interval != UNKNOWN and value not in self.asm.constant_bits:
             self._ranges.setdefault(value, interval)
 
+    def remember_multiple(self, value: int, factor: int) -> None:
+        """Notes that an index is a multiple of `factor`."""
+        if value not in self.asm.constant_bits:
+            self._multiples[value] = factor
+
+    def multiple_of(self, index: Linear) -> int:
+        """A number that an index is a multiple of; 0 for the number 0."""
+        factors = (c * self._multiples.get(v, 1) for v, c in index.terms)
+        return gcd(index.constant, *factors)
+
     def multiply(self, a: Linear, b: Linear) -> Linear:
         for x, y in ((a, b), (b, a)):
             factor = y.number
@@ -419,6 +431,7 @@ class Values:
             rest = self.signed_floor_division(x, y)[1]
         if least is not None and least >= 0:
             self.remember(rest, (0, None if most is None else most - 1))
+        self.remember_multiple(rest, gcd(self.multiple_of(a), self.multiple_of(b)))
         return self.atom(rest)
 
     def _rest(self, x: int, quotient: int, y: int) -> int:

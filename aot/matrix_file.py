@@ -1,0 +1,323 @@
+"""A matrix file: models times targets times options, as typed records.
+
+Owns the file's schema and every message about a wrong one: file, line, key and what is allowed.
+Reads nothing of the models.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aot.api import compile as compile_model
+from aot.api import compile_options
+from aot.errors import CompileError
+
+# Arguments of `aot.compile` that say how the work is done, or are the matrix's own.
+_OURS = ("model", "targets", "dump_ir", "cache", "cache_dir", "jobs", "progress")
+OPTIONS = tuple(n for n in inspect.signature(compile_model).parameters if n not in _OURS)
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("input_shapes", "input_values", "states"), (dict, "a table by name")),
+    **dict.fromkeys(("optimize", "storage", "shapes", "entry_name"), (str, "a text")),
+    **dict.fromkeys(
+        ("fusion", "despecialise", "share_constants", "strip"), (bool, "true or false")
+    ),
+}
+_TOP = ("output", "models", "targets", "options", "defaults", "skip")
+_NAME = re.compile(r"[\w.+-]+")
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One value along an axis of the matrix.
+
+    Attributes:
+        name: part of the output's name, and of the table; "" for options that are not named.
+        value: a model's path; names or paths of targets; nothing for options.
+        options: arguments of `aot.compile` that this value brings.
+    """
+
+    name: str
+    value: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One module to build.
+
+    Attributes:
+        options: of the defaults, then the model's, then the option set's.
+        output: the file to write.
+    """
+
+    model: Axis
+    target: Axis
+    option: Axis
+    options: Mapping[str, Any]
+    output: Path
+
+    @property
+    def label(self) -> str:
+        return " ".join(part.name for part in (self.model, self.target, self.option) if part.name)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a matrix file asks for.
+
+    Attributes:
+        folder: where modules and the record of what they were built from go.
+    """
+
+    file: Path
+    folder: Path
+    cells: tuple[Cell, ...]
+
+
+def read_matrix(path: Path) -> Matrix:
+    """The matrix of a TOML file; paths in it are relative to the file.
+
+    Raises:
+        CompileError: it cannot be read, or is wrong: names file, line, key and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
+    except UnicodeDecodeError:
+        raise CompileError(f"{path}: a matrix file must be utf-8") from None
+    return parse_matrix(text, path)
+
+
+def parse_matrix(text: str, path: Path) -> Matrix:
+    """The matrix that the TOML `text` of the file `path` says."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = str(error)
+        raise CompileError(f"{path}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
+    return _Reader(text, path).matrix(table)
+
+
+class _Reader:
+    """Turns a parsed table into a Matrix; holds the text so that messages can name lines."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self.lines = text.splitlines()
+        self.path = path
+
+    def fail(self, key: str, message: str, table: str = "", number: int = 0) -> CompileError:
+        """`key` of the `number`-th `[[table]]`, or of the file's top level."""
+        start, end = self.part(table, number)
+        pattern = re.compile(rf"(^|[{{,])\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
+        found = (n for n in range(start, end) if pattern.search(self.lines[n]))
+        line = next(found, start if table else None)
+        place = str(self.path) if line is None else f"{self.path}:{line + 1}"
+        return CompileError(f"{place}: {message}")
+
+    def part(self, table: str, number: int) -> tuple[int, int]:
+        """First and last line of a table."""
+        if not table:
+            return 0, len(self.lines)
+        head = re.compile(rf"^\s*\[+\s*{re.escape(table)}\s*\]+")
+        starts = [n for n, line in enumerate(self.lines) if head.match(line)]
+        if number >= len(starts):  # written in line
+            return 0, len(self.lines)
+        start = starts[number]
+        heads = (n for n in range(start + 1, len(self.lines)) if re.match(r"\s*\[", self.lines[n]))
+        return start, next(heads, len(self.lines))
+
+    def matrix(self, table: Mapping[str, Any]) -> Matrix:
+        for key in table:
+            if key not in _TOP:
+                raise self.fail(key, f"unknown key {key!r}: a matrix has {', '.join(_TOP)}")
+        for key in ("models", "targets"):
+            if not table.get(key) or not isinstance(table[key], list):
+                raise self.fail(key, f"{key} is missing: a matrix needs a list of {key}")
+        folder = table.get("output", "build")
+        if not isinstance(folder, str) or not folder:
+            raise self.fail("output", f"output is {folder!r}, expected a folder's path")
+        models = [self.model(n, m) for n, m in enumerate(table["models"])]
+        targets = [self.target(t) for t in table["targets"]]
+        options = [self.option(n, o) for n, o in enumerate(self.tables(table, "options"))]
+        defaults = table.get("defaults", {})
+        if not isinstance(defaults, dict):
+            raise self.fail("defaults", f"defaults is {defaults!r}, expected a table")
+        self.check_options(defaults, "defaults", 0)
+        axes = (models, targets, options or [Axis("")])
+        for key, axis in zip(("models", "targets", "options"), axes, strict=True):
+            self.check_names(key, axis)
+        root = self.path.parent / folder
+        skipped = self.skips(table, axes)
+        cells = [
+            self.cell(root, model, target, option, defaults)
+            for model in axes[0]
+            for target in axes[1]
+            for option in axes[2]
+            if not any(_matches(rule, model, target, option) for rule in skipped)
+        ]
+        if not cells:
+            raise self.fail("skip", "skip leaves nothing to build")
+        return Matrix(self.path, root, tuple(cells))
+
+    def cell(
+        self, root: Path, model: Axis, target: Axis, option: Axis, defaults: Mapping[str, Any]
+    ) -> Cell:
+        name = "-".join(part.name for part in (model, target, option) if part.name)
+        options = {**defaults, **model.options, **option.options}
+        return Cell(model, target, option, options, root / f"{name}.aotm")
+
+    def tables(self, table: Mapping[str, Any], key: str) -> Sequence[Any]:
+        value = table.get(key, [])
+        if not isinstance(value, list):
+            raise self.fail(key, f"{key} is {value!r}, expected a list of tables")
+        return value
+
+    def model(self, number: int, value: Any) -> Axis:
+        if isinstance(value, str):
+            value = {"path": value}
+        if not isinstance(value, dict):
+            raise self.fail("models", f"a model is {value!r}, expected a path or a table")
+        path = value.get("path")
+        if not isinstance(path, str) or not path:
+            raise self.fail("path", "a model needs its path", "models", number)
+        options = {k: v for k, v in value.items() if k not in ("name", "path")}
+        self.check_options(options, "models", number, also=("name", "path"))
+        name = self.name(value.get("name", Path(path).stem), "models", number)
+        return Axis(name, (str(self.path.parent / path),), self.arrays(options))
+
+    def target(self, value: Any) -> Axis:
+        """A target, a list of them for one module, or a table that names such a list."""
+        name: Any = None
+        if isinstance(value, dict):
+            for key in value:
+                if key not in ("name", "targets"):
+                    raise self.fail(key, f"unknown key {key!r}: a target has name, targets")
+            name, value = value.get("name"), value.get("targets")
+        listed = [value] if isinstance(value, str) else value
+        if (
+            not isinstance(listed, list)
+            or not listed
+            or not all(isinstance(t, str) and t for t in listed)
+        ):
+            raise self.fail(
+                "targets", f"a target is {value!r}, expected a name, a path, or a list of them"
+            )
+        found = tuple(self.target_path(t) for t in listed)
+        return Axis(
+            self.name(
+                name or "+".join(Path(t).stem if t.endswith(".toml") else t for t in listed),
+                "targets",
+                0,
+            ),
+            found,
+        )
+
+    def target_path(self, text: str) -> str:
+        is_path = text.endswith(".toml") or "/" in text
+        return str(self.path.parent / text) if is_path else text
+
+    def option(self, number: int, value: Any) -> Axis:
+        if not isinstance(value, dict):
+            raise self.fail("options", f"options has {value!r}, expected tables")
+        options = {k: v for k, v in value.items() if k != "name"}
+        self.check_options(options, "options", number, also=("name",))
+        if "name" not in value:
+            raise self.fail("name", "a set of options needs a name", "options", number)
+        return Axis(self.name(value["name"], "options", number), (), self.arrays(options))
+
+    def name(self, value: Any, table: str, number: int) -> str:
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise self.fail(
+                "name",
+                f"name is {value!r}, expected letters, digits and . _ + - as in a file's name",
+                table,
+                number,
+            )
+        return value
+
+    def check_names(self, key: str, axis: Sequence[Axis]) -> None:
+        names = [a.name for a in axis]
+        for name in names:
+            if names.count(name) > 1:
+                raise self.fail(key, f"{key} has {name!r} twice: give one of them another name")
+
+    def check_options(
+        self, options: Mapping[str, Any], table: str, number: int, also: tuple[str, ...] = ()
+    ) -> None:
+        for key in options:
+            if key not in OPTIONS:
+                allowed = ", ".join((*also, *OPTIONS))
+                message = f"unknown key {key!r}: {table} has {allowed}"
+                raise self.fail(key, message, table, number)
+            expected = _KINDS.get(key)
+            if expected is not None and not isinstance(options[key], expected[0]):
+                message = f"{key} is {options[key]!r}, expected {expected[1]}"
+                raise self.fail(key, message, table, number)
+            try:
+                compile_options(**self.arrays({key: options[key]}))
+            except CompileError as error:
+                raise self.fail(key, str(error), table, number) from None
+
+    def arrays(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options as `aot.compile` takes them: files of arrays are read, pairs are tuples."""
+        made = dict(options)
+        if isinstance(made.get("input_shapes"), dict):
+            made["input_shapes"] = {k: _dims(v) for k, v in made["input_shapes"].items()}
+        if isinstance(made.get("input_values"), dict):
+            made["input_values"] = {k: self.array(v) for k, v in made["input_values"].items()}
+        if isinstance(made.get("states"), dict):
+            made["states"] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in made["states"].items()
+            }
+        return made
+
+    def array(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        import numpy as np
+
+        try:
+            return np.load(self.path.parent / value, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            raise CompileError(f"input_values: {value} is not a .npy file of numbers") from None
+
+    def skips(self, table: Mapping[str, Any], axes: Sequence[Sequence[Axis]]) -> list[Any]:
+        rules = self.tables(table, "skip")
+        known = dict(zip(("model", "target", "option"), axes, strict=True))
+        for number, rule in enumerate(rules):
+            if not isinstance(rule, dict) or not rule:
+                raise self.fail("skip", f"skip has {rule!r}, expected tables")
+            for key, value in rule.items():
+                if key not in known:
+                    allowed = ", ".join(known)
+                    message = f"unknown key {key!r}: skip has {allowed}"
+                    raise self.fail(key, message, "skip", number)
+                names = [a.name for a in known[key]]
+                if value not in names:
+                    raise self.fail(
+                        key, f"{key} is {value!r}, expected one of {', '.join(names)}",
+                        "skip", number,
+                    )  # fmt: skip
+        return list(rules)
+
+
+def _dims(value: Any) -> tuple[Any, ...]:
+    """A shape as the command line has it, `1x3xHx224`, or as a list."""
+    if isinstance(value, str):
+        parts = value.split("," if "," in value else "x") if value else []
+        return tuple(int(p) if p.strip().isdecimal() else p.strip() for p in parts)
+    if isinstance(value, list):
+        return tuple(value)
+    raise CompileError(f"input_shapes: {value!r} is not a shape such as 1x3xHx224")
+
+
+def _matches(rule: Mapping[str, str], model: Axis, target: Axis, option: Axis) -> bool:
+    mine = {"model": model.name, "target": target.name, "option": option.name}
+    return all(mine[key] == value for key, value in rule.items())

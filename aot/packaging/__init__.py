@@ -1,0 +1,131 @@
+"""Packages: a module file in the form that a project, a device's shell or a board takes.
+
+    package("model.aotm", "source", "out")       sources, for CMake
+    package("model.aotm", "executable", "out")   one program
+    package("model.aotm", "static-library", "out")
+
+Owns what all formats share: reading the module, choosing its variants, writing the folder. A format
+says which files there are and compiles no model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from aot.errors import CompileError
+from aot.link.files import write_atomically
+from aot.link.image import ModuleImage
+from aot.link.notes import VariantNotes, decode_notes
+from aot.link.reader import read_module
+from aot.packaging.executable import ExecutableOptions, executable_files
+from aot.packaging.files import File, PackageInput
+from aot.packaging.names import identifier
+from aot.packaging.source import source_files
+from aot.packaging.static_library import LibraryLimits, library_files
+
+FORMATS = ("source", "executable", "static-library")
+
+
+@dataclass(frozen=True)
+class PackageOptions:
+    """How to package.
+
+    Attributes:
+        targets: the variants to keep, by name; all of them where it is empty.
+        name: what files, and symbols of a library, are called; by default the module's own name.
+        executable: of the format executable.
+        limits: of the format static-library.
+    """
+
+    targets: Sequence[str] = ()
+    name: str | None = None
+    executable: ExecutableOptions = field(default_factory=ExecutableOptions)
+    limits: LibraryLimits = field(default_factory=LibraryLimits)
+
+
+@dataclass(frozen=True)
+class Package:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        files: names in it, with their bytes' count.
+        facts: figures worth telling, such as an arena's bytes.
+    """
+
+    folder: Path
+    files: Mapping[str, int]
+    facts: Mapping[str, int]
+
+
+def package(
+    module: str | os.PathLike[str],
+    format: str,
+    folder: str | os.PathLike[str],
+    options: PackageOptions | None = None,
+) -> Package:
+    """Writes a package of a module file to a folder, which is made where it is missing.
+
+    Files that are in the folder already and have other names stay.
+
+    Raises:
+        CompileError: no such module, variant or format; a file can't be written; the format can't
+            hold the module, or a limit is passed; a compiler is missing or fails.
+    """
+    options = options or PackageOptions()
+    whole = read_module(module)
+    kept = _chosen(whole, options.targets, os.fspath(module))
+    name = identifier(options.name or Path(module).name.removesuffix(".aotm"))
+    image = replace(whole, variants=tuple(whole.variants[i] for i in kept), notes=b"")
+    given = PackageInput(name, image, _notes(whole, kept))
+    makers: dict[str, Callable[[], tuple[list[File], dict[str, int]]]] = {
+        "source": lambda: source_files(given),
+        "executable": lambda: executable_files(given, options.executable),
+        "static-library": lambda: library_files(given, options.limits),
+    }
+    if format not in makers:
+        raise CompileError(f"unknown format {format!r}: formats are {', '.join(FORMATS)}")
+    files, facts = makers[format]()
+    return Package(Path(folder), _write(Path(folder), files), facts)
+
+
+def _chosen(image: ModuleImage, targets: Sequence[str], where: str) -> list[int]:
+    """The variants asked for, by their places in the module; all where none was."""
+    known = [variant.target for variant in image.variants]
+    for target in targets:
+        if target not in known:
+            raise CompileError(f"{where} has no variant {target!r}, it has {', '.join(known)}")
+    return [i for i, target in enumerate(known) if not targets or target in targets]
+
+
+def _notes(image: ModuleImage, kept: Sequence[int]) -> tuple[VariantNotes, ...]:
+    if not image.notes:
+        return ()
+    try:
+        found = decode_notes(image.notes).variants
+    except ValueError:  # another version's: they only serve to name things
+        return ()
+    return tuple(found[i] for i in kept)
+
+
+def _write(folder: Path, files: Sequence[File]) -> dict[str, int]:
+    for file in files:
+        path = folder / file.name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise CompileError(f"cannot write {path.parent}: {reason}") from error
+        write_atomically(path, [file.data])
+        if file.is_executable:
+            path.chmod(path.stat().st_mode | 0o111 & ~_umask())
+    return {file.name: len(file.data) for file in files}
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,113 @@
+"""`--format executable`: one program, with the runtime, aot-run and the module in it.
+
+Owns the compiler's command line; which compiler there is, is `toolchain`'s. The module is part of
+the program's text (runtime/packaging/embedded.c), so that its code runs without being mapped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aot
+from aot.errors import CompileError
+from aot.link.image import Arch, Device, ModuleImage
+from aot.link.module import module_bytes
+from aot.packaging.files import File, PackageInput
+from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
+from aot.packaging.source import alignment, has_vulkan
+from aot.packaging.toolchain import Toolchain, find_toolchain
+
+_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
+
+
+@dataclass(frozen=True)
+class ExecutableOptions:
+    """Attributes:
+    compiler: the command line of a C compiler for the device; None looks for one.
+    """
+
+    compiler: str | None = None
+
+
+def executable_files(
+    given: PackageInput, options: ExecutableOptions
+) -> tuple[list[File], dict[str, int]]:
+    """The program, and what it takes.
+
+    Raises:
+        CompileError: the module is for several architectures, there is no compiler for its own, or
+            it fails.
+    """
+    image = given.image
+    toolchain = find_toolchain(_arch(image), _is_android(image), options.compiler)
+    sources = runtime_sources()
+    module = module_bytes(image)
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        path, program = Path(folder) / "module.aotm", Path(folder) / "program"
+        path.write_bytes(module)
+        _run(_command(toolchain, sources, image, path, program))
+        data = program.read_bytes()
+    files = [File(given.name, data, is_executable=True)]
+    return files, {"module_bytes": len(module), "program_bytes": len(data)}
+
+
+def _command(
+    toolchain: Toolchain, sources: RuntimeSources, image: ModuleImage, module: Path, output: Path
+) -> list[str]:
+    # A static program can't open the Vulkan driver's libraries.
+    has_driver = has_vulkan(image) and not toolchain.is_static
+    names = [*sources.common, *sources.posix, *sources.threads, *sources.embedding]
+    names += [name for name in sources.tool if name.endswith(".c")]
+    names += sources.vulkan if has_driver else []
+    return [
+        *toolchain.command,
+        *_FLAGS,
+        *(["-static"] if toolchain.is_static else []),
+        *(f"-I{sources.root / folder}" for folder in ("include", "src", "packaging")),
+        f'-DAOT_VERSION="{aot.__version__}"',
+        "-DAOT_EMBED=1",
+        f'-DAOT_MODULE_FILE="{module}"',
+        f"-DAOT_MODULE_ALIGNMENT={alignment(image)}",
+        *(["-DAOT_VULKAN=1"] if has_driver else []),
+        *(str(sources.root / name) for name in names),
+        "-o",
+        str(output),
+        *([] if toolchain.is_apple else ["-Wl,--gc-sections", "-s"]),
+        *toolchain.libraries,
+        *(["-ldl"] if has_driver else []),
+    ]
+
+
+def _arch(image: ModuleImage) -> Arch:
+    """The one CPU architecture of a module's variants."""
+    archs = {v.arch: v.target for v in image.variants if v.device is Device.CPU}
+    if not archs:
+        raise CompileError("an executable needs a variant for a CPU, to tell what to compile for")
+    if len(archs) > 1:
+        raise CompileError(
+            "an executable is for one CPU architecture, the module has "
+            f"{', '.join(archs.values())}: choose with --target"
+        )
+    return next(iter(archs))
+
+
+def _is_android(image: ModuleImage) -> bool:
+    return any("android" in v.target for v in image.variants if v.device is Device.CPU)
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CompileError(f"cannot run the C compiler {command[0]}: {reason}") from error
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        first = next(
+            (line for line in lines if "error" in line), lines[0] if lines else "no output"
+        )
+        raise CompileError(f"the C compiler {command[0]} failed: {first.strip()}")

@@ -1,0 +1,39 @@
+"""Names of models and tensors as C identifiers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# Words that C or C++ keep for themselves, as far as a model's names are likely to be one
+_RESERVED = frozenset(
+    (
+        *("alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char"),
+        *("class", "const", "continue", "default", "delete", "do", "double", "else", "enum"),
+        *("explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if"),
+        *("inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or"),
+        *("private", "protected", "public", "register", "restrict", "return", "short", "signed"),
+        *("sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try"),
+        *("typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"),
+        *("while", "xor"),
+    )
+)
+
+
+def identifier(text: str) -> str:
+    """`text` with what an identifier may not hold made "_"; never empty, never a keyword."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower() or "model"
+    return f"m_{name}" if name[0].isdigit() or name in _RESERVED else name
+
+
+def identifiers(texts: Iterable[str]) -> list[str]:
+    """An identifier for each text, all different: those that would be equal get a number."""
+    found: list[str] = []
+    for text in texts:
+        name = base = identifier(text)
+        number = 2
+        while name in found:
+            name = f"{base}_{number}"
+            number += 1
+        found.append(name)
+    return found

@@ -1,0 +1,81 @@
+"""The runtime's sources: where they are, and which of them a build takes.
+
+By folder and by name: what is added to the runtime is found without a change here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from aot.errors import CompileError
+
+INSTALLED = "_runtime_source"  # in the package; in a checkout the folder runtime beside it
+
+
+@dataclass(frozen=True)
+class RuntimeSources:
+    """Paths are relative to `root`, with slashes, sorted."""
+
+    root: Path
+
+    @cached_property
+    def headers(self) -> list[str]:
+        """All headers that any build includes."""
+        patterns = ("include/aot/*.h", "src/*.h", "drivers/*/*.h", "packaging/aot/*.h")
+        return self._find(*patterns)
+
+    @cached_property
+    def common(self) -> list[str]:
+        """What every build takes, with a CPU's driver and nothing of an operating system."""
+        core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
+        return core + self._find("drivers/cpu/*.c")
+
+    @property
+    def posix(self) -> list[str]:
+        return ["src/os_posix.c"]
+
+    @property
+    def threads(self) -> list[str]:
+        return ["src/os_threads_posix.c"]
+
+    @property
+    def no_os(self) -> list[str]:
+        return ["packaging/os_none.c"]
+
+    @property
+    def embedding(self) -> list[str]:
+        return ["packaging/embedded.c"]
+
+    @cached_property
+    def vulkan(self) -> list[str]:
+        return self._find("drivers/vulkan/*.c")
+
+    @cached_property
+    def tool(self) -> list[str]:
+        """aot-run, sources and headers."""
+        return self._find("tools/*.c", "tools/*.h")
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file."""
+        return (self.root / name).read_bytes()
+
+    def _find(self, *patterns: str) -> list[str]:
+        found = [path for pattern in patterns for path in self.root.glob(pattern)]
+        return sorted(path.relative_to(self.root).as_posix() for path in found)
+
+
+def runtime_sources() -> RuntimeSources:
+    """The sources that came with this package.
+
+    Raises:
+        CompileError: they did not.
+    """
+    package = Path(__file__).resolve().parent.parent
+    places = (package / INSTALLED, package.parent / "runtime")
+    for place in places:
+        if (place / "src" / "module.c").is_file():
+            return RuntimeSources(place)
+    looked = ", ".join(map(str, places))
+    raise CompileError(f"the runtime's sources are not there: {looked}; install the package again")
