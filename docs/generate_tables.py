@@ -32,9 +32,9 @@ def targets_table() -> str:
 
 def onnx_operators() -> str:
     """Names in alphabetical order."""
-    from aot.frontends.onnx import supported_ops
+    from aot.frontends.onnx import CONTROL, supported_ops
 
-    names = sorted({name for domain, name, _ in supported_ops() if domain == ""})
+    names = sorted({name for domain, name, _ in supported_ops() if domain == ""} | set(CONTROL))
     return textwrap.fill(", ".join(names) + ".", 120, break_on_hyphens=False)
 
 

@@ -31,7 +31,7 @@ model is compiled, and all of them at once.
 
 {onnx_table()}
 
-`If` is taken where its condition is known at compile time: the branch that is chosen is imported.
+`If`, `Loop` and `Scan` (from opset 9 on) are imported as [control-flow.md](control-flow.md) says.
 
 These have no importer and no definition that could be used: {onnx_missing()}.
 
@@ -225,9 +225,10 @@ def _by_body() -> frozenset[str]:
     """
     from onnx import defs
 
+    from aot.frontends.onnx import CONTROL
     from aot.frontends.onnx.table import TABLE
 
-    known = {name for domain, name in TABLE if not domain} | {"If"}
+    known = {name for domain, name in TABLE if not domain} | set(CONTROL)
     bodies = {}
     for name in _versions(""):
         if name in known or name not in _current():
@@ -256,7 +257,8 @@ def _current() -> frozenset[str]:
 
 
 def onnx_missing() -> str:
+    from aot.frontends.onnx import CONTROL
     from aot.frontends.onnx.table import TABLE
 
-    taken = {name for domain, name in TABLE if not domain} | _by_body() | {"If"}
+    taken = {name for domain, name in TABLE if not domain} | _by_body() | set(CONTROL)
     return ", ".join(sorted(_current() - taken))

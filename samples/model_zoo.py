@@ -69,8 +69,6 @@ class Model:
     feeds: inputs of run 1.
     other_shapes: input shapes that the same file must run at too, by input name.
     weights: set for skeletons, which get random weights.
-    bound_inputs: inputs that are settings of the model, compiled in with their feed's value.
-    bound_shapes: dims that the model's control flow depends on, bound when it is compiled.
     """
 
     package: str
@@ -79,8 +77,6 @@ class Model:
     feeds: Mapping[str, Feed]
     other_shapes: Mapping[str, Shape] = field(default_factory=dict)
     weights: Weights | None = None
-    bound_inputs: tuple[str, ...] = ()
-    bound_shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
 _ROCR = "rapidocr_onnxruntime/models/"
@@ -149,8 +145,6 @@ MODELS = {
             "sr": Feed((), "int64", "constant", 16000),
         },
         {"input": (2, 576), "state": (2, 2, 128)},
-        bound_inputs=("sr",),
-        bound_shapes={"input": (None, 576)},
     ),
     "oww_mel": Model(
         "openwakeword==0.4.0",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from typing import Any
 
@@ -21,6 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bless", action="store_true", help="rewrite golden files to what the code now gives"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A cache of compiled code for this run alone, which its workers share: no test finds what
+    another run left, and none touches the user's."""
+    if "AOT_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="aotc-test-cache-")
+        os.environ["AOT_CACHE_DIR"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        config.add_cleanup(lambda: os.environ.pop("AOT_CACHE_DIR", None))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ __all__ = [
     "MODELS",
     "SMALL_MODELS",
     "all_runs",
-    "bound_values",
     "feeds",
     "model_path",
     "model_zoo",
@@ -47,12 +46,6 @@ def runs(name: str) -> list[str]:
 def all_runs(name: str) -> list[str]:
     """As `runs`, with three seeds."""
     return ["1", "2", "3", *runs(name)[1:]]
-
-
-def bound_values(name: str) -> dict[str, Array]:
-    """Values of the inputs that are settings, and compiled in."""
-    given = feeds(name)
-    return {key: given[key] for key in MODELS[name].bound_inputs}
 
 
 def feeds(name: str, run: str = "1") -> dict[str, Array]:

@@ -182,6 +182,10 @@ class Program:
         """Runs."""
         call("aot_program_run", self.handle)
 
+    def reset(self) -> None:
+        """Forgets the state."""
+        call("aot_program_reset", self.handle)
+
     def output(self, index: int) -> np.ndarray:
         """A copy of an output."""
         tensor = loader._Tensor()

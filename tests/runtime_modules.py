@@ -69,6 +69,8 @@ MACHINES = {
 # `trace`: appends z << 16 | y << 8 | x to the u32 list at outputs + p0, whose head is its length.
 # `scratch`: leaves p1 bytes of scratch dirty, writes its address modulo 64 to outputs + p0.
 # `widths`: outputs[p0] = p1 as an i64 of a word's width.
+# `private`: adds 1 to the u32 at outputs + p0 with index x + 20 * y + 100 * z, and 256 if p1 bytes
+#   of scratch did not stay its own.
 KERNELS = """
 #include "aot/abi.h"
 #define KERNEL(name) void name(const aot_dispatch_t *d, uint32_t x, uint32_t y, uint32_t z)
@@ -101,12 +103,22 @@ KERNEL(scratch) {
   for (uintptr_t i = 0; i < P(1); ++i) ((volatile uint8_t *)d->scratch)[i] = 0xee;
   *(uint32_t *)(d->outputs + P(0)) = (uint32_t)((uintptr_t)d->scratch % 64);
 }
+KERNEL(private) {
+  volatile uint8_t *scratch = (volatile uint8_t *)d->scratch;
+  uint32_t wrong = 0;
+  for (uint32_t round = 0; round < 8; ++round) {
+    for (uintptr_t i = 0; i < P(1); ++i) scratch[i] = (uint8_t)(x + round);
+    for (uintptr_t i = 0; i < P(1); ++i) wrong |= scratch[i] != (uint8_t)(x + round);
+  }
+  ((uint32_t *)(d->outputs + P(0)))[x + 20 * y + 100 * z] += wrong ? 257 : 1;
+}
 KERNEL(widths) {
   UNUSED;
   *(int64_t *)(d->outputs + P(0)) = (int64_t)(intptr_t)P(1);
 }
 """
 KERNEL_PARAMS = {"scale": 4, "stash": 3, "gather": 3, "trace": 1, "scratch": 2, "widths": 2}
+KERNEL_PARAMS |= {"private": 2}
 LINK_SCRIPT = "SECTIONS { . = 0; .image : { *(.text*) *(.rodata*) } /DISCARD/ : { *(*) } }"
 
 

@@ -23,6 +23,7 @@ from aot.ir.verifier import verify
 from aot.kernels.lower import lower
 from aot.link.emit_program import Entry, emit_program
 from aot.link.rodata import RodataPool
+from aot.near_misses import Settings, near_misses
 from aot.passes.base import PassContext
 from aot.pipeline import MODEL_PASSES, TARGET_PASSES
 
@@ -65,7 +66,12 @@ def steps(
     for number, function in enumerate(module.executables):
         kernel = lower(function, context.target)
         entries[function.name] = Entry(number, kernel.grid, function.dim_names)
-    yield "emit", measure(lambda: emit_program(module.main, entries, RodataPool()))
+    pool = RodataPool()
+    yield "emit", measure(lambda: emit_program(module.main, entries, pool))
+    yield "place", measure(pool.place)
+    sizes = dict.fromkeys(entries, 100)
+    arguments = (module, sizes, context.target, Settings())
+    yield "near misses", measure(lambda: near_misses(*arguments))
 
 
 # the graphs, of about `size` ops

@@ -79,9 +79,12 @@ def test_stats_have_the_documented_keys(model: Path, capsys: pytest.CaptureFixtu
     )
     (variant,) = stats["variants"]
     for level in ("structural", "despecialised", "emitted"):
-        assert set(variant["executables"][level]) == {"met", "kept"}
+        found = variant["executables"][level]
+        assert set(found) == {"met", "kept", "bytes_saved", "seconds_saved"}
     assert set(variant["alias"]) == {"builds", "updates"}
-    assert {"bytes_met", "bytes_kept"} <= set(stats["rodata"])
+    assert variant["alias"]["builds"] == 1
+    mechanisms = {"bytes_equal", "bytes_contained", "bytes_filled"}
+    assert set(stats["rodata"]) == {"bytes_met", "bytes_kept", *mechanisms}
     for key in ("ops", "dispatches", "code_bytes", "arena_bytes", "arena_lower_bound_bytes"):
         assert isinstance(variant[key], int), key
     assert isinstance(variant["shape_rule_calls"], int)
@@ -120,7 +123,8 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
     arguments += ["--shapes", "eager", "--storage", "fp16"]
-    arguments += ["--no-fusion", "--no-despecialise"]
+    arguments += ["--no-fusion", "--no-winograd", "--no-despecialise"]
+    arguments += ["--no-share-constants", "--entry-name", "vad", "--strip"]
     assert cli.main(arguments) == 1
     values = seen.pop("input_values")
     assert isinstance(values, dict)
@@ -138,7 +142,15 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "storage": "fp16",
         "shapes": "eager",
         "fusion": False,
+        "winograd": False,
         "despecialise": False,
+        "share_constants": False,
+        "entry_name": "vad",
+        "strip": True,
+        "states": {},
+        "cache": True,
+        "cache_dir": None,
+        "jobs": 0,
         "dump_ir": "ir",
         "progress": None,
     }

@@ -22,6 +22,7 @@ TARGETS = (
     "aarch64-linux-dotprod",
     "armv7-neon",
     "thumbv7em",
+    "thumbv7em-m7",
     "riscv64",
     "riscv64-v",
 )

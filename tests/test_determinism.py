@@ -17,7 +17,8 @@ from aot.ir.text import print_module
 SCRIPT = """
 import hashlib, sys
 import aot
-data = aot.compile(sys.argv[1], storage=sys.argv[2], targets=sys.argv[3:]).to_bytes()
+storage, targets = sys.argv[2], sys.argv[3:]
+data = aot.compile(sys.argv[1], storage=storage, targets=targets, cache=False).to_bytes()
 print(hashlib.sha256(data).hexdigest())
 """
 

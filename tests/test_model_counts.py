@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from models import MODELS, bound_values, feeds, model_path
+from models import MODELS, feeds, model_path
 
 from aot import target as targets
+from aot.analysis.alias import count_alias
 from aot.ir.core import Module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
@@ -25,18 +26,15 @@ TARGET = "x86-64-v4"
 
 def passed(name: str) -> tuple[Module, PassContext]:
     """The model after all passes."""
-    values = bound_values(name)
-    shapes = {k: a.shape for k, a in feeds(name).items() if k not in values}
-    options = CompileOptions(
-        targets=(TARGET,),
-        input_shapes={**shapes, **MODELS[name].bound_shapes},
-        input_values=values,
-    )
+    shapes = {k: a.shape for k, a in feeds(name).items()}
+    options = CompileOptions(targets=(TARGET,), input_shapes=shapes)
     module = read_model(str(model_path(name)), options)  # binds what it is told to
     options = CompileOptions(targets=(TARGET,))
-    run_passes(module, MODEL_PASSES, PassContext(options))
     context = PassContext(options, targets.load(TARGET))
-    run_passes(module, TARGET_PASSES, context)
+    with count_alias() as alias:
+        run_passes(module, MODEL_PASSES, PassContext(options))
+        run_passes(module, TARGET_PASSES, context)
+    assert alias.builds == len(module.entry_points)
     return module, context
 
 

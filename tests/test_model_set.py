@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from models import MODELS, all_runs, bound_values, feeds, model_path, reference, runs
+from models import MODELS, all_runs, feeds, model_path, reference, runs
 
 import aot
 from aot.verification import compare
@@ -22,15 +22,11 @@ TOLERANCES = {"smart_turn_qdq": 2e-2}
 
 
 def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:
-    values = bound_values(name)
-    module = aot.compile(
-        model_path(name), input_values=values, input_shapes=MODELS[name].bound_shapes, **options
-    )
+    module = aot.compile(model_path(name), **options)
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with aot.load(module) as program:
         for run in wanted_runs:
-            given = {k: v for k, v in feeds(name, run).items() if k not in values}
-            outputs = program(given)
+            outputs = program(feeds(name, run))
             for output, wanted in reference(name, run).items():
                 agreement = compare(output, outputs[output], wanted)
                 assert agreement.error <= tolerance, (name, run, agreement)

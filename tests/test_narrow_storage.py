@@ -14,7 +14,7 @@ import pytest
 import vulkan_device
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
-from models import MODELS, all_runs, bound_values, feeds, model_path, reference
+from models import MODELS, all_runs, feeds, model_path, reference
 from random_graphs import Graph, difference, graphs
 from test_determinism import digest_in_fresh_process
 from vulkan_graph import run_on_driver
@@ -285,15 +285,13 @@ QUICK = ("squeezenet_rw", "silero_vad_16k")
     [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow], id=n) for n in MODELS],
 )
 def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
-    values, shapes = bound_values(name), MODELS[name].bound_shapes
-    full = aot.compile(model_path(name), input_values=values, input_shapes=shapes)
-    module = aot.compile(model_path(name), input_values=values, input_shapes=shapes, storage="fp16")
+    full = aot.compile(model_path(name))
+    module = aot.compile(model_path(name), storage="fp16")
     ratio = module.stats["rodata"]["bytes_kept"] / full.stats["rodata"]["bytes_kept"]
     assert 0.49 <= ratio <= 0.51
     with aot.load(module) as program:
         for run_name in all_runs(name):
-            given_ = {k: v for k, v in feeds(name, run_name).items() if k not in values}
-            outputs = program(given_)
+            outputs = program(feeds(name, run_name))
             for output, wanted in reference(name, run_name).items():
                 agreement = compare(output, outputs[output], wanted)
                 assert agreement.error <= TOLERANCES.get(name, TOLERANCE), (run_name, agreement)

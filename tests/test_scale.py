@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from alias_scale import STAGE, analyse_and_fuse, residual_graph, yolo_graph
 from onnx import helper, numpy_helper
 from scaling import GRAPHS, lines_run, steps
 
+from aot.analysis.alias import count_alias
 from aot.frontends.onnx import import_onnx
+from aot.ir.core import Function
 
 SIZE = 192  # four times what a region holds
 # Work on twice the ops, less that on half of them, is twice that on the first ones: a step's start
@@ -44,6 +47,20 @@ def test_work_is_linear(name: str) -> None:
     ]
     grown = {step: growth([costs[step] for costs in found]) for step in found[0]}
     assert {step: round(g, 2) for step, g in grown.items() if g > MOST} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", [residual_graph, yolo_graph])
+@pytest.mark.parametrize("stage", [STAGE, 0])
+def test_analysis_and_fusion_are_linear(graph: Callable[[int, int], Function], stage: int) -> None:
+    """Where memory is written in place: the database follows every change, and is asked."""
+    analyse_and_fuse(graph(SIZE, stage))  # what is remembered from then on
+    made = [graph(SIZE * times, stage) for times in (1, 2, 4)]
+    with count_alias() as counts:
+        costs = [lines_run(partial(analyse_and_fuse, function)) for function in made]
+    assert counts.builds == len(made)
+    assert counts.updates > 4 * SIZE
+    assert growth(costs) < MOST
 
 
 def layers(count: int) -> onnx.ModelProto:

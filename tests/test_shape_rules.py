@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import MODELS, bound_values, feeds, model_path
+from models import MODELS, feeds, model_path
 
 import aot
 from aot import target as targets
@@ -33,11 +33,8 @@ CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1
 
 
 def options_of(name: str, is_bound: bool) -> CompileOptions:
-    values = bound_values(name)
-    shapes = dict(MODELS[name].bound_shapes)
-    if is_bound:
-        shapes = {k: v.shape for k, v in feeds(name).items() if k not in values}
-    return CompileOptions(input_shapes=shapes, input_values=values)
+    shapes = {k: v.shape for k, v in feeds(name).items()} if is_bound else {}
+    return CompileOptions(input_shapes=shapes)
 
 
 def rules_of(name: str, is_bound: bool) -> tuple[int, dict[str, int]]:

@@ -4,35 +4,69 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import aot
+from aot import host_cpu
 from aot import target as targets
 from aot.errors import CompileError
 from aot.ir.types import DType
 from aot.link.image import Arch
-from aot.target import Target, VulkanLimits, check_names, load, parse
+from aot.target import Target, VulkanLimits, check_names, describe, load, parse
 
 GOOD = (targets.directory() / "x86-64-v3.toml").read_text()
+RISCV32 = """
+summary = "32-bit RISC-V with single precision"
+device = "cpu"
+arch = "riscv32"
+triple = "riscv32-unknown-elf"
+cpu = "generic-rv32"
+abi = "ilp32f"
+features = ["m", "a", "f", "c"]
+options = ["-relax"]
+vector_bytes = 4
+vector_registers = 32
+l1_bytes = 16384
+l2_bytes = 65536
+page_bytes = 64
+word_bytes = 4
+dtypes = ["f32", "i8", "i16", "i32", "u8", "u16", "u32", "bool"]
+"""
+MODEL = """
+func @main(%x: f32[N, 8]) -> ("y") {
+  %1 = tanh(%x) : f32[N, 8]
+  %2 = add(%1, %x) : f32[N, 8]
+  return(%2)
+}
+"""
 GPU = (targets.directory() / "vulkan-1.1.toml").read_text()
 
 
+CPU_NAMES = (
+    "aarch64-android",
+    "aarch64-android-dotprod",
+    "aarch64-apple",
+    "aarch64-generic",
+    "aarch64-linux-dotprod",
+    "armv7-neon",
+    "riscv64",
+    "riscv64-v",
+    "thumbv7em",
+    "thumbv7em-m7",
+    "x86-64-v2",
+    "x86-64-v3",
+    "x86-64-v3-128",
+    "x86-64-v4",
+)
+
+
 def test_names() -> None:
-    assert targets.names() == (
-        "aarch64-android",
-        "aarch64-generic",
-        "aarch64-linux-dotprod",
-        "armv7-neon",
-        "riscv64",
-        "riscv64-v",
-        "thumbv7em",
-        "vulkan-1.1",
-        "x86-64-v2",
-        "x86-64-v3",
-        "x86-64-v3-128",
-        "x86-64-v4",
-    )
+    assert tuple(n for n in targets.names() if load(n).is_cpu) == CPU_NAMES
+    assert "vulkan-1.1" in targets.names()
+    assert list(targets.names()) == sorted(targets.names())
 
 
 @pytest.mark.parametrize("name", targets.names())
@@ -48,9 +82,9 @@ def test_every_file_loads(name: str) -> None:
         assert DType.I64 in target.dtypes or target.word_bytes == 4
 
 
-@pytest.mark.parametrize("name", [n for n in targets.names() if load(n).is_cpu])
+@pytest.mark.parametrize("name", CPU_NAMES)
 def test_llvm_knows_every_name(name: str) -> None:
-    check_names(load(name), name)
+    check_names(load(name))
 
 
 @pytest.mark.parametrize(
@@ -59,18 +93,28 @@ def test_llvm_knows_every_name(name: str) -> None:
         (
             '"popcnt",',
             '"popcnt", "warp-drive",',
-            "'+warp-drive' is not a recognized feature for this target",
+            "features: llvm says: '+warp-drive' is not a recognized feature for this target",
         ),
-        ('cpu = "x86-64"', 'cpu = "z80"', "'z80' is not a recognized processor for this target"),
+        (
+            'cpu = "x86-64"',
+            'cpu = "z80"',
+            "cpu: llvm says: 'z80' is not a recognized processor for this target",
+        ),
         (
             'tune = "x86-64-v3"',
             'tune = "x86-64-v9"',
-            "'x86-64-v9' is not a recognized processor for this target",
+            "tune: llvm says: 'x86-64-v9' is not a recognized processor for this target",
+        ),
+        (
+            'tune = "x86-64-v3"',
+            'options = ["-warp"]',
+            "options: llvm says: '-warp' is not a recognized feature for this target",
         ),
         (
             'triple = "x86_64-unknown',
             'triple = "cray-unknown',
-            "'cray-unknown-linux-gnu' is not a triple of an instruction set in this llvm",
+            "triple: llvm says: 'cray-unknown-linux-gnu' is not a triple of an instruction set in "
+            "this llvm",
         ),
     ],
 )
@@ -78,8 +122,39 @@ def test_names_that_llvm_does_not_know(tmp_path: Path, old: str, new: str, messa
     assert old in GOOD
     file = tmp_path / "x.toml"
     file.write_text(GOOD.replace(old, new))
-    with pytest.raises(CompileError, match=re.escape(f"{file}: llvm says: {message}")):
-        load(file)
+    key = message.partition(":")[0]
+    expected = f"{file}:{line_of(file.read_text(), key)}: {message}"
+    with pytest.raises(CompileError) as caught:
+        check_names(load(file))
+    assert str(caught.value) == expected
+    (tmp_path / "m.ir").write_text(MODEL)
+    with pytest.raises(CompileError) as caught:
+        aot.compile(tmp_path / "m.ir", targets=[str(file)], cache_dir=tmp_path / "cache")
+    assert str(caught.value) == expected
+
+
+def test_a_file_of_one_s_own_gives_a_module(tmp_path: Path) -> None:
+    """For an architecture that no target of ours has, by its file alone."""
+    file = tmp_path / "esp.toml"
+    file.write_text(RISCV32)
+    (tmp_path / "m.ir").write_text(MODEL)
+    module = aot.compile(tmp_path / "m.ir", targets=[str(file)])
+    (variant,) = module.image.variants
+    assert (variant.target, variant.arch, variant.word_bytes) == ("esp", Arch.RISCV32, 4)
+    assert variant.features == ("m", "a", "f", "c")
+    again = aot.compile(tmp_path / "m.ir", targets=[str(file)], cache=False)
+    assert again.to_bytes() == module.to_bytes()
+
+
+def test_describe_says_every_key_and_what_it_means() -> None:
+    for name in ("x86-64-v4", "vulkan-1.1"):
+        rows = {key: (value, meaning) for key, value, meaning in describe(load(name))}
+        records: list[type] = [Target, VulkanLimits] if name == "vulkan-1.1" else [Target]
+        keys = {f.name for r in records for f in fields(r)} - {"name", "file", "vulkan"}
+        assert set(rows) == keys
+        assert all(meaning for _, meaning in rows.values())
+    assert rows["lanes"] == (64, "workgroup size that schedules aim at.")
+    assert rows["max_stack_bytes"][1].startswith("REGISTER scratch that a kernel may put on the")
 
 
 def test_values() -> None:
@@ -101,17 +176,16 @@ def test_a_path_works_too(tmp_path: Path) -> None:
     target = load(file)
     assert target.name == "my-board"
     assert load(str(file)) == target
+    assert target.file == str(file) and not load("x86-64-v3").file
     assert target.features == load("x86-64-v3").features
 
 
 def test_host_is_one_of_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llvmlite.binding as llvm
-
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    found = dict.fromkeys(load("x86-64-v3").features, True)
-    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: found)
+    found = set(load("x86-64-v3").features)
+    monkeypatch.setattr(host_cpu, "features", lambda: frozenset(found))
     assert load("host") == load("x86-64-v3")
-    found.update(dict.fromkeys(load("x86-64-v4").features, True))
+    found.update(load("x86-64-v4").features)
     assert load("host") == load("x86-64-v4")
     found.clear()
     with pytest.raises(
@@ -122,6 +196,59 @@ def test_host_is_one_of_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "s390x")
     with pytest.raises(CompileError, match=r"no target is known for this machine \(s390x\)"):
         load("host")
+
+
+def test_the_host_s_choices_are_targets_best_first() -> None:
+    for choices in (*targets.HOST_CHOICES.values(), targets._APPLE_CHOICES):
+        found = [load(name) for name in choices]
+        for better, worse in pairwise(found):
+            assert set(better.features) > set(worse.features)
+
+
+def test_a_mac_is_a_target_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: "")
+    assert load("host").name == "aarch64-apple"
+
+
+# As Linux shows them, cut to what is read. Of big and little cores the least counts.
+V4 = (
+    "fpu sse2 pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c abm bmi1 avx2 bmi2 avx512f "
+    "avx512dq avx512cd avx512bw avx512vl lahf_lm"
+)
+ARM64 = "fp asimd aes pmull crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc"
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpuinfo", "name"),
+    [
+        ("x86_64", f"processor\t: 0\nflags\t\t: {V4}\n\nflags\t\t: {V4}\n", "x86-64-v4"),
+        ("x86_64", f"flags\t\t: {V4.replace('avx512vl', '')}\n", "x86-64-v3"),
+        ("AMD64", "flags\t\t: pni ssse3 sse4_1 sse4_2 popcnt\n", "x86-64-v2"),
+        ("aarch64", f"Features\t: {ARM64} asimddp\n" * 2, "aarch64-linux-dotprod"),
+        ("aarch64", f"Features\t: {ARM64} asimddp\nFeatures\t: {ARM64}\n", "aarch64-generic"),
+        ("armv7l", "Features\t: half thumb neon vfpv3 tls vfpv4 idiva\n", "armv7-neon"),
+        ("armv8l", "Features\t: half thumb neon vfp vfpv3 vfpv4\n", "armv7-neon"),
+        ("riscv64", "isa\t\t: rv64imafdc_zicntr_zihpm\nmmu\t: sv39\n", "riscv64"),
+        ("riscv64", "isa\t\t: rv64imafdcv_zicntr_zba\n", "riscv64-v"),
+        ("riscv64", "isa\t\t: rv64gcv\nisa\t\t: rv64gc\n", "riscv64"),
+    ],
+)
+def test_the_host_is_read_from_what_linux_says(
+    monkeypatch: pytest.MonkeyPatch, machine: str, cpuinfo: str, name: str
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(host_cpu, "_features_by_llvm", lambda: pytest.fail("llvm is asked"))
+    assert load("host").name == name
+
+
+def test_what_this_system_says_is_what_llvm_finds() -> None:
+    told = host_cpu.features()
+    found = host_cpu._features_by_llvm()
+    wanted = {f for c in targets.HOST_CHOICES.get(host_cpu.machine(), ()) for f in load(c).features}
+    assert told & wanted == found & wanted
 
 
 def test_unknown_name() -> None:
@@ -287,4 +414,4 @@ def test_every_field_is_documented() -> None:
 def test_the_guide_names_every_key() -> None:
     guide = (Path(__file__).resolve().parent.parent / "docs" / "add-a-target.md").read_text()
     keys = {f.name for f in fields(Target)} | {f.name for f in fields(VulkanLimits)}
-    assert not sorted(k for k in keys - {"name"} if f"`{k}`" not in guide)
+    assert not sorted(k for k in keys - {"name", "file"} if f"`{k}`" not in guide)
