@@ -153,6 +153,7 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
             rules = {"import": import_rules.calls, "build": build_rules.calls}
             sections.append({**_head(made, rules, alias), **section})
         producer = f"aotc {_version()}"
+
         def ledger(rodata: RodataBytes) -> dict[str, Any]:
             entries = [e.name for e in variants[0].entry_points]
             return model_ledger(entries, sections, rodata.stats)

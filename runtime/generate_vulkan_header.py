@@ -2,8 +2,8 @@
 
     python runtime/generate_vulkan_header.py [--check]
 
-The declarations are those of the Vulkan registry, as the pip package `vulkan` (1.3.275) carries them.
-Emitted are the names that the driver's own sources mention, and what those need; structs that are
+The declarations are those of the Vulkan registry, as the pip package `vulkan` (1.3.275) carries
+them. Emitted are the names that the driver's own sources mention, and what those need; structs that are
 seen through pointers only are declared and no more.  Must not import `aot`.
 """
 
@@ -100,9 +100,7 @@ def read_registry() -> Registry:
 def used_names() -> set[str]:
     """Every name of Vulkan's in the driver's sources, commands of its table included."""
     text = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in sorted(DRIVER.glob("*.[ch]"))
-        if path != HEADER
+        path.read_text(encoding="utf-8") for path in sorted(DRIVER.glob("*.[ch]")) if path != HEADER
     )
     return set(re.findall(r"\b(?:VK_|Vk|vk|PFN_vk)\w+", text))
 
@@ -191,7 +189,12 @@ class Emitter:
             if constant in self.used
         ]
         limit = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-        lines = [f"typedef enum {name} {{", *kept, f"  {limit}_MAX_ENUM = 0x7fffffff", f"}} {name};"]
+        lines = [
+            f"typedef enum {name} {{",
+            *kept,
+            f"  {limit}_MAX_ENUM = 0x7fffffff",
+            f"}} {name};",
+        ]
         self.parts["enums"].append("\n".join(lines))
 
     def struct(self, name: str) -> None:
@@ -229,7 +232,7 @@ def main() -> int:
         return 0
     if HEADER.read_text(encoding="utf-8") == text:
         return 0
-    print("runtime/drivers/vulkan/vulkan_api.h is not current: run", Path(__file__).name)
+    sys.stderr.write(f"runtime/drivers/vulkan/vulkan_api.h is not current: run {__file__}\n")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""`if` and `loop` in programs: the runtime against the interpreter, and where values are meanwhile."""
+"""`if` and `loop` in programs: the runtime against the interpreter, and where values are."""
 
 from __future__ import annotations
 
