@@ -3,8 +3,8 @@
     python runtime/generate_vulkan_header.py [--check]
 
 The declarations are those of the Vulkan registry, as the pip package `vulkan` (1.3.275) carries
-them. Emitted are the names that the driver's own sources mention, and what those need; structs that are
-seen through pointers only are declared and no more.  Must not import `aot`.
+them. Emitted are the names that the driver's own sources mention, and what those need; structs that
+are seen through pointers only are declared and no more. Must not import `aot`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aot.errors import CompileError
-from aot.link.image import Device, VariantImage
+from aot.link.image import Arch, Device, VariantImage
+from aot.packaging.apple import apple_archive, macho_object
 from aot.packaging.contributors import arena_contributors, flash_contributors
 from aot.packaging.files import File, PackageInput
 from aot.packaging.header import HeaderEntry, header_text
@@ -60,9 +61,8 @@ def library_files(given: PackageInput, limits: LibraryLimits) -> tuple[list[File
     _check(
         limits.flash_bytes, flash_bytes, "flash", lambda: flash_contributors(given, program_bytes)
     )
-    data = elf_object(variant.arch, variant.features, blobs)
     files = [
-        File(f"lib{given.name}.a", archive(f"{given.name}.o", data, [b.symbol for b in blobs])),
+        File(f"lib{given.name}.a", _archive(given.name, variant, blobs)),
         File(f"{given.name}.h", header_text(given.name, variant.target, entries).encode()),
         *(File(name.rpartition("/")[2], sources.read(name)) for name in _LOADER),
     ]
@@ -76,6 +76,14 @@ def library_files(given: PackageInput, limits: LibraryLimits) -> tuple[list[File
     return files, facts
 
 
+def _archive(name: str, variant: VariantImage, blobs: Sequence[Blob]) -> bytes:
+    symbols = [blob.symbol for blob in blobs]
+    if variant.arch is Arch.AARCH64 and "apple" in variant.target:
+        return apple_archive(f"{name}.o", macho_object(blobs), symbols)
+    data = elf_object(variant.arch, variant.features, blobs)
+    return archive(f"{name}.o", data, symbols)
+
+
 def _only_variant(variants: Sequence[VariantImage]) -> VariantImage:
     found = [v for v in variants if v.device is Device.CPU]
     if len(found) != 1:
@@ -83,13 +91,7 @@ def _only_variant(variants: Sequence[VariantImage]) -> VariantImage:
         raise CompileError(
             f"a static library holds one variant, the module has {names}: choose with --target"
         )
-    variant = found[0]
-    if "apple" in variant.target:
-        raise CompileError(
-            f"variant {variant.target!r}: a static library is an ELF archive, which Apple's linker "
-            "does not take; take --format source"
-        )
-    return variant
+    return found[0]
 
 
 def _entries(name: str, variant: VariantImage, weights_bytes: int) -> list[HeaderEntry]:
