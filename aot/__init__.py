@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aot.inspection import inspect
     from aot.loader import Program
     from aot.merging import merge
+    from aot.packaging import package
     from aot.verification import Verification, verify
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "inspect",
     "load",
     "merge",
+    "package",
     "targets",
     "verify",
 ]
@@ -54,6 +56,7 @@ _WHERE = {
     "inspect": "aot.inspection",
     "load": "aot.api",
     "merge": "aot.merging",
+    "package": "aot.packaging",
     "targets": "aot.api",
     "verify": "aot.verification",
 }

@@ -56,7 +56,9 @@ ALLOWED: dict[str, set[str]] = {
     "benchmark": {"analysis", "inputs", "ir", "link", "loader", "target"},
     "bench_peers": {"benchmark"},
     "cli_bench": {"bench_peers", "benchmark", "cli_text", "shader_benchmark"},
-    "__init__": {"api", "builder", "inspection", "loader", "merging", "verification"},
+    "__init__": {
+        *("api", "builder", "inspection", "loader", "merging", "packaging", "verification"),
+    },
     "cli_text": {"devices", "ir", "link", "matrix", "object_cache", "verification"},
     "cli_compile": {"__init__", "cli_text", "options"},
     "cli_inspect": {

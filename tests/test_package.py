@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ from runtime_api import library_path
 from aot import loader
 from aot.cli import cli, main
 from aot.errors import CompileError
+from aot.link.image import Arch
 from aot.packaging import PackageOptions, package
 from aot.packaging.executable import ExecutableOptions
 from aot.packaging.names import identifier, identifiers
 from aot.packaging.runtime_sources import runtime_sources
+from aot.packaging.toolchain import find_toolchain
 
 TOLERANCE = 1e-6
 
@@ -166,6 +169,8 @@ def check_program(module: Path, folder: Path, program: Path, arch: str | None) -
 
 def test_a_program_runs_here(module: Path, tmp_path: Path) -> None:
     program = make_program(module, tmp_path, "gcc", HOST_TARGET)
+    again = make_program(module, tmp_path / "again", "gcc", HOST_TARGET)
+    assert program.read_bytes() == again.read_bytes()
     moved = tmp_path / "elsewhere"
     program.rename(moved)
     check_program(module, tmp_path, moved, None)
@@ -192,6 +197,26 @@ if importlib.util.find_spec("ziglang") is not None:
     def test_a_program_by_zig(module: Path, tmp_path: Path) -> None:
         program = make_program(module, tmp_path, None, "aarch64-generic")
         check_program(module, tmp_path, program, "aarch64")
+
+    @pytest.mark.slow
+    def test_sources_link_for_apple(tmp_path: Path) -> None:
+        """What can be seen of it from here: Mach-O, the module page aligned in the text segment."""
+        module = save_module(tmp_path / "small.aotm", ["aarch64-apple"])
+        source = make_source(module, tmp_path)
+        zig = (sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos", "-std=c11")
+        definitions = [
+            *("-D_DARWIN_C_SOURCE=1", "-DAOT_EMBED=1", '-DAOT_VERSION="0"'),
+            *('-DAOT_MODULE_FILE="small.aotm"', "-DAOT_MODULE_ALIGNMENT=16384"),
+        ]
+        files = [*source.glob("src/*.c"), *source.glob("drivers/cpu/*.c"), "packaging/embedded.c"]
+        folders = ("-Iinclude", "-Isrc", "-Ipackaging")
+        run(*zig, *definitions, *folders, "main.c", *files, "-o", "program", cwd=source)
+        assert (source / "program").read_bytes()[:4] == b"\xcf\xfa\xed\xfe"
+        library = package(module, "static-library", source / "lib")
+        (library.folder / "main.c").write_text(
+            '#include "small.h"\nint main(void) { return small_reset(0) != 2; }\n'
+        )
+        run(*zig, "main.c", "aot_static.c", "libsmall.a", "-o", "program", cwd=library.folder)
 
 
 # ---- what is refused ----
@@ -235,6 +260,11 @@ def test_what_is_missing_is_one_line(
     blocked.write_text("")
     source = ("package", module, "--format", "source", "-o", blocked)
     assert error_of(*source, capsys=capsys) == f"cannot write {blocked}: file exists"
+
+
+def test_boards_have_no_programs() -> None:
+    with pytest.raises(CompileError, match="take --format static-library, or name a C compiler"):
+        find_toolchain(Arch.THUMB, is_android=False, named=None)
 
 
 def test_the_ndk_is_found(
@@ -292,3 +322,5 @@ def test_names() -> None:
     assert identifier("int") == "m_int"
     assert identifier("…") == "model"
     assert identifiers(["a b", "a_b", "A.B", "c"]) == ["a_b", "a_b_2", "a_b_3", "c"]
+    assert identifiers(["x", "x_dims"]) == ["x", "x_dims_2"]
+    assert identifiers(["x_dims", "x"]) == ["x_dims", "x_2"]

@@ -64,7 +64,13 @@ MACHINES = {
     ),
 }
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
-ON_MACHINES = pytest.mark.parametrize("target", MACHINES)
+ON_MACHINES = pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(name, marks=[pytest.mark.qemu] if machine.emulator else [])
+        for name, machine in MACHINES.items()
+    ],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -270,9 +276,9 @@ def test_a_library_for_apple(tmp_path: Path) -> None:
     assert at % 8 == 0
     for section in llvm.ObjectFileRef.from_data(data[at:]).sections():
         found[section.name()] = (section.address(), section.data())
-    assert found["__text"] == (0, image.variants[0].code)
-    assert found["__const"][1].startswith(image.rodata)
-    assert found["__const"][0] % 64 == 0
+    assert found[b"__text"] == (0, image.variants[0].code)
+    assert found[b"__const"][1].startswith(image.rodata)
+    assert found[b"__const"][0] % 64 == 0
     assert b"_small_code\0_small_weights\0_small_program\0" in data[:at]
     members = re.findall(rb"#1/(\d+) +0 +0 +0 +100644 +(\d+) *`\n", data)
     assert 8 + sum(60 + int(size) for _, size in members) == len(data)

@@ -18,7 +18,7 @@ from aot.analysis.alias import AliasDb, count_alias
 from aot.analysis.alias_lint import lint
 from aot.builder import Builder
 from aot.errors import UnsupportedError
-from aot.ir.core import Module, Value
+from aot.ir.core import Module
 from aot.ir.text import print_module
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
@@ -38,39 +38,26 @@ def drawn(data: st.DataObject) -> Any:
     return lambda below: data.draw(st.integers(0, below - 1))
 
 
-def writes_states_only(module: Module) -> bool:
-    """Whether a program can be made of it: what is written are state variables, at the end."""
-    return all(
-        not op.record.writes
-        or (op.parent is module.main.block and _shows_state(op.operands[op.record.writes[0]]))
-        for op in module.main.walk()
-    )
-
-
-def _shows_state(value: Value | None) -> bool:
-    while value is not None and value.op is not None and value.op.record.view_of is not None:
-        value = value.op.operands[value.op.record.view_of]
-    return value is not None and value.op is not None and value.op.record.is_state
-
-
 def run_all(
     module: Module, target: str, *, fusion: bool, check: Any, skipped: tuple[Pass, ...] = ()
 ) -> None:
     """Runs all passes that can be run, and `check(step, is_stored)` after each."""
     options = CompileOptions(fusion=fusion)
     contexts = PassContext(options), PassContext(options, targets.load(target))
-    is_stored = False
+    is_stored, is_supported = False, True
     for passes, context in zip((MODEL_PASSES, TARGET_PASSES), contexts, strict=True):
         for step in passes:
-            if step is CHECK_SUPPORTED or step in skipped:
+            if step in skipped:
                 continue
-            if step is OUTLINE and not writes_states_only(module):
-                return
+            if step is OUTLINE and not is_supported:
+                return  # no program can be made of it
             try:
                 step.run(module, context)
             except UnsupportedError:
-                assert step is SETTLE_VIEWS
-                return
+                if step is SETTLE_VIEWS:
+                    return
+                assert step is CHECK_SUPPORTED
+                is_supported = False
             is_stored = is_stored or step is SETTLE_VIEWS
             check(step, is_stored)
 

@@ -73,6 +73,7 @@ def _command(
         f'-DAOT_MODULE_FILE="{module}"',
         f"-DAOT_MODULE_ALIGNMENT={alignment(image)}",
         *(["-DAOT_VULKAN=1"] if has_driver else []),
+        *(["-D_DARWIN_C_SOURCE=1"] if toolchain.is_apple else []),
         *(str(sources.root / name) for name in names),
         "-o",
         str(output),

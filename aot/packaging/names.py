@@ -27,13 +27,18 @@ def identifier(text: str) -> str:
 
 
 def identifiers(texts: Iterable[str]) -> list[str]:
-    """An identifier for each text, all different: those that would be equal get a number."""
+    """An identifier for each text, all different: those that would be equal get a number.
+
+    None is another's with "_dims" behind it, which is what a tensor's extents are called.
+    """
     found: list[str] = []
+    taken: set[str] = set()
     for text in texts:
         name = base = identifier(text)
         number = 2
-        while name in found:
+        while {name, f"{name}_dims"} & taken:
             name = f"{base}_{number}"
             number += 1
         found.append(name)
+        taken |= {name, f"{name}_dims"}
     return found
