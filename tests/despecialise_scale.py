@@ -59,6 +59,7 @@ def _region(into: Rewriter, given: list[Value], types: tuple[TensorType, ...]) -
         "dilations": (1, 1),
         "pads": (0, 0, 0, 0),
         "group": 1,
+        "algorithm": "direct",
     }
     conv = inside.insert(Op(lookup("conv"), [*block.args, None], attrs, [made])).result
     relu = inside.insert(Op(lookup("relu"), [conv], {}, [made])).result

@@ -201,7 +201,7 @@ def test_shaders_stay_small(size: int) -> None:
     module = import_text(TEXT.format(depth=size, width=size, attrs="offset = 5"))
     run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
     (executable,) = module.executables
-    assert len(compile_kernel(lower(executable, target), target).words) // 4 <= 2600
+    assert len(compile_kernel(lower(executable, target), target).words) // 4 <= 2700
 
 
 ONE = "func @main(%q: f32[1, 2, S, {d}], %k: f32[1, 2, S, {d}], %v: f32[1, 2, S, {e}])" + (

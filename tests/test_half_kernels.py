@@ -187,7 +187,15 @@ def contraction(name: str) -> Function:
     return executable(half_function(REGISTRY[op], sample))
 
 
-@pytest.mark.parametrize("target", ("x86-64-v4", "x86-64-v2", "aarch64-generic", "vulkan-1.1"))
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_f16_sum_in_f32_on_a_gpu(name: str) -> None:
+    made, machine = contraction(name), targets.load("vulkan-1.1")
+    (plan,) = plans_of(made, machine)
+    assert plan.schedule is Schedule.CONTRACTION
+    assert {s.dtype for s in lower(made, machine).scratch if s.name == "acc"} == {F32}
+
+
+@pytest.mark.parametrize("target", ("x86-64-v4", "x86-64-v2", "aarch64-generic"))
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_keep_their_tiles(name: str, target: str) -> None:
     made, machine = contraction(name), targets.load(target)
