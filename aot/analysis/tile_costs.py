@@ -41,7 +41,7 @@ FREE_ROWS, ROW_COST = 6, 0.012
 # and what it costs where they aren't left: sums go through memory then
 HELD_SHARE, SPILL_COST = 0.18, 0.2
 # an address of a window's row of taps, by tap
-OPEN_TAP_COST = 0.09
+OPEN_TAP_COST = 0.14
 # Winograd's loops go over scratch of known extents, whatever those of the operands
 OPEN_WINOGRAD_COST = 0.01
 # a vector of memory that is gone through in order; what loops over it cost more where their extents
