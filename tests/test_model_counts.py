@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from models import MODELS, feeds, model_path
 
+import aot
 from aot import target as targets
 from aot.analysis.alias import count_alias
 from aot.ir.core import Module
@@ -55,3 +56,12 @@ def test_counts(name: str, bless: bool) -> None:
         GOLDEN.write_text("".join(f"{known[n]}\n" for n in MODELS if n in known))
         return
     assert found == known[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_arena_is_near_what_lives_at_once(name: str) -> None:
+    """Scratch, alignment and gaps add a tenth at most."""
+    shapes = {k: a.shape for k, a in feeds(name).items()}
+    module = aot.compile(model_path(name), targets=[TARGET], input_shapes=shapes)
+    (section,) = module.stats["variants"]
+    assert section["arena_bytes"] <= 1.1 * section["arena_lower_bound_bytes"]

@@ -7,8 +7,8 @@ parameter block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.storage import OUTPUTS, Homes
@@ -172,7 +172,9 @@ class _Program:
         is_fixed = all(isinstance(b.size, int) for b in unique)
         scratch = self._scratch() if is_fixed else {}
         made = arena.plan(requests if is_bounded else [], scratch)
-        self.scratch_offset = begin if is_fixed else None
+        if is_fixed:
+            made, offset = self._beside_scratch(requests, made, max(scratch.values(), default=0))
+            self.scratch_offset = begin + offset
         if is_bounded:
             self.arena_bytes = begin + made.total_bytes
             self.lower_bound = begin + made.lower_bound_bytes
@@ -191,6 +193,20 @@ class _Program:
         for value, b in self.lifetimes.buffers.items():
             self.offsets[value] = registers[b]
         return registers
+
+    @staticmethod
+    def _beside_scratch(
+        requests: Sequence[arena.ArenaRequest], made: arena.ArenaPlan, size: int
+    ) -> tuple[arena.ArenaPlan, int]:
+        """The better one of a plan around scratch at its start, and of one with it at the end; and
+        where scratch is."""
+        if made.total_bytes <= made.lower_bound_bytes or not size:
+            return made, 0
+        other = arena.plan(requests)
+        end = -(-other.total_bytes // arena.ALIGNMENT) * arena.ALIGNMENT
+        if end + size >= made.total_bytes:
+            return made, 0
+        return replace(other, total_bytes=end + size), end
 
     def _scratch(self) -> dict[int, int]:
         """Bytes of a worker's scratch, by the positions of dispatches that use any."""
