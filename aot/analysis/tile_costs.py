@@ -25,10 +25,6 @@ from aot.target import Target
 
 UNKNOWN = 256  # what an open dim counts as
 
-# sums that must be under way for an addition's latency not to show
-LEAST_SUMS = 6
-# what a load costs beside a multiply-add of a register tile, where the two overlap
-LOAD_COST = 0.1
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
 # bounds and addresses are computed from parameters
 TILE_COST, STORE_COST, OPEN_TILE_COST = 14.0, 3.0, 10.0
@@ -185,7 +181,7 @@ def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
         vectors = max(1.0, columns / kernel.lanes)
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
-            step = max(sums, LEAST_SUMS) + LOAD_COST * (rows + vectors)
+            step = winograd.product_cost(rows, vectors)
             rest = STORE_COST * sums + TILE_COST
             if is_open:
                 rest += OPEN_TILE_COST

@@ -28,9 +28,10 @@ MOST_TILES = 24
 # what transforms cost, in vector operations: of a filter, of an input tile, and of an output tile
 # with its epilogue; counted in the code that comes out
 FILTER, INPUT, OUTPUT = 120, 310, 290
-# sums that must be under way for an addition's latency not to show, and what a load costs beside a
-# multiply-add: as those of other register tiles (tile_costs.py)
-LEAST_SUMS, LOAD_COST = 6, 0.1
+# sums that must be under way for an addition's latency not to show
+LEAST_SUMS = 6
+# what a load costs beside a multiply-add of a register tile, where the two overlap
+LOAD_COST = 0.1
 UNKNOWN = 64  # what an open dim counts as, where a tile is chosen
 
 
@@ -92,7 +93,7 @@ def cost(sizes: tuple[int, ...], lanes: int, tile: tuple[int, int]) -> float:
     (tiles, filters, channels), (rows, columns) = sizes, tile
     vectors, block = max(1, columns // lanes), tiles_of(rows, columns)
     sums = block * vectors
-    step = max(rows * vectors, LEAST_SUMS) + LOAD_COST * (rows + vectors)
+    step = product_cost(rows, vectors)
     piece = (
         CHANNELS * vectors * FILTER
         + block * max(1, CHANNELS // lanes) * INPUT
@@ -100,6 +101,11 @@ def cost(sizes: tuple[int, ...], lanes: int, tile: tuple[int, int]) -> float:
     )
     blocks = -(-tiles // block) * -(-filters // columns)
     return blocks * (-(-channels // CHANNELS) * piece + sums * OUTPUT)
+
+
+def product_cost(rows: int, vectors: float) -> float:
+    """Of one outer product of a register tile, Winograd's or a contraction's."""
+    return max(rows * vectors, LEAST_SUMS) + LOAD_COST * (rows + vectors)
 
 
 def _number(dim: Dim) -> int:

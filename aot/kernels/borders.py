@@ -122,6 +122,22 @@ def with_guard(guard: Expr) -> Callable[[Expr], Expr | None]:
     return rewrite
 
 
+def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
+    """`e`, whose loads (only those that vary along a variable, where one is given) read nothing, or
+    what they read outside of their guards, where `condition` does not hold."""
+
+    def mask(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        if along is not None and along not in expr.free_vars(x.indices[0]):
+            return None
+        guard = condition if x.guard is None else expr.binary("and", x.guard, condition)
+        other = x.other if x.other is not None else expr.const(0, x.dtype)
+        return replace(x, guard=guard, other=other)
+
+    return expr.transform(e, mask)
+
+
 def without_guard(e: Expr) -> Expr | None:
     """Rewrites a guarded load to one that is there; for `expr.transform`."""
     if isinstance(e, Load) and e.guard is not None:

@@ -6,12 +6,12 @@ Owns what happens inside a tile, given where it starts; which tiles there are is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
-from aot.kernels.borders import Borders, without_guard
+from aot.kernels.borders import Borders, masked, without_guard
 from aot.kernels.ir import If, Scratch, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output
 from aot.kernels.tiles import Shape, Spill
@@ -43,6 +43,25 @@ class Roles:
     rows: Axis | None
     columns: Axis
     outer: tuple[Axis, ...]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the weights lie in panels of columns."""
+        return expr.coefficient(self.weight.indices[0], self.columns.var) is None
+
+    def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
+        """The right side at place `within` of panel `number`, with other variables' values."""
+        columns = self.columns.var
+
+        def rewrite(e: Expr) -> Expr | None:
+            if isinstance(e, Binary) and e.a is columns and expr.dim_of(e.b) == panel:
+                if e.op == "floordiv":
+                    return number
+                if e.op == "floormod":
+                    return within
+            return values.get(e) if isinstance(e, Var) else None
+
+        return expr.transform(self.right, rewrite)
 
 
 def loaded(e: Expr) -> Load | None:
@@ -277,9 +296,8 @@ class Placed:
         rows = self.roles.rows
         if rows is None:
             return self.values
-        at = expr.add(self.first, r)
-        if is_clamped and self.is_clamped and not self.shape.has_all_rows:
-            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
+        is_clamped = is_clamped and self.is_clamped
+        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
         return {**self.values, rows.var: at}
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
@@ -320,31 +338,10 @@ class Placed:
         columns = self.roles.columns
         number, within = self._panel(u, lane)
         at = self._column(u, lane)
-
-        def rewrite(e: Expr) -> Expr | None:
-            if isinstance(e, Binary) and e.a is columns.var and expr.dim_of(e.b) == self.panel:
-                if e.op == "floordiv":
-                    return number
-                if e.op == "floormod":
-                    return within
-            if e is columns.var:
-                return at
-            return values.get(e) if isinstance(e, Var) else None
-
-        right = expr.transform(self.roles.right, rewrite)
-        if self._is_packed() or self.shape.has_all_columns:
+        right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
+        if self.roles.is_packed or self.shape.has_all_columns:
             return right
-        inside = expr.binary("lt", at, expr.index(columns.extent))
-
-        def guard(e: Expr) -> Expr | None:
-            if not isinstance(e, Load):
-                return None
-            return replace(e, guard=inside, other=expr.const(0, e.dtype))
-
-        return expr.transform(right, guard)
-
-    def _is_packed(self) -> bool:
-        return expr.coefficient(self.roles.weight.indices[0], self.roles.columns.var) is None
+        return masked(right, expr.binary("lt", at, expr.index(columns.extent)))
 
     # What becomes of the sums
 

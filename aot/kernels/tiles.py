@@ -35,6 +35,13 @@ class Shape:
     def columns(self) -> int:
         return self.chunks * self.width
 
+    def row_at(self, first: Expr, r: Expr, extent: Dim, *, is_clamped: bool) -> Expr:
+        """Row `r` of a tile that begins at `first`; the last one there is, where it is clamped."""
+        at = expr.add(first, r)
+        if not is_clamped or self.has_all_rows:
+            return at
+        return expr.binary("min", at, expr.index(dims.add(extent, -1)))
+
 
 Build = Callable[[Shape, Expr], list[Stmt]]
 """The statements of a tile of a shape, from its first row on."""

@@ -8,7 +8,7 @@ CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from aot.analysis.plan import Plan
@@ -16,7 +16,7 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
-from aot.kernels.borders import Borders, with_guard, without_guard
+from aot.kernels.borders import Borders, masked, with_guard, without_guard
 from aot.kernels.ir import If, Scratch, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, combine, identity
 from aot.kernels.tiles import Shape, Spill, over_rows
@@ -347,16 +347,7 @@ class _Tile:
         axis = self.window.lane
         if self.shape.has_all_columns:
             return e
-        inside = expr.binary("lt", axis.var, expr.index(axis.extent))
-
-        def mask(x: Expr) -> Expr | None:
-            if not isinstance(x, Load) or axis.var not in expr.free_vars(x.indices[0]):
-                return None
-            other = x.other if x.other is not None else expr.const(0, x.dtype)
-            guard = inside if x.guard is None else expr.binary("and", x.guard, inside)
-            return replace(x, guard=guard, other=other)
-
-        return expr.transform(e, mask)
+        return masked(e, expr.binary("lt", axis.var, expr.index(axis.extent)), axis.var)
 
     # Where things are
 
@@ -365,9 +356,8 @@ class _Tile:
         rows = self.window.rows
         if rows is None:
             return self.values
-        at = expr.add(self.first, r)
-        if is_clamped and self.is_clamped and not self.shape.has_all_rows:
-            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
+        is_clamped = is_clamped and self.is_clamped
+        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
         return {**self.values, rows.var: at}
 
     def _column(self, u: Expr, lane: Expr) -> Expr:

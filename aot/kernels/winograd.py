@@ -11,13 +11,14 @@ Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015; point
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from aot.analysis.plan import Plan
 from aot.analysis.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, tiles_of
 from aot.errors import InternalError
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Fma, Load, Var
+from aot.ir.expr import Expr, Fma, Load, Var
+from aot.kernels.borders import masked
 from aot.kernels.contraction import find_roles
 from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output
@@ -88,18 +89,6 @@ def _scaled(factor: float, x: Expr) -> Expr:
 
 def _fma(factor: float, x: Expr, y: Expr) -> Expr:
     return Fma(expr.const(factor, x.dtype), x, y, x.dtype)
-
-
-def _where(e: Expr, condition: Expr) -> Expr:
-    """`e` with loads that read 0 where `condition` does not hold."""
-
-    def guard(x: Expr) -> Expr | None:
-        if not isinstance(x, Load):
-            return None
-        both = condition if x.guard is None else expr.all_of([x.guard, condition])
-        return replace(x, guard=both, other=x.other or expr.const(0, x.dtype))
-
-    return expr.transform(e, guard)
 
 
 @dataclass(frozen=True)
@@ -278,7 +267,7 @@ class _Winograd:
         """`e` where there is such a channel, else 0."""
         if dims.modulo(self.channels, CHANNELS) == 0:
             return e
-        return _where(e, expr.binary("lt", channel, expr.index(self.channels)))
+        return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
 
     # filters
 
@@ -327,18 +316,11 @@ class _Winograd:
         }
         last = expr.index(dims.floor_divide(dims.add(columns.extent, -1), self.panel))
 
-        def rewrite(e: Expr) -> Expr | None:
-            if isinstance(e, Binary) and e.a is columns.var and expr.dim_of(e.b) == self.panel:
-                if e.op == "floordiv":
-                    return expr.binary("min", expr.binary("floordiv", begin, panel), last)
-                if e.op == "floormod":
-                    return expr.add(expr.binary("floormod", begin, panel), lane)
-            return values.get(e) if isinstance(e, Var) else None
-
-        found = expr.transform(self.roles.right, rewrite)
-        is_packed = expr.coefficient(self.roles.weight.indices[0], columns.var) is None
-        if not is_packed and dims.modulo(columns.extent, self.columns) != 0:
-            found = _where(found, expr.binary("lt", at, expr.index(columns.extent)))
+        number = expr.binary("min", expr.binary("floordiv", begin, panel), last)
+        within = expr.add(expr.binary("floormod", begin, panel), lane)
+        found = self.roles.weight_at(self.panel, number, within, values)
+        if not self.roles.is_packed and dims.modulo(columns.extent, self.columns) != 0:
+            found = masked(found, expr.binary("lt", at, expr.index(columns.extent)))
         return self._only(found, channel)
 
     # products
