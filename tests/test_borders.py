@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import aot
 from aot.builder import Builder
 from aot.ir import expr
 from aot.ir.core import Module
-from aot.ir.dims import symbol
+from aot.ir.dims import multiply, symbol
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.interpreter import run
 from aot.ir.types import DType
 from aot.kernels.borders import Borders
 from aot.kernels.ir import BufferClass, KernelBuilder
+from aot.kernels.tiles import Shape
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
 WIDTH = symbol("W")
@@ -55,6 +57,31 @@ def test_nothing_is_skipped_that_would_add_something() -> None:
     line = at_least(LINE)
     for reduce in (summed(line, other=1.0), summed(line, op="max")):
         assert repr(Borders.of(reduce, [ROW, TAP])) == repr(Borders((), (line,)))
+
+
+@pytest.mark.parametrize(("by_row", "pad"), [(1, 1), (2, 1), (2, 0), (1, 3)])
+def test_what_surely_holds_is_not_asked(by_row: int, pad: int) -> None:
+    """Tiles of seven rows that are all there, of windows that keep a line's length or halve it."""
+    rows, taps, lines = 7, 3, symbol("N")
+    here = position(by_row, 1, pad)
+    end = expr.binary("lt", here, expr.index(multiply(by_row, lines)))
+    borders = Borders.of(summed(at_least(here), end), [ROW, TAP])
+    shape = Shape(rows, 1, 16, has_all_rows=True, has_all_columns=True)
+    asked = set()
+    for row, tap in product(range(rows), range(taps)):
+        place = {TAP: expr.index(tap)}
+        if borders.unsure(ROW, shape.span_of(row, lines), place) is not None:
+            asked.add(by_row * row + tap - pad)
+        else:
+            assert all(
+                0 <= by_row * (first + row) + tap - pad < by_row * count
+                for count in range(rows, 3 * rows)
+                for first in range(count - rows + 1)
+            )
+        loose = replace(shape, has_all_rows=False).span_of(row, lines)
+        assert borders.unsure(ROW, loose, place) is not None  # rows that may not be there
+    outside = [at for at in range(-pad, by_row * rows + taps) if not 0 <= at < by_row * rows]
+    assert asked <= set(outside)
 
 
 def test_a_tile_is_inside_where_its_corners_are() -> None:

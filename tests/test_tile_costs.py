@@ -107,11 +107,11 @@ def test_what_is_left_of_columns_is_done_by_the_vector(tile: Tile) -> None:
 
 
 def test_shared_tiles_leave_registers() -> None:
-    for tile in shared_tiles(PRODUCTS):
+    for tile in shared_tiles(PRODUCTS, []):
         rows, vectors = tile[0], max(1, tile[1] // 16)
         assert rows * vectors + vectors + 1 <= PRODUCTS.registers
-    assert not shared_tiles(WINDOW)
-    assert not shared_tiles(PRODUCTS._replace(registers=0))
+    assert shared_tiles(WINDOW, [(7, 16), (8, 16), (4, 32)]) == [(7, 32)]
+    assert not shared_tiles(PRODUCTS._replace(registers=0), [])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(48, 64), (5, 17), (1, 100), (7, 8)])

@@ -155,6 +155,12 @@ def _row_dim(call: Call) -> int:
     return wide[-1] if wide else output.rank - 1
 
 
+def rest_chunks(chunks: int) -> tuple[int, ...]:
+    """How many vectors the tiles have that do what is left of the columns by tiles of `chunks`,
+    wide ones first: narrow ones load each row's scalar for little, each more is code."""
+    return (2, 1) if chunks > 2 else (1,)
+
+
 def tail_rows(rows: int, columns: int, lanes: int) -> int:
     """The height of the tiles that do what tiles of `rows` leave; 0 where those are low enough."""
     low, high = TAIL_ROWS

@@ -12,12 +12,19 @@ The constants were fitted to what 300 executables of the reference models took o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from aot.analysis import winograd
-from aot.analysis.plan import Plan, Schedule, tail_rows, totals, wide_extents
+from aot.analysis.plan import (
+    Plan,
+    Schedule,
+    rest_chunks,
+    tail_rows,
+    totals,
+    wide_extents,
+)
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr, product
 from aot.ops.record import Call, Kind
@@ -37,9 +44,9 @@ FREE_ROWS, ROW_COST = 6, 0.012
 # and what it costs where they aren't left: sums go through memory then
 HELD_SHARE, SPILL_COST = 0.18, 0.2
 # an address of a window's row of taps, by tap
-OPEN_TAP_COST = 0.14
+OPEN_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
-OPEN_WINOGRAD_COST = 0.01
+OPEN_WINOGRAD_COST = 0.04
 # a vector of memory that is gone through in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, OPEN_STREAM_COST = 5.0, 0.01
@@ -174,9 +181,9 @@ def cost(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
 def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
     is_cpu = kernel.registers > 0
     is_open = is_cpu and (opened.rows or opened.columns or opened.terms)
-    chunk = min(tile[1], kernel.panel) if is_cpu and opened.columns else 0
+    chunk = min(tile[1], kernel.panel) if is_cpu and opened.columns else tile[1]
     total = 0.0
-    for columns, across in _tiles(loops.columns, tile[1], chunk):
+    for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
         lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and opened.rows else 0
         vectors = max(1.0, columns / kernel.lanes)
         for rows, along in _tiles(loops.rows, tile[0], lower):
@@ -210,9 +217,12 @@ def _window(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
     return total * loops.lines
 
 
-def shared_tiles(kernel: Kernel) -> list[Tile]:
-    """Tiles for a contraction that several layers share, beside those of its own."""
+def shared_tiles(kernel: Kernel, own: Iterable[Tile]) -> list[Tile]:
+    """Tiles for a kernel that several layers share, beside those that they have of their `own`."""
     found: list[Tile] = []
+    if kernel.form == "window":  # two vectors of sums, and one of each tap and each neighbour
+        fits = [tile for tile in own if 3 * tile[0] + 5 <= kernel.registers]
+        return [(rows, 2 * columns) for rows, columns in fits if columns == kernel.lanes]
     if kernel.form == "winograd":
         all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.registers)
         return [tile for tile in all_tiles if tile[0] % 2 == 0]
@@ -224,6 +234,22 @@ def shared_tiles(kernel: Kernel) -> list[Tile]:
         if rows > 1 and columns % kernel.lanes == 0:
             found.append((min(rows, FREE_ROWS + 2), columns))
     return found
+
+
+def _wide_tiles(total: int, size: int, chunk: int) -> Iterator[tuple[int, int]]:
+    """Tiles of `size` that take `total` columns, and how many, then those that take the rest of
+    them, of few chunks each; the rest of all is as wide as one where chunks are tiles."""
+    if chunk == size:
+        yield size, -(-total // size)
+        return
+    whole, left = divmod(total, size)
+    left = -(-left // chunk)
+    if whole:
+        yield size, whole
+    for chunks in rest_chunks(size // chunk):
+        count, left = divmod(left, chunks)
+        if count:
+            yield chunks * chunk, count
 
 
 def _tiles(total: int, size: int, rest: int) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,8 @@ from aot.kernels.nest import identity
 Values = Mapping[Var, Expr]
 Corners = Mapping[Var, tuple[Expr, Expr]]
 """The least and the greatest value of a variable within a tile."""
+Span = tuple[Dim, Dim | None]
+"""The least and the greatest value of a variable, None where that isn't known."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ class Borders:
         if isinstance(by_row, int) and isinstance(by_tap, int) and by_row > 0 and by_tap > 0:
             return by_row, by_tap
         return None
+
+    def unsure(self, row: Var, span: Span, place: Values) -> Expr | None:
+        """What is asked of rows of `span`, which may fail there; None where all surely holds.
+
+        `place` gives the other variables that what is asked depends on.
+        """
+        return expr.all_of(c for c in self.asked if not _is_sure(c, row, span, place))
 
     def keep(self, body: Expr, row: Var) -> bool:
         """Whether what is asked lets no load of `body` go beyond the last row's, so that rows past
@@ -166,6 +175,33 @@ def _is_linear(condition: Expr, var: Var) -> bool:
         and condition.op in ("lt", "le", "gt", "ge")
         and all(expr.coefficient(x, var) is not None for x in (condition.a, condition.b))
     )
+
+
+def _is_sure(condition: Expr, row: Var, span: Span, place: Values) -> bool:
+    """Whether a linear condition holds wherever `row` is within `span`."""
+    by = _difference(condition, row)
+    if not isinstance(condition, Binary) or by is None:
+        return False
+    at = {**place, row: expr.index(0)}
+    a, b = (expr.dim_of(expr.substitute(x, at)) for x in (condition.a, condition.b))
+    if a is None or b is None:
+        return False
+    slope = _slope(condition, row)
+    end = span[1] if slope > 0 else span[0] if slope < 0 else None
+    if end is None:
+        return False
+    apart = dims.add(dims.add(a, dims.multiply(b, -1)), dims.multiply(by, end))
+    low, high = dims.bounds(apart, {})
+    match condition.op:
+        case "lt":
+            return high is not None and high < 0
+        case "le":
+            return high is not None and high <= 0
+        case "gt":
+            return low is not None and low > 0
+        case "ge":
+            return low is not None and low >= 0
+    return False
 
 
 def _hardest(condition: Expr, corners: Corners) -> list[dict[Var, Expr]]:

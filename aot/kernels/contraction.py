@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.analysis.plan import Plan, tail_rows
+from aot.analysis.plan import Plan, rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var
@@ -91,7 +91,7 @@ class _Tiles:
     """The tiles of a contraction and the loops around them.
 
     Where only the device knows an extent, tiles of the plan's size have all that they cover; what
-    is left of the rows is done by lower ones, and of the columns a vector at a time.
+    is left of the rows is done by lower ones, and of the columns by narrower ones.
     """
 
     def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
@@ -145,11 +145,18 @@ class _Tiles:
         whole = self._rows(values, first, start, self.chunks, has_all=True)
         left = dims.ceil_divide(dims.modulo(extent, self.columns), self.width)
         has_all = dims.modulo(extent, self.width) == 0
-        rest = self.nest.serial(
-            left,
-            lambda n: self._rows(values, first, expr.add(start, n), 1, has_all=has_all),
-            "nr",
-        )
+        rest: list[Stmt] = []
+        done: Dim = 0
+        for chunks in rest_chunks(self.chunks):
+            count = dims.floor_divide(dims.add(left, dims.multiply(done, -1)), chunks)
+            begin = expr.add(start, expr.index(done))
+
+            def tiles(n: Expr, chunks: int = chunks, begin: Expr = begin) -> list[Stmt]:
+                at = expr.add(begin, expr.mul(n, expr.index(chunks)))
+                return self._rows(values, first, at, chunks, has_all=has_all)
+
+            rest += self.nest.serial(count, tiles, "nr")
+            done = dims.add(done, dims.multiply(count, chunks))
         return [If(is_there, tuple(whole), tuple(rest))]
 
     def _rows(

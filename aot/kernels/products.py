@@ -14,7 +14,7 @@ from aot.ir.types import DType
 from aot.kernels.borders import Borders, masked, without_guard
 from aot.kernels.ir import If, Scratch, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output
-from aot.kernels.tiles import Shape, Spill
+from aot.kernels.tiles import Shape, Spill, is_long
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
@@ -198,7 +198,23 @@ class Placed:
 
         if inner is None:
             return step(indices)
-        return self.nest.serial(inner.extent, lambda k: step({**indices, inner.var: k}), "k")
+
+        def at(k: Expr) -> list[Stmt]:
+            return step({**indices, inner.var: k})
+
+        together = self._steps_together(inner)
+        whole = dims.floor_divide(inner.extent, together)
+        return self.nest.serial(
+            whole,
+            lambda k: self.nest.unrolled(
+                together, lambda j: at(expr.add(expr.mul(k, expr.index(together)), j)), "j"
+            ),
+            "k",
+        )
+
+    def _steps_together(self, inner: Axis) -> int:
+        """Steps of the innermost loop that are written out: a divisor of its extent."""
+        return 1
 
     def _product(
         self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
@@ -358,9 +374,8 @@ class Placed:
         spill = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        return spill + nest.serial(
-            shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
-        )
+        loop = nest.serial if is_long(self.output.value, self.roles.reduce) else nest.unrolled
+        return spill + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
 
     def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
         """Epilogue and store of one row, where the row is there."""

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr
+from aot.ir.expr import Binary, Expr, Reduce, Unary
 from aot.kernels.ir import If, Scratch, Space, Stmt
 from aot.kernels.nest import Nest
+
+LONG = 24  # parts of an epilogue that is written once and not for each of a tile's vectors
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class Shape:
         if not is_clamped or self.has_all_rows:
             return at
         return expr.binary("min", at, expr.index(dims.add(extent, -1)))
+
+    def span_of(self, r: int, extent: Dim) -> tuple[Dim, Dim | None]:
+        """The least and the greatest that row `r` of a tile may be, the latter where tiles have all
+        their rows."""
+        last = dims.add(extent, r - self.rows) if self.has_all_rows else None
+        return r, last
 
 
 Build = Callable[[Shape, Expr], list[Stmt]]
@@ -86,3 +94,12 @@ class Spill:
             known = self.nest.builder.scratch(name, like.dtype, shape, Space.WORKGROUP)
             self.made[name] = known
         return known
+
+
+def is_long(value: Expr, reduce: Reduce) -> bool:
+    """Whether a copy of `value`, around the reduction in it, a row would be most of a kernel's
+    code."""
+    around = set(expr.nodes(value)) - set(expr.nodes(reduce))
+    return len(around) > LONG or any(
+        isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
+    )

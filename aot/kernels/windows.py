@@ -19,7 +19,7 @@ from aot.ir.types import DType
 from aot.kernels.borders import Borders, masked, with_guard, without_guard
 from aot.kernels.ir import If, Scratch, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output, collapse, combine, identity
-from aot.kernels.tiles import Shape, Spill, over_rows
+from aot.kernels.tiles import Shape, Spill, is_long, over_rows
 
 Values = dict[Var, Expr]
 
@@ -27,7 +27,6 @@ Values = dict[Var, Expr]
 UNROLLED_TAPS = 7
 # vectors that do what is left of the lanes without masks
 FEW_VECTORS = 4
-LONG = 24  # parts of an epilogue that is written once and not for each row
 
 
 @dataclass(frozen=True)
@@ -282,13 +281,13 @@ class _Tile:
         of the innermost axis, so that they share what they load there as well; and the guard that
         looks it up. None where positions aren't shared like that."""
         rows, shape = self.window.rows, self.shape
-        asked = expr.all_of(borders.asked)
-        if rows is None or asked is None or not inner or not borders.skipped:
+        if rows is None or not borders.asked or not inner or not borders.skipped:
             return None
         (axis,) = inner
         is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
         steps = borders.steps(rows.var, axis.var)
-        others = expr.free_vars(asked) - {*place, rows.var, axis.var}
+        used = {v for c in borders.asked for v in expr.free_vars(c)}
+        others = used - {*place, rows.var, axis.var}
         is_moved = self.is_clamped and not shape.has_all_rows
         if not is_short or is_moved or steps is None or others:
             return None
@@ -299,8 +298,13 @@ class _Tile:
         held = self.nest.builder.scratch("held", DType.BOOL, (count,))
         for r, k in product(range(shape.rows), range(axis.extent)):
             at = by_row * r + by_tap * k
-            here = {**place, **self._at(expr.index(r)), axis.var: expr.index(k)}
-            found.setdefault(at, Store(held, (expr.index(at),), expr.substitute(asked, here)))
+            if at in found:
+                continue
+            tap = {axis.var: expr.index(k)}
+            unsure = borders.unsure(rows.var, shape.span_of(r, rows.extent), tap)
+            asked = expr.const(True, DType.BOOL) if unsure is None else unsure
+            here = {**place, **self._at(expr.index(r)), **tap}
+            found[at] = Store(held, (expr.index(at),), expr.substitute(asked, here))
         position = expr.add(
             expr.mul(self.number, expr.index(by_row)), expr.mul(axis.var, expr.index(by_tap))
         )
@@ -324,12 +328,20 @@ class _Tile:
             return self._loops(axes[1:], {**indices, axis.var: k}, body, skipped)
 
         is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
-        if len(axes) == 1 and is_short and isinstance(axis.extent, int):
-            return self.nest.unrolled(axis.extent, inside, "k")
-        return self.nest.serial(axis.extent, inside, "k")
+        if len(axes) > 1 or not is_short or not isinstance(axis.extent, int):
+            return self.nest.serial(axis.extent, inside, "k")
+        nest, taps = self.nest, axis.extent
+        # a vector of neighbours after the other: what taps share of one is in registers only then
+        return nest.unrolled(
+            self.shape.chunks,
+            lambda u: nest.unrolled(
+                taps, lambda k: self._tap({**indices, axis.var: k}, body, u), "k"
+            ),
+        )
 
-    def _tap(self, indices: Values, body: Expr) -> list[Stmt]:
-        """One tap for every element of the tile."""
+    def _tap(self, indices: Values, body: Expr, chunk: Expr | None = None) -> list[Stmt]:
+        """One tap for every element of the tile, or of one of its chunks."""
+        nest, shape = self.nest, self.shape
         acc, reduce = self.acc, self.window.reduce
         body = self._masked(body)
 
@@ -340,7 +352,11 @@ class _Tile:
             old = Load(acc, (r, u, lane), acc.dtype)
             return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
 
-        return self._each(one)
+        if chunk is None:
+            return self._each(one)
+        return nest.unrolled(
+            shape.rows, lambda r: [nest.spread(shape.width, lambda lane: one(r, chunk, lane))], "r"
+        )
 
     def _masked(self, e: Expr) -> Expr:
         """`e`, whose loads along the lanes read nothing past the end."""
@@ -368,7 +384,7 @@ class _Tile:
     def _finish(self) -> list[Stmt]:
         """Epilogue and stores; a long epilogue stands once, after the registers went to memory."""
         nest, acc, shape = self.nest, self.acc, self.shape
-        if shape.rows * shape.chunks == 1 or not _is_long(self.output.value, self.window.reduce):
+        if shape.rows * shape.chunks == 1 or not is_long(self.output.value, self.window.reduce):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
         tile = self.spill.get("tile", acc, acc.shape)
         spill = self._each(
@@ -404,15 +420,6 @@ class _Tile:
             return stmts
         is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
         return [If(is_there, tuple(stmts))]
-
-
-def _is_long(value: Expr, reduce: Reduce) -> bool:
-    """Whether a copy of `value`, around the reduction in it, a row would be most of a kernel's
-    code."""
-    around = set(expr.nodes(value)) - set(expr.nodes(reduce))
-    return len(around) > LONG or any(
-        isinstance(e, (expr.Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
-    )
 
 
 def _combined(op: str, total: Expr, term: Expr) -> Expr:

@@ -42,7 +42,7 @@ from aot.target import Target
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
 
 # how much more all dispatches may cost together, in the estimate, by `--optimize`
-BOUNDS = {"speed": 0.0, "balanced": 0.05, "size": 10.0}
+BOUNDS = {"speed": 0.0, "balanced": 0.03, "size": 10.0}
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
 FEW = 24
@@ -242,7 +242,8 @@ class _Merger:
         stages = a.members[0].stages
         tried = [a.tiles, b.tiles]
         if len(stages) == 1:
-            tried += [(tile,) for tile in shared_tiles(stages[0].kernel)]
+            own = [tiles[0] for tiles in tried]
+            tried += [(tile,) for tile in shared_tiles(stages[0].kernel, own)]
         costs = {
             tiles: a.cost(tiles, opened) + b.cost(tiles, opened) for tiles in dict.fromkeys(tried)
         }

@@ -157,7 +157,7 @@ bool give_inputs(const runner_t *runner, aot_program_t *program) {
 void free_inputs(runner_t *runner) {
   const size_t count = runner->program != NULL ? aot_program_input_count(runner->program) : 0;
   for (size_t i = 0; runner->inputs != NULL && i < count; ++i)
-    free(runner->inputs[i].data);
+    npy_free(&runner->inputs[i]);
   free(runner->inputs);
   runner->inputs = NULL;
 }

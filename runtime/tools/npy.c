@@ -1,3 +1,5 @@
+#define _DEFAULT_SOURCE 1  // MAP_POPULATE
+
 #include "npy.h"
 
 #include <errno.h>
@@ -5,8 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #define MOST_HEADER_BYTES 65536u
+#ifndef MAP_POPULATE
+#define MAP_POPULATE 0  // Linux only
+#endif
 
 static const char *const descriptions[AOT_DTYPE_COUNT] = {
     "<f4", "<f2", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1",
@@ -102,9 +109,37 @@ static const char *read_header(FILE *file, char *header, npy_array_t *array) {
   return parse_header(header, array);
 }
 
+void npy_free(npy_array_t *array) {
+  if (array->map != NULL) {
+    (void)munmap(array->map, array->map_bytes);
+  } else {
+    free(array->data);
+  }
+  array->data = array->map = NULL;
+}
+
+// Maps the data that begins where the file stands now, so that it is neither copied nor faulted in
+// page by page.  False where that can't be, as with a pipe.
+static bool map_array(FILE *file, npy_array_t *array) {
+  const long begin = ftell(file);
+  struct stat info;
+  if (begin < 0 || array->bytes == 0 || fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return false;
+  }
+  const size_t bytes = (size_t)begin + array->bytes;
+  if ((uint64_t)info.st_size < bytes) return false;
+  void *map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fileno(file), 0);
+  if (map == MAP_FAILED) return false;
+  array->map = map;
+  array->map_bytes = bytes;
+  array->data = (uint8_t *)map + begin;
+  return true;
+}
+
 static const char *read_array(FILE *file, char *header, npy_array_t *array) {
   const char *problem = read_header(file, header, array);
   if (problem != NULL) return problem;
+  if (map_array(file, array)) return NULL;
   array->data = malloc(array->bytes > 0 ? array->bytes : 1);
   if (array->data == NULL) return "out of memory";
   if (fread(array->data, 1, array->bytes, file) != array->bytes) return "truncated";
@@ -125,7 +160,7 @@ bool npy_read(const char *path, char *message, size_t room, npy_array_t *out_arr
   (void)fclose(file);
   if (problem != NULL) {
     (void)snprintf(message, room, "%s: %s", path, problem);
-    free(array.data);
+    npy_free(&array);
     return false;
   }
   *out_array = array;

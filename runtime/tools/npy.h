@@ -11,13 +11,19 @@ typedef struct npy_array_t {
   uint32_t rank;
   int64_t dims[NPY_MOST_RANK];
   size_t bytes;
-  void *data;  // owned, malloc
+  void *data;  // owned: malloc, or within the mapping
+  void *map;   // NULL: nothing is mapped
+  size_t map_bytes;
 } npy_array_t;
+
+// Releases the data.
+void npy_free(npy_array_t *array);
 
 // Bytes that the dims take, or false when they don't fit.
 bool npy_size(const npy_array_t *array, size_t *out_bytes);
 
-// Reads a file; on failure writes a message of at most `room` bytes.  out_array->data is *owned*.
+// Reads a file, or maps it; on failure writes a message of at most `room` bytes.  The data is to be
+// read only.  *Returns owned*.
 bool npy_read(const char *path, char *message, size_t room, npy_array_t *out_array);
 
 // Writes a file.
