@@ -91,8 +91,9 @@ def test_every_kernel_links_with_nothing_undefined(target: str) -> None:
     image = link_image(objects, record)
     assert image.functions_met == len(cases) == len(image.entries)
     assert len(set(image.entries)) == image.functions_kept
-    is_thumb = record.arch == "thumb"
-    assert all(entry % 2 == is_thumb for entry in image.entries)
+    if record.arch != "wasm32":  # whose functions lie anywhere
+        is_thumb = record.arch == "thumb"
+        assert all(entry % 2 == is_thumb for entry in image.entries)
 
 
 @pytest.mark.parametrize("target", ["aarch64-generic", "aarch64-android"])

@@ -5,6 +5,7 @@ The oracle is the graph interpreter. Kernels are verified, and run with race che
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,12 @@ from lowering import run_executable, sample_array, sample_function, to_memory, v
 import aot.ops  # noqa: F401  (fills the registry)
 from aot import target as targets
 from aot.analysis.views import is_view
+from aot.backends.cpu import emit_assembly
 from aot.ir.builder import Builder
 from aot.ir.core import Function, Module
 from aot.ir.interpreter import run
 from aot.kernels import interpreter
+from aot.kernels.text import to_text
 from aot.ops.record import REGISTRY
 from aot.passes.fuse import fuse
 from aot.passes.outline import outline
@@ -107,6 +110,31 @@ def check_sample(name: str, number: int, target: str, engine: Engine = on_interp
 @pytest.mark.parametrize(("name", "number"), SAMPLES)
 def test_every_sample_of_every_op_lowers(name: str, number: int, target: str) -> None:
     check_sample(name, number, target)
+
+
+@pytest.mark.parametrize("terms", [1, 3, 4, 5, 8, 11, "K"])
+@pytest.mark.parametrize("rows", [1, 5, 7, "N"])
+def test_rows_multiplied_by_lanes(rows: int | str, terms: int | str) -> None:
+    """Where a vector is multiplied by a lane of another, sums take the rows' scalars in vectors;
+    what is left of them, and of the rows, is there as well."""
+    rng = np.random.RandomState(3)
+    sizes = {"N": 13, "K": 10}
+    n, k = (sizes.get(str(size), size) for size in (rows, terms))
+    b = Builder()
+    x, w = b.input("x", f"f32[{rows}, {terms}]"), b.input("w", f"f32[{terms}, 16]")
+    b.output("y", b.op("matmul", x, w))
+    inputs = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, k), (k, 16))]
+    seen: list[Any] = []
+
+    def engine(kernel: Any, buffers: Any, params: Any) -> None:
+        seen.append(kernel)
+        on_interpreter(kernel, buffers, params)
+
+    check(b.function(), inputs, "aarch64-generic", 1, engine=engine)
+    has_lines = not isinstance(terms, int) or terms >= 4
+    assert ("scratch lines" in to_text(seen[0])) == has_lines
+    code = emit_assembly(seen[0], targets.load("aarch64-generic"))
+    assert has_lines == bool(re.search(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[3\]", code))
 
 
 def _hard_swish(b: Builder, x: Any) -> Any:

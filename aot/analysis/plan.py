@@ -110,10 +110,10 @@ def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
 
 def _plan_contraction(call: Call, target: Target) -> Plan:
     lanes = lanes_of(target, accumulator(call.operand(0).dtype).bytes)
-    weight = call.operand(1)
+    weight, sizes = call.operand(1), totals(call)
     if "group" in call.attrs:
         group = call.dim("group")
-        if group != 1 and (totals(call)[1] == 1 or weight.dims[1] == 1):
+        if group != 1 and (sizes[1] == 1 or weight.dims[1] == 1):
             return _plan_depthwise(call, target, lanes)
         layout = _panel_layout(weight, 0, target.panel)
         if call.attrs["algorithm"] == "winograd" and winograd.fits(call, target):
@@ -122,13 +122,16 @@ def _plan_contraction(call: Call, target: Target) -> Plan:
         if group != 1:  # a panel must not straddle groups: columns lie side by side instead
             layout = _filters_last(weight)
         steps = call.ints("strides")[_row_dim(call) - 2]
+        if target.vulkan is not None and set(call.ints("strides")) != {1}:
+            # lines of the result that skip lines of the input are no one row
+            sizes = call.result_types[0].dims[_row_dim(call)], sizes[1]
     else:
         layout = _panel_layout(weight, weight.rank - 1, target.panel)
         steps = 1
     rows, columns = _tile(
         target,
         lanes,
-        *totals(call),
+        *sizes,
         row_bytes=steps * _row_bytes(call.operand(0)),
         spare=1 if layout.splits else 3,
     )
@@ -289,6 +292,7 @@ def _tile(
 
     With r rows and v vectors of columns, a step of k loads r scalars and v vectors for r*v
     multiply-adds, and needs r*v + v + 1 registers. A core loads about as often as it multiplies.
+    Where it multiplies by a lane of a vector, scalars are loaded a vector a row, which is kept.
 
     Args:
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
@@ -305,12 +309,13 @@ def _tile(
         if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
         for rows in range(1, most + 1):
-            if rows * vectors + vectors + spare > target.vector_registers:
+            lines = rows if target.multiplies_by_lane else 0
+            if rows * vectors + vectors + lines + spare > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
-            reuse = rows * vectors / (rows + vectors)
+            reuse = rows * vectors / (rows / (lanes if lines else 1) + vectors)
             # within a twentieth what is loaded less often wins
             score = (round(20 * min(1.0, reuse) * used), reuse * used)
             if score > best_score:

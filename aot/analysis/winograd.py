@@ -65,19 +65,24 @@ def extents(call: Call) -> tuple[Dim, Dim, Dim]:
     return dims.product([result.dims[0], *tiles]), weight.dims[0], weight.dims[1]
 
 
-def register_tiles(panel: int, lanes: int, registers: int) -> Iterator[tuple[int, int]]:
-    """Rows (tiles of outputs) and columns (filters) that registers hold beside what they need."""
+def register_tiles(
+    panel: int, lanes: int, registers: int, *, has_lines: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Rows (tiles of outputs) and columns (filters) that registers hold beside what they need,
+    and beside a vector of each row's scalars where it `has_lines`."""
     for columns in (panel // 2, panel, 2 * panel):
         vectors = columns // lanes
         if vectors and columns % lanes == 0:
-            most = (registers - 2 - vectors) // vectors
+            most = (registers - 2 - vectors) // (vectors + has_lines)
             yield from ((rows, columns) for rows in range(1, min(most, 16) + 1))
 
 
 def best_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     """The register tile that costs `call` least."""
     sizes = tuple(map(_number, extents(call)))
-    found = register_tiles(target.panel, lanes, target.vector_registers)
+    found = register_tiles(
+        target.panel, lanes, target.vector_registers, has_lines=target.multiplies_by_lane
+    )
     fitting = [tile for tile in found if tile[1] < sizes[1] + target.panel]
     if not fitting:
         return 1, max(lanes, target.panel)

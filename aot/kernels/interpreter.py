@@ -17,6 +17,7 @@ from aot.ir.expr import Expr, Load, Param, Size, Var, children
 from aot.ir.types import DType
 from aot.kernels.ir import (
     Barrier,
+    Combine,
     For,
     If,
     Kernel,
@@ -29,7 +30,7 @@ from aot.kernels.ir import (
 )
 from aot.kernels.memory import LANE_VARS, Batch, Memory
 from aot.kernels.races import LoopLog, RaceChecker
-from aot.kernels.scalar import Array, apply, schedule
+from aot.kernels.scalar import Array, apply, apply_binary, schedule
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 
@@ -124,9 +125,22 @@ class _Run:
                     self.loop(stmt, batch)
                 case If():
                     self.branch(stmt, batch)
+                case Combine():
+                    batch.values[stmt.result] = self.combined(stmt, batch)
                 case Barrier():
                     if self.races:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)
+
+    def combined(self, stmt: Combine, batch: Batch) -> Array:
+        """What the lanes of each workgroup have together, lane by lane."""
+        inner = batch.expand(stmt.lane, 0, stmt.extent)
+        inner.values[LANE_VARS[0]] = inner.values[stmt.lane]
+        (values,) = self.values([stmt.value], inner)
+        rows = np.broadcast_to(values, (inner.count,)).reshape(batch.count, stmt.extent)
+        total = rows[:, 0]
+        for lane in range(1, stmt.extent):
+            total = apply_binary(stmt.op, total, rows[:, lane], stmt.result.dtype)
+        return total
 
     def loop(self, loop: For, batch: Batch) -> None:
         if loop.kind in _IN_ORDER:

@@ -30,10 +30,11 @@ class Buffer:
     """A tensor in one of the four buffers.
 
     Element (i, j, ...) lies at byte `offset + dtype.bytes * (i*strides[0] + j*strides[1] + ...)`
-    of the class's buffer. Dims' symbols are INDEX parameters. Nothing is assumed of alignment
-    beyond the element's size. Buffers of class CONSTANTS or INPUTS are never written, and nothing
-    that is written overlaps them; arena and output buffers may overlap each other only where the
-    kernel was built for it (an element is read before the same iteration writes it).
+    of the class's buffer. Dims' symbols are INDEX parameters. `offset` is a multiple of `alignment`
+    bytes, or of the element's size where that is more. Buffers of class CONSTANTS or INPUTS are
+    never written, and nothing that is written overlaps them; nor those with an alignment. Other
+    arena and output buffers may overlap each other only where the kernel was built for it (an
+    element is read before the same iteration writes it).
     """
 
     name: str
@@ -43,6 +44,7 @@ class Buffer:
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     is_written: bool = False
+    alignment: int = 1
 
 
 class Space(Enum):
@@ -141,7 +143,31 @@ class Barrier:
     orders_buffers: bool = False
 
 
-Stmt = Union[For, Let, Store, If, Barrier]
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """Names what the lanes' values of `value` are together, for the statements after it.
+
+    Stands where a Barrier may, in kernels whose lanes are along axis 0 alone, on targets with
+    subgroup operations.
+
+    Attributes:
+        op: "add", "mul", "max" or "min", in any order.
+        lane: a lane's number, in `value`.
+        extent: how many lanes there are.
+        shared: WORKGROUP scratch with an element a lane, for this statement alone.
+    """
+
+    result: Var
+    op: str
+    lane: Var
+    extent: int
+    value: Expr
+    shared: Scratch
+
+
+COMBINE_OPS = frozenset({"add", "mul", "max", "min"})
+
+Stmt = Union[For, Let, Store, If, Barrier, Combine]
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +256,11 @@ class KernelBuilder:
         strides: tuple[Dim, ...],
         *,
         is_written: bool = False,
+        alignment: int = 1,
     ) -> Buffer:
         name = self.unique(name)
-        made = Buffer(
-            name, dtype, binding, Param(f"{name}_offset", DType.INDEX), shape, strides, is_written
-        )
+        offset = Param(f"{name}_offset", DType.INDEX)
+        made = Buffer(name, dtype, binding, offset, shape, strides, is_written, alignment)
         self.buffers.append(made)
         return made
 

@@ -44,18 +44,20 @@ def root_of(function: Function) -> Op:
     return heaviest(ops)
 
 
-def lower(function: Function, target: Target) -> Kernel:
+def lower(function: Function, target: Target, alignments: Sequence[int] = ()) -> Kernel:
     """The kernel of an executable for a target.
 
     The parameter block is: a byte offset for each operand, then each result, then the values of
-    `function.dim_names`.
+    `function.dim_names`. `alignments` are what each operand's offset is a multiple of, where that
+    is known (aot/analysis/alignment.py).
     """
     builder = KernelBuilder(function.name)
     buffers: dict[Value, Buffer] = {}
     classes = [BufferClass(c) for c in function.bindings]
     count = len(function.inputs)
-    for value, binding in zip(function.inputs, classes[:count], strict=True):
-        buffers[value] = _buffer(builder, "in", value, binding, is_written=False)
+    known = alignments or (1,) * count
+    for value, binding, alignment in zip(function.inputs, classes[:count], known, strict=True):
+        buffers[value] = _buffer(builder, "in", value, binding, alignment=alignment)
     results = [
         _buffer(builder, "out", value, binding, is_written=True)
         for value, binding in zip(function.results, classes[count:], strict=True)
@@ -112,11 +114,21 @@ def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[S
 
 
 def _buffer(
-    builder: KernelBuilder, name: str, value: Value, binding: BufferClass, *, is_written: bool
+    builder: KernelBuilder,
+    name: str,
+    value: Value,
+    binding: BufferClass,
+    *,
+    is_written: bool = False,
+    alignment: int = 1,
 ) -> Buffer:
     """A flat buffer: lowerings compute element numbers themselves."""
     elements = floor_divide(value.type.bytes, value.type.dtype.bytes)
-    return builder.buffer(name, value.type.dtype, binding, (elements,), (1,), is_written=is_written)
+    return builder.buffer(
+        *(name, value.type.dtype, binding, (elements,), (1,)),
+        is_written=is_written,
+        alignment=alignment,
+    )
 
 
 def _output(value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()) -> Output:

@@ -16,8 +16,10 @@ from aot.ir.expr import Binary, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.index_math import simplify
 from aot.kernels.ir import (
+    COMBINE_OPS,
     Barrier,
     Buffer,
+    Combine,
     For,
     If,
     KernelBuilder,
@@ -435,13 +437,28 @@ class Nest:
         # an address without any of the variables agrees with every merge
         return list(merged), {**gone, **more}
 
+    def _has_subgroups(self, dtype: DType) -> bool:
+        """Whether the target combines values of `dtype` across the lanes of a subgroup."""
+        limits = self.target.vulkan
+        return (
+            limits is not None
+            and "arithmetic" in limits.subgroup_operations
+            and dtype in (DType.F32, DType.I32, DType.U32)
+        )
+
     def _reduce_workgroup(
         self, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
     ) -> tuple[list[Stmt], Expr]:
-        """Lanes stride over the innermost axis, then a tree over shared memory."""
+        """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
+        a tree over shared memory."""
         inner, width = axes[-1], self.lanes
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        shared = self.builder.scratch("shared", reduce.dtype, (width,), Space.WORKGROUP)
+        op = _COMBINE[reduce.op]
+        uses_subgroups = op in COMBINE_OPS and self._has_subgroups(reduce.dtype)
+        # a float's extremum is one of integers in the same order
+        is_ordered = uses_subgroups and reduce.dtype.is_float and op in ("max", "min")
+        dtype = DType.U32 if is_ordered else reduce.dtype
+        shared = self.builder.scratch("shared", dtype, (width,), Space.WORKGROUP)
         stmts: list[Stmt] = [
             self.spread(
                 width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
@@ -466,6 +483,10 @@ class Nest:
             )
 
         stmts += self._inside(axes[:-1], {}, rows)
+        if uses_subgroups:
+            lane, made = self.builder.var("l"), self.builder.var("r", reduce.dtype)
+            value = Load(acc, (lane,), reduce.dtype)
+            return [*stmts, Combine(made, op, lane, width, value, shared)], made
         stmts.append(
             self.spread(
                 width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]

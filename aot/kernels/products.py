@@ -190,27 +190,51 @@ class Placed:
         return self._steps(axes[0] if axes else None, indices, left)
 
     def _steps(self, inner: Axis | None, indices: Values, left: Expr) -> list[Stmt]:
-        def step(here: Values) -> list[Stmt]:
+        def scalar(r: Expr, here: Values) -> Expr:
+            return expr.substitute(left, {**here, **self._at(r)})
+
+        def step(here: Values, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
             return self._product(
-                lambda r: expr.substitute(left, {**here, **self._at(r)}),
+                of_row or (lambda r: scalar(r, here)),
                 lambda u, lane: self._right({**here, **self.values}, u, lane),
             )
 
         if inner is None:
             return step(indices)
 
-        def at(k: Expr) -> list[Stmt]:
-            return step({**indices, inner.var: k})
+        def at(k: Expr) -> Values:
+            return {**indices, inner.var: k}
 
+        if self._has_lines(inner, left):
+            return by_lanes(
+                self.nest,
+                (self.shape.rows, inner.extent),
+                self.acc.dtype,
+                lambda r, k: scalar(r, at(k)),
+                lambda k, of_row: step(at(k), of_row),
+            )
         together = self._steps_together(inner)
         whole = dims.floor_divide(inner.extent, together)
         return self.nest.serial(
             whole,
             lambda k: self.nest.unrolled(
-                together, lambda j: at(expr.add(expr.mul(k, expr.index(together)), j)), "j"
+                together, lambda j: step(at(expr.add(expr.mul(k, expr.index(together)), j))), "j"
             ),
             "k",
         )
+
+    def _has_lines(self, inner: Axis, left: Expr) -> bool:
+        """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
+        of each row beside the sums."""
+        if not self.nest.target.multiplies_by_lane or not isinstance(left, Load):
+            return False
+        if left.guard is not None and inner.var in expr.free_vars(left.guard):
+            return False
+        if isinstance(inner.extent, int) and inner.extent < self.nest.lanes:
+            return False
+        is_alike = left.dtype is self.acc.dtype is DType.F32
+        is_line = expr.coefficient(left.indices[0], inner.var) == 1
+        return is_alike and is_line and holds_lines(self.nest, self.shape.rows, self.shape.columns)
 
     def _steps_together(self, inner: Axis) -> int:
         """Steps of the innermost loop that are written out: a divisor of its extent."""
@@ -221,7 +245,17 @@ class Placed:
     ) -> list[Stmt]:
         """One outer product: each row's scalar `left(row)` times the columns' vectors, of
         `right(chunk, lane)`."""
-        nest, acc = self.nest, self.acc
+        nest, acc, shape = self.nest, self.acc, self.shape
+        before: list[Stmt] = []
+        columns = right
+        if not (nest.is_gpu or shape.has_all_columns or self.roles.is_packed or shape.rows == 1):
+            # under a mask, which is dear where it takes branches: once for all rows
+            held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
+
+            def columns(u: Expr, lane: Expr) -> Expr:
+                return Load(held, (u, lane), held.dtype)
+
+            before = self._each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
 
         def one_row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -229,11 +263,11 @@ class Placed:
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), _plus_product(old, scalar, right(u, lane)))
+                return Store(acc, (r, u, lane), _plus_product(old, scalar, columns(u, lane)))
 
             return stmts + self._each_chunk(one)
 
-        return nest.unrolled(self.shape.rows, one_row, "r")
+        return before + nest.unrolled(shape.rows, one_row, "r")
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         """Which sides to convert into scratch before they are multiplied: a left one that lies in
@@ -407,6 +441,53 @@ class Placed:
             return stmts
         is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
         return [If(is_there, tuple(stmts))]
+
+
+def holds_lines(nest: Nest, rows: int, columns: int) -> bool:
+    """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
+    return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
+
+
+def by_lanes(
+    nest: Nest,
+    sizes: tuple[int, dims.Dim],
+    dtype: DType,
+    left: Callable[[Expr, Expr], Expr],
+    step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """Outer products in order, for which a row's scalars are loaded a vector at a time.
+
+    Args:
+        sizes: rows, and steps.
+        left: the scalar of a row at a step; side by side along the steps.
+        step: the product of a step, given the scalar of each row.
+    """
+    rows, extent = sizes
+    lanes = nest.lanes
+    held = nest.builder.scratch("lines", dtype, (rows, lanes))
+
+    def group(n: Expr) -> list[Stmt]:
+        first = expr.mul(n, expr.index(lanes))
+
+        def load(r: Expr) -> list[Stmt]:
+            return [
+                nest.spread(
+                    lanes, lambda lane: [Store(held, (r, lane), left(r, expr.add(first, lane)))]
+                )
+            ]
+
+        return nest.unrolled(rows, load, "r") + nest.unrolled(
+            lanes, lambda k: step(expr.add(first, k), lambda r: Load(held, (r, k), dtype)), "k"
+        )
+
+    whole = dims.floor_divide(extent, lanes)
+    done = expr.index(dims.multiply(whole, lanes))
+
+    def single(n: Expr) -> list[Stmt]:
+        k = expr.add(done, n)
+        return step(k, lambda r: left(r, k))
+
+    return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, lanes), single, "k")
 
 
 def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:

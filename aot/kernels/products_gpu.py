@@ -12,10 +12,12 @@ from dataclasses import replace
 from aot.analysis.plan import GPU_COLUMNS, gpu_lanes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
-from aot.kernels.ir import If, Space, Stmt, Store
-from aot.kernels.nest import Nest, Output
-from aot.kernels.products import Placed, Roles, Tile, Values
+from aot.kernels.ir import Buffer, If, Space, Stmt, Store
+from aot.kernels.nest import Axis, Nest, Output
+from aot.kernels.products import Placed, Roles, Tile, Values, loaded
 from aot.kernels.tiles import Shape, Spill
+
+QUAD = 4  # elements that a GPU loads at a time
 
 
 class GpuTile(Tile):
@@ -93,6 +95,20 @@ class _PlacedOnGpu(Placed):
 
     def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         return body(self.lane)
+
+    def _steps_together(self, inner: Axis) -> int:
+        """As many as a row's elements are loaded at a time: where they lie side by side, and the
+        first of them at a multiple of a vector's bytes. Where sums are no vectors it would be most
+        of a shader."""
+        rows = loaded(self.roles.left)
+        has_vectors = self.shape.chunks % QUAD == 0 and (
+            self.roles.is_packed or self.shape.has_all_columns
+        )
+        if not has_vectors or rows is None or not isinstance(rows.source, Buffer):
+            return 1
+        is_row = expr.coefficient(rows.indices[0], inner.var) == 1
+        is_aligned = rows.source.alignment % (QUAD * rows.dtype.bytes) == 0
+        return QUAD if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0 else 1
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         return expr.add(self.column, u)

@@ -32,6 +32,7 @@ from aot.ir.types import DType
 from aot.kernels.ir import (
     Barrier,
     Buffer,
+    Combine,
     For,
     If,
     Kernel,
@@ -81,9 +82,10 @@ def to_text(kernel: Kernel) -> str:
 def _buffer(b: Buffer) -> str:
     shape, strides = ", ".join(map(str, b.shape)), ", ".join(map(str, b.strides))
     written = " written" if b.is_written else ""
+    aligned = f" aligned {b.alignment}" if b.alignment > 1 else ""
     return (
         f"buffer {b.name}: {b.dtype}[{shape}] strides [{strides}] "
-        f"in {b.binding.name.lower()} at {b.offset.name}{written}"
+        f"in {b.binding.name.lower()} at {b.offset.name}{aligned}{written}"
     )
 
 
@@ -108,6 +110,13 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
                 lines.append(f"{indent}let {stmt.var.name}: {stmt.var.dtype} = {value}")
             case Store():
                 _store(stmt, indent, lines)
+            case Combine():
+                (value,) = _expressions([stmt.value], indent, lines)
+                name, dtype, lane = stmt.result.name, stmt.result.dtype, stmt.lane.name
+                lines.append(
+                    f"{indent}combine {name}: {dtype} = {stmt.op} of {value} for {lane} in "
+                    f"0..{stmt.extent} lane(0) by {stmt.shared.name}"
+                )
             case Barrier():
                 lines.append(f"{indent}barrier{' buffers' if stmt.orders_buffers else ''}")
 

@@ -32,9 +32,11 @@ from aot.ir.expr import (
 )
 from aot.ir.types import DType
 from aot.kernels.ir import (
+    COMBINE_OPS,
     Barrier,
     Buffer,
     BufferClass,
+    Combine,
     For,
     If,
     Kernel,
@@ -82,7 +84,7 @@ class _Verifier:
         self.kernel = kernel
         self.index_params = {p.name for p in kernel.params if p.dtype is DType.INDEX}
         self.params = {p.name: p for p in kernel.params}
-        self.scope: dict[Var, For | Let] = {}
+        self.scope: dict[Var, For | Let | Combine] = {}
         self.loops: list[For] = []
         self.spread_vars: set[Var] = set()  # constants once loops are unrolled and spread
         self.lane_extents: dict[int, int] = {}
@@ -188,6 +190,9 @@ class _Verifier:
                     self.body(stmt.otherwise)
                 case Barrier():
                     self.barrier()
+                case Combine():
+                    self.combine(stmt)
+                    bound.append(stmt.result)
                 case _:
                     raise self.fail(f"{type(stmt).__name__} is not a statement")
         for var in bound:
@@ -234,7 +239,7 @@ class _Verifier:
         if any(o.kind is LoopKind.VECTOR for o in self.loops):
             raise self.fail(f"lane loop {loop.var.name} stands inside a vector loop")
 
-    def _bind(self, var: Var, by: For | Let) -> None:
+    def _bind(self, var: Var, by: For | Let | Combine) -> None:
         if not var.name.isidentifier():
             raise self.fail(f"variable name {var.name!r} is not an identifier")
         if any(var.name == other.name for other in self.scope):
@@ -280,6 +285,22 @@ class _Verifier:
         inside = {LoopKind.LANE, LoopKind.VECTOR, LoopKind.PARALLEL} & {o.kind for o in self.loops}
         if inside:
             raise self.fail(f"barrier inside a {min(k.value for k in inside)} loop")
+
+    def combine(self, stmt: Combine) -> None:
+        self.barrier()
+        if self._lane_axes() - {0}:
+            raise self.fail(f"{stmt.result.name} combines lanes along one axis of several")
+        self._lane_loop(For(stmt.lane, stmt.extent, LoopKind.LANE, ()))
+        shared = stmt.shared
+        if shared.space is not Space.WORKGROUP or shared.shape != (stmt.extent,):
+            raise self.fail(f"{shared.name} is not shared, with an element a lane")
+        if stmt.op not in COMBINE_OPS:
+            raise self.fail(f"lanes can't be combined by {stmt.op}")
+        self._bind(stmt.lane, stmt)
+        self.spread_vars.add(stmt.lane)
+        self.expect(stmt.value, stmt.result.dtype, f"what {stmt.result.name} combines")
+        self._unbind(stmt.lane)
+        self._bind(stmt.result, stmt)
 
     def uniform_scratch(self) -> None:
         """A lane's own scratch, stored under LANE loops of some axes, is read under those too."""
@@ -453,7 +474,7 @@ def _with_lane_axes(
 ) -> Iterator[tuple[Stmt, frozenset[int]]]:
     """Every statement, with the axes of the LANE loops around it."""
     for stmt in body:
-        yield stmt, axes
+        yield stmt, axes | {0} if isinstance(stmt, Combine) else axes
         if isinstance(stmt, For):
             is_lane = stmt.kind is LoopKind.LANE
             yield from _with_lane_axes(stmt.body, axes | {stmt.axis} if is_lane else axes)
@@ -463,7 +484,7 @@ def _with_lane_axes(
 
 def _expressions(stmt: Stmt) -> Iterable[Expr]:
     match stmt:
-        case Let():
+        case Let() | Combine():
             yield stmt.value
         case If():
             yield stmt.condition

@@ -22,7 +22,7 @@ from aot.kernels.borders import masked
 from aot.kernels.contraction import find_roles
 from aot.kernels.ir import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.nest import Axis, Nest, Output
-from aot.kernels.products import Roles
+from aot.kernels.products import Roles, by_lanes, holds_lines
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
@@ -341,10 +341,13 @@ class _Winograd:
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
             return (p, expr.add(first, r), u, lane)
 
-        def step(k: Expr) -> list[Stmt]:
+        def left(r: Expr, k: Expr) -> Expr:
+            return Load(self.inputs, (p, expr.add(first, r), k), dtype)
+
+        def step(k: Expr, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
             def row(r: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
-                scalar = nest.let(Load(self.inputs, (p, expr.add(first, r), k), dtype), stmts, "a")
+                scalar = nest.let(left(r, k) if of_row is None else of_row(r), stmts, "a")
 
                 def one(r: Expr, u: Expr, lane: Expr) -> Stmt:
                     weight = Load(self.filters, (p, k, u, lane), dtype)
@@ -356,7 +359,10 @@ class _Winograd:
             return nest.unrolled(self.rows, row, "r")
 
         stmts = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
-        stmts += nest.serial(CHANNELS, step, "k")
+        if nest.target.multiplies_by_lane and holds_lines(nest, self.rows, self.columns):
+            stmts += by_lanes(nest, (self.rows, CHANNELS), dtype, left, step)
+        else:
+            stmts += nest.serial(CHANNELS, step, "k")
         return stmts + each(lambda *at: Store(self.sums, sums_at(*at), Load(acc, at, dtype)))
 
     def _each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:

@@ -189,6 +189,8 @@ def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DTy
     """`a * b + c`: one rounding where the target has the instruction, else two."""
     if not dtype.is_float:
         return asm.op("add", asm.op("mul", a, b), c)
+    if traits.has_relaxed_fma and a.type.lanes and dtype in (DType.F32, DType.F64):
+        return _relaxed_fma(asm, traits.target.lanes(dtype), a, b, c)
     if not traits.has_fma:
         product = _float_binary(asm, traits, "mul", a, b, dtype)
         return _float_binary(asm, traits, "add", product, c, dtype)
@@ -197,6 +199,21 @@ def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DTy
         total = asm.call("llvm.fma", wide[0].type, wide, wide[0].type.mangled)
         return convert(asm, traits, total, DType.F32, DType.F16)
     return asm.call("llvm.fma", a.type, [a, b, c], a.type.mangled)
+
+
+def _relaxed_fma(asm: Assembler, width: int, a: Value, b: Value, c: Value) -> Value:
+    """The same in registers of `width` lanes, into which LLVM can't split it; what does not fill
+    them is rounded twice."""
+    lanes = a.type.lanes
+    if lanes % width or lanes & (lanes - 1):
+        return asm.op("fadd", asm.op("fmul", a, b), c)
+    type_ = Type(a.type.element, width)
+    made = []
+    for start in range(0, lanes, width):
+        part = range(start, start + width)
+        parts = [x if lanes == width else asm.shuffle(x, x, part) for x in (a, b, c)]
+        made.append(asm.call("llvm.wasm.relaxed.madd", type_, parts, type_.mangled))
+    return asm.concat(made)
 
 
 def divide(
@@ -238,7 +255,7 @@ def divide(
 
 def _quotient(asm: Assembler, traits: Traits, a: Value, b: Value, is_signed: bool) -> Value:
     type_ = a.type
-    if type_.bits == 64 and traits.target.word_bytes == 4:
+    if type_.bits == 64 and not traits.has_wide_integers:
         raise InternalError(f"64-bit division reached code generation for {traits.target.name}")
     is_minus_one = None
     if is_signed and b.number is None:

@@ -8,7 +8,7 @@ numbered in the order of creation, so the same calls give the same text.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -65,11 +65,15 @@ class Value:
 
 @dataclass(eq=False)
 class Block:
-    """A basic block; it is printed where it was first entered."""
+    """A basic block; it is printed where it was first entered.
+
+    `known` has its instructions whose result depends on their text alone.
+    """
 
     label: str
     lines: list[str] = field(default_factory=list)
     is_closed: bool = False
+    known: dict[str, Value] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)
@@ -138,6 +142,14 @@ class Assembler:
         self.current.lines.append(f"{ref} = {text}")
         return Value(ref, type_)
 
+    def emit_pure(self, type_: Type, text: str) -> Value:
+        """The same of an instruction that neither reads nor writes memory: once a block, because
+        most of what kernels would emit again is part of an address beside another."""
+        found = self.current.known.get(text)
+        if found is None:
+            found = self.current.known[text] = self.emit(type_, text)
+        return found
+
     def emit_void(self, text: str) -> None:
         self.current.lines.append(text)
 
@@ -176,16 +188,16 @@ class Assembler:
         folded = _fold(name.split(maxsplit=1)[0], a, b)
         if folded is not None:
             return folded
-        return self.emit(a.type, f"{name} {a.type} {a.ref}, {b.ref}")
+        return self.emit_pure(a.type, f"{name} {a.type} {a.ref}, {b.ref}")
 
     def icmp(self, predicate: str, a: Value, b: Value) -> Value:
         type_ = a.type.of("i1")
         if a.number is not None and b.number is not None:
             return integer(int(_compare(predicate, a.number, b.number, a.type.bits)), type_)
-        return self.emit(type_, f"icmp {predicate} {a.type} {a.ref}, {b.ref}")
+        return self.emit_pure(type_, f"icmp {predicate} {a.type} {a.ref}, {b.ref}")
 
     def fcmp(self, predicate: str, a: Value, b: Value) -> Value:
-        return self.emit(a.type.of("i1"), f"fcmp {predicate} {a.type} {a.ref}, {b.ref}")
+        return self.emit_pure(a.type.of("i1"), f"fcmp {predicate} {a.type} {a.ref}, {b.ref}")
 
     def fneg(self, a: Value) -> Value:
         return self.emit(a.type, f"fneg {a}")
@@ -207,7 +219,7 @@ class Assembler:
             if name == "zext":
                 number &= (1 << a.type.bits) - 1
             return integer(number, to)
-        return self.emit(to, f"{name} {a} to {to}")
+        return self.emit_pure(to, f"{name} {a} to {to}")
 
     def bitcast_to(self, a: Value, to: Type) -> Value:
         """A reinterpretation that may change the number of lanes."""
@@ -238,8 +250,9 @@ class Assembler:
             return integer(a.number, to)
         if not a.ref.startswith("%"):
             return Value(f"splat ({a})", to)
-        first = self.emit(to, f"insertelement {to} poison, {a}, i32 0")
-        return self.emit(to, f"shufflevector {first}, {to} poison, <{lanes} x i32> zeroinitializer")
+        first = self.emit_pure(to, f"insertelement {to} poison, {a}, i32 0")
+        mask = f"<{lanes} x i32> zeroinitializer"
+        return self.emit_pure(to, f"shufflevector {first}, {to} poison, {mask}")
 
     def extract(self, a: Value, lane: int) -> Value:
         to = Type(a.type.element)
@@ -262,13 +275,21 @@ class Assembler:
         mask = f"<{len(chosen)} x i32> <{', '.join(chosen)}>"
         return self.emit(to, f"shufflevector {a}, {b}, {mask}")
 
+    def concat(self, parts: Sequence[Value]) -> Value:
+        """The lanes of equal vectors, a power of two of them, one after the other."""
+        while len(parts) > 1:
+            lanes = range(2 * parts[0].type.lanes)
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffle(x, y, lanes) for x, y in pairs]
+        return parts[0]
+
     # Memory.
 
     def offset(self, pointer: Value, offset: Value) -> Value:
         """The address `offset` bytes on; wraps around."""
         if offset.number == 0:
             return pointer
-        return self.emit(PTR, f"getelementptr i8, {pointer}, {offset}")
+        return self.emit_pure(PTR, f"getelementptr i8, {pointer}, {offset}")
 
     def load(self, type_: Type, pointer: Value, align: int, metadata: str = "") -> Value:
         return self.emit(type_, f"load {type_}, {pointer}, align {align}{metadata}")

@@ -70,7 +70,7 @@ def _integer_to_float(asm: Assembler, traits: Traits, a: Value, source: DType, t
 def _check_wide(traits: Traits, float_element: str, integer_bits: int) -> None:
     """64-bit integers, and f64 without a unit for it, have no inline conversions there."""
     target = traits.target
-    if target.word_bytes == 4 and integer_bits == 64:
+    if integer_bits == 64 and not traits.has_wide_integers:
         raise InternalError(
             f"a cast between floats and 64-bit integers reached code generation for {target.name}"
         )
@@ -172,7 +172,4 @@ def _by_fours(asm: Assembler, a: Value, name: str, element: str) -> Value:
     for start in range(0, a.type.lanes, 4):
         part = asm.shuffle(a, a, range(start, start + 4))
         made.append(asm.call(f"llvm.arm.neon.{name}", four, [part]))
-    while len(made) > 1:
-        lanes = range(2 * made[0].type.lanes)
-        made = [asm.shuffle(x, y, lanes) for x, y in zip(made[::2], made[1::2], strict=True)]
-    return made[0]
+    return asm.concat(made)

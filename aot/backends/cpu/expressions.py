@@ -13,9 +13,12 @@ from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.memory import Memory
+from aot.backends.cpu.ranges import Interval, decided, interval
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
+from aot.ir import dims
+from aot.ir.dims import Dim
 from aot.ir.expr import (
     COMPARE_OPS,
     Binary,
@@ -150,6 +153,9 @@ class Expressions:
         dtype = e.a.dtype
         if dtype is DType.INDEX:
             if e.op in COMPARE_OPS:
+                known = decided(e.op, self._difference(e.a, e.b))
+                if known is not None:
+                    return integer(int(known), Type("i1"))
                 return self.lanes.index_compare(e.op, a, b)
             is_nonnegative = (
                 self.scopes.facts(e.a).is_nonnegative and self.scopes.facts(e.b).is_nonnegative
@@ -166,6 +172,13 @@ class Expressions:
         return self._lift(
             lambda x, y: arithmetic.binary(self.asm, self.traits, e.op, x, y, dtype), [a, b]
         )
+
+    def _difference(self, a: Expr, b: Expr) -> Interval:
+        """Where `a - b` lies at every iteration of the loops around."""
+        terms: dict[Expr, Dim] = {}
+        constant = self.memory.linear(a, 1, terms)
+        constant = dims.add(constant, self.memory.linear(b, -1, terms))
+        return interval(constant, terms, self.scopes.ranges)
 
     def _fma(self, e: Fma, args: list[Laned]) -> Laned:
         if e.dtype is DType.INDEX:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 READY, REQUEST, DONE, REJECTED = b"r", b"q", b"d", b"x"
 _HEADER = struct.Struct(">cI")
+# Two thirds of the passes' time for nothing: what they would simplify, kernel IR has not, or the
+# code generator finds again. Kernels are as fast without, and as small (`docs/compile-time.md`).
+_LEFT_OUT = ("indvars", "instcombine", "loop-instsimplify")
 
 
 class Machine(NamedTuple):
@@ -31,6 +34,11 @@ class Machine(NamedTuple):
 
 class RejectedError(Exception):
     """LLVM does not take the text or the machine; the message is its own, on one line."""
+
+
+def is_loaded() -> bool:
+    """Whether this process has LLVM already."""
+    return "llvmlite" in sys.modules
 
 
 def to_object(text: str, machine: Machine, function: str) -> bytes:
@@ -59,8 +67,8 @@ def optimise(text: str, machine: Machine, function: str) -> llvm.ModuleRef:
         module.verify()
     except RuntimeError as error:
         raise RejectedError("; ".join(str(error).strip().splitlines()[:4])) from error
-    # The function passes of level 1: all that these kernels gain from, at half of level 2's time.
-    # Loops are vectorised and unrolled by the kernel's schedule, never by LLVM.
+    # The function passes of level 1, less `_LEFT_OUT`: all that these kernels gain from. Loops are
+    # vectorised and unrolled by the kernel's schedule, never by LLVM.
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -97,6 +105,8 @@ def _initialize() -> None:
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    # LLVM has no other way, so that it holds for whoever else uses LLVM in this process.
+    llvm.set_option("aotc", f"-opt-disable={','.join(_LEFT_OUT)}")
 
 
 # The worker. Either side sends frames: a kind, a length, and that many bytes.

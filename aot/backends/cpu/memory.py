@@ -187,19 +187,30 @@ class Memory:
         terms: dict[Expr, Dim] = {}
         constant: Dim = 0
         for e, stride in zip(indices, strides, strict=True):
-            constant = dims.add(constant, self._linear(e, stride, terms))
+            constant = dims.add(constant, self.linear(e, stride, terms))
         fixed = constant.constant if isinstance(constant, DimExpr) else constant
-        total: Laned = self.dims.value(dims.add(constant, -fixed))
-        # Outer loops' parts first, so that a partial sum is invariant in the inner loops.
-        for e in sorted(terms, key=self.scopes.depth):
-            scale = self.dims.value(terms[e])
+        parts: dict[int, Laned] = {0: self.dims.value(dims.add(constant, -fixed))}
+        for e, factor in terms.items():
+            scale = self.dims.value(factor)
             part = self.lanes.index_binary("mul", self.evaluate(e), scale, is_nonnegative=False)
-            total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
-        return self._at(memory, total, fixed)
-
-    def _at(self, memory: Buffer | Scratch, elements: Laned, fixed: int) -> Address:
-        size = self.traits.bytes_of(memory.dtype)
+            depth = self.scopes.depth(e)
+            if depth in parts:
+                part = self.lanes.index_binary("add", parts[depth], part, is_nonnegative=False)
+            parts[depth] = part
+        # Outer loops' parts first, so that a partial sum is invariant in the inner loops; what
+        # the innermost adds is one number for all addresses that differ in the outer ones.
+        total, *rest = (parts[depth] for depth in sorted(parts))
         base = self._copy_of(memory)
+        size = self.lanes.constant(self.traits.bytes_of(memory.dtype))
+        while rest and isinstance(total, Value):
+            base = self.asm.offset(base, self.asm.op("mul", total, size))
+            total = rest.pop(0)
+        for part in rest:
+            total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
+        return self._at(memory, total, fixed, base)
+
+    def _at(self, memory: Buffer | Scratch, elements: Laned, fixed: int, base: Value) -> Address:
+        size = self.traits.bytes_of(memory.dtype)
 
         def pointer(count: Value) -> Value:
             scaled = self.asm.op("mul", count, self.lanes.constant(size))
@@ -229,7 +240,7 @@ class Memory:
             size *= extent
         return self.asm.offset(base, self.asm.op("mul", copy, self.lanes.constant(size)))
 
-    def _linear(self, e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
+    def linear(self, e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
         """Adds `scale * e` to `terms` as a sum of products; the part without variables comes
         back. Copies of unrolled loops are told apart by it alone."""
         dim = dim_of(e)
@@ -241,12 +252,12 @@ class Memory:
                 return dims.multiply(scale, value.number)
         if isinstance(e, Binary) and e.op in ("add", "sub"):
             other = scale if e.op == "add" else dims.multiply(scale, -1)
-            return dims.add(self._linear(e.a, scale, terms), self._linear(e.b, other, terms))
+            return dims.add(self.linear(e.a, scale, terms), self.linear(e.b, other, terms))
         if isinstance(e, Binary) and e.op == "mul":
             for x, y in ((e.a, e.b), (e.b, e.a)):
                 factor = dim_of(y)
                 if factor is not None and isinstance(y, Const | Size):
-                    return self._linear(x, dims.multiply(scale, factor), terms)
+                    return self.linear(x, dims.multiply(scale, factor), terms)
         terms[e] = dims.add(terms.get(e, 0), scale)
         if terms[e] == 0:
             del terms[e]

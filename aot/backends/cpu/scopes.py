@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aot.backends.cpu.lanes import Laned
+from aot.backends.cpu.ranges import Interval
 from aot.errors import InternalError
 from aot.ir.expr import Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
@@ -52,6 +53,7 @@ class Scopes:
         self.stack: list[_Scope] = [_Scope(is_region=True)]
         self.depths: dict[Var, int] = {}
         self.nonnegative: set[Var] = set()
+        self.ranges: dict[Expr, Interval] = {}
         self._facts: dict[Expr, Facts] = {}
 
     def open(self, *, is_region: bool) -> None:
@@ -61,12 +63,15 @@ class Scopes:
         for key in self.stack.pop().keys:
             del self.known[key]
 
-    def bind(self, var: Var, value: Laned, *, is_nonnegative: bool = False) -> None:
-        """Gives `var` a value until the innermost scope closes."""
+    def bind(
+        self, var: Var, value: Laned, *, is_nonnegative: bool = False, last: int | None = None
+    ) -> None:
+        """Gives `var` a value until the innermost scope closes; it is `last` at most."""
         if var in self.known:
             raise InternalError(f"variable {var.name} is bound twice")
         if is_nonnegative:
             self.nonnegative.add(var)
+            self.ranges[var] = (0, last)
         scope = self.stack[-1]
         scope.variables.add(var)
         scope.keys.append(var)

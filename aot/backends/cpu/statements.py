@@ -16,6 +16,7 @@ from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import loads, plan_scratch
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
+from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, children
 from aot.ir.types import DType
@@ -34,6 +35,8 @@ from aot.kernels.ir import (
 )
 
 _MAX_UNROLLED_PIECES = 4
+# what an extent that only the device knows counts as, where loops are weighed against each other
+_USUAL = 256
 
 
 class KernelEmitter:
@@ -182,7 +185,7 @@ class KernelEmitter:
                 argument = Value(f"%{'xyz'[stmt.axis]}", Type("i32"))
                 index = self.asm.cast("zext", argument, self.lanes.index.element)
                 self.scopes.open(is_region=False)
-                self.scopes.bind(stmt.var, index, is_nonnegative=True)
+                self.scopes.bind(stmt.var, index, is_nonnegative=True, last=_last(stmt))
                 self.body(stmt.body)
                 self.scopes.close()
             case LoopKind.UNROLLED:
@@ -199,7 +202,9 @@ class KernelEmitter:
 
     def iteration(self, stmt: For, index: Value | Affine, *, is_region: bool) -> None:
         self.scopes.open(is_region=is_region)
-        self.scopes.bind(stmt.var, index, is_nonnegative=True)
+        # Lanes past the end may be masked: their indices are no iterations.
+        last = _last(stmt) if isinstance(index, Value) else None
+        self.scopes.bind(stmt.var, index, is_nonnegative=True, last=last)
         self.body(stmt.body)
         self.scopes.close()
 
@@ -228,10 +233,11 @@ class KernelEmitter:
             f"{index.ref} = phi {index.type} [ 0, %{before.label} ], "
             f"[ {following.ref}, %{asm.current.label} ]"
         )
-        # LLVM takes any loop for a long one, and would keep registers for the constants of a short
-        # loop rather than for the sums of a long one beside it.
-        odds = None if count.number is None else (min(count.number - 1, 1 << 20), 1)
-        asm.branch(asm.icmp("slt", following, count), head, done, odds)
+        # LLVM takes all loops for equally long ones, and would keep registers for the constants of
+        # a short loop rather than for the sums of a long one beside it.
+        again = (dims.estimate(extent, _USUAL) or _USUAL) - 1
+        odds = max(0, min(again, 1 << 20)), 1
+        asm.branch(asm.icmp("ne", following, count), head, done, odds)
         asm.enter(done)
 
     def unrolled(self, stmt: For) -> None:
@@ -348,6 +354,11 @@ class KernelEmitter:
         self.lanes.count = 0
         self.scopes.close()
         return None if total is None else (total, found)
+
+
+def _last(stmt: For) -> int | None:
+    """The loop's last index, where it is the same at every run."""
+    return stmt.extent - 1 if isinstance(stmt.extent, int) else None
 
 
 def _constant_extent(stmt: For) -> int:

@@ -34,23 +34,27 @@ class Traits:
 
     Attributes:
         has_fma: multiply-add with one rounding.
+        has_relaxed_fma: multiply-add of vectors with one rounding or two, as the machine has it.
         has_half: conversion between f16 and f32.
         has_neon_half: those conversions for four elements at once, on 32-bit Arm.
         has_half_math: arithmetic in f16.
         has_rounding: floor, ceil, trunc and round to even of floats.
         has_nan_extrema: a minimum and a maximum that propagate NaN.
         has_division: integer division; without it i32 goes by way of f64.
+        has_wide_integers: division of 64-bit integers, and conversions between them and floats.
         has_vectors: SIMD registers of more than one f32.
     """
 
     target: Target
     has_fma: bool
+    has_relaxed_fma: bool
     has_half: bool
     has_neon_half: bool
     has_half_math: bool
     has_rounding: bool
     has_nan_extrema: bool
     has_division: bool
+    has_wide_integers: bool
 
     @staticmethod
     def of(target: Target) -> Traits:
@@ -62,15 +66,20 @@ class Traits:
 
         arch = target.arch
         is_arm32 = arch in ("arm", "thumb")
+        is_wasm = arch == "wasm32"
         return Traits(
             target=target,
             has_fma=arch == "aarch64" or any_of("fma", "vfp4", "vfp4d16sp", "f"),
+            has_relaxed_fma=is_wasm and any_of("relaxed-simd"),
             has_half=target.converts_half,
             has_neon_half=arch == "arm" and any_of("neon") and target.converts_half,
             has_half_math=any_of("fullfp16", "avx512fp16"),
-            has_rounding=arch == "aarch64" or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
-            has_nan_extrema=arch == "aarch64",
+            has_rounding=arch == "aarch64"
+            or is_wasm
+            or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
+            has_nan_extrema=arch == "aarch64" or is_wasm,
             has_division=not is_arm32 or any_of("hwdiv-arm" if arch == "arm" else "hwdiv"),
+            has_wide_integers=target.word_bytes == 8 or is_wasm,
         )
 
     @property

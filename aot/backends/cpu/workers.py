@@ -49,6 +49,7 @@ class Workers:
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
+        self._is_used = False
 
     @property
     def count(self) -> int:
@@ -87,6 +88,7 @@ class Workers:
 
     def submit(self, text: str, machine: llvm.Machine, function: str) -> Future[bytes]:
         """The object to come; or llvm.RejectedError, CrashedError or UnavailableError."""
+        self._is_used = True
         task = _Task(llvm.request(text, machine, function), Future())
         self._tasks.put(task)
         return task.result
@@ -95,8 +97,9 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Ends every process; at once where an exception is on its way."""
-        if kind is not None:
+        """Ends every process; at once where an exception is on its way, or nothing was asked of
+        them."""
+        if kind is not None or not self._is_used:
             for process in self._processes:
                 with contextlib.suppress(OSError):
                     process.kill()
