@@ -14,6 +14,8 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+# what a process of 32 bits is, whatever the system below it can do besides
+_NARROW = {"x86_64": "i386", "aarch64": "arm", "riscv64": "riscv32"}
 
 # Linux's names where they are not LLVM's.
 _X86 = {
@@ -40,6 +42,8 @@ _AARCH64 = {
     "lrcpc": "rcpc",
 }
 _ARM = {
+    "asimd": "neon",  # a 64-bit system's words
+    "fp": "vfp3",
     "vfpv3": "vfp3",
     "vfpv4": "vfp4",
     "idiva": "hwdiv-arm",
@@ -57,7 +61,8 @@ def machine() -> str:
     name = platform.machine().lower()
     if re.fullmatch(r"armv[78]l", name):  # a 32-bit system, on a 64-bit CPU or not
         return "arm"
-    return _MACHINES.get(name, name)
+    name = _MACHINES.get(name, name)
+    return name if sys.maxsize > 1 << 32 else _NARROW.get(name, name)
 
 
 def features() -> frozenset[str]:

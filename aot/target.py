@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from aot.errors import CompileError
 from aot.ir.types import DType
 
 DEVICES = ("cpu", "vulkan")
-CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32")
+SUBGROUP_OPERATIONS = ("basic", "arithmetic")
+CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
+# how triples of an architecture begin that don't begin with its name
+_TRIPLE_PREFIXES = {"aarch64": ("aarch64", "arm64"), "arm": ("armv", "arm-")}
 HOST = "host"
 
 # Best first. What `host` picks is one of these, so a file depends on the choice and never on the
@@ -50,6 +53,8 @@ class VulkanLimits:
         max_storage_buffer_bytes: bytes that one binding may span.
         min_storage_alignment_bytes: alignment of a binding's offset.
         lanes: workgroup size that schedules aim at.
+        subgroup_operations: what lanes of a subgroup do together, by the names that Vulkan gives in
+            small letters; a device must have those that a shader uses.
     """
 
     max_storage_buffers: int
@@ -61,6 +66,7 @@ class VulkanLimits:
     max_storage_buffer_bytes: int
     min_storage_alignment_bytes: int
     lanes: int
+    subgroup_operations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,11 @@ class Target:
         """Whether conversions between f16 and f32 are instructions."""
         return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or not self.is_cpu
 
+    @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a vector is multiplied by one lane of another in one instruction, and added."""
+        return self.arch == "aarch64" and self.vector_bytes > 4
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""
         return max(
@@ -170,6 +181,49 @@ def load(name_or_path: str | Path) -> Target:
             "or a path to a .toml file"
         )
     return _load_file(path)
+
+
+def load_together(names_or_paths: Sequence[str | Path]) -> tuple[Target, ...]:
+    """The targets of one module, in the order in which a device tries their variants.
+
+    As they are given, but that a CPU target comes before those whose features are part of its own:
+    what runs first is the best that a CPU can, however they were typed. One that is given twice in
+    other words, such as "host" and its name, counts once.
+
+    Raises:
+        CompileError: one is wrong, two that differ have one name, or their panels are unlike.
+    """
+    found: dict[str, tuple[str | Path, Target]] = {}
+    for given in names_or_paths:
+        target = load(given)
+        other, known = found.setdefault(target.name, (given, target))
+        if replace(known, file="") != replace(target, file=""):
+            raise CompileError(
+                f"targets {other} and {given} are both called {target.name} and are not the same: "
+                "rename one's file"
+            )
+    wanted = [target for _, target in found.values()]
+    panels = {t.panel for t in wanted}
+    if len(panels) > 1:
+        raise CompileError(
+            f"targets {', '.join(t.name for t in wanted)} have panels of "
+            f"{sorted(panels)}; the targets of one module need one panel width"
+        )
+    return tuple(_better_first(wanted))
+
+
+def _better_first(wanted: Sequence[Target]) -> Iterator[Target]:
+    """The first that no other one must come before, again and again."""
+    left = list(wanted)
+    while left:
+        first = next(t for t in left if not any(_is_better(other, t) for other in left))
+        left.remove(first)
+        yield first
+
+
+def _is_better(a: Target, b: Target) -> bool:
+    """Whether every CPU that runs `b`'s code and has what `a` needs besides should run `a`'s."""
+    return a.is_cpu and a.arch == b.arch and set(a.features) > set(b.features)
 
 
 def host() -> Target:
@@ -456,6 +510,7 @@ class _Reader:
             "arch": self.arch,
             "dtypes": self.dtypes,
             "vulkan": self.limits,
+            "subgroup_operations": self.subgroup_operations,
         }[key](key, value)
 
     def keep(self, key: str, value: Any) -> Any:
@@ -489,12 +544,26 @@ class _Reader:
         if not isinstance(value, dict):
             raise self.fail(key, f"vulkan is {value!r}, expected a table")
         needed = tuple(f.name for f in fields(VulkanLimits) if f.default is MISSING)
-        self.check_keys(value, needed, (), "the table [vulkan]")
+        optional = tuple(f.name for f in fields(VulkanLimits) if f.default is not MISSING)
+        self.check_keys(value, needed, optional, "the table [vulkan]")
         return VulkanLimits(**{k: self.value(k, v) for k, v in value.items()})
+
+    def subgroup_operations(self, key: str, value: Any) -> tuple[str, ...]:
+        known = ", ".join(SUBGROUP_OPERATIONS)
+        if not isinstance(value, list) or not set(map(str, value)) <= set(SUBGROUP_OPERATIONS):
+            raise self.fail(key, f"{key} is {value!r}, expected a list of {known}")
+        return tuple(value)
 
     def check_whole(self, target: Target) -> None:
         """Facts that hold between keys."""
-        if target.arch in ("arm", "thumb", "riscv32") and target.word_bytes != 4:
+        prefixes = _TRIPLE_PREFIXES.get(target.arch, (target.arch,))
+        if target.is_cpu and not target.triple.startswith(prefixes):
+            raise self.fail(
+                "triple",
+                f"triple is {target.triple!r}, but arch is {target.arch}: expected one that "
+                f"begins with {' or '.join(prefixes)}",
+            )
+        if target.arch in ("arm", "thumb", "riscv32", "wasm32") and target.word_bytes != 4:
             raise self.fail(
                 "word_bytes",
                 f"word_bytes is {target.word_bytes}, but arch {target.arch} has words of 4 bytes",

@@ -56,6 +56,8 @@ CPU_NAMES = (
     "riscv64-v",
     "thumbv7em",
     "thumbv7em-m7",
+    "wasm32",
+    "wasm32-relaxed",
     "x86-64-v2",
     "x86-64-v3",
     "x86-64-v3-128",
@@ -112,9 +114,9 @@ def test_llvm_knows_every_name(name: str) -> None:
         ),
         (
             'triple = "x86_64-unknown',
-            'triple = "cray-unknown',
-            "triple: llvm says: 'cray-unknown-linux-gnu' is not a triple of an instruction set in "
-            "this llvm",
+            'triple = "x86_64x-unknown',
+            "triple: llvm says: 'x86_64x-unknown-linux-gnu' is not a triple of an instruction set "
+            "in this llvm",
         ),
     ],
 )
@@ -244,6 +246,28 @@ def test_the_host_is_read_from_what_linux_says(
     assert load("host").name == name
 
 
+@pytest.mark.parametrize(
+    ("machine", "cpuinfo", "name"),
+    [
+        # boards whose kernel has 64 bits and whose programs have 32
+        ("aarch64", f"Features\t: {ARM64}\n", "armv7-neon"),
+        ("aarch64", "Features\t: half thumb neon vfp vfpv3 vfpv4\n", "armv7-neon"),
+        ("x86_64", f"flags\t\t: {V4}\n", None),
+    ],
+)
+def test_a_process_of_32_bits(
+    monkeypatch: pytest.MonkeyPatch, machine: str, cpuinfo: str, name: str | None
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sys.maxsize", (1 << 31) - 1)
+    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: cpuinfo)
+    if name is not None:
+        assert load("host").name == name
+        return
+    with pytest.raises(CompileError, match=r"no target is known for this machine \(i386\)"):
+        load("host")
+
+
 def test_what_this_system_says_is_what_llvm_finds() -> None:
     told = host_cpu.features()
     found = host_cpu._features_by_llvm()
@@ -332,6 +356,12 @@ def line_of(text: str, start: str) -> int:
         ('dtypes = ["f32", ', "dtypes = [", "x.toml:LINE: dtypes lacks f32, which every target"),
         ("features = [", 'features = ["+x", ', "x.toml:LINE: features is ['+x', 'popcnt'"),
         ("features = [", 'features = ["avx", ', "x.toml:LINE: features names something twice"),
+        (
+            'triple = "x86_64-unknown',
+            'triple = "arm64-unknown',
+            "x.toml:LINE: triple is 'arm64-unknown-linux-gnu', but arch is x86_64: expected one "
+            "that begins with x86_64",
+        ),
         ('cpu = "x86-64"', "cpu = 5", "x.toml:LINE: cpu is 5, expected one line of text"),
         (
             'summary = "',
