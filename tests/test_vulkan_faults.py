@@ -22,6 +22,7 @@ from test_vulkan_runtime import growing_graph, growing_reference, rows
 from vulkan_runtime import running_on
 
 import aot
+from aot.builder import Builder
 
 pytestmark = pytest.mark.vulkan
 
@@ -30,7 +31,8 @@ MOST_CALLS = 5  # of one function that are made to fail
 # The cache is done without, and idling is asked for only when something else has failed.
 CACHE = {"vkCreatePipelineCache", "vkGetPipelineCacheData", "vkMergePipelineCaches"}
 HARMLESS = {*CACHE, "vkDeviceWaitIdle"}
-COHERENT = {"vkFlushMappedMemoryRanges", "vkInvalidateMappedMemoryRanges"}  # not called here
+# Called where memory is not coherent.
+COHERENT = {"vkFlushMappedMemoryRanges", "vkInvalidateMappedMemoryRanges"}
 
 Watch = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
 
@@ -45,20 +47,36 @@ def shim_path() -> Path:
     return path
 
 
-@pytest.fixture(params=["unified", "staged"])
+# how memory is, and whether the host runs a part of the program
+PLACES = {
+    "unified": ("unified", False, False),
+    "staged": ("staged", False, False),
+    "incoherent": ("unified", True, False),
+    "host": ("unified", False, True),
+    "host-staged": ("staged", False, True),
+    "host-incoherent": ("unified", True, True),
+    "host-staged-incoherent": ("staged", True, True),
+}
+
+
+@pytest.fixture(params=["unified", "staged", "host-staged"])
 def faults(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ctypes.CDLL]:
     """The loader; while it is there the driver uses it."""
+    memory, is_incoherent, has_host = PLACES[request.param]
     shim = ctypes.CDLL(str(shim_path()))
+    shim.faults_incoherent(is_incoherent)
+    monkeypatch.setattr(Attempt, "has_host", has_host)
     shim.faults_name.restype = ctypes.c_char_p
     monkeypatch.setenv("AOT_VULKAN_LIBRARY", str(shim_path()))
-    monkeypatch.setenv("AOT_VULKAN_MEMORY", request.param)
+    monkeypatch.setenv("AOT_VULKAN_MEMORY", memory)
     with running_on("lavapipe", tmp_path):
         yield shim
     shim.faults_set(b"", 0, 0)
     shim.faults_hide(b"")
     shim.faults_watch(None)
+    shim.faults_incoherent(False)
 
 
 def names_of(shim: ctypes.CDLL) -> list[str]:
@@ -69,15 +87,40 @@ def names_of(shim: ctypes.CDLL) -> list[str]:
 
 
 @cache
-def module_bytes() -> bytes:
+def module_bytes(*, has_host: bool) -> bytes:
+    if has_host:
+        return aot.compile(hosted_graph(), targets=["vulkan-1.1", "host"]).to_bytes()
     return aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes()
 
 
+def hosted_graph() -> Any:
+    """y = tanh(relu(x @ w) + s), s its sums of rows in f64, of N rows; the last sum is kept."""
+    b = Builder()
+    x = b.input("x", "f32[N, 24]")
+    w = b.constant(np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40))
+    before = b.op("state", variable="total", dtype="f64", shape=[1, 1])
+    a = b.op("relu", b.op("matmul", x, w))
+    sums = b.op("reduce_sum", b.op("cast", a, to="f64"), axes=[1], keepdims=True)
+    total = b.op("reduce_sum", sums, axes=[0], keepdims=True)
+    both = b.op("add", sums, b.op("mul", before, b.constant(1e-3, "f64")))
+    b.op("assign", before, total)
+    b.output("y", b.op("tanh", b.op("add", a, b.op("cast", both, to="f32"))))
+    return b.module()
+
+
 class Attempt:
-    """A program from its making to its end, two shapes and a timed run among it."""
+    """A program from its making to its end, two shapes and a timed run among it.
+
+    Attributes:
+        has_host: whether the CPU runs a part of it.
+        total: what a run with a host keeps.
+    """
+
+    has_host = False
 
     def __init__(self) -> None:
-        self.module = runtime_api.Module(module_bytes())
+        self.module = runtime_api.Module(module_bytes(has_host=self.has_host))
+        self.total = 0.0
         self.profile = vulkan_runtime.Profile(lambda user, launch: None)
         self.program: runtime_api.Program | None = None
 
@@ -92,7 +135,14 @@ class Attempt:
         self.program.set_input(0, x)
         self.program.set_output(0, y)
         runtime_api.call("aot_program_run", self.program.handle)
-        np.testing.assert_allclose(y, growing_reference(x), atol=1e-6)
+        if not self.has_host:
+            np.testing.assert_allclose(y, growing_reference(x), atol=1e-6)
+            return
+        w = np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40)
+        made = np.maximum(x.astype(np.float64) @ w, 0)
+        sums = made.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(y, np.tanh(made + sums + 1e-3 * self.total), atol=1e-5)
+        self.total = sums.sum()
 
     def whole(self) -> None:
         self.create()
@@ -113,10 +163,17 @@ def outcome(result: int) -> tuple[str, ...]:
     return ("device", "unsupported")
 
 
+RESULTS = (OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED)
+
+
 @pytest.mark.parametrize(
-    "result", [OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED]
+    ("faults", "result"),
+    [(p, r) for p in PLACES for r in (RESULTS if p in ("unified", "staged") else RESULTS[1:2])],
+    indirect=["faults"],
 )
-def test_every_call_may_fail(faults: ctypes.CDLL, result: int) -> None:
+def test_every_call_may_fail(
+    faults: ctypes.CDLL, result: int, request: pytest.FixtureRequest
+) -> None:
     attempt = Attempt()
     faults.faults_set(b"", 0, 0)
     attempt.whole()
@@ -124,6 +181,7 @@ def test_every_call_may_fail(faults: ctypes.CDLL, result: int) -> None:
     counts = {name: faults.faults_calls(name.encode()) for name in names_of(faults)}
     never = {name for name, count in counts.items() if not count}
     assert never <= HARMLESS | COHERENT
+    assert ("incoherent" in request.node.callspec.params["faults"]) != bool(COHERENT & never)
     for name in counts.keys() - never - HARMLESS:
         for number in range(min(counts[name], MOST_CALLS)):
             check_fault(faults, name, number, result)
@@ -151,6 +209,7 @@ def check_fault(faults: ctypes.CDLL, name: str, number: int, result: int) -> Non
     assert name in failure.message or "out of device memory" in failure.message, failure
 
 
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
 @pytest.mark.parametrize("name", sorted(CACHE))
 def test_the_cache_is_done_without(faults: ctypes.CDLL, name: str) -> None:
     for number in range(3):
@@ -173,6 +232,7 @@ def test_a_lost_device_stays_lost(faults: ctypes.CDLL, name: str) -> None:
     attempt.close()
 
 
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
 def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
     loader = (vulkan_runtime.RUNTIME / "drivers/vulkan/loader.h").read_text()
     names = [line.split("(")[1].split(")")[0] for line in loader.splitlines() if "  X(vk" in line]
@@ -190,6 +250,7 @@ def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
         attempt.close()
 
 
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
 def test_what_another_process_wrote_is_merged(faults: ctypes.CDLL, tmp_path: Path) -> None:
     """Another's file appears between this one's reading and writing."""
     from test_vulkan_cache import HEADER, header_of

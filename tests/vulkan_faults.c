@@ -1,11 +1,13 @@
 // A Vulkan loader for tests: the system's, with calls that can be made to fail, counted and
-// watched.
+// watched; and with memory that is not coherent, if it is asked for: what is mapped is a copy,
+// which nothing but flushing and invalidating keeps up with the device's.
 //
 // Every function it stands in for returns a VkResult and takes at most eight integers or pointers,
 // which 64-bit calling conventions pass the same way whatever their types.
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef void (*function_t)(void);
@@ -62,6 +64,92 @@ static int32_t fault_result;
 static char hidden_name[64];
 static void (*watcher)(const char *name, uint32_t call);
 
+// ---- memory that is not coherent ----
+
+enum { MOST_MAPPINGS = 256, MOST_TYPES = 32, HOST_COHERENT = 4, POISON = 0xcd };
+
+// As in Vulkan's headers, as far as they are read.
+typedef struct allocate_info_t {
+  uint32_t type;
+  const void *next;
+  uint64_t bytes;
+} allocate_info_t;
+
+typedef struct range_t {
+  uint32_t type;
+  const void *next;
+  uint64_t memory;
+  uint64_t offset;
+  uint64_t bytes;
+} range_t;
+
+typedef struct memory_properties_t {
+  uint32_t type_count;
+  struct {
+    uint32_t flags;
+    uint32_t heap;
+  } types[MOST_TYPES];
+} memory_properties_t;
+
+typedef struct mapping_t {
+  uint64_t memory;
+  uint64_t bytes;
+  uint8_t *device;  // where it is mapped
+  uint8_t *host;    // what the driver under test sees
+} mapping_t;
+
+static int is_incoherent;
+static mapping_t mappings[MOST_MAPPINGS];
+static void (*real_memory_properties)(void *, memory_properties_t *);
+static void (*real_free)(void *, uint64_t, const void *);
+
+static mapping_t *mapping_of(uint64_t memory) {
+  for (int i = 0; i < MOST_MAPPINGS; ++i) {
+    if (mappings[i].memory == memory) return &mappings[i];
+  }
+  abort();  // more than there is room for, or memory that was never allocated
+}
+
+static void get_memory_properties(void *physical, memory_properties_t *properties) {
+  real_memory_properties(physical, properties);
+  for (uint32_t i = 0; is_incoherent && i < properties->type_count; ++i) {
+    properties->types[i].flags &= ~(uint32_t)HOST_COHERENT;
+  }
+}
+
+static void free_memory(void *device, uint64_t memory, const void *allocator) {
+  if (is_incoherent && memory != 0) {
+    mapping_t *mapping = mapping_of(memory);
+    free(mapping->host);
+    memset(mapping, 0, sizeof *mapping);
+  }
+  real_free(device, memory, allocator);
+}
+
+static void note_allocation(const allocate_info_t *info, const uint64_t *memory) {
+  mapping_t *mapping = mapping_of(0);
+  mapping->memory = *memory;
+  mapping->bytes = info->bytes;
+}
+
+static void note_mapping(uint64_t memory, void **out_mapped) {
+  mapping_t *mapping = mapping_of(memory);
+  mapping->device = *out_mapped;
+  mapping->host = aligned_alloc(64, (mapping->bytes + 63) / 64 * 64);
+  if (mapping->host == NULL) abort();
+  memset(mapping->host, POISON, mapping->bytes);
+  *out_mapped = mapping->host;
+}
+
+// Ranges are whole allocations here.
+static void move_ranges(const range_t *ranges, uint32_t count, int to_device) {
+  for (uint32_t i = 0; i < count; ++i) {
+    mapping_t *mapping = mapping_of(ranges[i].memory);
+    uint8_t *to = to_device ? mapping->device : mapping->host;
+    memcpy(to, to_device ? mapping->host : mapping->device, mapping->bytes);
+  }
+}
+
 static int32_t call(int number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e,
                     uintptr_t f, uintptr_t g, uintptr_t h) {
   const uint32_t at = calls[number]++;
@@ -69,7 +157,19 @@ static int32_t call(int number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t
   const int is_fault = strcmp(fault_name, names[number]) == 0 && at == fault_call;
   // A command buffer must not stay open: its end is called, and fails after that.
   if (is_fault && number != NUMBER_vkEndCommandBuffer) return fault_result;
+  if (is_incoherent && number == NUMBER_vkFlushMappedMemoryRanges) {
+    move_ranges((const range_t *)c, (uint32_t)b, 1);
+  }
   const int32_t result = ((call_t)real[number])(a, b, c, d, e, f, g, h);
+  if (is_incoherent && result == 0) {
+    if (number == NUMBER_vkInvalidateMappedMemoryRanges) {
+      move_ranges((const range_t *)c, (uint32_t)b, 0);
+    } else if (number == NUMBER_vkAllocateMemory) {
+      note_allocation((const allocate_info_t *)b, (const uint64_t *)d);
+    } else if (number == NUMBER_vkMapMemory) {
+      note_mapping(b, (void **)f);
+    }
+  }
   return is_fault ? fault_result : result;
 }
 
@@ -92,6 +192,14 @@ static function_t wrapped(const char *name, function_t found) {
     return (function_t)wrap_##function; \
   }
   FUNCTIONS(CHOOSE)
+  if (strcmp(name, "vkGetPhysicalDeviceMemoryProperties") == 0) {
+    memcpy(&real_memory_properties, &found, sizeof found);
+    return (function_t)get_memory_properties;
+  }
+  if (strcmp(name, "vkFreeMemory") == 0) {
+    memcpy(&real_free, &found, sizeof found);
+    return (function_t)free_memory;
+  }
   return found;
 }
 
@@ -141,4 +249,9 @@ __attribute__((visibility("default"))) uint32_t faults_calls(const char *name) {
 
 __attribute__((visibility("default"))) const char *faults_name(uint32_t index) {
   return index < COUNT ? names[index] : NULL;
+}
+
+// For devices that are made from now on.
+__attribute__((visibility("default"))) void faults_incoherent(int is_wanted) {
+  is_incoherent = is_wanted;
 }

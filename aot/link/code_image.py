@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aot.errors import InternalError
+from aot.link import wasm
 from aot.link.elf import ElfObject, Relocation, Section, Symbol, read_object
 from aot.link.relocations import KINDS, Kind
 from aot.target import Target
@@ -23,11 +24,12 @@ _MACHINES = {
     "thumb": "arm",
     "riscv64": "riscv",
     "riscv32": "riscv",
+    "wasm32": wasm.MACHINE,
 }
 # Unwind tables: nothing unwinds through a kernel.
 _IGNORED = (".eh_frame", ".ARM.exidx", ".ARM.extab")
 # Machines whose relocations' addends are distances from the symbol and nothing else.
-_PLAIN_ADDENDS = ("aarch64", "riscv")
+_PLAIN_ADDENDS = ("aarch64", "riscv", wasm.MACHINE)
 _CODE_ALIGNMENT = 32
 _ALIGNMENTS = tuple(1 << n for n in range(17))
 _CONSTANT_STEP = 4  # constants are looked for inside others at multiples of it
@@ -145,7 +147,8 @@ def link_image(
     """
     linker = _Linker(target.name, target.arch)
     for number, data in enumerate(objects):
-        linker.add(read_object(data), names[number] if names else "")
+        obj = wasm.read_object(data) if linker.is_wasm else read_object(data)
+        linker.add(obj, names[number] if names else "")
     return linker.finish(target.page_bytes)
 
 
@@ -176,6 +179,8 @@ class _Linker:
         if self.machine is None:
             raise InternalError(f"target {target_name}: there is no linker for arch {arch}")
         self.kinds = KINDS[self.machine]
+        self.is_wasm = self.machine == wasm.MACHINE
+        self.code_alignment = 1 if self.is_wasm else _CODE_ALIGNMENT
         self.offset_mask = ~1 if arch == "thumb" else ~0
         self.code: list[tuple[_Piece, tuple[_Patch, ...]]] = []
         self.constants: dict[bytes, _Piece] = {}
@@ -207,7 +212,7 @@ class _Linker:
             if not section.is_code:
                 self.constant_bytes_met += len(section.data)
         code = linked[entry.section]
-        piece = _Piece(code.data, max(code.alignment, _CODE_ALIGNMENT), is_code=True)
+        piece = _Piece(code.data, max(code.alignment, self.code_alignment), is_code=True)
         patches = tuple(self.patch(name, obj, code, piece, r) for r in code.relocations)
         self.add_function(piece, patches, entry.value)
 
@@ -351,11 +356,7 @@ class _Linker:
                 f"target {self.target_name}: constants are aligned to more than "
                 f"its pages of {page_bytes} bytes"
             )
-        image = bytearray()
-        for piece in [*(p for p, _ in self.code), *constants]:
-            image.extend(bytes(-len(image) % piece.alignment))
-            piece.offset = len(image)
-            image.extend(piece.data)
+        image = self.lay_out([p for p, _ in self.code], constants)
         for piece, (whole, distance) in inside.items():
             piece.offset = whole.offset + distance
         for piece, patches in self.code:
@@ -374,6 +375,22 @@ class _Linker:
             constant_bytes_kept=sum(len(p.data) for p in constants),
             parts=self.parts(),
         )
+
+    def lay_out(self, code: Sequence[_Piece], constants: Sequence[_Piece]) -> bytearray:
+        """The bytes of all pieces, which hear where they are."""
+        if self.is_wasm:
+            sized = [(p.data, p.alignment) for p in constants]
+            image, *places = wasm.lay_out([p.data for p in code], sized)
+            for pieces, offsets in zip((code, constants), places, strict=True):
+                for piece, offset in zip(pieces, offsets, strict=True):
+                    piece.offset = offset
+            return image
+        image = bytearray()
+        for piece in (*code, *constants):
+            image.extend(bytes(-len(image) % piece.alignment))
+            piece.offset = len(image)
+            image.extend(piece.data)
+        return image
 
     def parts(self) -> ImageParts:
         numbers = {piece: n for n, piece in enumerate(self.constants.values())}

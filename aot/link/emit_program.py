@@ -8,13 +8,13 @@ parameter block.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.storage import OUTPUTS, Homes
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
-from aot.ir.core import ConstantData, Function, FunctionRef, Value
+from aot.ir.core import ConstantData, Function, FunctionRef, Op, Value
 from aot.ir.dims import Dim
 from aot.ir.states import StateVariable
 from aot.link import arena
@@ -30,6 +30,22 @@ __all__ = ["EmittedProgram", "Entry", "emit_program"]
 
 
 @dataclass(frozen=True)
+class PlacedBuffer:
+    """Memory of the arena, where all is as large as it can be.
+
+    Attributes:
+        makers: dispatches that write to it, in the order of the text.
+        first, last: positions of the execute part at which it is needed, both included.
+    """
+
+    makers: tuple[Op, ...]
+    first: int
+    last: int
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class EmittedProgram:
     """A program and what the summary tells of it.
 
@@ -38,12 +54,18 @@ class EmittedProgram:
             no control flow.
         arena_bytes: the most that state and all buffers take, 0 where the shapes' bounds don't say.
         lower_bound_bytes: state, and the largest sum of live buffers at these sizes.
+        buffers: where they lie at these sizes; None where the shapes' bounds don't say.
+        positions: of the dispatches, in the order of the text.
+        scratch: bytes that lie at the program's `scratch_offset`, by position.
     """
 
     entry_point: EntryPointImage
     dispatches: int
     arena_bytes: int
     lower_bound_bytes: int
+    buffers: tuple[PlacedBuffer, ...] | None = None
+    positions: tuple[int, ...] = ()
+    scratch: Mapping[int, int] = field(default_factory=dict)
 
 
 def emit_program(
@@ -88,6 +110,8 @@ class _Program:
         self.buffers: list[ArenaBuffer] = []
         self.arena_bytes = self.lower_bound = 0
         self.scratch_offset: int | None = None
+        self.scratch: dict[int, int] = {}
+        self.placed: tuple[PlacedBuffer, ...] | None = None
 
     def _is_claimed(self, number: int, value: Value) -> bool:
         home = self.homes.of(value)
@@ -137,7 +161,11 @@ class _Program:
             tuple(_state_info(k.variable) for k in self.states.kept),
         )
         count = flow.code.count("DISPATCH", "COPY", "FILL")
-        return EmittedProgram(entry, count, self.arena_bytes, self.lower_bound)
+        positions = tuple(at for _, at in self.lifetimes.dispatches())
+        return EmittedProgram(
+            *(entry, count, self.arena_bytes, self.lower_bound),
+            *(self.placed, positions, self.scratch),
+        )
 
     def _info(self, name: str, value: Value) -> TensorInfo:
         return TensorInfo(
@@ -174,8 +202,9 @@ class _Program:
         made = arena.plan(requests if is_bounded else [], scratch)
         if is_fixed:
             made, offset = self._beside_scratch(requests, made, max(scratch.values(), default=0))
-            self.scratch_offset = begin + offset
+            self.scratch_offset, self.scratch = begin + offset, scratch
         if is_bounded:
+            self.placed = self._placed(unique, requests, made)
             self.arena_bytes = begin + made.total_bytes
             self.lower_bound = begin + made.lower_bound_bytes
         registers: dict[Buffer, int] = {}
@@ -193,6 +222,24 @@ class _Program:
         for value, b in self.lifetimes.buffers.items():
             self.offsets[value] = registers[b]
         return registers
+
+    def _placed(
+        self,
+        unique: Sequence[Buffer],
+        requests: Sequence[arena.ArenaRequest],
+        made: arena.ArenaPlan,
+    ) -> tuple[PlacedBuffer, ...]:
+        makers: dict[Buffer, dict[Op, None]] = {b: {} for b in unique}
+        for op, _ in self.lifetimes.dispatches():
+            for result in op.results:
+                buffer = self.lifetimes.buffers.get(self.homes.of(result).root)
+                if buffer is not None:
+                    makers[buffer][op] = None
+        begin = self.states.bytes
+        return tuple(
+            PlacedBuffer(tuple(makers[b]), b.first, b.last, begin + offset, request.size_bytes)
+            for b, request, offset in zip(unique, requests, made.offsets, strict=True)
+        )
 
     @staticmethod
     def _beside_scratch(

@@ -49,22 +49,12 @@ def _replace(target: Path, chunks: Iterable[bytes]) -> None:
                 _write_all(handle, chunk)
             if target.exists():
                 os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
-            os.fsync(handle)
         finally:
             os.close(handle)
+        # Not synced, as what can be made again need not be: it would take longer than many a
+        # compile, and what a power cut damages is told by the file's checksums.
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file is in place; a folder that cannot be synced (some network mounts) is no failure.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

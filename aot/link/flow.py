@@ -31,6 +31,7 @@ from aot.ir import dims
 from aot.ir.core import Block, FunctionRef, Op, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
+from aot.link.host_copies import HostCopies, Memory
 from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar
 from aot.link.reader import DTYPE_CODES
 from aot.link.shape_part import ShapePart
@@ -46,12 +47,14 @@ class Entry:
         grid: workgroups along x, y, z as dims over `dim_names`.
         dim_names: the executable's dim parameters.
         scratch_bytes: memory that a CPU worker needs beside its buffers; 0 on a GPU.
+        is_on_host: whether a GPU's host runs it.
     """
 
     number: int
     grid: tuple[Dim, Dim, Dim]
     dim_names: tuple[str, ...]
     scratch_bytes: int = 0
+    is_on_host: bool = False
 
 
 Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next one's
@@ -105,8 +108,21 @@ class Flow:
         self._rows: dict[Value, int] = {}  # of what a loop stacks: the row of this run
         self._spare: int | None = None
         self._half: int | None = None  # which halves of state variables are read
+        self._host: HostCopies | None = None
+        if any(entry.is_on_host for entry in executables.values()):
+            self._host = HostCopies(homes, self._memory_of, self.offset, out.dim, self.code.emit)
 
     # State variables.
+
+    def _memory_of(self, home: Home) -> Memory | None:
+        """The memory that a home is in, if no other value is there as long as it lives."""
+        if home.binding == OUTPUTS:
+            return home.output
+        buffer = self.lifetimes.buffers.get(home.root)
+        if buffer is None or home.root in self._headers:
+            return None
+        is_own = self.places.offsets[home.root] == self.places.buffers[buffer]
+        return buffer if home.binding == ARENA and is_own else None
 
     def begin_states(self, states: States) -> None:
         """Where each is, and where its next value is made."""
@@ -174,6 +190,8 @@ class Flow:
         """Copies a value to where `result` is, unless it is there."""
         home = self.homes.of(result)
         if home != self.homes.of(value):
+            if self._host is not None:
+                self._host.device_writes(result)
             self._copy(home.binding, self.offset(home), value)
 
     def copy_to_output(self, number: int, value: Value) -> None:
@@ -184,6 +202,8 @@ class Flow:
         if not is_contiguous(value.type):
             raise InternalError(f"{value}: what has gaps must be copied by a dispatch")
         home, size = self.homes.of(value), self.out.dim(value.type.bytes)
+        if self._host is not None:
+            self._host.device_reads(value)
         self.code.emit("COPY", binding, start, home.binding, self.offset(home), size)
 
     # Ops.
@@ -192,11 +212,24 @@ class Flow:
         """The ops of a control block, its end left out."""
         for op in block:
             if is_dispatch(op):
-                self.code.emit("DISPATCH", *self._dispatch(op))
-            elif is_choice(op):
-                self._if(op)
-            elif is_loop(op):
-                self._loop(op)
+                self._launch(op)
+            elif is_choice(op) or is_loop(op):
+                if self._host is not None:
+                    self._host.border(self.lifetimes.position(op))
+                (self._if if is_choice(op) else self._loop)(op)
+        if block is self.lifetimes.function.block and self._host is not None:
+            self._host.border(self.lifetimes.end)
+
+    def _launch(self, op: Op) -> None:
+        name, host = op.attrs["executable"], self._host
+        assert isinstance(name, FunctionRef)
+        is_on_host = self.executables[name.name].is_on_host
+        if host is not None:
+            before = host.before_host if is_on_host else host.before_device
+            before(op, self.lifetimes.position(op))
+        self.code.emit("DISPATCH", *self._dispatch(op))
+        if host is not None and is_on_host:
+            host.after_host(op)
 
     def _dispatch(self, op: Op) -> tuple[int, ...]:
         name = op.attrs["executable"]
@@ -232,6 +265,8 @@ class Flow:
     def _inner_block(self, block: Block) -> None:
         self.shapes.check_extents(block, self.code.emit)
         self.block(block)
+        if self._host is not None:
+            self._host.border(self.lifetimes.end_of(block))
 
     def _scalar(self, value: Value) -> int:
         """A register with a steering scalar."""
@@ -241,6 +276,8 @@ class Flow:
         if is_counter(value):
             return self._counters[root_of(value)[0]]
         home, found = self.homes.of(value), self.out.register()
+        if self._host is not None:
+            self._host.device_reads(value)
         dtype = DTYPE_CODES[value.type.dtype]
         self.code.emit("LOAD", found, home.binding, self.offset(home), dtype)
         return found

@@ -139,15 +139,39 @@ class EntryPointImage:
 
 @dataclass(frozen=True)
 class ExecutableImage:
-    """A kernel: a function of the variant's code image (CPU), or a shader of its own (Vulkan)."""
+    """A kernel: a function of the variant's code image (CPU), or a shader of its own (Vulkan).
+
+    Attributes:
+        scratch_bytes: of a shader, its shared memory.
+        param_buffer_bytes: 0 where the parameter block of a shader is push constants.
+        why_on_host: why a Vulkan variant has no shader for it; "" where it has one. Not in the
+            file's structure: the notes keep it.
+    """
 
     name: str
     param_words: int
     code_offset: int = 0
     spirv: bytes | None = None
-    scratch_bytes: int = 0  # of a shader: shared memory
+    scratch_bytes: int = 0
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
-    param_buffer_bytes: int = 0  # 0: the parameter block of a shader is push constants
+    param_buffer_bytes: int = 0
+    why_on_host: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class HostImage:
+    """The CPU that runs the executables of a Vulkan variant that have no shader.
+
+    Attributes:
+        target: what their code was made for.
+        word_bytes: width of a word of their parameter blocks.
+        features: what the CPU must have.
+    """
+
+    target: str
+    arch: Arch
+    word_bytes: int
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,10 +181,11 @@ class VariantImage:
     Attributes:
         word_bytes: width of a word of the parameter block, 4 or 8.
         features: what the CPU or GPU must have, in a fixed order.
-        code: the position-free code image; empty for Vulkan.
+        code: the position-free code image; empty for Vulkan, but for what the host runs.
         page_bytes: alignment of the code image in the file, the target's page size; without code
             it means nothing.
         limits: names of VkPhysicalDeviceLimits and what they must be at least.
+        host: on Vulkan, the CPU that runs executables without a shader; None where all have one.
     """
 
     target: str
@@ -173,6 +198,16 @@ class VariantImage:
     code: bytes = b""
     page_bytes: int = 4096
     limits: tuple[tuple[str, int], ...] = ()
+    host: HostImage | None = None
+
+    @property
+    def label(self) -> str:
+        """The target, and the host's: no two variants of a module have the same."""
+        return self.target if self.host is None else f"{self.target} with {self.host.target}"
+
+    def runs_on_host(self, executable: ExecutableImage) -> bool:
+        """Whether the host runs an executable of this variant."""
+        return self.host is not None and executable.spirv is None
 
 
 @dataclass(frozen=True)
@@ -222,10 +257,18 @@ def _check_variant(variant: VariantImage, where: str) -> None:
         raise InternalError(f"{where}: pages of {page} bytes")
     if (variant.device is Device.CPU) != (variant.arch is not Arch.NONE):
         raise InternalError(f"{where}: device {variant.device} with arch {variant.arch}")
+    host = variant.host
+    if host is None:
+        return
+    if variant.device is Device.CPU or host.arch is Arch.NONE or host.word_bytes not in (4, 8):
+        raise InternalError(
+            f"{where}: on {variant.device} with a host of {host.arch}, whose parameter words have "
+            f"{host.word_bytes} bytes"
+        )
 
 
 def _check_executable(executable: ExecutableImage, variant: VariantImage, where: str) -> None:
-    if variant.device is Device.VULKAN:
+    if variant.device is Device.VULKAN and not variant.runs_on_host(executable):
         if not executable.spirv or len(executable.spirv) % 4:
             raise InternalError(f"{where}: no SPIR-V, or not whole words")
     elif executable.spirv is not None:
@@ -290,6 +333,10 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
             raise InternalError(
                 f"{where}: word {instruction.at} reads state {instruction.operands[1]} in prepare, "
                 f"which is for the first {program.state_key_count}"
+            )
+        if instruction.name in ("TO_HOST", "TO_DEVICE") and variant.host is None:
+            raise InternalError(
+                f"{where}: word {instruction.at} is {instruction.name} in a variant without a host"
             )
         if instruction.name == "DISPATCH":
             executable = variant.executables[instruction.operands[0]]

@@ -67,6 +67,7 @@ class Lifetimes:
         last: the last position at which a root's memory is read, loops around it included.
         buffers: by root value, in the order in which they are made.
         carried: by the argument of a loop's block, of those that change.
+        end: the position where the function's own ops have run.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Lifetimes:
         self._makers = {argument: root for root, argument in homes.nexts.items()}
         self._positions = 0
         self._number(function.block)
+        self.end = self._positions
         self._widen()
         self._read_block(function.block)
         for value in copied:
@@ -99,6 +101,14 @@ class Lifetimes:
             if pair is not None and pair.following is not None:
                 found[pair.following] = None
         return list(found)
+
+    def position(self, op: Op) -> int:
+        """Of a dispatch, or of where an op with blocks begins."""
+        return self._at[op]
+
+    def end_of(self, block: Block) -> int:
+        """The position at which a block of control flow ends."""
+        return self._end[block]
 
     def dispatches(self) -> Iterator[tuple[Op, int]]:
         """Every dispatch, and its position."""

@@ -27,6 +27,8 @@ from aot.link.notes import Notes, decode_notes
 from aot.link.program import Operand, decode
 from aot.link.rodata import RodataBytes, RodataPool
 
+_Key = tuple[str, str | None]  # of a variant: its target, and that of its host
+
 
 @dataclass(frozen=True)
 class MergeInput:
@@ -65,17 +67,17 @@ def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -
     if not inputs:
         raise CompileError("there is no module to merge")
     notes = [_notes(given) for given in inputs]
-    targets = [v.target for v in inputs[0].image.variants]
-    _check_targets(inputs)
+    keys = _keys(inputs)
+    _check_targets(inputs, keys)
     _check_names(inputs)
     pool = RodataPool(shares=shares_rodata)
     moves = [_constants_move(given, pool) for given in inputs]
     variants: list[VariantImage] = []
     parts: list[ImageParts | None] = []
     sections: list[dict[str, Any]] = []
-    for target in targets:
+    for key in keys:
         pieces = [
-            _Piece.of(given, note, target, move)
+            _Piece.of(given, note, key, move)
             for given, note, move in zip(inputs, notes, moves, strict=True)
         ]
         variant, part, section = _merge_variant(pieces)
@@ -109,37 +111,66 @@ def _notes(given: MergeInput) -> Notes:
         raise CompileError(f"{given.label}: {error}; compile it again") from error
     noted = [(len(v.address_words), v.parts is not None) for v in notes.variants]
     variants = given.image.variants
-    if noted != [(len(v.entry_points), v.device is Device.CPU) for v in variants]:
+    if noted != [(len(v.entry_points), has_code(v)) for v in variants]:
         raise CompileError(f"{given.label}: its notes are of another module; compile it again")
     return notes
 
 
-def _check_targets(inputs: Sequence[MergeInput]) -> None:
+def _keys(inputs: Sequence[MergeInput]) -> list[_Key]:
+    """The variants of the merged module: those of the first input, where any input's variant for
+    a GPU needs a host, one for each such host."""
+    hosts: dict[str, dict[str, None]] = {}
+    for variant in (v for given in inputs for v in given.image.variants):
+        if variant.host is not None:
+            hosts.setdefault(variant.target, {})[variant.host.target] = None
+    targets = dict.fromkeys(v.target for v in inputs[0].image.variants)
+    return [(target, host) for target in targets for host in hosts.get(target, {None: None})]
+
+
+def _number(given: MergeInput, key: _Key) -> int | None:
+    """The variant that an input has for a key. One that needs no host is for all of them."""
+    found = {
+        (v.target, None if v.host is None else v.host.target): number
+        for number, v in enumerate(given.image.variants)
+    }
+    return found.get(key, found.get((key[0], None)))
+
+
+def _check_targets(inputs: Sequence[MergeInput], keys: Sequence[_Key]) -> None:
     first = inputs[0]
-    wanted = {v.target: v for v in first.image.variants}
+    wanted = {v.label: v for v in first.image.variants}
+    facts: dict[tuple[_Key, bool], tuple[MergeInput, VariantImage]] = {}
     for given in inputs:
-        found = {v.target: v for v in given.image.variants}
-        if len(found) != len(given.image.variants):
+        variants = given.image.variants
+        found = {v.label: v for v in variants}
+        if len(found) != len(variants):
             raise CompileError(f"{given.label}: two of its variants are for one target")
-        if set(found) != set(wanted):
+        numbers = [_number(given, key) for key in keys]
+        if None in numbers or len(set(numbers)) != len(variants):
             raise CompileError(
                 f"{first.label} is for {', '.join(wanted)}, {given.label} for "
                 f"{', '.join(found)}: the modules of one file need the same targets; compile "
                 "them with the same --target options"
             )
-        for name, variant in wanted.items():
-            if _facts(variant) != _facts(found[name]):
+        for key, variant in ((k, variants[n]) for k, n in zip(keys, numbers) if n is not None):
+            other, known = facts.setdefault((key, variant.host is None), (given, variant))
+            if _facts(variant) != _facts(known):
                 raise CompileError(
-                    f"{first.label} and {given.label} mean different machines by the target "
-                    f"{name}: {_described(variant)}, and {_described(found[name])}; compile them "
-                    "with the same target file"
+                    f"{other.label} and {given.label} mean different machines by the target "
+                    f"{variant.label}: {_described(known)}, and {_described(variant)}; compile "
+                    "them with the same target file"
                 )
 
 
 def _facts(variant: VariantImage) -> tuple[object, ...]:
     is_cpu = variant.device is Device.CPU
-    machine = (variant.features, variant.page_bytes) if is_cpu else ()
+    machine = (variant.features, variant.page_bytes) if is_cpu else (variant.host,)
     return variant.device, variant.arch, variant.word_bytes, machine
+
+
+def has_code(variant: VariantImage) -> bool:
+    """Whether a variant has an image of machine code."""
+    return variant.device is Device.CPU or variant.host is not None
 
 
 def _described(variant: VariantImage) -> str:
@@ -199,8 +230,9 @@ class _Piece:
     entries: tuple[EntryPointImage, ...]
 
     @staticmethod
-    def of(given: MergeInput, notes: Notes, target: str, move: Callable[[int], int]) -> _Piece:
-        number = next(n for n, v in enumerate(given.image.variants) if v.target == target)
+    def of(given: MergeInput, notes: Notes, key: _Key, move: Callable[[int], int]) -> _Piece:
+        number = _number(given, key)
+        assert number is not None  # _check_targets
         variant, known = given.image.variants[number], notes.variants[number]
         entries = []
         noted = known.launches or ((),) * len(variant.entry_points)
@@ -214,6 +246,10 @@ class _Piece:
                 raise CompileError(message) from error
             name = given.names.get(entry.name, entry.name)
             entries.append(replace(entry, name=name, program=program, launches=launches))
+        if known.why_on_host:
+            told = zip(variant.executables, known.why_on_host, strict=False)
+            executables = tuple(replace(e, why_on_host=why) for e, why in told)
+            variant = replace(variant, executables=executables)
         return _Piece(given.label, variant, known.parts, tuple(entries))
 
 
@@ -221,14 +257,16 @@ def _merge_variant(
     pieces: Sequence[_Piece],
 ) -> tuple[VariantImage, ImageParts | None, dict[str, Any]]:
     """One variant of all pieces, the parts of its image, and its section of the counts."""
-    first = pieces[0].variant
+    first = _lead(pieces)
     image, places = _merge_code(pieces)
     kept: dict[ExecutableImage, int] = {}
     entries: list[EntryPointImage] = []
     for piece, place in zip(pieces, places, strict=True):
         numbers = []
         for executable in piece.variant.executables:
-            moved = replace(executable, name="", code_offset=place(executable.code_offset))
+            moved = replace(executable, name="")
+            if executable.spirv is None:
+                moved = replace(moved, code_offset=place(executable.code_offset))
             numbers.append(kept.setdefault(moved, len(kept)))
         for entry in piece.entries:
             entries.append(replace(entry, program=_renumbered(entry.program, numbers)))
@@ -250,6 +288,11 @@ def _merge_variant(
     return made, None if image is None else image.parts, section
 
 
+def _lead(pieces: Sequence[_Piece]) -> VariantImage:
+    """The piece that says what all are for: one with a host, where any has one."""
+    return next((p.variant for p in pieces if p.variant.host is not None), pieces[0].variant)
+
+
 def _limits(pieces: Sequence[_Piece]) -> tuple[tuple[str, int], ...]:
     most: dict[str, int] = {}
     for piece in pieces:
@@ -262,12 +305,13 @@ def _merge_code(
     pieces: Sequence[_Piece],
 ) -> tuple[CodeImage | None, list[Callable[[int], int]]]:
     """The image of all pieces, and for each what its offsets of functions become."""
-    first = pieces[0].variant
-    if first.device is not Device.CPU:
+    first = _lead(pieces)
+    if not has_code(first):
         return None, [lambda offset: offset] * len(pieces)
     known = [(p.variant.code, p.parts) for p in pieces if p.parts is not None]
+    arch = first.arch if first.host is None else first.host.arch
     try:
-        image = merge_images(known, first.arch.name.lower(), first.page_bytes)
+        image = merge_images(known, arch.name.lower(), first.page_bytes)
     except (ValueError, InternalError) as error:  # references that lead nowhere, or too far
         labels = ", ".join(p.label for p in pieces)
         raise CompileError(f"the notes of {labels} are of other modules: {error}") from error

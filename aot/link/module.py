@@ -23,6 +23,7 @@ from aot.link.image import (
     DimInfo,
     EntryPointImage,
     ExecutableImage,
+    HostImage,
     ModuleImage,
     ProgramImage,
     TensorInfo,
@@ -46,6 +47,7 @@ __all__ = [
     "DimInfo",
     "EntryPointImage",
     "ExecutableImage",
+    "HostImage",
     "ModuleImage",
     "ProgramImage",
     "RodataSegment",
@@ -90,17 +92,21 @@ class _Layout:
     def __init__(self) -> None:
         self._segments: list[_Placed] = []
         self._parts: list[tuple[fbs.SegmentT, fbs.SegmentT, int]] = []  # part, whole, distance
-        self._known: dict[tuple[bytes, int], fbs.SegmentT] = {}
+        # By checksum, which is needed anyway, rather than by another hash of all weights.
+        self._known: dict[tuple[int, int], list[_Placed]] = {}
 
     def add(self, data: bytes, alignment: int) -> fbs.SegmentT:
-        key = (data, alignment)
-        if key not in self._known:
-            self._known[key] = _segment_table(data, alignment)
-            self._segments.append(_Placed(data, self._known[key]))
-        return self._known[key]
+        table = _segment_table(data, alignment)
+        same = self._known.setdefault((table.checksum, alignment), [])
+        for placed in same:
+            if placed.data == data:
+                return placed.table
+        same.append(_Placed(data, table))
+        self._segments.append(same[-1])
+        return table
 
     def add_part(
-        self, whole: fbs.SegmentT, distance: int, data: bytes, alignment: int
+        self, whole: fbs.SegmentT, distance: int, data: memoryview, alignment: int
     ) -> fbs.SegmentT:
         """A segment for bytes that lie inside another."""
         table = _segment_table(data, alignment)
@@ -127,13 +133,13 @@ class _Layout:
             end = placed.table.offset + len(placed.data)
 
 
-def _segment_table(data: bytes, alignment: int) -> fbs.SegmentT:
+def _segment_table(data: bytes | memoryview, alignment: int) -> fbs.SegmentT:
     # The offset is set later. It is never 0, which a flatbuffer would leave out: the structure's
     # size must be known before the offsets are.
     return fbs.SegmentT(1, len(data), alignment, _checksum(data))
 
 
-def _checksum(data: bytes) -> int:
+def _checksum(data: bytes | memoryview) -> int:
     return xxhash.xxh64_intdigest(data, seed=0)
 
 
@@ -169,7 +175,7 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
     rodata = layout.add(image.rodata, ALIGNMENT)
     view = memoryview(image.rodata)
     parts = [
-        layout.add_part(rodata, s.offset, bytes(view[s.offset : s.offset + s.length]), s.alignment)
+        layout.add_part(rodata, s.offset, view[s.offset : s.offset + s.length], s.alignment)
         for s in image.rodata_segments
     ]
     return fbs.ModuleT(
@@ -193,7 +199,14 @@ def _variant_table(variant: VariantImage, layout: _Layout) -> fbs.VariantT:
         executables=[_executable_table(e, variant, layout) for e in variant.executables],
         entryPoints=[_entry_point_table(e) for e in variant.entry_points],
         limits=[fbs.LimitT(name, value) for name, value in variant.limits] or None,
+        host=_host_table(variant.host),
     )
+
+
+def _host_table(host: HostImage | None) -> fbs.HostT | None:
+    if host is None:
+        return None
+    return fbs.HostT(host.target, host.arch.value, host.word_bytes, list(host.features) or None)
 
 
 def _executable_table(

@@ -77,6 +77,8 @@ class Opcode(object):
     STATE = 28
     SET_STATE = 29
     STORE = 30
+    TO_HOST = 31
+    TO_DEVICE = 32
 
 
 class Segment(object):
@@ -1666,6 +1668,163 @@ class LimitT(object):
         return limit
 
 
+class Host(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Host()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsHost(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def HostBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
+
+    # Host
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Host
+    def Target(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Host
+    def Arch(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Host
+    def WordBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Host
+    def Features(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return ""
+
+    # Host
+    def FeaturesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Host
+    def FeaturesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        return o == 0
+
+def HostStart(builder):
+    builder.StartObject(4)
+
+def HostAddTarget(builder, target):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(target), 0)
+
+def HostAddArch(builder, arch):
+    builder.PrependUint8Slot(1, arch, 0)
+
+def HostAddWordBytes(builder, wordBytes):
+    builder.PrependUint8Slot(2, wordBytes, 0)
+
+def HostAddFeatures(builder, features):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(features), 0)
+
+def HostStartFeaturesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def HostEnd(builder):
+    return builder.EndObject()
+
+
+try:
+    from typing import List
+except:
+    pass
+
+class HostT(object):
+
+    # HostT
+    def __init__(
+        self,
+        target = None,
+        arch = 0,
+        wordBytes = 0,
+        features = None,
+    ):
+        self.target = target  # type: Optional[str]
+        self.arch = arch  # type: int
+        self.wordBytes = wordBytes  # type: int
+        self.features = features  # type: Optional[List[Optional[str]]]
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        host = Host()
+        host.Init(buf, pos)
+        return cls.InitFromObj(host)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, host):
+        x = HostT()
+        x._UnPack(host)
+        return x
+
+    # HostT
+    def _UnPack(self, host):
+        if host is None:
+            return
+        self.target = host.Target()
+        self.arch = host.Arch()
+        self.wordBytes = host.WordBytes()
+        if not host.FeaturesIsNone():
+            self.features = []
+            for i in range(host.FeaturesLength()):
+                self.features.append(host.Features(i))
+
+    # HostT
+    def Pack(self, builder):
+        if self.target is not None:
+            target = builder.CreateString(self.target)
+        if self.features is not None:
+            featureslist = []
+            for i in range(len(self.features)):
+                featureslist.append(builder.CreateString(self.features[i]))
+            HostStartFeaturesVector(builder, len(self.features))
+            for i in reversed(range(len(self.features))):
+                builder.PrependUOffsetTRelative(featureslist[i])
+            features = builder.EndVector()
+        HostStart(builder)
+        if self.target is not None:
+            HostAddTarget(builder, target)
+        HostAddArch(builder, self.arch)
+        HostAddWordBytes(builder, self.wordBytes)
+        if self.features is not None:
+            HostAddFeatures(builder, features)
+        host = HostEnd(builder)
+        return host
+
+
 class Variant(object):
     __slots__ = ['_tab']
 
@@ -1818,8 +1977,18 @@ class Variant(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
         return o == 0
 
+    # Variant
+    def Host(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Host()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def VariantStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(10)
 
 def VariantAddTarget(builder, target):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(target), 0)
@@ -1860,6 +2029,9 @@ def VariantAddLimits(builder, limits):
 def VariantStartLimitsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def VariantAddHost(builder, host):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(host), 0)
+
 def VariantEnd(builder):
     return builder.EndObject()
 
@@ -1883,6 +2055,7 @@ class VariantT(object):
         executables = None,
         entryPoints = None,
         limits = None,
+        host = None,
     ):
         self.target = target  # type: Optional[str]
         self.device = device  # type: int
@@ -1893,6 +2066,7 @@ class VariantT(object):
         self.executables = executables  # type: Optional[List[ExecutableT]]
         self.entryPoints = entryPoints  # type: Optional[List[EntryPointT]]
         self.limits = limits  # type: Optional[List[LimitT]]
+        self.host = host  # type: Optional[HostT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1949,6 +2123,8 @@ class VariantT(object):
                 else:
                     limit_ = LimitT.InitFromObj(variant.Limits(i))
                     self.limits.append(limit_)
+        if variant.Host() is not None:
+            self.host = HostT.InitFromObj(variant.Host())
 
     # VariantT
     def Pack(self, builder):
@@ -1988,6 +2164,8 @@ class VariantT(object):
             for i in reversed(range(len(self.limits))):
                 builder.PrependUOffsetTRelative(limitslist[i])
             limits = builder.EndVector()
+        if self.host is not None:
+            host = self.host.Pack(builder)
         VariantStart(builder)
         if self.target is not None:
             VariantAddTarget(builder, target)
@@ -2004,6 +2182,8 @@ class VariantT(object):
             VariantAddEntryPoints(builder, entryPoints)
         if self.limits is not None:
             VariantAddLimits(builder, limits)
+        if self.host is not None:
+            VariantAddHost(builder, host)
         variant = VariantEnd(builder)
         return variant
 

@@ -67,6 +67,8 @@ class Opcode:
     STATE: Final = 28
     SET_STATE: Final = 29
     STORE: Final = 30
+    TO_HOST: Final = 31
+    TO_DEVICE: Final = 32
 
 class SegmentT:
     offset: int
@@ -220,6 +222,22 @@ class LimitT:
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> LimitT: ...
     def Pack(self, builder: Any) -> int: ...
 
+class HostT:
+    target: str | None
+    arch: int
+    wordBytes: int
+    features: list[str]
+    def __init__(
+        self,
+        target: str | None = ...,
+        arch: int = ...,
+        wordBytes: int = ...,
+        features: list[str] | None = ...,
+    ) -> None: ...
+    @classmethod
+    def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> HostT: ...
+    def Pack(self, builder: Any) -> int: ...
+
 class VariantT:
     target: str | None
     device: int
@@ -230,6 +248,7 @@ class VariantT:
     executables: list[ExecutableT]
     entryPoints: list[EntryPointT]
     limits: list[LimitT]
+    host: HostT | None
     def __init__(
         self,
         target: str | None = ...,
@@ -241,6 +260,7 @@ class VariantT:
         executables: list[ExecutableT] | None = ...,
         entryPoints: list[EntryPointT] | None = ...,
         limits: list[LimitT] | None = ...,
+        host: HostT | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> VariantT: ...

@@ -69,6 +69,7 @@ SIGNATURES: dict[str, str] = {
     "STATE": "rd state",
     "SET_STATE": "state ra",
     "STORE": "class ra rb dtype",
+    **dict.fromkeys(("TO_HOST", "TO_DEVICE"), "class ro rsize"),
 }
 TERMINATORS = frozenset({"JUMP", "BRANCH", "RETURN"})
 MAX_INSTRUCTION_WORDS = (1 << 24) - 1

@@ -25,6 +25,7 @@ from aot.link.image import (
     DimInfo,
     EntryPointImage,
     ExecutableImage,
+    HostImage,
     ModuleImage,
     ProgramImage,
     TensorInfo,
@@ -196,6 +197,7 @@ class _Reader:
             code=code,
             page_bytes=page_bytes,
             limits=tuple((_text(limit.name), limit.value) for limit in table.limits or ()),
+            host=None if table.host is None else _host(table.host),
         )
 
     def executable(self, table: fbs.ExecutableT) -> ExecutableImage:
@@ -215,6 +217,12 @@ class _Reader:
             workgroup_size=(sizes[0], sizes[1], sizes[2]),
             param_buffer_bytes=table.paramBufferBytes,
         )
+
+
+def _host(table: fbs.HostT) -> HostImage:
+    features = tuple(_text(f) for f in table.features or ())
+    target = _text(_present(table.target, "the target of a host"))
+    return HostImage(target, Arch(table.arch), table.wordBytes, features)
 
 
 def _entry_point(table: fbs.EntryPointT) -> EntryPointImage:

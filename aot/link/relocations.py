@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aot.errors import InternalError
+from aot.link.wasm import MACHINE, padded
 
 # Patches the bytes at an offset of the image with the distance or page of a target offset.
 Apply = Callable[[bytearray, int, int], None]
@@ -267,10 +268,21 @@ RISCV = {
     25: Kind("R_RISCV_PCREL_LO12_S", _riscv_low12_s, is_paired=True),
 }
 
+# WebAssembly --------------------------------------------------------------------------------------
+
+
+def _wasm_offset(image: bytearray, place: int, target: int) -> None:
+    image[place : place + 5] = padded(_check(target, 32))
+
+
+# Distances are from the image's start, which code gets from a global.
+WASM32 = {11: Kind("R_WASM_MEMORY_ADDR_REL_SLEB", _wasm_offset)}
+
 # By the machine that `elf` names.
 KINDS: dict[str, dict[int, Kind]] = {
     "x86_64": X86_64,
     "aarch64": AARCH64,
     "arm": ARM,
     "riscv": RISCV,
+    MACHINE: WASM32,
 }

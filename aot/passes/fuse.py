@@ -2,8 +2,9 @@
 
 Requires: constants folded, weights packed.
 Ensures: every op that computes stands in a `region`; views, constants and the return don't.
-Never: recomputes a value in two regions, makes a region that the schedules can't lower, or reads
-    memory behind a write that came after the read.
+Never: recomputes a value in two regions, makes a region that the schedules can't lower, reads
+    memory behind a write that came after the read, or lets what only a host can run share a region
+    with what the target can.
 
 A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
 taken as long as the region can end in a single value. Producers: regions that only rename or
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.alias import AliasDb
 from aot.analysis.control import control_blocks
+from aot.analysis.on_host import why_on_host
 from aot.analysis.renaming import permutation_of
 from aot.analysis.views import is_view
 from aot.analysis.write_order import WriteOrder
@@ -29,6 +31,7 @@ from aot.ops.record import Compute, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION, YIELD
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion_journal import FusionJournal
+from aot.target import Target
 
 MAX_OPS = 48
 MAX_OPERANDS = 14
@@ -41,13 +44,14 @@ class Group:
     """A region in the making: its ops, and the value it ends in (None for several results).
 
     It runs where its last op stands, before place `until`, at which what it reads may be written.
-    `ended` says why it took no more users.
+    `ended` says why it took no more users, `why_on_host` why the target can't run it.
     """
 
     ops: list[Op]
     result: Value | None
     root: Op
     until: int
+    why_on_host: str = ""
     ended: str = ""
     is_gone: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
@@ -55,20 +59,36 @@ class Group:
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
-        fuse(function, shares=context.options.fusion, journal=context.journal)
+        fuse(
+            function,
+            shares=context.options.fusion,
+            journal=context.journal,
+            target=context.target,
+        )
 
 
-def fuse(function: Function, *, shares: bool = True, journal: FusionJournal | None = None) -> None:
+def fuse(
+    function: Function,
+    *,
+    shares: bool = True,
+    journal: FusionJournal | None = None,
+    target: Target | None = None,
+) -> None:
     """Forms the regions of a function's control blocks; each op's own unless it `shares` regions.
 
     None crosses the border of a block: a branch may not run, and a loop's body runs often.
     """
     for block in control_blocks(function):
-        _fuse_block(function, block, shares=shares, journal=journal)
+        _fuse_block(function, block, shares=shares, journal=journal, target=target)
 
 
 def _fuse_block(
-    function: Function, block: Block, *, shares: bool, journal: FusionJournal | None
+    function: Function,
+    block: Block,
+    *,
+    shares: bool,
+    journal: FusionJournal | None,
+    target: Target | None,
 ) -> None:
     order = WriteOrder(AliasDb.where_written(function), block)
     position = order.position
@@ -78,9 +98,9 @@ def _fuse_block(
         if op in groups or not (_computes(op) or _shows_counter(op, groups)):
             continue
         result = op.result if len(op.results) == 1 else None
-        group = Group([op], result, op, order.sinks_until(op))
+        group = Group([op], result, op, order.sinks_until(op), why_on_host(op, target))
         if shares:
-            _take_epilogue(group, groups, order)
+            _take_epilogue(group, groups, order, target)
         for member in group.ops:
             groups[member] = group
         ordered.append(group)
@@ -144,7 +164,9 @@ def _inputs(ops: list[Op]) -> dict[Value, None]:
     return {v: None for op in ops for v in op.operands if v is not None and v.op not in inside}
 
 
-def _take_epilogue(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
+def _take_epilogue(
+    group: Group, groups: dict[Op, Group], order: WriteOrder, target: Target | None
+) -> None:
     """Extends the group by elementwise users up to the last point where one value leaves it."""
     if group.result is None:
         group.ended = f"{group.root.name} has several results"
@@ -168,6 +190,7 @@ def _take_epilogue(group: Group, groups: dict[Op, Group], order: WriteOrder) -> 
             break
         user = min(users, key=lambda u: position.get(u, 1 << 60))
         reason = _no_epilogue(user, groups, position, dims, until)
+        reason = reason or _elsewhere(group.why_on_host, why_on_host(user, target))
         if reason is not None:
             group.ended = reason
             break
@@ -208,6 +231,12 @@ def _no_epilogue(
     if position[user] >= until:
         return f"what it reads is written before {user.name}"
     return None
+
+
+def _elsewhere(why: str, other: str) -> str | None:
+    """Why what is kept off the target for one reason, if any, and what is for another one don't
+    run as one dispatch; None where both run alike."""
+    return None if bool(why) == bool(other) else f"only one of them is {why or other}"
 
 
 def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
@@ -253,6 +282,9 @@ def _obstacle(producer: Group, value: Value, group: Group, end: int) -> str | No
     """Why the producer does not move into a group that ends at place `end`; None where it does."""
     if producer.until <= end:
         return "what it reads is written in between"
+    apart = _elsewhere(producer.why_on_host, group.why_on_host)
+    if apart is not None:
+        return apart
     reason = _price(producer, value, group)
     if reason is not None:
         return reason

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from aot.analysis.alias import AliasDb
 from aot.analysis.control import control_blocks, nested_operands
 from aot.analysis.location_sets import intersect
+from aot.analysis.on_host import why_on_host
 from aot.analysis.plan import lanes_of
 from aot.analysis.stages import UNKNOWN, estimate, shared_dims, stages_of, work_of
 from aot.analysis.views import is_view
@@ -78,6 +79,7 @@ class _Facts:
         ops, buffers: how many it has.
         work: elements that its ops go through.
         contractions: the types of their results.
+        why_on_host: why the target can't run one of its ops; "" where it can run all.
     """
 
     has_stages: bool
@@ -85,9 +87,10 @@ class _Facts:
     buffers: int
     work: int
     contractions: tuple[TensorType, ...]
+    why_on_host: str = ""
 
     @staticmethod
-    def of(region: Op, unknown: int) -> _Facts:
+    def of(region: Op, unknown: int, target: Target) -> _Facts:
         ops = [op for op in region.blocks[0] if not op.record.is_terminator]
         return _Facts(
             all(op.record.compute and not op.record.kind.has_own_kernel for op in ops),
@@ -95,6 +98,7 @@ class _Facts:
             len(region.operands) + len(region.results),
             sum(work_of(op, unknown=unknown) for op in ops),
             tuple(op.result.type for op in ops if op.record.kind is Kind.CONTRACTION),
+            next(filter(None, (why_on_host(op, target) for op in ops)), ""),
         )
 
     def with_(self, other: _Facts) -> _Facts:
@@ -105,6 +109,7 @@ class _Facts:
             self.buffers + other.buffers,
             self.work + other.work,
             self.contractions + other.contractions,
+            self.why_on_host or other.why_on_host,
         )
 
 
@@ -118,7 +123,7 @@ class _Joiner:
 
     def facts(self, region: Op) -> _Facts:
         if region not in self.known:
-            self.known[region] = _Facts.of(region, self.unknown)
+            self.known[region] = _Facts.of(region, self.unknown, self.target)
         return self.known[region]
 
     def join_a_producer(self, consumer: Op) -> Op | None:
@@ -165,6 +170,8 @@ class _Joiner:
         """Why two regions do not become one, whatever their body would be; None where they may."""
         if not facts.has_stages:
             return "kernels that are written by hand have no stages"
+        if bool(self.facts(first).why_on_host) != bool(self.facts(second).why_on_host):
+            return f"only one of them is {facts.why_on_host}"
         if facts.ops > MAX_OPS:
             return f"together they would have more than {MAX_OPS} ops"
         if facts.buffers > 2 * MAX_BUFFERS:

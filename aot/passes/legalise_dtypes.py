@@ -11,6 +11,9 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     written in place or kept between calls is read; integers are taken to fit, and a constant that
     does not fit is an error unless its reader clamps anyway. A finite f64 constant beyond f32
     becomes the largest f32.
+    Where a Vulkan target has a host that computes them, f64 stays f64, and what is computed from an
+    integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
+    runs it (`aot.analysis.on_host`).
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
     operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were.
 Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
@@ -19,7 +22,8 @@ Never: changes the types of a function's inputs and results, of state variables,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +36,7 @@ from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.record import Kind, call_of
 from aot.passes.base import Pass, PassContext
+from aot.target import Target
 
 DTypes = Mapping[DType, DType]
 
@@ -50,25 +55,30 @@ def run(module: Module, context: PassContext) -> None:
     target = context.target
     if target is None:
         return
+    host = None if target.is_cpu else context.host
+    hosted = {d for d in NARROWER if host is not None and host.computes(d)}
     narrow = {d: n for d, n in NARROWER.items() if not target.computes(d)}
+    if DType.F64 in hosted:
+        narrow.pop(DType.F64, None)
     widen = {d: w for d, w in WIDER.items() if not target.computes(d)}
     for function in module.functions.values():
         if any(_is_dispatched(op) for op in function.walk()):
             raise InternalError("legalise-dtypes runs before dispatch regions are formed")
         if narrow:
-            _Narrowing(function, narrow, target.name).run()
+            stays = stays_wide(function, narrow, hosted) if hosted else Stays()
+            _Narrowing(function, narrow, target, stays).run()
         if widen:
             _widen(function, widen)
         _refuse_wide_functions(function)
-        if not target.computes(DType.F64):
-            _refuse_wide_interface(function, target.name)
+        if not target.computes(DType.F64) and DType.F64 not in hosted:
+            _refuse_wide_interface(function, target)
 
 
 def _is_dispatched(op: Op) -> bool:
     return op.record.is_isolated or op.record.results_from == "callee"
 
 
-def _refuse_wide_interface(function: Function, target: str) -> None:
+def _refuse_wide_interface(function: Function, target: Target) -> None:
     """A target that does not compute in f64 has no way to load, store or cast it either.
 
     Raises:
@@ -90,7 +100,8 @@ def _refuse_wide_interface(function: Function, target: str) -> None:
     problems = list(dict.fromkeys(problems))
     if problems:
         raise UnsupportedError(
-            f"target {target} has no f64; export the model in float32:", problems
+            f"target {target.name} has no f64; export the model in float32{or_host(target)}:",
+            problems,
         )
 
 
@@ -123,6 +134,11 @@ def _is_transcendental(op: Op) -> bool:
     )
 
 
+def or_host(target: Target) -> str:
+    """What an error of a Vulkan target suggests beside."""
+    return "" if target.is_cpu else ", or add a --target for the CPU, to run what is not for a GPU"
+
+
 def computes(op: Op) -> bool:
     """Whether `op` does arithmetic in its operands' or results' dtypes."""
     return op.record.kind not in _FREE_KINDS and op.record is not CAST
@@ -136,6 +152,76 @@ def _as(rewriter: Rewriter, value: Value, dtype: DType, origin: str) -> Value:
     return value if value.type.dtype is dtype else _cast(rewriter, value, dtype, origin)
 
 
+@dataclass
+class Stays:
+    """What of a function is not made narrow.
+
+    Attributes:
+        ops: they keep their dtypes.
+        borders: arguments and results of control flow that keep theirs.
+    """
+
+    ops: set[Op] = field(default_factory=set)
+    borders: set[Value] = field(default_factory=set)
+
+
+def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
+    """What is computed from integer constants that don't fit, as far as it is as wide, where a host
+    computes those dtypes. What memory of its own holds is taken to fit all the same."""
+    found = Stays()
+    waiting = [
+        op.result
+        for op in control_ops(function)
+        if isinstance(data := op.attrs.get("value"), ConstantData)
+        and data.type.dtype in hosted
+        and data.type.dtype in dtypes
+        and not all(_clamps(user, number) for user, number in op.result.uses)
+        and not _fits(data, dtypes[data.type.dtype])
+    ]
+    found.ops.update(v.op for v in waiting if v.op is not None)
+
+    def take(value: Value) -> None:
+        if value.type.dtype in hosted and value.type.dtype in dtypes:
+            waiting.append(value)
+
+    while waiting:
+        for op, number in waiting.pop().uses:
+            through = _through(op, number)
+            if through is not None:
+                for value in through:
+                    if value not in found.borders:
+                        found.borders.add(value)
+                        take(value)
+            elif not (op.record.is_terminator or op.blocks or op.record.writes) and (
+                op not in found.ops
+            ):
+                found.ops.add(op)
+                for value in op.results:
+                    take(value)
+    return found
+
+
+def _through(op: Op, number: int) -> list[Value] | None:
+    """The arguments and the result that operand `number` of an op with blocks, or of what ends such
+    a block, becomes; None where it becomes none."""
+    outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
+    if not isinstance(outer, Op) or outer.record.body is None:
+        return None
+    body = outer.record.body
+    place = number - (body.first if outer is op else len(body.steering))
+    if place < 0 or place >= len(outer.results):
+        return None
+    at = place + len(body.given)
+    return [outer.results[place], *(v for block in outer.blocks for v in block.args[at : at + 1])]
+
+
+def _fits(data: ConstantData, narrow: DType) -> bool:
+    if narrow.is_float:
+        return True
+    info = np.iinfo(narrow.numpy)
+    return bool(((data.array >= info.min) & (data.array <= info.max)).all())
+
+
 class _Narrowing:
     """Makes a second function inside the first, in narrower dtypes, and removes the first.
 
@@ -146,12 +232,14 @@ class _Narrowing:
         retyped: dtypes that values at the borders of blocks had.
     """
 
-    def __init__(self, function: Function, dtypes: DTypes, target: str) -> None:
+    def __init__(self, function: Function, dtypes: DTypes, target: Target, stays: Stays) -> None:
         self.function = function
         self.dtypes = dtypes
         self.target = target
+        self.stays = stays
         self.values: dict[Value, Value] = {}
-        self.kept = {v: v for v in _memory(function) if v.type.dtype in dtypes}
+        memory = [*_memory(function), *stays.borders]
+        self.kept = {v: v for v in memory if v.type.dtype in dtypes}
         self.retyped: dict[Value, DType] = {}
         self.problems: list[str] = []
 
@@ -161,9 +249,9 @@ class _Narrowing:
         self.block(function.block, [])
         if self.problems:
             raise UnsupportedError(
-                f"target {self.target} computes in "
+                f"target {self.target.name} computes in "
                 f"{', '.join(map(str, self.dtypes.values()))} only, and these "
-                "constants do not fit:",
+                f"constants do not fit{or_host(self.target)}:",
                 self.problems,
             )
         for op in reversed(order):
@@ -179,7 +267,7 @@ class _Narrowing:
             self.end(op)
         elif op.blocks:
             self.control(op)
-        elif op.record.is_state or op.record.writes or self.shows_kept(op):
+        elif op in self.stays.ops or op.record.is_state or op.record.writes or self.shows_kept(op):
             self.leave(op)
         elif self.is_touched(op):
             self.rebuild(op)

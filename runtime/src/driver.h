@@ -18,7 +18,8 @@ typedef struct aot_bindings_t {
   uint32_t input_count;
   uint32_t output_count;
   int64_t scratch_offset;  // in the arena, of the calling thread's; -1: the driver's own
-  uint32_t word;  // of the launch's instruction in the code, set before each; identifies it
+  uint32_t word;   // of the launch's instruction in the code, set before each; identifies it
+  uint8_t *arena;  // where the caller has it; NULL: the driver's own.  CPU
 } aot_bindings_t;
 
 // A place in one of the four buffers; the interpreter has checked that it is inside.
@@ -70,6 +71,11 @@ typedef struct aot_driver_t {
   // what was launched before does not see it, what is launched after does.
   aot_status_t (*store)(aot_device_t *device, aot_place_t to, size_t bytes, uint64_t value,
                         aot_error_t *error);
+  // Where a variant may have a host, else NULL.  What the one wrote to these bytes is what the
+  // other finds there: the host where dispatches of its own read it, the device in whatever comes
+  // next.
+  aot_status_t (*hand_over)(aot_device_t *device, aot_place_t place, size_t bytes, bool to_host,
+                            aot_error_t *error);
   aot_status_t (*end)(aot_device_t *device, aot_error_t *error);
 } aot_driver_t;
 

@@ -186,6 +186,20 @@ static aot_status_t fill(aot_machine_t *m, const uint32_t *operands) {
   return program->driver->fill(program->device, to, (size_t)bytes, operands[3], m->error);
 }
 
+#if defined(AOT_VULKAN)
+// What the device and the host made there, as the other one finds it.
+static aot_status_t hand_over(aot_machine_t *m, uint32_t opcode, const uint32_t *operands) {
+  const int64_t bytes = m->registers[operands[2]];
+  if (bytes == 0) return AOT_OK;
+  const aot_program_t *program = m->program;
+  aot_place_t place = {0, 0};
+  AOT_TRY(resolve(m, operands[0], m->registers[operands[1]], bytes, &place));
+  AOT_TRY(spend(m, (uint64_t)bytes / 64));
+  return program->driver->hand_over(program->device, place, (size_t)bytes,
+                                    opcode == AOT_FBS_OPCODE_TO_HOST, m->error);
+}
+#endif
+
 static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
   const aot_program_t *program = m->program;
   const int64_t *r = m->registers;
@@ -204,7 +218,7 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
   }
   if (is_empty) return AOT_OK;
   AOT_TRY(spend(m, (uint64_t)count));
-  if (program->variant->word_bytes == 8) {
+  if (executable->word_bytes == 8) {
     for (uint32_t i = 0; i < executable->param_words; ++i) {
       program->params[i] = (uint64_t)r[operands[4 + i]];
     }
@@ -294,6 +308,11 @@ static aot_status_t step(aot_machine_t *m, uint32_t opcode, const uint32_t *oper
       return copy(m, operands);
     case AOT_FBS_OPCODE_FILL:
       return fill(m, operands);
+#if defined(AOT_VULKAN)
+    case AOT_FBS_OPCODE_TO_HOST:
+    case AOT_FBS_OPCODE_TO_DEVICE:
+      return hand_over(m, opcode, operands);
+#endif
     default:
       return binary(m, opcode, operands);
   }

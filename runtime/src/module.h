@@ -67,6 +67,7 @@ typedef struct aot_executable_t {
   uint32_t scratch_bytes;
   uint32_t workgroup_size[3];
   uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
+  uint8_t word_bytes;           // of its parameter block
 } aot_executable_t;
 
 // What a device must have at least, by Vulkan's name for it.
@@ -75,7 +76,8 @@ typedef struct aot_limit_t {
   uint64_t value;
 } aot_limit_t;
 
-typedef struct aot_variant_t {
+typedef struct aot_variant_t aot_variant_t;
+struct aot_variant_t {
   const char *target;
   uint8_t device;  // Device of module.fbs
   uint8_t arch;    // Arch of module.fbs
@@ -89,7 +91,15 @@ typedef struct aot_variant_t {
   aot_segment_t code;
   aot_executable_t *executables;
   aot_entry_t *entries;
-} aot_variant_t;
+  // What the CPU runs of a Vulkan variant, as a variant for its driver: executables, entry points
+  // and code are the same.  NULL where all executables have shaders.
+  aot_variant_t *host;
+};
+
+// Whether an executable has no shader, and is the host's in a Vulkan variant.
+static inline bool aot_executable_is_code(const aot_executable_t *executable) {
+  return executable->spirv.length == 0;
+}
 
 struct aot_module_t {
   aot_pool_t pool;  // the descriptions; its allocator is the module's

@@ -83,7 +83,9 @@ enum {
   AOT_FBS_OPCODE_STATE = 28,
   AOT_FBS_OPCODE_SET_STATE = 29,
   AOT_FBS_OPCODE_STORE = 30,
-  AOT_FBS_OPCODE_COUNT = 31
+  AOT_FBS_OPCODE_TO_HOST = 31,
+  AOT_FBS_OPCODE_TO_DEVICE = 32,
+  AOT_FBS_OPCODE_COUNT = 33
 };
 
 // Segment: where a field's offset stands in the vtable
@@ -162,6 +164,14 @@ enum {
   AOT_FBS_LIMIT_VALUE = 6,  // ulong
 };
 
+// Host: where a field's offset stands in the vtable
+enum {
+  AOT_FBS_HOST_TARGET = 4,  // string
+  AOT_FBS_HOST_ARCH = 6,  // Arch
+  AOT_FBS_HOST_WORD_BYTES = 8,  // ubyte
+  AOT_FBS_HOST_FEATURES = 10,  // [string]
+};
+
 // Variant: where a field's offset stands in the vtable
 enum {
   AOT_FBS_VARIANT_TARGET = 4,  // string
@@ -173,6 +183,7 @@ enum {
   AOT_FBS_VARIANT_EXECUTABLES = 16,  // [Executable]
   AOT_FBS_VARIANT_ENTRY_POINTS = 18,  // [EntryPoint]
   AOT_FBS_VARIANT_LIMITS = 20,  // [Limit]
+  AOT_FBS_VARIANT_HOST = 22,  // Host
 };
 
 // Module: where a field's offset stands in the vtable

@@ -218,6 +218,13 @@ static uint32_t code_alignment(uint8_t arch) {
   }
 }
 
+// A loader for CPUs alone looks at a GPU's variants no closer than it takes to pass them over.
+#if defined(AOT_VULKAN)
+#define NEEDS_SHADER(cpu) ((cpu) == NULL)
+#else
+#define NEEDS_SHADER(cpu) false
+#endif
+
 static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t *table,
                                      const aot_variant_t *variant, aot_executable_t *executable) {
   aot_fb_t *fb = &parser->fb;
@@ -232,13 +239,18 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
   }
   executable->param_buffer_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES);
   const bool is_cpu = variant->device == AOT_FBS_DEVICE_CPU;
+  const aot_variant_t *cpu = is_cpu ? variant : variant->host;
+  executable->word_bytes = variant->word_bytes;
   aot_fb_table_t shader;
-  if (aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_SPIRV, !is_cpu, "Segment", &shader)) {
+  if (!is_cpu &&
+      aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_SPIRV, NEEDS_SHADER(cpu), "Segment", &shader)) {
     AOT_TRY(parse_segment(parser, &shader, "shader", &executable->spirv));
   }
   AOT_TRY(fb->status);
-  if (is_cpu && (executable->code_offset >= variant->code.length ||
-                 executable->code_offset % code_alignment(variant->arch) != 0)) {
+  if (cpu == NULL || !aot_executable_is_code(executable)) return AOT_OK;
+  executable->word_bytes = cpu->word_bytes;
+  if (executable->code_offset >= variant->code.length ||
+      executable->code_offset % code_alignment(cpu->arch) != 0) {
     return aot_fail(parser->error, AOT_ERROR_MALFORMED,
                     "executable \"%s\": code offset %llu is outside the image or misaligned",
                     executable->name, (unsigned long long)executable->code_offset);
@@ -273,6 +285,46 @@ static aot_status_t parse_limits(aot_parser_t *parser, const aot_fb_table_t *tab
   return fb->status;
 }
 
+static aot_status_t check_word_bytes(const aot_parser_t *parser, const aot_variant_t *variant) {
+  if (variant->word_bytes == 4 || variant->word_bytes == 8) return AOT_OK;
+  return aot_fail(parser->error, AOT_ERROR_MALFORMED,
+                  "variant \"%s\": parameter words of %u bytes, 4 or 8 expected", variant->target,
+                  (unsigned)variant->word_bytes);
+}
+
+#if defined(AOT_VULKAN)
+static aot_status_t parse_host(aot_parser_t *parser, const aot_fb_table_t *table,
+                               aot_variant_t *variant) {
+  aot_fb_t *fb = &parser->fb;
+  aot_fb_table_t child;
+  if (!aot_fb_child(fb, table, AOT_FBS_VARIANT_HOST, false, "Host", &child)) return fb->status;
+  if (variant->device == AOT_FBS_DEVICE_CPU) {
+    return aot_fail(parser->error, AOT_ERROR_MALFORMED, "variant \"%s\": a host beside a CPU",
+                    variant->target);
+  }
+  aot_variant_t *host = NULL;
+  ALLOCATE(parser, 1, &host);
+  host->device = AOT_FBS_DEVICE_CPU;
+  host->target = aot_fb_string(fb, &child, AOT_FBS_HOST_TARGET, true);
+  host->arch = aot_fb_enum(fb, &child, AOT_FBS_HOST_ARCH, AOT_FBS_ARCH_COUNT);
+  host->word_bytes = aot_fb_u8(fb, &child, AOT_FBS_HOST_WORD_BYTES);
+  AOT_TRY(
+      parse_strings(parser, &child, AOT_FBS_HOST_FEATURES, &host->features, &host->feature_count));
+  variant->host = host;
+  return check_word_bytes(parser, host);
+}
+
+static void share_with_host(aot_variant_t *variant) {
+  aot_variant_t *host = variant->host;
+  if (host == NULL) return;
+  host->code = variant->code;
+  host->executables = variant->executables;
+  host->executable_count = variant->executable_count;
+  host->entries = variant->entries;
+  host->entry_count = variant->entry_count;
+}
+#endif
+
 static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *table,
                                   aot_variant_t *variant) {
   aot_fb_t *fb = &parser->fb;
@@ -281,11 +333,7 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
   variant->arch = aot_fb_enum(fb, table, AOT_FBS_VARIANT_ARCH, AOT_FBS_ARCH_COUNT);
   variant->word_bytes = aot_fb_u8(fb, table, AOT_FBS_VARIANT_WORD_BYTES);
   AOT_TRY(fb->status);
-  if (variant->word_bytes != 4 && variant->word_bytes != 8) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                    "variant \"%s\": parameter words of %u bytes, 4 or 8 expected", variant->target,
-                    (unsigned)variant->word_bytes);
-  }
+  AOT_TRY(check_word_bytes(parser, variant));
   aot_fb_table_t code;
   if (aot_fb_child(fb, table, AOT_FBS_VARIANT_CODE, false, "Segment", &code)) {
     AOT_TRY(parse_segment(parser, &code, "code image", &variant->code));
@@ -293,8 +341,15 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
   AOT_TRY(parse_strings(parser, table, AOT_FBS_VARIANT_FEATURES, &variant->features,
                         &variant->feature_count));
   AOT_TRY(parse_limits(parser, table, variant));
+#if defined(AOT_VULKAN)
+  AOT_TRY(parse_host(parser, table, variant));
+#endif
   AOT_TRY(parse_executables(parser, table, variant));
-  return parse_entries(parser, table, variant);
+  AOT_TRY(parse_entries(parser, table, variant));
+#if defined(AOT_VULKAN)
+  share_with_host(variant);
+#endif
+  return AOT_OK;
 }
 
 static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *root) {

@@ -245,7 +245,6 @@ static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
     const aot_place_t start = {AOT_FBS_BUFFER_CLASS_ARENA, 0};
     AOT_TRY(program->driver->fill(program->device, start, (size_t)code->state_bytes, 0, error));
   }
-  program->is_reset = false;
   memcpy(program->next_states, program->states, code->state_count * sizeof *program->states);
   return aot_interpret_execute(program, program->current, error);
 }
@@ -254,6 +253,7 @@ static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
 static void take_states(aot_program_t *program) {
   const aot_code_t *code = &program->entry->code;
   const size_t key_bytes = code->state_key_count * sizeof *program->states;
+  program->is_reset = false;  // not before: a run that failed may not have come to it
   program->is_stale = memcmp(program->states, program->next_states, key_bytes) != 0;
   memcpy(program->states, program->next_states, code->state_count * sizeof *program->states);
 }

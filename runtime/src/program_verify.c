@@ -47,6 +47,8 @@ static const aot_rule_t rules[AOT_FBS_OPCODE_COUNT] = {
     [AOT_FBS_OPCODE_STATE] = {"rs", ANYWHERE, false},
     [AOT_FBS_OPCODE_SET_STATE] = {"sr", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_STORE] = {"wrrt", IN_EXECUTE, false},
+    [AOT_FBS_OPCODE_TO_HOST] = {"crr", IN_EXECUTE, false},
+    [AOT_FBS_OPCODE_TO_DEVICE] = {"wrr", IN_EXECUTE, false},
 };
 
 typedef struct aot_verifier_t {
@@ -140,7 +142,7 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
     const aot_executable_t *executable = &v->variant->executables[words[1]];
     const uint32_t params = executable->param_words;
     const int64_t scratch_offset = v->code->scratch_offset;
-    if (scratch_offset >= 0 &&
+    if (scratch_offset >= 0 && aot_executable_is_code(executable) &&
         executable->scratch_bytes > v->code->arena_bytes - (uint64_t)scratch_offset) {
       return reject(v, at, "the executable's scratch is not in the arena");
     }
@@ -150,6 +152,9 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
     if (params > v->code->most_param_words) v->code->most_param_words = params;
   }
   if (used != length) return reject(v, at, "the instruction is too long");
+  if (v->variant->device == AOT_FBS_DEVICE_CPU && opcode >= AOT_FBS_OPCODE_TO_HOST) {
+    return reject(v, at, "the instruction is not for a CPU");
+  }
   if ((rule->part == IN_PREPARE && is_execute) || (rule->part == IN_EXECUTE && !is_execute)) {
     return reject(v, at, "the instruction is not allowed in this part");
   }

@@ -1,5 +1,6 @@
 // aot-run: loads a module, runs it, writes its outputs, reports how long each phase took.
 #define _POSIX_C_SOURCE 200809L
+#define _DARWIN_C_SOURCE 1  // ru_maxrss
 
 #include <errno.h>
 #include <fcntl.h>

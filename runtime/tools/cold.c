@@ -66,10 +66,24 @@ static char **make_arguments(char **arguments, const char *program, char *fd_tex
   return made;
 }
 
+// Returns 0, or an error's number.
+static int start_process(pid_t *out_child, const char *program, char *const *command) {
+#if defined(__ANDROID__) && __ANDROID_API__ < 28  // posix_spawn came with 28
+  *out_child = fork();
+  if (*out_child == 0) {
+    (void)execv(program, command);
+    _exit(127);
+  }
+  return *out_child < 0 ? errno : 0;
+#else
+  extern char **environ;
+  return posix_spawn(out_child, program, NULL, NULL, command, environ);
+#endif
+}
+
 // Starts a process and waits for what it tells.
 static bool start_one(char **arguments, const char *program, start_t *out_start,
                       int64_t *out_total_ns) {
-  extern char **environ;
   int ends[2];
   char fd_text[16];
   char ns_text[32];
@@ -81,7 +95,7 @@ static bool start_one(char **arguments, const char *program, start_t *out_start,
   int code = command == NULL ? ENOMEM : 0;
   const int64_t started_ns = now_ns();
   (void)snprintf(ns_text, sizeof ns_text, "%" PRId64, started_ns);
-  if (code == 0) code = posix_spawn(&child, program, NULL, NULL, command, environ);
+  if (code == 0) code = start_process(&child, program, command);
   (void)close(ends[1]);
   free(command);
   if (code != 0) {

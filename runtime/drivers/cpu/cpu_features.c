@@ -26,6 +26,8 @@
 #define AOT_THIS_ARCH AOT_FBS_ARCH_RISCV64
 #elif defined(__riscv)
 #define AOT_THIS_ARCH AOT_FBS_ARCH_RISCV32
+#elif defined(__wasm32__)
+#define AOT_THIS_ARCH AOT_FBS_ARCH_WASM32
 #else
 #define AOT_THIS_ARCH AOT_FBS_ARCH_NONE
 #endif

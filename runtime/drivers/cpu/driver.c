@@ -14,19 +14,26 @@
 #ifdef AOT_EMBED
 #include "aot/embedded.h"
 #endif
+#ifdef __wasm__
+#include "aot_wasm.h"
+#endif
 
 struct aot_device_t {
   const aot_variant_t *variant;
   aot_allocator_t allocator;
   const uint8_t *code;  // executable
   aot_code_mapping_t mapping;
+#ifdef __wasm__
+  aot_wasm_table_t table;  // functions have no addresses
+#endif
   uint32_t threads;
   uint8_t *scratch;       // of the threads that have it from here
   size_t scratch_stride;  // of a thread
   size_t scratch_bytes;   // of all
   bool has_callers;       // the caller's is among them, and not in the arena
+  uint8_t *arena;         // owned
   size_t arena_bytes;
-  aot_dispatch_t dispatch;         // its arena is owned
+  aot_dispatch_t dispatch;
   const aot_bindings_t *bindings;  // of the run
   aot_workers_t *workers;          // NULL: one thread
   aot_sharing_t sharing;
@@ -46,11 +53,16 @@ static aot_status_t cpu_check(const aot_variant_t *variant, aot_error_t *error) 
 #ifndef AOT_NO_OS  // a board's CPU is known when the module is made, and nobody could be asked
   aot_cpu_t cpu;
   aot_cpu_describe(&cpu);
+  aot_text_t missing = {.length = 0};
+  uint32_t count = 0;
   for (uint32_t i = 0; i < variant->feature_count; ++i) {
-    if (!aot_cpu_has_feature(&cpu, variant->features[i])) {
-      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "needs the CPU feature %s",
-                      variant->features[i]);
-    }
+    if (aot_cpu_has_feature(&cpu, variant->features[i])) continue;
+    aot_text_append(&missing, "%s%s", count > 0 ? ", " : "", variant->features[i]);
+    ++count;
+  }
+  if (count > 0) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "needs the CPU feature%s %s",
+                    count > 1 ? "s" : "", missing.bytes);
   }
 #endif
   return AOT_OK;
@@ -62,6 +74,10 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
   if (segment->length == 0) return AOT_OK;
   AOT_TRY(aot_module_verify_segment(module, segment, "the code of variant", device->variant->target,
                                     error));
+#ifdef __wasm__
+  device->mapping = AOT_CODE_MAPPED;
+  return aot_wasm_table_create(module, device->variant, &device->allocator, error, &device->table);
+#else
   const uint8_t *code = module->data + segment->offset;
   const size_t bytes = (size_t)segment->length;
 #ifdef AOT_EMBED
@@ -82,6 +98,7 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
   AOT_TRY(aot_os_copy_code(code, bytes, error, &device->code));
   device->mapping = AOT_CODE_COPIED;
   return AOT_OK;
+#endif
 }
 
 static void cpu_close(aot_device_t *device) {
@@ -91,7 +108,10 @@ static void cpu_close(aot_device_t *device) {
   if (device->mapping == AOT_CODE_COPIED) {
     aot_os_free_code(device->code, (size_t)device->variant->code.length);
   }
-  aot_release(&allocator, device->dispatch.arena, device->arena_bytes);
+#ifdef __wasm__
+  aot_wasm_table_destroy(&allocator, &device->table);
+#endif
+  aot_release(&allocator, device->arena, device->arena_bytes);
   aot_release(&allocator, device->scratch, device->scratch_bytes);
   aot_release(&allocator, device, sizeof *device);
 }
@@ -102,7 +122,8 @@ static aot_status_t allocate_scratch(aot_device_t *device, aot_error_t *error) {
   const aot_variant_t *variant = device->variant;
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
-    const uint32_t needed = variant->executables[i].scratch_bytes;
+    const aot_executable_t *executable = &variant->executables[i];
+    const uint32_t needed = aot_executable_is_code(executable) ? executable->scratch_bytes : 0;
     if (needed > bytes) bytes = needed;
   }
   for (uint32_t i = 0; i < variant->entry_count; ++i) {
@@ -171,21 +192,21 @@ static void cpu_get_info(const aot_device_t *device, aot_program_info_t *info) {
 }
 
 static void release_arena(aot_device_t *device) {
-  aot_release(&device->allocator, device->dispatch.arena, device->arena_bytes);
-  device->dispatch.arena = NULL;
+  aot_release(&device->allocator, device->arena, device->arena_bytes);
+  device->arena = NULL;
   device->arena_bytes = 0;
 }
 
 static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
                                 aot_error_t *error) {
-  if (device->dispatch.arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
+  if (device->arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
   // The old one first where nothing of it is kept: both at once may not fit.
   if (kept_bytes == 0) release_arena(device);
   void *arena = NULL;
   AOT_TRY(aot_allocate(&device->allocator, arena_bytes, "the arena", error, &arena));
-  if (kept_bytes > 0) memcpy(arena, device->dispatch.arena, (size_t)kept_bytes);
+  if (kept_bytes > 0) memcpy(arena, device->arena, (size_t)kept_bytes);
   release_arena(device);
-  device->dispatch.arena = arena;
+  device->arena = arena;
   device->arena_bytes = (size_t)arena_bytes;
   return AOT_OK;
 }
@@ -202,6 +223,7 @@ static aot_status_t cpu_begin(aot_device_t *device, aot_bindings_t *bindings, ao
   (void)error;
   device->dispatch.inputs = (const uint8_t *)bind(bindings->inputs, bindings->input_count);
   device->dispatch.outputs = (uint8_t *)bind(bindings->outputs, bindings->output_count);
+  device->dispatch.arena = bindings->arena != NULL ? bindings->arena : device->arena;
   device->bindings = bindings;
   device->dispatch.scratch = bindings->scratch_offset >= 0
                                  ? device->dispatch.arena + bindings->scratch_offset
@@ -214,9 +236,13 @@ static aot_status_t cpu_begin(aot_device_t *device, aot_bindings_t *bindings, ao
 }
 
 static aot_kernel_t find_kernel(const aot_device_t *device, uint32_t executable) {
-  uintptr_t address =
-      (uintptr_t)device->code + (uintptr_t)device->variant->executables[executable].code_offset;
+  const uint64_t offset = device->variant->executables[executable].code_offset;
+#ifdef __wasm__
+  const uintptr_t address = aot_wasm_table_find(&device->table, offset);
+#else
+  uintptr_t address = (uintptr_t)device->code + (uintptr_t)offset;
   if (device->variant->arch == AOT_FBS_ARCH_THUMB) address |= 1;
+#endif
   aot_kernel_t kernel;
   memcpy(&kernel, &address, sizeof kernel);
   return kernel;

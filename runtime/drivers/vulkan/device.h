@@ -50,8 +50,15 @@ struct aot_device_t {
   aot_vk_buffer_t upload;    // inputs on their way, where memory is not unified
   aot_vk_buffer_t readback;  // outputs likewise, and loads
   uint64_t arena_bytes;
-  aot_bindings_t *bindings;  // of the run
-  aot_vk_log_t log;          // since the last submission
+  aot_device_t *host;  // the CPU driver's, for what has no shader; NULL: all has; owned
+  aot_vk_buffer_t
+      mirror;  // the arena as the host sees it, where there is one and memory not unified
+  aot_binding_t host_inputs;
+  aot_binding_t host_outputs;
+  aot_bindings_t host_bindings;  // all inputs as one, and all outputs
+  bool has_host_written;         // since the last submission
+  aot_bindings_t *bindings;      // of the run
+  aot_vk_log_t log;              // since the last submission
   aot_vk_recording_t recordings[AOT_VK_MOST_RECORDINGS];
   uint64_t use_count;
   uint32_t recording_count;  // made so far
@@ -71,5 +78,24 @@ void aot_vk_free_recordings(aot_device_t *device);
 aot_status_t aot_vk_copy_now(aot_device_t *device, const aot_vk_buffer_t *to, uint64_t to_offset,
                              const aot_vk_buffer_t *from, uint64_t from_offset, uint64_t bytes,
                              aot_error_t *error);
+
+// host.c: what the CPU runs of a program.  All of it is fine where nothing is: check, open and
+// close do nothing then.
+aot_status_t aot_vk_host_check(const aot_variant_t *variant, aot_error_t *error);
+aot_status_t aot_vk_host_open(aot_device_t *device, const aot_program_options_t *options,
+                              aot_error_t *error);
+void aot_vk_host_close(aot_device_t *device);
+// Once the buffers of a run are there.
+aot_status_t aot_vk_host_begin(aot_device_t *device, aot_error_t *error);
+// Submits what is logged, and runs the executable where the host sees the buffers.
+aot_status_t aot_vk_host_dispatch(aot_device_t *device, uint32_t executable, const void *params,
+                                  aot_grid_t grid, aot_error_t *error);
+aot_status_t aot_vk_host_hand_over(aot_device_t *device, aot_place_t place, size_t bytes,
+                                   bool to_host, aot_error_t *error);
+// The buffer in which the host sees what the device has at the same place of `buffer_class`.
+const aot_vk_buffer_t *aot_vk_host_buffer(const aot_device_t *device, uint32_t buffer_class);
+// Around a submission: what the host wrote, and what it will read.
+aot_status_t aot_vk_host_flush(aot_device_t *device, aot_error_t *error);
+aot_status_t aot_vk_host_invalidate(const aot_device_t *device, aot_error_t *error);
 
 #endif  // AOT_DRIVERS_VULKAN_DEVICE_H_

@@ -13,6 +13,7 @@
 #define STORAGE                                                            \
   (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | \
    VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+#define STAGING (VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 
 static const aot_vulkan_options_t default_options;
 
@@ -29,6 +30,7 @@ static aot_status_t check_words(const aot_variant_t *variant, aot_error_t *error
 static aot_status_t vulkan_check(const aot_variant_t *variant, aot_error_t *error) {
   aot_vk_gpu_t gpu;
   AOT_TRY(check_words(variant, error));
+  AOT_TRY(aot_vk_host_check(variant, error));
   const aot_status_t status = aot_vk_gpu_open(&gpu, variant, &default_options, false, error);
   aot_vk_gpu_close(&gpu);
   return status;
@@ -123,6 +125,7 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   const uint64_t start = aot_os_now_ns();
   const bool any = options->device == AOT_DEVICE_ANY && options->target == NULL;
   AOT_TRY(check_words(device->variant, error));
+  AOT_TRY(aot_vk_host_check(device->variant, error));
   AOT_TRY(aot_vk_gpu_open(&device->gpu, device->variant, own, any, error));
   device->instance_ns = aot_os_now_ns() - start;
   device->is_unified = !is_staged(own) && aot_vk_is_unified(&device->gpu);
@@ -136,6 +139,7 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
                                 &device->pipelines));
   aot_vk_cache_save(&device->gpu, &device->allocator, &device->cache);
   AOT_TRY(create_pools(device, error));
+  AOT_TRY(aot_vk_host_open(device, options, error));
   return upload_constants(device, error);
 }
 
@@ -144,12 +148,14 @@ static void vulkan_close(aot_device_t *device) {
   const aot_vk_gpu_t *gpu = &device->gpu;
   // Something may be in flight after a failed wait.
   if (device->is_lost) (void)gpu->vk.vkDeviceWaitIdle(gpu->device);
+  aot_vk_host_close(device);
   aot_vk_free_recordings(device);
   aot_vk_log_free(&device->log, &allocator);
   for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i)
     aot_vk_buffer_destroy(gpu, &device->buffers[i]);
   aot_vk_buffer_destroy(gpu, &device->upload);
   aot_vk_buffer_destroy(gpu, &device->readback);
+  aot_vk_buffer_destroy(gpu, &device->mirror);
   aot_vk_pipelines_close(gpu, &allocator, &device->pipelines);
   aot_vk_cache_close(gpu, &device->cache);
   // The last of the functions: all others are there too where it is.
@@ -184,8 +190,9 @@ static aot_status_t vulkan_open(const aot_module_t *module, const aot_variant_t 
 }
 
 static void vulkan_get_info(const aot_device_t *device, aot_program_info_t *info) {
-  info->arena_bytes = device->arena_bytes;
   info->threads = 1;
+  if (device->host != NULL) aot_cpu_driver.get_info(device->host, info);
+  info->arena_bytes = device->arena_bytes;
   for (uint32_t i = 0; i < device->pipelines.count; ++i) {
     const uint32_t executable = device->pipelines.pipelines[i].executable;
     info->code_bytes += device->variant->executables[executable].spirv.length;
@@ -194,6 +201,14 @@ static void vulkan_get_info(const aot_device_t *device, aot_program_info_t *info
 
 // ---- memory ----
 
+// What is kept between two runs is never in the mirror alone.
+static aot_status_t create_mirror(const aot_device_t *device, uint64_t bytes, aot_error_t *error,
+                                  aot_vk_buffer_t *out_mirror) {
+  if (device->host == NULL || device->is_unified) return AOT_OK;
+  return aot_vk_buffer_create(&device->gpu, AOT_VK_PLACE_READBACK, bytes, STAGING,
+                              "the host's image of the arena", error, out_mirror);
+}
+
 static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
                                    aot_error_t *error) {
   aot_vk_buffer_t *arena = &device->buffers[AOT_FBS_BUFFER_CLASS_ARENA];
@@ -201,21 +216,30 @@ static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, u
   aot_vk_forget_recordings(device);
   if (kept_bytes == 0) {
     aot_vk_buffer_destroy(&device->gpu, arena);
+    aot_vk_buffer_destroy(&device->gpu, &device->mirror);
     device->arena_bytes = 0;
   }
   aot_vk_buffer_t grown;
+  aot_vk_buffer_t mirror = {.bytes = 0};
   AOT_TRY(aot_vk_buffer_create(&device->gpu, place_of(device), arena_bytes, STORAGE, "the arena",
                                error, &grown));
-  if (kept_bytes > 0) {
-    const aot_status_t status =
-        aot_vk_copy_now(device, &grown, 0, arena, 0, (kept_bytes + 3) & ~(uint64_t)3, error);
-    if (status != AOT_OK) {
-      aot_vk_buffer_destroy(&device->gpu, &grown);
-      return status;
-    }
-    aot_vk_buffer_destroy(&device->gpu, arena);
+  aot_status_t status = create_mirror(device, arena_bytes, error, &mirror);
+  if (status == AOT_OK && kept_bytes > 0) {
+    status = aot_vk_copy_now(device, &grown, 0, arena, 0, (kept_bytes + 3) & ~(uint64_t)3, error);
   }
+  // The host may read what was kept before anything else is submitted.
+  if (status == AOT_OK && device->host != NULL && grown.mapped != NULL) {
+    status = aot_vk_buffer_invalidate(&device->gpu, &grown, error);
+  }
+  if (status != AOT_OK) {
+    aot_vk_buffer_destroy(&device->gpu, &grown);
+    aot_vk_buffer_destroy(&device->gpu, &mirror);
+    return status;
+  }
+  aot_vk_buffer_destroy(&device->gpu, arena);
+  aot_vk_buffer_destroy(&device->gpu, &device->mirror);
   *arena = grown;
+  device->mirror = mirror;
   device->arena_bytes = arena_bytes;
   return AOT_OK;
 }
@@ -245,11 +269,10 @@ static aot_status_t reserve_class(aot_device_t *device, uint32_t buffer_class, u
   AOT_TRY(
       aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE, what, error, buffer));
   if (device->is_unified) return AOT_OK;
-  return aot_vk_buffer_create(
-      &device->gpu, is_output ? AOT_VK_PLACE_READBACK : AOT_VK_PLACE_UPLOAD,
-      buffer->bytes + AOT_VK_LOAD_BYTES,
-      is_output ? VK_BUFFER_USAGE_TRANSFER_DST_BIT : VK_BUFFER_USAGE_TRANSFER_SRC_BIT, what, error,
-      staging);
+  // The CPU reads inputs from there, where it runs a part, and writes outputs.
+  const bool is_read = is_output || device->host != NULL;
+  return aot_vk_buffer_create(&device->gpu, is_read ? AOT_VK_PLACE_READBACK : AOT_VK_PLACE_UPLOAD,
+                              buffer->bytes + AOT_VK_LOAD_BYTES, STAGING, what, error, staging);
 }
 
 // ---- a run ----
@@ -277,6 +300,7 @@ static aot_status_t vulkan_begin(aot_device_t *device, aot_bindings_t *bindings,
     if (binding->bytes == 0) continue;
     memcpy(memory + binding->offset, (const void *)binding->address, binding->bytes);
   }
+  AOT_TRY(aot_vk_host_begin(device, error));
   if (device->is_unified || input_bytes == 0) return AOT_OK;
   return add_whole(device, AOT_VK_OP_UPLOAD, input_bytes, error);
 }
@@ -318,6 +342,9 @@ static aot_status_t vulkan_dispatch(aot_device_t *device, uint32_t executable, c
                                     aot_grid_t grid, aot_error_t *error) {
   const uint32_t words = device->variant->executables[executable].param_words;
   uint32_t *operands = NULL;
+  if (aot_executable_is_code(&device->variant->executables[executable])) {
+    return aot_vk_host_dispatch(device, executable, params, grid, error);
+  }
   AOT_TRY(check_grid(device, executable, &grid, error));
   AOT_TRY(begin_launch(device, error));
   AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_DISPATCH, 4 + (size_t)words,
@@ -458,6 +485,7 @@ const aot_driver_t aot_vulkan_driver = {
     .fill = vulkan_fill,
     .load = vulkan_load,
     .store = vulkan_store,
+    .hand_over = aot_vk_host_hand_over,
     .end = vulkan_end,
 };
 
@@ -468,7 +496,8 @@ static const aot_device_t *device_of(const aot_program_t *program) {
 }
 
 static uint64_t device_bytes(const aot_device_t *device) {
-  uint64_t bytes = device->upload.memory_bytes + device->readback.memory_bytes;
+  uint64_t bytes =
+      device->upload.memory_bytes + device->readback.memory_bytes + device->mirror.memory_bytes;
   for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i)
     bytes += device->buffers[i].memory_bytes;
   for (uint32_t i = 0; i < AOT_VK_MOST_RECORDINGS; ++i)

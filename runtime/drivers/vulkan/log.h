@@ -7,13 +7,15 @@
 #include "driver.h"
 
 typedef enum aot_vk_op_t {
-  AOT_VK_OP_DISPATCH,  // executable x y z params...
-  AOT_VK_OP_COPY,      // class offset class offset bytes: 64-bit numbers take two words
-  AOT_VK_OP_FILL,      // class offset bytes pattern
-  AOT_VK_OP_STORE,     // class offset bytes; the value is no part of the log
-  AOT_VK_OP_LOAD,      // class offset bytes, to the readback buffer
-  AOT_VK_OP_UPLOAD,    // the first bytes of the upload buffer to the inputs
-  AOT_VK_OP_DOWNLOAD,  // the first bytes of the outputs to the readback buffer
+  AOT_VK_OP_DISPATCH,   // executable x y z params...
+  AOT_VK_OP_COPY,       // class offset class offset bytes: 64-bit numbers take two words
+  AOT_VK_OP_FILL,       // class offset bytes pattern
+  AOT_VK_OP_STORE,      // class offset bytes; the value is no part of the log
+  AOT_VK_OP_LOAD,       // class offset bytes, to the readback buffer
+  AOT_VK_OP_UPLOAD,     // the first bytes of the upload buffer to the inputs
+  AOT_VK_OP_DOWNLOAD,   // the first bytes of the outputs to the readback buffer
+  AOT_VK_OP_TO_HOST,    // class offset bytes, to where the host sees them
+  AOT_VK_OP_TO_DEVICE,  // class offset bytes, from there
 } aot_vk_op_t;
 
 // An entry of a log, its operands not yet read.

@@ -9,6 +9,11 @@
 
 #define ENTRY_POINT "main"
 
+// Whether the host runs an executable.
+static bool is_hosts(const aot_variant_t *variant, uint32_t executable) {
+  return variant->host != NULL && aot_executable_is_code(&variant->executables[executable]);
+}
+
 static aot_status_t create_layouts(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
                                    aot_error_t *error, aot_vk_pipelines_t *pipelines) {
   VkDescriptorSetLayoutBinding bindings[AOT_VK_PARAM_BINDING + 1];
@@ -32,6 +37,7 @@ static aot_status_t create_layouts(const aot_vk_gpu_t *gpu, const aot_variant_t 
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
     const aot_executable_t *executable = &variant->executables[i];
     const uint32_t bytes = 4 * executable->param_words;
+    if (is_hosts(variant, i)) continue;
     if (executable->param_buffer_bytes == 0 && bytes > push_bytes) push_bytes = bytes;
   }
   pipelines->push_bytes = push_bytes;
@@ -85,6 +91,7 @@ static void find_unique(const aot_variant_t *variant, aot_vk_pipelines_t *pipeli
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
     const aot_segment_t *spirv = &variant->executables[i].spirv;
     uint32_t at = 0;
+    if (is_hosts(variant, i)) continue;
     for (; at < pipelines->count; ++at) {
       const uint32_t first = pipelines->pipelines[at].executable;
       const aot_segment_t *other = &variant->executables[first].spirv;
@@ -234,6 +241,7 @@ aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *
                                    aot_vk_pipelines_t *pipelines) {
   memset(pipelines, 0, sizeof *pipelines);
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
+    if (is_hosts(variant, i)) continue;
     AOT_TRY(check_executable(gpu, &variant->executables[i], error));
   }
   pipelines->executable_count = variant->executable_count;

@@ -219,8 +219,9 @@ static void record_transfer(recorder_t *r, const aot_vk_entry_t *entry) {
                                                                   : operands[0];
   const uint64_t offset = is_whole ? 0 : aot_vk_get_u64(operands + 1);
   const uint64_t bytes = aot_vk_get_u64(is_whole ? operands : operands + 3);
-  const bool is_write = entry->op == AOT_VK_OP_UPLOAD || entry->op == AOT_VK_OP_STORE;
-  const range_t range = {buffer_class, is_write, offset, offset + bytes};
+  const bool is_read = entry->op == AOT_VK_OP_DOWNLOAD || entry->op == AOT_VK_OP_LOAD;
+  // What goes to the host is written there, at the same place.
+  const range_t range = {buffer_class, !is_read, offset, offset + bytes};
   const VkBuffer handle = device->buffers[buffer_class].handle;
   before_transfer(r, &range, NULL);
   switch (entry->op) {
@@ -232,6 +233,14 @@ static void record_transfer(recorder_t *r, const aot_vk_entry_t *entry) {
       break;
     case AOT_VK_OP_STORE:
       copy_value(r, r->store_count++, buffer_class, offset, bytes);
+      break;
+    case AOT_VK_OP_TO_HOST:
+      copy_buffer(r, aot_vk_host_buffer(device, buffer_class)->handle, offset, handle, offset,
+                  bytes);
+      break;
+    case AOT_VK_OP_TO_DEVICE:
+      copy_buffer(r, handle, offset, aot_vk_host_buffer(device, buffer_class)->handle, offset,
+                  bytes);
       break;
     default:
       copy_buffer(r, device->readback.handle, device->readback.bytes - AOT_VK_LOAD_BYTES, handle,

@@ -128,9 +128,10 @@ static aot_status_t make(aot_device_t *device, aot_vk_recording_t *recording, ui
 
 // ---- submission ----
 
-static aot_status_t flush(const aot_device_t *device, const aot_vk_recording_t *recording,
+static aot_status_t flush(aot_device_t *device, const aot_vk_recording_t *recording,
                           aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
+  AOT_TRY(aot_vk_host_flush(device, error));
   if (recording != NULL && recording->params.mapped != NULL) {
     AOT_TRY(aot_vk_buffer_flush(gpu, &recording->params, error));
   }
@@ -141,6 +142,7 @@ static aot_status_t flush(const aot_device_t *device, const aot_vk_recording_t *
 
 static aot_status_t invalidate(const aot_device_t *device, aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
+  AOT_TRY(aot_vk_host_invalidate(device, error));
   if (!device->is_unified) {
     return device->readback.mapped != NULL ? aot_vk_buffer_invalidate(gpu, &device->readback, error)
                                            : AOT_OK;

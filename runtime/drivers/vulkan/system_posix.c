@@ -1,4 +1,5 @@
 #define _POSIX_C_SOURCE 200809L
+#define _DARWIN_C_SOURCE 1  // _SC_NPROCESSORS_ONLN
 
 #include <dlfcn.h>
 #include <errno.h>

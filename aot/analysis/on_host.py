@@ -1,0 +1,36 @@
+"""Which ops a GPU's target can't run: those of a dtype that it has no arithmetic or no loads for.
+
+A Vulkan variant runs them on its host, the CPU target that it is compiled with. A pure function of
+op and target; whether there is a host is the caller's to know.
+"""
+
+from __future__ import annotations
+
+from aot.ir.core import Op
+from aot.ir.types import DType
+from aot.ops.elementwise import CAST
+from aot.ops.record import Kind
+from aot.target import Target
+
+_WIDE_INTEGERS = (DType.I64, DType.U64)
+# What only moves 64-bit integers moves words.
+_MOVES = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
+
+
+def why_on_host(op: Op, target: Target | None) -> str:
+    """Why a kernel of `op` can't run on `target`; "" where it can."""
+    if target is None or target.is_cpu:
+        return ""
+    dtypes = {t.dtype for t in (*op.operand_types, *(v.type for v in op.results)) if t is not None}
+    wide = [d for d in (*_WIDE_INTEGERS, DType.F64) if d in dtypes and not target.computes(d)]
+    if not wide:
+        return ""
+    dtype = wide[-1]
+    if dtype is not DType.F64 and (op.record.kind in _MOVES or _is_narrow_cast(op, dtypes)):
+        return ""
+    return f"{dtype}, which {target.name} does not compute"
+
+
+def _is_narrow_cast(op: Op, dtypes: set[DType]) -> bool:
+    """Whether the op is a cast between integers, which takes a word or adds one."""
+    return op.record is CAST and not any(d.is_float for d in dtypes)

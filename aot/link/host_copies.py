@@ -1,0 +1,132 @@
+"""Which bytes go between a GPU's memory and its host's, and when.
+
+A value that the host made is handed to the GPU before something there touches its memory, and none
+is handed over that the other one has. What is known holds for a stretch of a control block: at the
+borders of control flow all that is still needed is the GPU's. Only memory that no other value
+shares at the time is followed; any other is handed over around each dispatch that the host runs.
+Owns these decisions; where values are is the program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Union
+
+from aot.analysis.storage import ARENA, OUTPUTS, Home, Homes
+from aot.ir import dims
+from aot.ir.core import Op, Value
+from aot.ir.dims import Dim
+from aot.ir.types import TensorType
+from aot.link.lifetimes import Buffer
+from aot.link.states import is_contiguous
+
+Memory = Union[Buffer, int]  # of the arena's buffers, or the number of an output
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a class, by registers."""
+
+    binding: int
+    start: int
+    size: int
+
+
+@dataclass
+class HostCopies:
+    """Attributes:
+    homes: of the function's values.
+    memory_of: the memory that a home is in, if it is one that can be followed.
+    start_of, size_of: registers of where a home begins, and of a number of bytes.
+    emit: adds an instruction to the execute part.
+    """
+
+    homes: Homes
+    memory_of: Callable[[Home], Memory | None]
+    start_of: Callable[[Home], int]
+    size_of: Callable[[Dim], int]
+    emit: Callable[..., None]
+    # spans that the host has as they are; whether the GPU doesn't
+    _held: dict[Hashable, dict[Span, bool]] = field(default_factory=dict)
+
+    def before_host(self, op: Op, position: int) -> None:
+        """Before a dispatch that the host runs: what it reads, and what lies between what it
+        writes, is there."""
+        self._forget(position)
+        spaced = [v for v in op.results if not is_contiguous(v.type)]
+        for value in (*(v for v in op.operands if v is not None), *spaced):
+            self._fetch(value)
+
+    def after_host(self, op: Op) -> None:
+        """After it: what it wrote is the host's."""
+        for value in op.results:
+            home = self.homes.of(value)
+            memory, span = self.memory_of(home), self._span(home, value.type)
+            if memory is None:
+                self.emit("TO_DEVICE", span.binding, span.start, span.size)
+                continue
+            known = self._held.setdefault(memory, {})
+            for other, is_dirty in known.items():
+                if is_dirty and other != span:
+                    self.emit("TO_DEVICE", other.binding, other.start, other.size)
+            self._held[memory] = {span: True}
+
+    def before_device(self, op: Op, position: int) -> None:
+        """Before a dispatch that the GPU runs."""
+        self._forget(position)
+        for value in op.operands:
+            if value is not None:
+                self.device_reads(value)
+        for value in op.results:
+            self.device_writes(value)
+
+    def device_reads(self, value: Value) -> None:
+        """Before something on the GPU, or the program, reads a value."""
+        memory = self.memory_of(self.homes.of(value))
+        if memory is not None:
+            self._send(memory)
+
+    def device_writes(self, value: Value) -> None:
+        """Before something on the GPU, or the program, writes a value."""
+        memory = self.memory_of(self.homes.of(value))
+        if memory is not None:
+            self._send(memory)
+            self._held.pop(memory, None)
+
+    def border(self, position: int) -> None:
+        """Where control goes on elsewhere: all that is read from there on is the GPU's."""
+        self._forget(position)
+        for memory in self._held:
+            self._send(memory)
+        self._held.clear()
+
+    def _forget(self, position: int) -> None:
+        """What is dead may lie where something else does by now."""
+        for memory in list(self._held):
+            if isinstance(memory, Buffer) and memory.last < position:
+                del self._held[memory]
+
+    def _fetch(self, value: Value) -> None:
+        home = self.homes.of(value)
+        if home.binding not in (ARENA, OUTPUTS):
+            return  # the host has inputs and constants, and nothing writes them
+        memory, span = self.memory_of(home), self._span(home, value.type)
+        if memory is not None:
+            if span in self._held.get(memory, {}):
+                return
+            self._send(memory)
+            self._held.setdefault(memory, {})[span] = False
+        self.emit("TO_HOST", span.binding, span.start, span.size)
+
+    def _send(self, memory: Hashable) -> None:
+        for span, is_dirty in self._held.get(memory, {}).items():
+            if is_dirty:
+                self.emit("TO_DEVICE", span.binding, span.start, span.size)
+                self._held[memory][span] = False
+
+    def _span(self, home: Home, type: TensorType) -> Span:
+        size = type.bytes
+        if not isinstance(size, int):
+            size = dims.maximum(size, 0)  # what has gaps is less than nothing without elements
+        return Span(home.binding, self.start_of(home), self.size_of(size))
