@@ -1,4 +1,5 @@
-"""The reference models through the runtime's Vulkan driver, against ONNX Runtime.
+"""The reference models by the runtime's Vulkan driver, against ONNX Runtime; their shaders, and
+what a variant for GPUs adds to a file.
 
 Every model, at every shape that it is meant for, on two unlike drivers; the large ones, which a
 driver in software takes half a minute for, run with `-m sweep`.
@@ -13,6 +14,7 @@ import pytest
 from models import MODELS, feeds, model_path, reference, runs
 from test_model_set import TOLERANCE, TOLERANCES
 from vulkan_device import DRIVERS
+from vulkan_running import validate
 from vulkan_runtime import info_of, running_on
 
 import aot
@@ -47,3 +49,27 @@ def test_agrees_with_onnxruntime(name: str, driver: str, tmp_path: Path) -> None
                 agreement = compare(output, outputs[output], wanted)
                 assert agreement.error <= tolerance, (run, agreement)
         assert info_of(program).recording_count <= 2 * len(runs(name)) + 6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_shader_is_valid(name: str) -> None:
+    """By spirv-val, for Vulkan 1.1; there are as many as the ledger says."""
+    module = compiled(name)
+    shaders = [e.spirv for e in module.image.variants[0].executables if e.spirv]
+    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    assert len(set(shaders)) == len(shaders) == emitted
+    for shader in shaders:
+        validate(shader)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["squeezenet_rw", "minilm_l3", "ppocr_rec", "ppocr_det", "yolov8n_320", "resnet50_rw"],
+)
+def test_a_variant_for_gpus_adds_little(name: str) -> None:
+    """Weights are shared: what comes on top is shaders and a program."""
+    cpu, both = (
+        len(aot.compile(model_path(name), targets=targets).to_bytes())
+        for targets in (["x86-64-v3"], ["x86-64-v3", "vulkan-1.1"])
+    )
+    assert both - cpu <= max(0.15 * cpu, 256_000)

@@ -21,7 +21,7 @@ import vulkan_device
 from runtime_build import RUNTIME, build, library_sources
 from runtime_modules import Assembler
 
-from aot import loader
+from aot import loader, vulkan_facts
 from aot.backends.vulkan import compile_kernel, requirements
 from aot.kernels.ir import Kernel
 from aot.link.image import (
@@ -37,6 +37,7 @@ from aot.link.image import (
 )
 from aot.link.module import module_bytes
 from aot.target import load as load_target
+from aot.vulkan_facts import Info, Launch, Pipeline, Profile
 
 SETTINGS = """
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
@@ -44,6 +45,7 @@ khronos_validation.report_flags = error,warn,perf
 khronos_validation.log_filename = {log}
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
+CACHE_STATES = vulkan_facts.CACHE_STATES
 VALIDATION_MANIFESTS = Path("/usr/share/vulkan/explicit_layer.d")
 FLAGS = ["-O2", "-g", "-DAOT_VULKAN=1", "-pthread"]
 
@@ -80,12 +82,7 @@ def library() -> ctypes.CDLL:
     for name, (result, *arguments) in loader._SIGNATURES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
-    lib.aot_vulkan_get_info.restype = ctypes.c_bool
-    lib.aot_vulkan_get_info.argtypes = (ctypes.c_void_p, ctypes.POINTER(Info))
-    lib.aot_vulkan_get_pipeline.restype = ctypes.c_bool
-    lib.aot_vulkan_get_pipeline.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Pipeline)),
-    )
+    vulkan_facts.declare(lib)
     return lib
 
 
@@ -135,60 +132,16 @@ def assert_silent(folder: Path) -> None:
     assert not said, f"the validation layer says: {said}"
 
 
-class Info(ctypes.Structure):
-    """aot_vulkan_info_t."""
-
-    _fields_ = (
-        ("device_name", ctypes.c_char_p),
-        ("cache_path", ctypes.c_char_p),
-        ("api_version", ctypes.c_uint32),
-        ("driver_version", ctypes.c_uint32),
-        ("vendor", ctypes.c_uint32),
-        ("device_type", ctypes.c_uint32),
-        ("cache", ctypes.c_int),
-        ("cache_was_written", ctypes.c_bool),
-        ("is_unified", ctypes.c_bool),
-        ("has_timestamps", ctypes.c_bool),
-        ("pipeline_count", ctypes.c_uint32),
-        ("recording_count", ctypes.c_uint32),
-        ("submit_count", ctypes.c_uint32),
-        ("instance_ns", ctypes.c_uint64),
-        ("pipelines_ns", ctypes.c_uint64),
-        ("upload_ns", ctypes.c_uint64),
-        ("device_bytes", ctypes.c_uint64),
-    )
-
-
-CACHE_STATES = ("off", "none", "ignored", "used")
-
-
-class Pipeline(ctypes.Structure):
-    """aot_vulkan_pipeline_t."""
-
-    _fields_ = (
-        ("executable", ctypes.c_char_p),
-        ("words", ctypes.c_uint32),
-        ("create_ns", ctypes.c_uint64),
-    )
-
-
 def info_of(program: loader.Program) -> Info:
     """What the driver says of a program."""
-    info = Info()
-    assert library().aot_vulkan_get_info(program._program, ctypes.byref(info))
+    info = vulkan_facts.info_of(library(), program._program)
+    assert info is not None
     return info
 
 
 def pipelines_of(program: loader.Program) -> list[Pipeline]:
     """The program's unique pipelines."""
-    found: list[Pipeline] = []
-    while True:
-        pipeline = Pipeline()
-        if not library().aot_vulkan_get_pipeline(
-            program._program, len(found), ctypes.byref(pipeline)
-        ):
-            return found
-        found.append(pipeline)
+    return vulkan_facts.pipelines_of(library(), program._program)
 
 
 @dataclass(frozen=True)
@@ -249,25 +202,6 @@ def module_of(
         "test", Device.VULKAN, Arch.NONE, 4, executables, (entry,), limits=limits
     )
     return module_bytes(ModuleImage((variant,), rodata, (), "tests"))
-
-
-class Launch(ctypes.Structure):
-    """aot_launch_t."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int),
-        ("word", ctypes.c_uint32),
-        ("executable", ctypes.c_uint32),
-        ("grid", ctypes.c_uint32 * 3),
-        ("bytes", ctypes.c_uint64),
-        ("start_ns", ctypes.c_uint64),
-        ("duration_ns", ctypes.c_uint64),
-        ("threads", ctypes.c_uint32),
-        ("name", ctypes.c_char_p),
-    )
-
-
-Profile = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Launch))
 
 
 def launches_of(module: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Launch]:

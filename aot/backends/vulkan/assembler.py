@@ -21,6 +21,7 @@ from aot.backends.vulkan.spirv import (
     BuiltIn,
     Capability,
     Decoration,
+    LoopControl,
     Op,
     StorageClass,
 )
@@ -188,9 +189,11 @@ class Assembler:
         return made
 
     def builtin(self, builtin: BuiltIn) -> int:
-        """The input variable, a vector of three u32, that holds `builtin`."""
+        """The input variable that holds `builtin`: three u32, or a single one of subgroups."""
         if builtin not in self._builtins:
-            made = self.variable(StorageClass.INPUT, self.vector(self.u32, 3))
+            is_scalar = builtin in (BuiltIn.NUM_SUBGROUPS, BuiltIn.SUBGROUP_ID)
+            type = self.u32 if is_scalar else self.vector(self.u32, 3)
+            made = self.variable(StorageClass.INPUT, type)
             self.decorate(made, Decoration.BUILT_IN, builtin)
             self._builtins[builtin] = made
             self._interface.append(made)
@@ -349,10 +352,12 @@ class FunctionBody:
         phis = [self.phi(type_id, [(value, before)]) for type_id, value in initial]
         return Loop(header, latch, merge, phis)
 
-    def begin_body(self, loop: Loop, condition: int) -> None:
+    def begin_body(
+        self, loop: Loop, condition: int, control: LoopControl = LoopControl.NONE
+    ) -> None:
         """Ends the header: the body runs as long as `condition`, a value of the header, holds."""
         body = self._asm.fresh_id()
-        self.emit(Op.LOOP_MERGE, loop.merge, loop.latch, 0)
+        self.emit(Op.LOOP_MERGE, loop.merge, loop.latch, control)
         self.emit(Op.BRANCH_CONDITIONAL, condition, body, loop.merge)
         self._label(body)
 

@@ -7,19 +7,22 @@ where control flow meets. Expressions and memory have modules of their own.
 
 from __future__ import annotations
 
+from aot.backends.vulkan import subgroups
 from aot.backends.vulkan.assembler import Assembler, FunctionBody
 from aot.backends.vulkan.expressions import Expressions
+from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import Placement, place, shared_bytes
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
-from aot.backends.vulkan.spirv import BuiltIn, MemorySemantics, Op, Scope
+from aot.backends.vulkan.spirv import BuiltIn, LoopControl, MemorySemantics, Op, Scope
 from aot.backends.vulkan.values import Linear, Values
 from aot.backends.vulkan.vectors import Vectors
 from aot.errors import InternalError
 from aot.ir.dims import bounds
 from aot.kernels.ir import (
     Barrier,
+    Combine,
     For,
     If,
     Kernel,
@@ -54,22 +57,21 @@ def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
     for axis, (count, most) in enumerate(zip(kernel.grid, limits.max_workgroup_count, strict=True)):
         has_rows = axis == 0 and kernel.grid[2] == 1
         if isinstance(count, int) and count > most and not has_rows:
-            raise InternalError(
-                f"kernel {kernel.name}: {count} workgroups on axis {axis}, more "
-                f"than the target's {most}"
+            raise LimitError(
+                kernel.name, f"{count} workgroups on axis {axis}, more than the target's {most}"
             )
     size = kernel.workgroup_size
     lanes = size[0] * size[1] * size[2]
     if lanes > limits.max_workgroup_invocations:
-        raise InternalError(
-            f"kernel {kernel.name}: a workgroup of {lanes} lanes, more than the "
-            f"target's {limits.max_workgroup_invocations}"
+        raise LimitError(
+            kernel.name,
+            f"a workgroup of {lanes} lanes, more than the target's "
+            f"{limits.max_workgroup_invocations}",
         )
     for axis, (lane_count, most) in enumerate(zip(size, limits.max_workgroup_size, strict=True)):
         if lane_count > most:
-            raise InternalError(
-                f"kernel {kernel.name}: {lane_count} lanes on axis {axis}, more "
-                f"than the target's {most}"
+            raise LimitError(
+                kernel.name, f"{lane_count} lanes on axis {axis}, more than the target's {most}"
             )
 
 
@@ -86,6 +88,7 @@ class _Emitter:
         self.memory = Memory(kernel, self.placement, self.params)
         self.expressions = Expressions(kernel.name, self.values, self.memory)
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
+        self.is_looping = False  # inside a loop that goes round
 
     def compile(self) -> Shader:
         self.statements(self.kernel.body)
@@ -99,7 +102,8 @@ class _Emitter:
             push_constant_bytes=self.params.push_constant_bytes,
             param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
             shared_bytes=shared_bytes(self.kernel),
-            capabilities=tuple(c.name.title() for c in self.asm.capabilities),
+            capabilities=tuple(c.label for c in self.asm.capabilities),
+            features=subgroups.features(self.asm.capabilities),
         )
 
     # Statements
@@ -118,6 +122,8 @@ class _Emitter:
                     self.loop(stmt)
                 case Barrier():
                     self.barrier(stmt)
+                case Combine():
+                    self.combine(stmt)
 
     def store(self, stmt: Store) -> None:
         if stmt.guard is None:
@@ -153,6 +159,14 @@ class _Emitter:
         semantics = self.values.u32(bits)
         self.body.emit(Op.CONTROL_BARRIER, scope, scope, semantics)
         self.memory.changed()
+
+    def combine(self, stmt: Combine) -> None:
+        lane = self.component(LoopKind.LANE, 0)
+        self.values.remember(lane, (0, stmt.extent - 1))
+        self.expressions.environment[stmt.lane] = self.values.atom(lane)
+        if self.is_looping:
+            self.barrier(Barrier())  # others may still read what the last one left
+        subgroups.combine(stmt, self.expressions, self.memory, self.body, self.barrier)
 
     # Conditions
 
@@ -269,10 +283,14 @@ class _Emitter:
         for key, phi in zip(carried, opened.phis[1:], strict=True):
             registers[key] = self.values.define(phi.id)
         more = self.body.result(Op.S_LESS_THAN, self.asm.boolean, counter, limit)
-        self.body.begin_body(opened, more)
+        is_kept = loop in self.placement.kept_loops
+        control = LoopControl.DONT_UNROLL if is_kept else LoopControl.NONE
+        self.body.begin_body(opened, more, control)
         self.memory.changed()
         self.expressions.environment[loop.var] = self.values.atom(counter)
+        was_looping, self.is_looping = self.is_looping, True
         self.statements(loop.body)
+        self.is_looping = was_looping
         following = self.body.result(Op.I_ADD, self.asm.u32, counter, self.values.u32(1))
         registers = self.memory.registers
         self.body.close_loop(opened, [following, *(registers[key] for key in carried)])

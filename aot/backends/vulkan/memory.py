@@ -58,8 +58,8 @@ class Memory:
         size = buffer.dtype.bytes
         if size >= 4:
             first = self._word(buffer, indices)
-            if guard is None and buffer in self._in_quads:
-                found = self._load_from_quad(buffer, first)
+            if buffer in self._in_quads:
+                found = self._load_from_quad(buffer, first, guard)
                 if found is not None:
                     return self._from_word(found, buffer)
             low = self._load_word(buffer, self._safe(first, guard))
@@ -130,7 +130,7 @@ class Memory:
             self.params.word(buffer.offset.name),
             self.values.u32(2),
         )
-        if buffer.binding is BufferClass.CONSTANTS:
+        if buffer.binding is BufferClass.CONSTANTS or buffer.alignment % (4 * QUAD) == 0:
             self.values.remember_multiple(offset, QUAD)
         return self.values.atom(offset) + self._elements(buffer, indices, buffer.dtype.bytes // 4)
 
@@ -161,11 +161,11 @@ class Memory:
             lambda: self.values.body.result(Op.LOAD, self._word_type(buffer.binding), pointer),
         )
 
-    def _load_from_quad(self, buffer: Buffer, word: Linear) -> int | None:
+    def _load_from_quad(self, buffer: Buffer, word: Linear, guard: int | None) -> int | None:
         """A word out of the four that it lies among, loaded together; None where it isn't known
-        which of them it is."""
+        which of them it is. Where `guard` is false, of four that exist."""
         place = word.constant % QUAD
-        whole = self._quad(buffer, word - Linear((), place))
+        whole = self._quad(buffer, word - Linear((), place), guard)
         if whole is None:
             return None
         type_id = self._word_type(buffer.binding)
@@ -177,7 +177,7 @@ class Memory:
             return None
         return self._quad(buffer, self._word(buffer, indices))
 
-    def _quad(self, buffer: Buffer, start: Linear) -> int | None:
+    def _quad(self, buffer: Buffer, start: Linear, guard: int | None = None) -> int | None:
         if self.values.multiple_of(start) % QUAD:
             return None
         values, asm = self.values, self.asm
@@ -192,6 +192,8 @@ class Memory:
         number = values.pure(
             Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
         )
+        if guard is not None:
+            number = values.select(asm.u32, guard, number, values.u32(0))
         pointer = values.pure(
             Op.ACCESS_CHAIN,
             asm.pointer(StorageClass.STORAGE_BUFFER, quad),

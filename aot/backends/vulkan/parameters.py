@@ -5,6 +5,7 @@ Owns whether the block is push constants or a uniform buffer. Knows nothing of b
 
 from __future__ import annotations
 
+from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.placement import nodes, roots
 from aot.backends.vulkan.shader import PARAM_BUFFER_BINDING, PARAM_BUFFER_BYTES
 from aot.backends.vulkan.spirv import Op, StorageClass
@@ -31,9 +32,10 @@ class Parameters:
         if len(self._words) != len(kernel.params):
             raise InternalError(f"kernel {kernel.name}: two parameters have one name")
         if not self.is_push and 4 * len(kernel.params) > PARAM_BUFFER_BYTES:
-            raise InternalError(
-                f"kernel {kernel.name}: {len(kernel.params)} parameters are more "
-                f"than a uniform buffer of {PARAM_BUFFER_BYTES} bytes holds"
+            raise LimitError(
+                kernel.name,
+                f"{len(kernel.params)} parameters are more than a uniform buffer of "
+                f"{PARAM_BUFFER_BYTES} bytes holds",
             )
 
     @property

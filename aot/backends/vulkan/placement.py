@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from aot.backends.vulkan.limits import LimitError
 from aot.errors import InternalError
+from aot.ir.dims import modulo
 from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
 from aot.ir.types import DType
 from aot.kernels.ir import (
     Buffer,
     BufferClass,
+    Combine,
     For,
     If,
     Kernel,
@@ -69,13 +72,15 @@ class Placement:
 
     Attributes:
         unrolled: loops that are written out.
+        kept_loops: loops that drivers should not write out either.
         scratch: where each scratch is.
-        in_quads: constants whose elements are loaded four at a time where that is possible.
+        in_quads: buffers whose elements are loaded four at a time where that is possible.
         sums: loops that may be vector instructions.
         vectors: scratch whose elements are kept four to a value, because of those.
     """
 
     unrolled: frozenset[For]
+    kept_loops: frozenset[For]
     scratch: dict[Scratch, ScratchPlace]
     in_quads: frozenset[Buffer]
     sums: dict[For, SumLoop]
@@ -117,18 +122,42 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
     quads = frozenset(_read_in_quads(unrolled))
     added = {s.target for s in sums.values() if isinstance(s.value, Fma)}
     sums = {loop: s for loop, s in sums.items() if s.target in added}
-    return Placement(frozenset(unrolled), scratch, quads, sums, frozenset(added))
+    return Placement(
+        frozenset(unrolled),
+        frozenset(_kept_loops(kernel, accesses, sums)),
+        *(scratch, quads, sums, frozenset(added)),
+    )
+
+
+def _kept_loops(
+    kernel: Kernel, accesses: dict[Scratch, list[tuple[Expr, ...]]], sums: dict[For, SumLoop]
+) -> Iterator[For]:
+    """Loops that a schedule made so that a shader stays short: those around sums, of which it wrote
+    out as many as are worth it, and those that PRIVATE scratch is there for.
+
+    Drivers that unroll them all the same take a third longer to compile it, and run it no faster.
+    """
+    private = [i for s, a in accesses.items() if s.space is Space.PRIVATE for i in a]
+    wanted = {v for indices in private for index in indices for v in free_vars(index)}
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, For) and (
+            stmt.var in wanted or any(inner in sums for inner in _loops_in(stmt.body))
+        ):
+            yield stmt
+
+
+def _loops_in(body: tuple[Stmt, ...]) -> Iterator[For]:
+    return (s for s in walk(body) if isinstance(s, For))
 
 
 def _find_sums(unrolled: set[For], places: dict[Scratch, ScratchPlace]) -> dict[For, SumLoop]:
     found: dict[For, SumLoop] = {}
     for loop in unrolled:
-        (first, *others) = loop.body
-        if others or not isinstance(first, Store) or first.guard is not None:
+        first = _only_store(loop)
+        if first is None:
             continue
         target = first.target
-        if not isinstance(target, Scratch) or target.dtype is not DType.F32:
-            continue
+        assert isinstance(target, Scratch)
         place = places[target]
         if not place.is_promoted or not place.kept:
             continue
@@ -141,8 +170,17 @@ def _find_sums(unrolled: set[For], places: dict[Scratch, ScratchPlace]) -> dict[
     return found
 
 
+def _only_store(loop: For) -> Store | None:
+    """The statement of a loop that does nothing else than to store f32 in scratch."""
+    (first, *others) = loop.body
+    if others or not isinstance(first, Store) or first.guard is not None:
+        return None
+    is_scratch = isinstance(first.target, Scratch) and first.target.dtype is DType.F32
+    return first if is_scratch else None
+
+
 def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
-    """Constants of whole words whose neighbours an unrolled loop reads."""
+    """What is never written, has whole words, and whose neighbours an unrolled loop reads."""
     for loop in unrolled:
         if not isinstance(loop.extent, int) or loop.extent % QUAD:
             continue
@@ -151,19 +189,23 @@ def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
                 if not isinstance(node, Load) or not isinstance(node.source, Buffer):
                     continue
                 source = node.source
-                if (
-                    source.binding is BufferClass.CONSTANTS
-                    and source.dtype.bytes == 4
-                    and source.strides == (1,)
-                    and coefficient(node.indices[0], loop.var) == 1
-                ):
+                if _has_quads(source) and coefficient(node.indices[0], loop.var) == 1:
                     yield source
+
+
+def _has_quads(buffer: Buffer) -> bool:
+    """Whether words of a buffer may be loaded four at a time, neither of them written meanwhile."""
+    if buffer.is_written or buffer.dtype.bytes != 4 or buffer.strides != (1,):
+        return False
+    if buffer.binding is BufferClass.CONSTANTS:
+        return True
+    return buffer.alignment % (4 * QUAD) == 0 and modulo(buffer.shape[0], QUAD) == 0
 
 
 def roots(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions that a statement itself evaluates."""
     match stmt:
-        case Let():
+        case Let() | Combine():
             return (stmt.value,)
         case Store():
             guard = () if stmt.guard is None else (stmt.guard,)
@@ -217,6 +259,8 @@ def _lane_axes(kernel: Kernel) -> dict[Var, int]:
                     f"{stmt.extent} and {sizes[stmt.axis]}; all must be equal"
                 )
             axes[stmt.var] = stmt.axis
+        elif isinstance(stmt, Combine):
+            axes[stmt.lane] = 0
     return axes
 
 
@@ -272,10 +316,19 @@ def _choose(body: tuple[Stmt, ...], wanted: set[Var], unrolled: set[For]) -> int
             if _is_unrolled(stmt, cost, wanted):
                 assert isinstance(stmt.extent, int)
                 unrolled.add(stmt)
-                total += cost * stmt.extent
+                total += cost * stmt.extent // _shared_by(stmt)
             else:
                 total += 8 + cost
     return total
+
+
+def _shared_by(loop: For) -> int:
+    """How many iterations of an unrolled loop an instruction serves: sums become vectors of QUAD,
+    and the other half of them are addresses that their neighbours have too."""
+    store = _only_store(loop)
+    is_sum = store is not None and isinstance(store.value, Fma)
+    assert isinstance(loop.extent, int)
+    return 2 * QUAD if is_sum and loop.extent % QUAD == 0 else 1
 
 
 def _is_unrolled(loop: For, cost: int, wanted: set[Var]) -> bool:
@@ -310,9 +363,10 @@ def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) ->
 def _check_shared(kernel: Kernel, limits: VulkanLimits) -> None:
     needed = shared_bytes(kernel)
     if needed > limits.max_shared_bytes:
-        raise InternalError(
-            f"kernel {kernel.name}: workgroup scratch takes {needed} bytes, more "
-            f"than the target's {limits.max_shared_bytes}"
+        raise LimitError(
+            kernel.name,
+            f"workgroup scratch takes {needed} bytes, more than the target's "
+            f"{limits.max_shared_bytes}",
         )
 
 

@@ -102,6 +102,15 @@ class Op(IntEnum):
     BRANCH = 249
     BRANCH_CONDITIONAL = 250
     RETURN = 253
+    GROUP_NON_UNIFORM_ELECT = 333
+    GROUP_NON_UNIFORM_I_ADD = 349
+    GROUP_NON_UNIFORM_F_ADD = 350
+    GROUP_NON_UNIFORM_I_MUL = 351
+    GROUP_NON_UNIFORM_F_MUL = 352
+    GROUP_NON_UNIFORM_S_MIN = 353
+    GROUP_NON_UNIFORM_U_MIN = 354
+    GROUP_NON_UNIFORM_S_MAX = 356
+    GROUP_NON_UNIFORM_U_MAX = 357
 
 
 class Glsl(IntEnum):
@@ -122,6 +131,13 @@ class Glsl(IntEnum):
 
 class Capability(IntEnum):
     SHADER = 1
+    GROUP_NON_UNIFORM = 61
+    GROUP_NON_UNIFORM_ARITHMETIC = 63
+
+    @property
+    def label(self) -> str:
+        """The name in the specification."""
+        return "".join(part.title() for part in self.name.split("_"))
 
 
 class StorageClass(IntEnum):
@@ -148,11 +164,19 @@ class Decoration(IntEnum):
 class BuiltIn(IntEnum):
     WORKGROUP_ID = 26
     LOCAL_INVOCATION_ID = 27
+    NUM_SUBGROUPS = 38
+    SUBGROUP_ID = 40
 
 
 class Scope(IntEnum):
     DEVICE = 1
     WORKGROUP = 2
+    SUBGROUP = 3
+
+
+class LoopControl(IntEnum):
+    NONE = 0
+    DONT_UNROLL = 2
 
 
 class MemorySemantics(IntEnum):
@@ -164,6 +188,7 @@ class MemorySemantics(IntEnum):
     WORKGROUP_MEMORY = 0x100
 
 
+GROUP_OPERATION_REDUCE = 0
 ADDRESSING_LOGICAL = 0
 MEMORY_MODEL_GLSL450 = 1
 EXECUTION_MODEL_GL_COMPUTE = 5
