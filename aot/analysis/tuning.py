@@ -1,0 +1,55 @@
+"""What measuring has taught of executables: choices by key, as a value that passes are handed.
+
+Owns what a key says of an executable: its text without what the plan decides, the extents that its
+dispatches give it, the target's facts and the compiler. Reads no file and measures nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from aot.analysis.candidates import DIRECT, Choice, Run
+from aot.ir.clone import clone_function
+from aot.ir.core import Function, Rewriter
+from aot.ir.text import print_function
+from aot.target import Target
+
+_NO_FACTS = ("summary", "file")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A table of choices.
+
+    Attributes:
+        compiler: the state of the compiler that they were measured with.
+    """
+
+    compiler: str
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    def find(self, function: Function, runs: Sequence[Run], target: Target) -> Choice | None:
+        """The choice for an executable, if it was measured."""
+        return self.choices.get(self.key(function, runs, target)) if self.choices else None
+
+    def key(self, function: Function, runs: Sequence[Run], target: Target) -> str:
+        """What identifies an executable with its dispatches on a target, in hex.
+
+        The plan's choices are no part of it, so that what was measured stays found when the cost
+        model changes; whether a choice is still admitted is asked when it is used.
+        """
+        plain = clone_function(function)
+        plain.name, plain.tiles = "e", ()
+        for op in plain.block:
+            if "algorithm" in op.attrs:
+                Rewriter(plain).set_attr(op, "algorithm", DIRECT)
+        extents = sorted((tuple(map(str, run.values.values())), run.count) for run in runs)
+        facts = [(f.name, repr(getattr(target, f.name))) for f in fields(target)]
+        known = [fact for fact in facts if fact[0] not in _NO_FACTS]
+        digest = hashlib.sha256()
+        for part in (self.compiler, print_function(plain), repr(extents), repr(known)):
+            data = part.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return digest.hexdigest()[:40]
