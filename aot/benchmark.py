@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +132,25 @@ def round_median(command: Sequence[str], *, runs: int, seconds: float) -> float:
     """Median milliseconds of one process's runs; `command` is of `prepared_command`."""
     options = ["--runs", str(runs), "--min-ms", str(1e3 * seconds), "--warmup", "3"]
     return float(_run([*command, *options])["median_ms"])
+
+
+def by_threads(
+    case: Case, *, rounds: int = 3, runs: int = 10, seconds: float = 0.5
+) -> dict[int, float]:
+    """Median milliseconds with 1, 2, 4 and so on up to the case's threads, by turns.
+
+    Raises:
+        CompileError, RuntimeFailure: as for `steady`.
+    """
+    numbers = [n for n in (1 << k for k in range(8)) if n < case.threads]
+    medians: dict[int, list[float]] = {n: [] for n in (*numbers, case.threads)}
+    with _prepared(case) as (command, _):
+        at = command.index("--threads") + 1
+        for _ in range(rounds):
+            for number, found in medians.items():
+                turn = [*command[:at], str(number), *command[at + 1 :]]
+                found.append(round_median(turn, runs=runs, seconds=seconds))
+    return {number: statistics.median(found) for number, found in medians.items()}
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from aot import target as targets
-from aot.analysis.control import control_blocks
+from aot.analysis.control import control_ops
 from aot.analysis.storage import root_of
+from aot.hosting import hosts_of
 from aot.ir import dims
 from aot.ir.clone import clone_module
 from aot.ir.core import Function, Op, Value
@@ -21,10 +22,8 @@ from aot.ops.structure import CONSTANT, REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion_journal import FusionJournal
-from aot.passes.join_regions import JOIN_REGIONS, explainer
-from aot.pipeline import MODEL_PASSES, TARGET_PASSES, prepared
-
-_FORMED = TARGET_PASSES.index(JOIN_REGIONS) + 1
+from aot.passes.join_regions import explainer
+from aot.pipeline import FORMED, MODEL_PASSES, TARGET_PASSES, prepared
 
 
 def explain_fusion(source: Any, options: CompileOptions) -> dict[str, Any]:
@@ -40,11 +39,17 @@ def explain_fusion(source: Any, options: CompileOptions) -> dict[str, Any]:
     context = PassContext(options)
     run_passes(module, MODEL_PASSES, context)
     variants = []
-    for name in options.targets:
-        target = targets.load(name)
+    wanted = targets.load_together(options.targets)
+    host = next(iter(hosts_of(wanted)), None)
+    for target in wanted:
         copy = clone_module(module)
-        made = PassContext(options, target, runs=list(context.runs), journal=FusionJournal())
-        run_passes(copy, TARGET_PASSES[:_FORMED], made)
+        made = PassContext(
+            *(options, target),
+            runs=list(context.runs),
+            journal=FusionJournal(),
+            host=None if target.is_cpu else host,
+        )
+        run_passes(copy, TARGET_PASSES[:FORMED], made)
         functions = [
             {"entry_point": f.name, "regions": regions_of(f, made)} for f in copy.entry_points
         ]
@@ -67,7 +72,7 @@ class _Report:
         self.journal = journal
         self.is_joining = context.options.fusion
         self.why_not_joined = explainer(function, context.target)
-        ops = [op for block in control_blocks(function) for op in block if op.record is REGION]
+        ops = [op for op in control_ops(function) if op.record is REGION]
         self.numbers = {op: n for n, op in enumerate(ops)}
 
     def regions(self) -> list[dict[str, Any]]:

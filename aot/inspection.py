@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aot.errors import CompileError
@@ -44,6 +45,7 @@ def inspect(
     """
     file = read_module_file(source, verify_rodata=verify)
     image = file.image
+    whys = _whys(file)
     name = None if isinstance(source, bytes) else os.fspath(source)
     facts: dict[str, Any] = {
         "file": name,
@@ -54,9 +56,22 @@ def inspect(
         "structure_bytes": file.structure_bytes,
         "rodata": {"bytes": len(image.rodata), "segments": len(image.rodata_segments)},
         "segments": _segments(file),
-        "variants": [_variant(v, program) for v in image.variants],
+        "variants": [
+            _variant(v, why, program) for v, why in zip(image.variants, whys, strict=True)
+        ],
     }
     return {**facts, "dedup": _ledger(file, name or "module")} if dedup else facts
+
+
+def _whys(file: ModuleFile) -> list[tuple[str, ...]]:
+    """By variant, why its host runs its executables; nothing where the notes don't say."""
+    variants = file.image.variants
+    if file.image.notes:
+        with suppress(ValueError):
+            noted = decode_notes(file.image.notes).variants
+            if len(noted) == len(variants):
+                return [v.why_on_host for v in noted]
+    return [()] * len(variants)
 
 
 def _ledger(file: ModuleFile, name: str) -> dict[str, Any]:
@@ -78,20 +93,37 @@ def _segments(file: ModuleFile) -> list[dict[str, Any]]:
     ]
 
 
-def _variant(variant: VariantImage, program: bool) -> dict[str, Any]:
+def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[str, Any]:
     sizes = code_sizes(variant)
-    return {
+    host = variant.host
+    shaders = sum(len(e.spirv) for e in set(variant.executables) if e.spirv is not None)
+    facts: dict[str, Any] = {
         "target": variant.target,
         "device": variant.device.name.lower(),
         "arch": variant.arch.name.lower(),
         "word_bytes": variant.word_bytes,
         "features": list(variant.features),
+        "limits": dict(variant.limits),
         "code_bytes": len(variant.code) or sum(sizes),
         "executables": [
             _executable(e, size) for e, size in zip(variant.executables, sizes, strict=True)
         ],
         "entry_points": [_entry_point(e, variant, program) for e in variant.entry_points],
     }
+    if host is None:
+        return facts
+    told = zip(facts["executables"], variant.executables, strict=True)
+    for number, (executable, image) in enumerate(told):
+        if variant.runs_on_host(image):
+            executable["on_host"] = why[number] if number < len(why) else ""
+    facts["host"] = {
+        "target": host.target,
+        "arch": host.arch.name.lower(),
+        "word_bytes": host.word_bytes,
+        "features": list(host.features),
+        "code_bytes": len(variant.code),
+    }
+    return {**facts, "code_bytes": len(variant.code) + shaders}
 
 
 def code_sizes(variant: VariantImage) -> list[int]:
@@ -144,6 +176,11 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
         "blocks": len(entry.program.blocks),
         "instructions": dict(sorted(names.items())),
     }
+    if variant.host is not None:
+        facts["dispatches_on_host"] = sum(
+            i.name == "DISPATCH" and variant.runs_on_host(variant.executables[i.operands[0]])
+            for i in decode(entry.program.code)
+        )
     if program:
         facts["program"] = list(disassemble(entry, variant))
     return facts
@@ -230,10 +267,15 @@ def format_inspection(facts: dict[str, Any]) -> str:
 
 
 def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
-    features = " ".join(variant["features"]) or "none"
+    limits = (f"{name} of {value:,}" for name, value in variant["limits"].items())
+    needs = ", ".join(filter(None, [" ".join(variant["features"]), *limits])) or "nothing more"
     yield ""
     yield f"variant {variant['target']} ({variant['device']}, {variant['arch']})"
-    yield f"  needs: {features}"
+    yield f"  needs: {needs}"
+    if "host" in variant:
+        host = variant["host"]
+        yield f"  host: {host['target']} ({host['arch']}), {host['code_bytes']:,} bytes of code"
+        yield f"    needs: {' '.join(host['features']) or 'none'}"
     for entry in variant["entry_points"]:
         yield f"  entry point {entry['name']}"
         for kind in ("inputs", "outputs", "states"):
@@ -244,6 +286,11 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
             f"    {counts.get('DISPATCH', 0)} dispatches, {counts.get('COPY', 0)} copies, "
             f"{counts.get('FILL', 0)} fills; {_format_arena(entry)}"
         )
+        if entry.get("dispatches_on_host"):
+            yield (
+                f"    {entry['dispatches_on_host']} of the dispatches on the host, with "
+                f"{counts.get('TO_HOST', 0)} copies to it and {counts.get('TO_DEVICE', 0)} back"
+            )
         for line in entry.get("program", ()):
             yield f"    {line}"
     yield f"  {len(variant['executables'])} executables, {variant['code_bytes']:,} bytes of code"
@@ -255,8 +302,13 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
         )
         yield (
             f"    {executable['code_bytes']:>8,} bytes  {executable['param_words']:>3} params  "
-            f"{extra:<16} {executable['name']}"
+            f"{extra:<16} {executable['name']}" + _format_on_host(executable)
         )
+
+
+def _format_on_host(executable: dict[str, Any]) -> str:
+    why = executable.get("on_host")
+    return "" if why is None else " on the host" + (f": {why}" if why else "")
 
 
 def _format_arena(entry: dict[str, Any]) -> str:

@@ -16,14 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref
+from ctypes import byref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aot import loader
+from aot import loader, vulkan_facts
 from aot.errors import RuntimeFailure
 from aot.inputs import make_inputs
 from aot.link.image import Device, EntryPointImage, ExecutableImage, ModuleImage, VariantImage
@@ -76,10 +76,8 @@ def _explode(variant: VariantImage) -> VariantImage:
                 continue
             known = variant.executables[instruction.operands[0]]
             number = len(executables)
-            assert known.spirv is not None
-            executables.append(
-                replace(known, name=f"{known.name}.{number}", spirv=_named(known.spirv, number))
-            )
+            spirv = None if known.spirv is None else _named(known.spirv, number)
+            executables.append(replace(known, name=f"{known.name}.{number}", spirv=spirv))
             code[instruction.at + 1] = number
         entries.append(replace(entry, program=replace(entry.program, code=tuple(code))))
     return replace(variant, executables=tuple(executables), entry_points=tuple(entries))
@@ -121,8 +119,10 @@ def bench_shaders(
     if model is not None:
         from aot.api import compile as compile_model
 
+        first, host = variants[0], variants[0].host
+        wanted = [first.target, *([] if host is None else [host.target])]
         structural = compile_model(
-            model, targets=[variants[0].target], input_values=input_values, despecialise=False
+            model, targets=wanted, input_values=input_values, despecialise=False
         ).to_bytes()
     return shader_figures(full, structural, **how)
 
@@ -156,13 +156,15 @@ def shader_figures(
         for level in levels_of(full, structural):
             path = folder / "level.aotm"
             path.write_bytes(level.module)
-            cold = {
-                creation: _best([_run(path, arrays, creation, None) for _ in range(rounds)])
+            runs = {
+                creation: [_run(path, arrays, creation, None) for _ in range(rounds)]
                 for creation in CREATIONS
             }
+            cold = {creation: _best(found) for creation, found in runs.items()}
             caches = folder / level.name
             _run(path, arrays, "serial", caches)  # fills them
-            cached = _best([_run(path, arrays, "serial", caches) for _ in range(rounds)])
+            filled = [_run(path, arrays, "serial", caches) for _ in range(rounds)]
+            cached = _best(filled)
             first = cold["serial"]
             result |= {k: first[k] for k in ("device", "target", "is_software")}
             result["levels"][level.name] = {
@@ -171,27 +173,41 @@ def shader_figures(
                 "words": sum(p["words"] for p in first["pipelines"]),
                 "cold": {k: _totals(v) for k, v in cold.items()},
                 "cached": _totals(cached),
-                "by_pipeline": _by_pipeline(first, cached),
+                "by_pipeline": _by_pipeline(runs["serial"], filled),
             }
     return result
 
 
 def _totals(run: Mapping[str, Any]) -> dict[str, float]:
-    keys = ("create_ms", "first_run_ms", "second_run_ms", "first_dispatch_ms")
+    keys = ("create_ms", "first_run_ms", "second_run_ms", "first_dispatch_ms", "cpu_ms")
     return {k: run[k] for k in keys} | {"total_ms": run["create_ms"] + run["first_run_ms"]}
 
 
-def _by_pipeline(cold: Mapping[str, Any], cached: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each pipeline's words and times; what is left of them where caches are filled."""
-    warm = {p["name"]: p for p in cached["pipelines"]}
+def _by_pipeline(
+    cold: Sequence[Mapping[str, Any]], cached: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each pipeline's words and times, the least of the rounds; what is left of them where caches
+    are filled."""
+    least = [_least(runs) for runs in (cold, cached)]
     return [
         {
-            **pipeline,
-            "cached_create_ms": warm[pipeline["name"]]["create_ms"],
-            "cached_first_dispatch_ms": warm[pipeline["name"]]["first_dispatch_ms"],
+            "name": p["name"],
+            "words": p["words"],
+            **least[0][p["name"]],
+            **{f"cached_{key}": value for key, value in least[1][p["name"]].items()},
         }
-        for pipeline in cold["pipelines"]
+        for p in cold[0]["pipelines"]
     ]
+
+
+def _least(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Times by pipeline."""
+    found: dict[str, dict[str, float]] = {}
+    for pipeline in (p for run in runs for p in run["pipelines"]):
+        times = {key: pipeline[key] for key in ("create_ms", "first_dispatch_ms")}
+        known = found.setdefault(pipeline["name"], times)
+        known |= {key: min(value, known[key]) for key, value in times.items()}
+    return found
 
 
 def _best(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -236,67 +252,14 @@ def _run(module: Path, inputs: Path, creation: str, caches: Path | None) -> dict
 # ---- in the fresh process ----
 
 
-class _Launch(ctypes.Structure):
-    """aot_launch_t."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int),
-        ("word", ctypes.c_uint32),
-        ("executable", ctypes.c_uint32),
-        ("grid", ctypes.c_uint32 * 3),
-        ("bytes", ctypes.c_uint64),
-        ("start_ns", ctypes.c_uint64),
-        ("duration_ns", ctypes.c_uint64),
-        ("threads", ctypes.c_uint32),
-        ("name", ctypes.c_char_p),
-    )
-
-
-class _Pipeline(ctypes.Structure):
-    """aot_vulkan_pipeline_t."""
-
-    _fields_ = (
-        ("executable", ctypes.c_char_p),
-        ("words", ctypes.c_uint32),
-        ("create_ns", ctypes.c_uint64),
-    )
-
-
-class _Info(ctypes.Structure):
-    """The start of aot_vulkan_info_t, with room for the rest."""
-
-    _fields_ = (
-        ("device_name", ctypes.c_char_p),
-        ("cache_path", ctypes.c_char_p),
-        ("api_version", ctypes.c_uint32),
-        ("driver_version", ctypes.c_uint32),
-        ("vendor", ctypes.c_uint32),
-        ("device_type", ctypes.c_uint32),
-        ("cache", ctypes.c_int),
-        ("cache_was_written", ctypes.c_bool),
-        ("is_unified", ctypes.c_bool),
-        ("has_timestamps", ctypes.c_bool),
-        ("pipeline_count", ctypes.c_uint32),
-        ("recording_count", ctypes.c_uint32),
-        ("submit_count", ctypes.c_uint32),
-        ("instance_ns", ctypes.c_uint64),
-        ("pipelines_ns", ctypes.c_uint64),
-        ("upload_ns", ctypes.c_uint64),
-        ("device_bytes", ctypes.c_uint64),
-    )
-
-
-_Profile = ctypes.CFUNCTYPE(None, ctypes.c_void_p, POINTER(_Launch))
-_SOFTWARE = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
-
-
 class _Measured:
     """A program whose launches are timed, through the C interface alone."""
 
     def __init__(self, path: str) -> None:
         self.library = loader._library(loader.find_library())
+        vulkan_facts.declare(self.library)
         self.launches: list[tuple[int, str, int]] = []
-        self._profile = _Profile(self._tell)
+        self._profile = vulkan_facts.Profile(self._tell)
         self._module, self._program = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("aot_module_open_path", os.fsencode(path), None, out=self._module)
         options = loader._ProgramOptions(
@@ -325,22 +288,14 @@ class _Measured:
         self.call("aot_program_run", self._program)
         return 1e3 * (time.perf_counter() - start)
 
-    def info(self) -> _Info:
-        info = _Info()
-        get = self.library.aot_vulkan_get_info
-        get.restype, get.argtypes = ctypes.c_bool, (ctypes.c_void_p, POINTER(_Info))
-        if not get(self._program, byref(info)):
+    def info(self) -> vulkan_facts.Info:
+        found = vulkan_facts.info_of(self.library, self._program)
+        if found is None:
             raise RuntimeFailure("the program does not run on vulkan", "unsupported")
-        return info
-
-    def pipelines(self) -> list[_Pipeline]:
-        get = self.library.aot_vulkan_get_pipeline
-        get.restype = ctypes.c_bool
-        get.argtypes = (ctypes.c_void_p, ctypes.c_size_t, POINTER(_Pipeline))
-        found: list[_Pipeline] = []
-        while get(self._program, len(found), byref(pipeline := _Pipeline())):
-            found.append(pipeline)
         return found
+
+    def pipelines(self) -> list[vulkan_facts.Pipeline]:
+        return vulkan_facts.pipelines_of(self.library, self._program)
 
 
 def measure(path: str, inputs: str) -> dict[str, Any]:
@@ -351,8 +306,10 @@ def measure(path: str, inputs: str) -> dict[str, Any]:
     """
     with np.load(inputs) as saved:
         arrays = [saved[str(n)] for n in range(len(saved))]
+    begin = time.process_time()
     program = _Measured(path)
     first_run = program.run(arrays)
+    cpu = time.process_time() - begin
     first = list(program.launches)
     second_run = program.run(arrays)
     again = {word: ns for word, _, ns in program.launches}
@@ -377,10 +334,11 @@ def measure(path: str, inputs: str) -> dict[str, Any]:
     return {
         "device": info.device_name.decode(),
         "target": variant.target,
-        "is_software": info.device_type == _SOFTWARE,
+        "is_software": info.device_type == vulkan_facts.SOFTWARE,
         "dispatches": len(first),
         "create_ms": info.pipelines_ns / 1e6,
         "first_run_ms": first_run,
+        "cpu_ms": 1e3 * cpu,
         "second_run_ms": second_run,
         "first_dispatch_ms": sum(p["first_dispatch_ms"] for p in pipelines),
         "pipelines": pipelines,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from models import model_path
+from runtime_build import build
 from vulkan_running import validate
 from vulkan_runtime import info_of, running_on
 
 import aot
+from aot import vulkan_facts
 from aot.builder import Builder
 from aot.cli import cli
 from aot.errors import RuntimeFailure
 from aot.link.reader import read_module
-from aot.shader_benchmark import bench_shaders, shader_figures, without_sharing
+from aot.shader_benchmark import bench_shaders, levels_of, shader_figures, without_sharing
 
 pytestmark = pytest.mark.vulkan
 
@@ -86,6 +91,24 @@ def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.models
+def test_what_drivers_compile_of_a_model_halves() -> None:
+    """By words, which a driver's time grows with at least; how long it takes is for benchmarks."""
+    path = model_path("resnet50_rw")
+    full, structural = (
+        aot.compile(path, targets=["vulkan-1.1"], despecialise=d).to_bytes() for d in (True, False)
+    )
+    words = []
+    for level in levels_of(full, structural):
+        (variant,) = read_module(level.module).variants
+        shaders = {e.spirv for e in variant.executables if e.spirv is not None}
+        words.append(sum(len(spirv) // 4 for spirv in shaders))
+    none, shared, despecialised = words
+    assert none > shared > despecialised
+    assert 2 * despecialised <= none
+
+
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.aotm"
     compiled().save(path)
@@ -94,6 +117,38 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(cli, ["bench", str(path), "--shaders", "--json", "--rounds", "1"])
     assert done.exit_code == 0, done.output
     assert list(json.loads(done.output)["levels"]) == ["as compiled"]
+
+
+STRUCTS = {
+    "aot_launch_t": vulkan_facts.Launch,
+    "aot_vulkan_info_t": vulkan_facts.Info,
+    "aot_vulkan_pipeline_t": vulkan_facts.Pipeline,
+}
+
+
+def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
+    """Each field where C has it, none left out; a wrong one would read or write beside it."""
+    lines = []
+    for name, made in STRUCTS.items():
+        lines.append(f'printf("%zu\\n", sizeof({name}));')
+        for field in made._fields_:
+            member = f"offsetof({name}, {field[0]}), sizeof((({name} *)0)->{field[0]})"
+            lines.append(f'printf("%zu %zu\\n", {member});')
+    source = tmp_path / "structures.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <aot/aot.h>\n"
+        f"#include <aot/vulkan.h>\nint main(void) {{ {' '.join(lines)} return 0; }}\n"
+    )
+    program = build("structures", [source], [])
+    if program is None:
+        pytest.skip("gcc is not installed")
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    wanted = []
+    for made in STRUCTS.values():
+        wanted.append(str(ctypes.sizeof(made)))
+        places = [getattr(made, field[0]) for field in made._fields_]
+        wanted += [f"{place.offset} {place.size}" for place in places]
+    assert said.splitlines() == wanted
 
 
 def test_a_module_without_shaders(tmp_path: Path) -> None:

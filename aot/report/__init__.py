@@ -1,0 +1,55 @@
+"""Pages that show what happened: of a compile, and of a benchmark. One HTML file each.
+
+Owns the page's form: `contents` and `measured` choose what it says, `drawings` its pictures. The
+file needs no network and no script, and is the same bytes for the same facts. Finds nothing out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aot.link.files import write_atomically
+from aot.report.contents import Module
+from aot.report.measured import Measurements
+from aot.report.page import render
+
+if TYPE_CHECKING:
+    from aot.details import Details
+
+__all__ = ["bench_page", "compile_page", "write_page"]
+
+
+def compile_page(module: bytes, stats: Mapping[str, Any], details: Details, title: str = "") -> str:
+    """The page of a compile.
+
+    Args:
+        module: the file's bytes.
+        stats: with the keys of `aotc compile --stats`.
+        title: what the module is called; the name of its entry point if empty.
+    """
+    return render(Module.compiled(module, stats, details, title), None)
+
+
+def bench_page(module: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
+    """The page of a benchmark.
+
+    Args:
+        module: the file that was measured.
+        facts: by kind, any of `steady`, `cold`, `against` and `shaders` as `aotc bench --json` has
+            them, and `threads`: milliseconds by number of threads.
+
+    Raises:
+        CompileError: the file has gone, or is no module any more.
+    """
+    return render(Module.of_file(module), Measurements.of(facts))
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Writes a page, whole or not at all.
+
+    Raises:
+        CompileError: `path` cannot be written.
+    """
+    write_atomically(path, [page.encode("utf-8", errors="replace")])
