@@ -15,9 +15,10 @@ from aot.cli_text import table
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["source", "executable", "static-library"]),
+    type=click.Choice(["source", "executable", "static-library", "wasm"]),
     required=True,
-    help="source: a folder for CMake; executable: one program; static-library: an archive.",
+    help="source: a folder for CMake; executable: one program; static-library: an archive; "
+    "wasm: for browsers and Node.",
 )
 @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to write to.")
 @click.option(
@@ -34,8 +35,8 @@ from aot.cli_text import table
     "--cc",
     "compiler",
     metavar="COMMAND",
-    help="The C compiler for an executable, with options. Default: the NDK's for Android, else "
-    "Zig's from the extra 'toolchain'.",
+    help="The C compiler for an executable or wasm, with options. Default: the NDK's for Android, "
+    "else Zig's from the extra 'toolchain'.",
 )
 @click.option(
     "--max-arena",
@@ -69,6 +70,7 @@ def package(
       aotc package model.aotm --format executable -o out
       aotc package model.aotm --format executable --cc aarch64-linux-gnu-gcc -o out
       aotc package model.aotm --format static-library --max-arena 65536 -o out
+      aotc package model.aotm --format wasm -o out
 
     docs/packaging.md says what is in each and how to build with it.
     """
@@ -77,8 +79,8 @@ def package(
     from aot.packaging.executable import ExecutableOptions
     from aot.packaging.static_library import LibraryLimits
 
-    if compiler is not None and format_ != "executable":
-        raise click.UsageError("--cc goes with --format executable only")
+    if compiler is not None and format_ not in ("executable", "wasm"):
+        raise click.UsageError("--cc goes with --format executable and wasm only")
     if (max_arena is not None or max_flash is not None) and format_ != "static-library":
         raise click.UsageError("--max-arena and --max-flash go with --format static-library only")
     check_readable(module)

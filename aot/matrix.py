@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -215,7 +216,13 @@ def _compiler_id() -> bytes:
     """This compiler, by content."""
     from aot.codegen import compiler_id
 
-    digest = hashlib.sha256(compiler_id())
+    return hashlib.sha256(compiler_id() + sources_id()).digest()
+
+
+@lru_cache(maxsize=1)
+def sources_id() -> bytes:
+    """The compiler's own sources, by content: the same on every system that has them."""
+    digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
@@ -424,18 +431,46 @@ def dask_executor(address: str) -> Iterator[Executor]:
     """An executor of the Dask cluster whose scheduler is at `address`.
 
     Raises:
-        CompileError: Dask is not installed, or there is no such scheduler.
+        CompileError: Dask is not installed, there is no such scheduler, it has no workers, or one
+            of them has not this `aotc`.
     """
     try:
-        from distributed import Client
+        distributed: Any = importlib.import_module("distributed")  # untyped in some releases
     except ImportError:
         raise CompileError(
             "--scheduler needs the package distributed: pip install 'aotc[dask]'"
         ) from None
     try:
-        client = Client(address, timeout=10)
+        client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CompileError(f"cannot reach a scheduler at {address}: {reason}") from error
     with client:
+        _check_workers(client, address)
         yield client.get_executor()
+
+
+def _check_workers(client: Any, address: str) -> None:
+    """Without this a task that no worker can read would be waited for without end."""
+    if not client.nthreads():
+        raise CompileError(
+            f"the scheduler at {address} has no workers: start some with dask worker {address}"
+        )
+
+    def found() -> bytes:  # sent by value, as it has no module: it runs where there is no `aot` too
+        from aot.matrix import sources_id
+
+        return sources_id()
+
+    for worker, answer in client.run(found, on_error="return").items():
+        if isinstance(answer, Exception):
+            raise CompileError(
+                f"the worker {worker} cannot load aotc: {' '.join(str(answer).split())}"
+            )
+        if answer != sources_id():
+            import aot
+
+            raise CompileError(
+                f"the worker {worker} has another aotc than this one, version {aot.__version__}: "
+                "install the same there, and start it again"
+            )

@@ -19,7 +19,10 @@ from aot.api import compile_options
 from aot.errors import CompileError
 
 # Arguments of `aot.compile` that say how the work is done, or are the matrix's own.
-_OURS = ("model", "targets", "dump_ir", "cache", "cache_dir", "jobs", "progress")
+_OURS = (
+    *("model", "targets", "dump_ir", "cache", "cache_dir", "jobs", "details", "progress"),
+    *("tune", "tune_runner", "tune_cache"),  # modules are compiled on many machines
+)
 OPTIONS = tuple(n for n in inspect.signature(compile_model).parameters if n not in _OURS)
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("input_shapes", "input_values", "states"), (dict, "a table by name")),

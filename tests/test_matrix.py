@@ -427,6 +427,7 @@ def test_the_command_uses_a_dask_cluster(
     """By what the package offers: a client that gives an executor."""
     asked: list[Any] = []
     executor = Here()
+    workers: dict[str, Any] = {"tcp://here:2": None}  # what each has instead of our sources
 
     class Client:
         def __init__(self, address: str, timeout: float) -> None:
@@ -443,6 +444,13 @@ def test_the_command_uses_a_dask_cluster(
         def get_executor(self) -> Executor:
             return executor
 
+        def nthreads(self) -> dict[str, int]:
+            return dict.fromkeys(workers, 1)
+
+        def run(self, function: Callable[[], Any], on_error: str) -> dict[str, Any]:
+            assert on_error == "return"
+            return {name: what or function() for name, what in workers.items()}
+
     module = types.ModuleType("distributed")
     module.Client = Client  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "distributed", module)
@@ -453,7 +461,44 @@ def test_the_command_uses_a_dask_cluster(
     assert capsys.readouterr().err == (
         "aotc: error: cannot reach a scheduler at tcp://nowhere:1: Timed out trying to connect\n"
     )
+    for has, message in (
+        ({}, "the scheduler at tcp://here:1 has no workers: start some with dask worker "
+             "tcp://here:1"),
+        ({"a": None, "b": ModuleNotFoundError("No module named 'aot'")},
+             "the worker b cannot load aotc: No module named 'aot'"),
+        ({"a": b"?"}, "the worker a has another aotc than this one, version "
+             f"{aot.__version__}: install the same there, and start it again"),
+    ):  # fmt: skip
+        workers.clear()
+        workers.update(has)
+        assert cli.main(["build", "m.toml", "--scheduler", "tcp://here:1"]) == 1
+        assert capsys.readouterr().err == f"aotc: error: {message}\n"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert cli.main(["build", "m.toml", "--scheduler", "tcp://here:1"]) == 1
     message = "--scheduler needs the package distributed: pip install 'aotc[dask]'"
     assert capsys.readouterr().err == f"aotc: error: {message}\n"
+
+
+@pytest.mark.slow
+def test_a_real_dask_cluster_builds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scheduler and a worker, processes of their own, that share no file with this one."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address=":0"
+    ) as cluster:
+        address = cluster.scheduler_address
+        assert cli.main(["build", "m.toml", "--scheduler", address, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row["status"] for row in rows] == [BUILT] * 8
+        here = build(read_matrix(folder / "m.toml"), jobs=1)  # all of it is there
+        assert {row.status for row in here} == {CURRENT}
+        remote = {path.name: path.read_bytes() for path in (folder / "build").glob("*.aotm")}
+        (folder / "m.toml").write_text('output = "again"\n' + SMALL)
+        assert cli.main(["build", "m.toml", "--jobs", "1"]) == 0
+        local = {path.name: path.read_bytes() for path in (folder / "again").glob("*.aotm")}
+        assert remote == local
+        capsys.readouterr()
+        cluster.scale(0)
+        cluster.sync(cluster._correct_state)
+        assert cli.main(["build", "m.toml", "--scheduler", address]) == 1
+        assert "has no workers: start some with" in capsys.readouterr().err

@@ -293,9 +293,9 @@ def test_the_ndk_is_found(
 def test_wrong_usage(module: Path) -> None:
     base = ["package", str(module), "-o", "x", "--format"]
     for options, text in (
-        (["source", "--cc", "gcc"], "--cc goes with --format executable only"),
+        (["source", "--cc", "gcc"], "--cc goes with --format executable and wasm only"),
         (["source", "--max-flash", "1"], "go with --format static-library only"),
-        (["wasm"], "'wasm' is not one of 'source', 'executable', 'static-library'"),
+        (["apk"], "'apk' is not one of 'source', 'executable', 'static-library', 'wasm'"),
     ):
         result = CliRunner().invoke(cli, [*base, *options])
         assert result.exit_code == 2

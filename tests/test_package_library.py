@@ -244,7 +244,8 @@ def test_the_loader_is_small(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_loader_knows_the_instruction_set() -> None:
     source = (runtime_sources().root / "packaging/static/aot_static.c").read_text()
     names = re.findall(r"\bOP_(\w+),", source)
-    assert names == [opcode.name for opcode in sorted(Opcode, key=int)]
+    # the last ones stand in programs of GPUs only
+    assert names == [o.name for o in sorted(Opcode, key=int) if o < Opcode.TO_HOST]
 
 
 # ---- archives and objects ----

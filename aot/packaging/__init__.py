@@ -3,6 +3,7 @@
     package("model.aotm", "source", "out")       sources, for CMake
     package("model.aotm", "executable", "out")   one program
     package("model.aotm", "static-library", "out")
+    package("model.aotm", "wasm", "out")         for browsers and Node
 
 Owns what all formats share: reading the module, choosing its variants, writing the folder. A format
 says which files there are and compiles no model.
@@ -25,8 +26,9 @@ from aot.packaging.files import File, PackageInput
 from aot.packaging.names import identifier
 from aot.packaging.source import source_files
 from aot.packaging.static_library import LibraryLimits, library_files
+from aot.packaging.wasm import wasm_files
 
-FORMATS = ("source", "executable", "static-library")
+FORMATS = ("source", "executable", "static-library", "wasm")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PackageOptions:
     Attributes:
         targets: the variants to keep, by name; all of them where it is empty.
         name: what files, and symbols of a library, are called; by default the module's own name.
-        executable: of the format executable.
+        executable: of the formats executable and wasm, which compile.
         limits: of the format static-library.
     """
 
@@ -85,6 +87,7 @@ def package(
         "source": lambda: source_files(given),
         "executable": lambda: executable_files(given, options.executable),
         "static-library": lambda: library_files(given, options.limits),
+        "wasm": lambda: wasm_files(given, options.executable.compiler),
     }
     if format not in makers:
         raise CompileError(f"unknown format {format!r}: formats are {', '.join(FORMATS)}")

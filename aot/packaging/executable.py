@@ -6,9 +6,7 @@ the program's text (runtime/packaging/embedded.c), so that its code runs without
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import aot
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage
 from aot.link.module import module_bytes
+from aot.packaging.compiling import run_compiler
 from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
 from aot.packaging.source import alignment, has_vulkan
@@ -49,7 +48,7 @@ def executable_files(
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         path, program = Path(folder) / "module.aotm", Path(folder) / "program"
         path.write_bytes(module)
-        _run(_command(toolchain, sources, image, path, program))
+        run_compiler(_command(toolchain, sources, image, path, program))
         data = program.read_bytes()
     files = [File(given.name, data, is_executable=True)]
     return files, {"module_bytes": len(module), "program_bytes": len(data)}
@@ -98,17 +97,3 @@ def _arch(image: ModuleImage) -> Arch:
 
 def _is_android(image: ModuleImage) -> bool:
     return any("android" in v.target for v in image.variants if v.device is Device.CPU)
-
-
-def _run(command: Sequence[str]) -> None:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise CompileError(f"cannot run the C compiler {command[0]}: {reason}") from error
-    if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        first = next(
-            (line for line in lines if "error" in line), lines[0] if lines else "no output"
-        )
-        raise CompileError(f"the C compiler {command[0]} failed: {first.strip()}")

@@ -7,7 +7,8 @@ runtime/packaging/source; which sources there are stands in package.cmake, which
 from __future__ import annotations
 
 import aot
-from aot.link.image import Device, ModuleImage, TensorInfo
+from aot.errors import CompileError
+from aot.link.image import Arch, Device, ModuleImage, TensorInfo
 from aot.link.module import module_bytes
 from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
@@ -17,7 +18,13 @@ _LEAST_ALIGNMENT = 64  # of rodata
 
 
 def source_files(given: PackageInput) -> tuple[list[File], dict[str, int]]:
-    """The package's files, and what they take."""
+    """The package's files, and what they take.
+
+    Raises:
+        CompileError: the module is for WebAssembly alone, whose code no C program runs.
+    """
+    if all(v.arch is Arch.WASM32 for v in given.image.variants):
+        raise CompileError("no C program runs code for wasm32: take --format wasm")
     sources = runtime_sources()
     image, module = given.image, f"{given.name}.aotm"
     names = [

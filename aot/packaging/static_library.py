@@ -91,6 +91,8 @@ def _only_variant(variants: Sequence[VariantImage]) -> VariantImage:
         raise CompileError(
             f"a static library holds one variant, the module has {names}: choose with --target"
         )
+    if found[0].arch is Arch.WASM32:
+        raise CompileError(f"{found[0].target} has no static libraries: take --format wasm")
     return found[0]
 
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.errors import CompileError
@@ -59,6 +59,8 @@ def find_toolchain(arch: Arch, is_android: bool, named: str | None) -> Toolchain
     """
     if named is not None:
         return _named(named)
+    if arch is Arch.WASM32:
+        raise CompileError("there are no programs for wasm32: take --format wasm")
     if arch not in _ZIG_TARGETS:
         raise CompileError(
             f"there are no programs for {arch.name.lower()}, which has no operating system: "
@@ -73,6 +75,24 @@ def find_toolchain(arch: Arch, is_android: bool, named: str | None) -> Toolchain
     raise CompileError(
         f"no C compiler for {arch.name.lower()}: pip install 'aotc[toolchain]', set "
         f"{NDK_VARIABLE} for Android, or name one with --cc"
+    )
+
+
+def find_wasm_toolchain(named: str | None) -> Toolchain:
+    """The compiler for WebAssembly modules that import no system; `named` is a command line.
+
+    Raises:
+        CompileError: there is none.
+    """
+    if named is not None:
+        return replace(_named(named), is_apple=False, libraries=("-Wl,--stack-first",))
+    if importlib.util.find_spec("ziglang") is not None:
+        # Its C library is one for WASI, of which a runtime without files needs nothing.
+        command = (sys.executable, "-m", "ziglang", "cc", "-target", "wasm32-wasi")
+        return Toolchain(command, is_static=True, libraries=())
+    raise CompileError(
+        "no C compiler for wasm32: pip install 'aotc[toolchain]', or name one with --cc, such as a "
+        "WASI SDK's clang"
     )
 
 

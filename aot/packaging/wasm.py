@@ -1,0 +1,138 @@
+"""`--format wasm`: a module with its loader, for browsers and Node.
+
+Owns the folder's layout and the command line that makes the runtime a WebAssembly module; which
+compiler there is, is `toolchain`'s. The JavaScript is runtime/packaging/wasm's, and the same for
+every model but for names.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import aot
+from aot.errors import CompileError
+from aot.link.image import Arch, EntryPointImage, TensorInfo
+from aot.link.module import module_bytes
+from aot.packaging.compiling import run_compiler
+from aot.packaging.files import File, PackageInput
+from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
+from aot.packaging.toolchain import Toolchain, find_wasm_toolchain
+
+_FOLDER = "packaging/wasm"
+_RUNTIME = "aot_runtime.wasm"
+_STACK_BYTES = 131072  # of the runtime and of the kernels' own arrays, at most 16 KiB each
+_FLAGS = ("-std=c11", "-Os", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
+# What aot_runtime.mjs calls and takes
+_EXPORTS = (
+    "__stack_pointer",
+    "aot_module_open_memory",
+    "aot_module_variant_count",
+    "aot_module_variant_target",
+    "aot_program_create",
+    "aot_program_destroy",
+    "aot_program_get_output",
+    "aot_program_input_count",
+    "aot_program_input_info",
+    "aot_program_output_count",
+    "aot_program_output_info",
+    "aot_program_reset",
+    "aot_program_run",
+    "aot_program_set_input",
+    "aot_status_name",
+    "aot_wasm_allocate",
+    "aot_wasm_entry_name",
+    "aot_wasm_get_code",
+    "aot_wasm_interface",
+    "aot_wasm_release",
+)
+
+
+def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], dict[str, int]]:
+    """The package's files, and what they take.
+
+    Args:
+        compiler: the command line of a C compiler; None looks for one.
+
+    Raises:
+        CompileError: the module has no variant for WebAssembly; there is no compiler, or it fails.
+    """
+    variants = tuple(v for v in given.image.variants if v.arch is Arch.WASM32)
+    if not variants:
+        names = ", ".join(v.target for v in given.image.variants)
+        raise CompileError(
+            f"a wasm package needs a variant for WebAssembly, the module has {names}: compile it "
+            "with --target wasm32"
+        )
+    sources = runtime_sources()
+    runtime = _runtime(sources, find_wasm_toolchain(compiler))
+    module = module_bytes(replace(given.image, variants=variants))
+    loader = sources.read(f"{_FOLDER}/model.mjs.in").decode()
+    for mark, text in {
+        "NAME": given.name,
+        "VERSION": aot.__version__,
+        "TARGETS": ", ".join(json.dumps(v.target).strip('"') for v in variants),
+        "BYTES": str(len(module)),
+        "CONTENTS": "\n".join(_contents(variants[0].entry_points)),
+    }.items():
+        loader = loader.replace(f"@{mark}@", text)
+    files = [
+        File(f"{given.name}.mjs", loader.encode()),
+        File(f"{given.name}.aotm", module),
+        File("aot_runtime.mjs", sources.read(f"{_FOLDER}/aot_runtime.mjs")),
+        File(_RUNTIME, runtime),
+    ]
+    facts = {
+        "module_bytes": len(module),
+        "kernels_bytes": sum(len(v.code) for v in variants),
+        "runtime_bytes": len(runtime),
+    }
+    return files, facts
+
+
+def _runtime(sources: RuntimeSources, toolchain: Toolchain) -> bytes:
+    """The runtime as a module, which is the same for every model."""
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        output = Path(folder) / _RUNTIME
+        run_compiler(_command(sources, toolchain, output))
+        return output.read_bytes()
+
+
+def _command(sources: RuntimeSources, toolchain: Toolchain, output: Path) -> list[str]:
+    names = [*sources.common, *sources.no_os, f"{_FOLDER}/aot_wasm.c"]
+    linking = ["--gc-sections", "--export-table", "--growable-table"]
+    linking += [f"-z,stack-size={_STACK_BYTES}", *(f"--export={name}" for name in _EXPORTS)]
+    return [
+        *toolchain.command,
+        "-mexec-model=reactor",
+        *_FLAGS,
+        *(f"-I{sources.root / folder}" for folder in ("include", "src", "packaging", _FOLDER)),
+        f'-DAOT_VERSION="{aot.__version__}"',
+        "-DAOT_NO_OS=1",
+        "-DAOT_THREADS=0",
+        *(str(sources.root / name) for name in names),
+        "-o",
+        str(output),
+        "-s",
+        *(f"-Wl,{option}" for option in linking),
+        *toolchain.libraries,
+    ]
+
+
+def _contents(entries: Sequence[EntryPointImage]) -> Iterator[str]:
+    """Comment lines that say what there is; names are quoted, for they may hold anything."""
+    for entry in entries:
+        yield f"// {json.dumps(entry.name)}:"
+        for kind, tensors in (("input", entry.inputs), ("output", entry.outputs)):
+            yield from (f"//   {kind} {_tensor_text(tensor)}" for tensor in tensors)
+
+
+def _tensor_text(tensor: TensorInfo) -> str:
+    dims = (
+        str(d) if d.extent is not None or d.maximum is None else f"{d}<={d.maximum}"
+        for d in tensor.dims
+    )
+    return f"{json.dumps(tensor.name)} {tensor.dtype}[{', '.join(dims)}]"
