@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from aot.errors import CompileError
 from aot.link.module import ModuleImage, module_bytes, write_module
-from aot.loader import Program
-from aot.loader import load as load_program
 from aot.options import CompileOptions, Progress, no_progress
 from aot.target import Target
 from aot.target import load as load_target
 from aot.target import names as target_names
+
+if TYPE_CHECKING:
+    from aot.details import Details
+    from aot.loader import Program
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,12 @@ class CompiledModule:
     Attributes:
         image: what the file will hold.
         stats: counts and seconds of the compile, with the keys of `aotc compile --stats`.
+        details: what `save_report` shows beside them; None where nobody asked for it.
     """
 
     image: ModuleImage
     stats: Mapping[str, Any] = field(default_factory=dict)
+    details: Details | None = field(default=None, repr=False)
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -51,6 +56,22 @@ class CompiledModule:
             CompileError: `path` cannot be written.
         """
         write_module(self.image, path)
+
+    def save_report(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Writes a page that shows what became of the model: one HTML file, whole or not at all.
+
+        Args:
+            title: what the page calls the module; the name of its entry point if empty.
+
+        Raises:
+            CompileError: `path` cannot be written, or the model was compiled without `details`.
+        """
+        from aot import report
+
+        if self.details is None:
+            raise CompileError("a report needs details: compile the model with details=True")
+        page = report.compile_page(self.to_bytes(), self.stats, self.details, title)
+        report.write_page(page, path)
 
 
 def compile(
@@ -73,6 +94,10 @@ def compile(
     cache: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
     jobs: int = 0,
+    tune: float | None = None,
+    tune_runner: str | None = None,
+    tune_cache: str | os.PathLike[str] | None = None,
+    details: bool = False,
     progress: Progress | None = None,
 ) -> CompiledModule:
     """Compiles a model for one or more targets.
@@ -80,7 +105,8 @@ def compile(
     Args:
         model: a path of an ONNX file or of text IR, the bytes of one, an `onnx.ModelProto`, or a
             module made with `aot.builder`.
-        targets: names (`aotc targets` lists them) or paths of target files; one variant each, best
+        targets: names (`aotc targets` lists them) or paths of target files; one variant each. A
+            device runs the first that it can, in this order, but that of CPU levels the best comes
             first. "host" is the best target for this machine.
         input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
             open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
@@ -105,6 +131,14 @@ def compile(
         cache: whether compiled code may be kept on disk, and found there by later compiles.
         cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
         jobs: processes that may compile code at a time; 0 is one for each processor.
+        tune: seconds in which to measure how executables run fastest, on this machine; what is
+            learnt is kept, and used by later compiles that tune, or that are given `tune_cache`.
+        tune_runner: a command that measures on another device: it gets a module's path and options
+            as `aot-run` does, and prints what that prints.
+        tune_cache: a file of what was learnt; with it and without `tune` nothing is measured, and
+            the module is the same on every machine.
+        details: whether to write down what `CompiledModule.save_report` shows: why regions end, and
+            where what lies when. It takes a little time; the module is the same.
         progress: called with each stage's name, items done and items in all.
 
     Raises:
@@ -131,9 +165,17 @@ def compile(
         cache=cache,
         cache_dir=cache_dir,
         jobs=jobs,
+        tune=tune,
+        tune_runner=tune_runner,
+        tune_cache=tune_cache,
     )
-    compilation = compile_module(model, options, progress or no_progress)
-    return CompiledModule(compilation.image, compilation.stats)
+    known = None
+    if details:
+        from aot.details import Details
+
+        known = Details()
+    compilation = compile_module(model, options, progress or no_progress, known)
+    return CompiledModule(compilation.image, compilation.stats, known)
 
 
 def compile_options(
@@ -144,6 +186,7 @@ def compile_options(
     states: Mapping[str, str | tuple[str, int]] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    tune_cache: str | os.PathLike[str] | None = None,
     **others: Any,
 ) -> CompileOptions:
     """The options that `compile` takes, typed."""
@@ -157,6 +200,7 @@ def compile_options(
         },
         dump_ir=None if dump_ir is None else Path(dump_ir),
         cache_dir=None if cache_dir is None else Path(cache_dir),
+        tune_cache=None if tune_cache is None else Path(tune_cache),
         **others,
     )
 
@@ -197,6 +241,8 @@ def load(
     Raises:
         RuntimeFailure: no such file, not a module, damaged, or no variant for this machine.
     """
+    from aot.loader import load as load_program
+
     source = module.to_bytes() if isinstance(module, CompiledModule) else module
     return load_program(source, device, entry=entry, target=target, threads=threads)
 

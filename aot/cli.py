@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 import platform
 import signal
@@ -25,29 +26,50 @@ import click
 
 import aot
 from aot import cli_text
-from aot.cli_bench import bench
-from aot.cli_build import build, cache, targets
 from aot.cli_compile import (
     FUSION_OPTION,
     MODULE_MAGIC,
+    REPORT_OPTION,
     check_readable,
+    check_report,
     compile_model,
     compile_options,
 )
-from aot.cli_devices import devices
-from aot.cli_inspect import explain_dedup, inspect, merge
-from aot.cli_package import package
 from aot.cli_text import NamedArray, NamedShape, Pair, to_mapping
-from aot.errors import AotError, CacheWarning, CompileError, InternalError
+from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
 
 if TYPE_CHECKING:
     from aot import Verification
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
 ENGINES = ("reference", "onnxruntime")
+# Commands of other files, which are loaded for those that use them.
+_ELSEWHERE = {
+    "bench": "aot.cli_bench",
+    "build": "aot.cli_build",
+    "cache": "aot.cli_build",
+    "devices": "aot.cli_devices",
+    "explain-dedup": "aot.cli_inspect",
+    "inspect": "aot.cli_inspect",
+    "merge": "aot.cli_inspect",
+    "package": "aot.cli_package",
+    "targets": "aot.cli_build",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
+            module = importlib.import_module(_ELSEWHERE[cmd_name])
+            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="'aotc COMMAND --help' explains a command, with examples.",
 )
@@ -70,8 +92,14 @@ def cli() -> None:
 @compile_options
 @FUSION_OPTION
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
+@REPORT_OPTION
 def compile_command(
-    model: str, output: str, stats: str | None, input_values: tuple[Pair, ...], **options: Any
+    model: str,
+    output: str,
+    stats: str | None,
+    report: str | None,
+    input_values: tuple[Pair, ...],
+    **options: Any,
 ) -> None:
     """Compile MODEL (ONNX, or text IR) to a module file.
 
@@ -82,6 +110,8 @@ def compile_command(
       aotc compile det.onnx -o det.aotm --input-shape x=1x3xHxW
       aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --state state=stateN
       aotc compile llm.onnx -o llm.aotm --input-shape past=1x8x?x64 --state past=present:max=512
+      aotc compile model.onnx -o model.aotm --report model.html
+      aotc compile model.onnx -o model.aotm --tune 20
 
     Names in a shape stay open: one file serves all their extents, or those within bounds, as in
     1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at
@@ -89,11 +119,15 @@ def compile_command(
     """
     if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
         raise click.UsageError("the output is the model itself")
+    check_report(report, model, output)
     started = time.perf_counter()
-    module = compile_model(model, input_values=to_mapping(input_values, "--input-value"), **options)
+    values = to_mapping(input_values, "--input-value")
+    module = compile_model(model, input_values=values, details=report is not None, **options)
     module.save(output)
     if stats is not None:
         cli_text.write_stats(module.stats, stats)
+    if report is not None:
+        module.save_report(report, Path(output).name)
     if sys.stderr.isatty():
         seconds = time.perf_counter() - started
         size = len(module.to_bytes())
@@ -284,15 +318,12 @@ def _report_verification(result: Verification) -> None:
         )
 
 
-for _command in (devices, bench, build, package, merge, inspect, explain_dedup, targets, cache):
-    cli.add_command(_command)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. No exception leaves it."""
     signal.signal(signal.SIGTERM, _terminate)
     with warnings.catch_warnings():
         warnings.simplefilter("always", CacheWarning)
+        warnings.simplefilter("always", TuningWarning)
         warnings.showwarning = _warn
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
 

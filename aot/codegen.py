@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from aot.backends.cpu import compile as cpu
 from aot.backends.cpu import llvm
@@ -27,9 +28,9 @@ from aot.object_cache import ObjectCache, key_of
 from aot.options import CompileOptions, Progress
 from aot.target import Target, check_names
 
-# LLVM takes about 1 us a byte of its text; starting a worker takes as long as 80 KB.
-_POOL_BYTES = 320 << 10  # less text than this is not worth a process
-_WORKER_BYTES = 160 << 10  # text that is worth one more
+# LLVM takes about 1 us a byte of its text; starting a worker takes as long as 70 KB.
+_POOL_BYTES = 320 << 10  # less text than this is not worth a process, where LLVM is loaded here
+_WORKER_BYTES = 120 << 10  # text that is worth one more
 # What turns a kernel into an object, beside the kernel, the target and LLVM.
 _SOURCES = ("backends/cpu", "kernels", "ir", "target.py")
 
@@ -60,6 +61,7 @@ class CodeMaker:
     cache: ObjectCache
     jobs: int
     _workers: Workers | None = field(default=None, init=False)
+    _expected: str | None = field(default=None, init=False)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @staticmethod
@@ -73,7 +75,22 @@ class CodeMaker:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if error[0] is None and self._expected is not None:
+            self.cache.meet(self._expected)
         self._stack.__exit__(*error)  # type: ignore[arg-type]
+
+    def expect(self, source: Any, options: CompileOptions) -> None:
+        """Starts a process for LLVM where the model, which is not read yet, has not been compiled
+        with these options: it starts while this one is busy with the model."""
+        if self.jobs == 1 or llvm.is_loaded():
+            return
+        model = _model_id(source)
+        if model is None:
+            return
+        key = key_of((model, repr(options).encode(), compiler_id()))
+        if not self.cache.has_met(key):
+            self._expected = key
+            self._hand_out([], None, 0)
 
     def objects(self, kernels: Sequence[Kernel], target: Target, progress: Progress) -> Objects:
         """An object for each of `kernels`.
@@ -112,27 +129,31 @@ class CodeMaker:
         """The objects in order. Text is written here while workers, if any, compile."""
         waiting: list[_Text] = []
         text_bytes = 0
+        if missing and self.jobs > 1 and not llvm.is_loaded():
+            # A process costs what loading LLVM here would, and starts while text is written.
+            self._hand_out(waiting, target, text_bytes)
         for key, kernel in missing.items():
             waiting.append(_Text(key, kernel.name, cpu.to_llvm(kernel, target)))
             text_bytes += len(waiting[-1].text)
-            if self.jobs > 1 and text_bytes >= _POOL_BYTES:
+            if self._workers is not None or (self.jobs > 1 and text_bytes >= _POOL_BYTES):
                 self._hand_out(waiting, target, text_bytes)
         for text in waiting:
             with cpu.blaming(text.name, target):
                 yield text.key, _result(text, target)
 
-    def _hand_out(self, waiting: list[_Text], target: Target, text_bytes: int) -> None:
+    def _hand_out(self, waiting: list[_Text], target: Target | None, text_bytes: int) -> None:
         """Gives workers what is not given yet, and starts as many as the text is worth."""
         with contextlib.suppress(UnavailableError):
-            if self._workers is None:
-                self._workers = self._stack.enter_context(Workers(self.jobs))
+            workers = self._workers or Workers(self.jobs)
             worth = max(1, min(len(waiting), text_bytes // _WORKER_BYTES))
-            while self._workers.count < worth:
-                if not self._workers.start():
+            while workers.count < worth:
+                if not workers.start():
                     break
+            if self._workers is None:
+                self._workers = self._stack.enter_context(workers)
             for text in waiting:
-                if text.future is None:
-                    text.future = self._workers.submit(
+                if text.future is None and target is not None:
+                    text.future = workers.submit(
                         text.text, cpu.machine_of(target), cpu.FUNCTION_NAME
                     )
             return
@@ -158,6 +179,20 @@ def _result(text: _Text, target: Target) -> bytes:
         except CrashedError as error:
             raise InternalError(f"kernel {text.name} for {target.name}: {error}") from error
     return llvm.to_object(text.text, cpu.machine_of(target), cpu.FUNCTION_NAME)
+
+
+def _model_id(source: Any) -> bytes | None:
+    """What tells a model from others, as far as can be told without reading it."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).digest()
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    try:
+        path = os.path.realpath(source)
+        facts = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}".encode(errors="surrogateescape")
 
 
 def object_key(kernel: Kernel, target: Target) -> str:

@@ -33,6 +33,9 @@ _HEADER_BYTES = len(_MAGIC) + 2 * 32 + _LENGTH.size
 # at every one.
 _LEDGER = "ledger"
 _LEDGER_LINES = 4096
+# Keys of compiles whose objects were all kept, a line each; what is lost of it costs nothing.
+_MET = "met"
+_MET_LINES = 4096
 _TEMPORARY = ".tmp"
 # A temporary file of a process that was killed; one that lives is done in seconds.
 _STALE_SECONDS = 3600
@@ -157,6 +160,25 @@ class ObjectCache:
             return
         self._added_bytes += len(entry)
 
+    def has_met(self, key: str) -> bool:
+        """Whether `meet` was called with `key`: its objects are probably here."""
+        if self.folder is None:
+            return False
+        try:
+            return key.encode() in (self.folder / _MET).read_bytes().split(b"\n")
+        except OSError:
+            return False
+
+    def meet(self, key: str) -> None:
+        """Remembers a compile whose objects are here; nothing depends on it but what is begun
+        early."""
+        if self.folder is None or not self._is_writable:
+            return
+        path = self.folder / _MET
+        with contextlib.suppress(OSError):
+            lines = path.read_bytes().split(b"\n")[-_MET_LINES:-1] if path.exists() else []
+            _write(path, b"\n".join((*lines, key.encode(), b"")))
+
     def close(self) -> None:
         """Books what was added, and removes the least recently used entries where that is too
         much. To be called once, after the last `put`."""
@@ -186,6 +208,7 @@ class ObjectCache:
             if self.folder is not None:
                 self._remove_stale(0)
                 (self.folder / _LEDGER).unlink(missing_ok=True)
+                (self.folder / _MET).unlink(missing_ok=True)
         except OSError as error:
             raise CompileError(f"cannot clear {self.folder}: {_reason(error)}") from None
         return found
@@ -253,7 +276,8 @@ class ObjectCache:
     def _remove_stale(self, seconds: float) -> None:
         assert self.folder is not None
         now = time.time()
-        for path in (*self._files(), *self.folder.glob(f"{_LEDGER}.*")):
+        others = (p for name in (_LEDGER, _MET) for p in self.folder.glob(f"{name}.*"))
+        for path in (*self._files(), *others):
             if path.suffix == _TEMPORARY:
                 with contextlib.suppress(OSError):
                     if now - path.stat().st_mtime >= seconds:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot import target as targets
 from aot.analysis.alias import AliasCounts, count_alias
 from aot.building import Building, Clock
 from aot.errors import CompileError
+from aot.hosting import Rounds
 from aot.ir.clone import clone_module
 from aot.ir.core import Module
 from aot.ledger import dispatched, model_ledger
@@ -23,6 +24,7 @@ from aot.link.rodata import RodataBytes
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions, Progress
 from aot.passes.algebra import ALGEBRA
+from aot.passes.apply_tuning import APPLY_TUNING
 from aot.passes.assign_layouts import ASSIGN_LAYOUTS
 from aot.passes.base import Pass, PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
@@ -37,6 +39,7 @@ from aot.passes.despecialise import DESPECIALISE
 from aot.passes.eager_shapes import follow_eagerly
 from aot.passes.fold_constants import FOLD_CONSTANTS
 from aot.passes.fuse import FUSE
+from aot.passes.fusion_journal import FusionJournal
 from aot.passes.join_regions import JOIN_REGIONS
 from aot.passes.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.merge_siblings import MERGE_SIBLINGS
@@ -50,6 +53,10 @@ from aot.passes.sink_counters import SINK_COUNTERS
 from aot.passes.tie_operands import TIE_OPERANDS
 from aot.passes.write_values import WRITE_VALUES
 from aot.target import Target
+
+if TYPE_CHECKING:
+    from aot.details import Details, VariantDetails
+    from aot.tuning import Tuner
 
 # Once a model, whatever the target.
 MODEL_PASSES: tuple[Pass, ...] = (
@@ -88,11 +95,14 @@ TARGET_PASSES: tuple[Pass, ...] = (
     TIE_OPERANDS,  # part of an executable's identity: before outlining
     OUTLINE,  # merges structurally equal executables
     DESPECIALISE,  # merges those that differ in extents
+    APPLY_TUNING,  # by what executables are in the end
     DCE,
 )
 
 
+FORMED = TARGET_PASSES.index(JOIN_REGIONS) + 1  # where it can be told why regions end
 _OUTLINED = TARGET_PASSES.index(OUTLINE) + 1  # where the ledger asks what became one
+_TUNED = TARGET_PASSES.index(APPLY_TUNING)  # where executables are measured, if at all
 
 
 @dataclass(frozen=True)
@@ -106,17 +116,32 @@ class Compilation:
     stats: dict[str, Any]
 
 
-def compile_module(source: Any, options: CompileOptions, progress: Progress) -> Compilation:
+def compile_module(
+    source: Any, options: CompileOptions, progress: Progress, details: Details | None = None
+) -> Compilation:
     """Compiles a model for the targets of `options`.
 
     Args:
         source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module.
+        details: is told what a report shows and the module does not keep.
 
     Raises:
         CompileError, UnsupportedError: the model or the options are at fault.
     """
-    wanted = [targets.load(name) for name in options.targets]
-    _check_together(wanted)
+    wanted = targets.load_together(options.targets)
+    with Building(options, progress) as building:
+        building.expect(source, wanted)
+        return _compiled(source, options, progress, details, wanted, building)
+
+
+def _compiled(
+    source: Any,
+    options: CompileOptions,
+    progress: Progress,
+    details: Details | None,
+    wanted: Sequence[Target],
+    building: Building,
+) -> Compilation:
     clock = Clock()
     progress("import", 0, 0)
     with count_shape_rules() as import_rules, clock.stage("import"):
@@ -125,47 +150,86 @@ def compile_module(source: Any, options: CompileOptions, progress: Progress) -> 
     progress("passes", 0, 0)
     with clock.stage("passes"), count_alias() as model_alias:
         run_passes(module, MODEL_PASSES, context)
+    tuner = _tuner(options, progress)
     sections: list[dict[str, Any]] = []
     variants: list[VariantImage] = []
-    with Building(options, progress) as building:
-        for target in wanted:
-            own = Clock(dict(clock.seconds))
-            copy = module if target is wanted[-1] else clone_module(module)
-            if options.shapes == "eager" and copy is not module:
-                follow_eagerly(copy)
-            made = PassContext(
-                _dumping_apart(options, target),
-                target,
-                runs=list(context.runs),
-                statistics={k: dict(v) for k, v in context.statistics.items()},
-            )
-            progress("passes", 0, 0)
-            with own.stage("passes"), count_alias() as alias:
-                run_passes(copy, TARGET_PASSES[:_OUTLINED], made)
-                outlined = dispatched(copy)
-                run_passes(copy, TARGET_PASSES[_OUTLINED:], made)
-            alias.updates += model_alias.updates
-            if copy is module:
-                alias.builds += model_alias.builds  # a clone has a database of its own
-            with count_shape_rules() as build_rules:
-                variant, section = building.variant(copy, outlined, made, own)
-            variants.append(_named(variant, options.entry_name))
-            rules = {"import": import_rules.calls, "build": build_rules.calls}
-            sections.append({**_head(made, rules, alias), **section})
-        producer = f"aotc {_version()}"
-
-        def ledger(rodata: RodataBytes) -> dict[str, Any]:
-            entries = [e.name for e in variants[0].entry_points]
-            return model_ledger(entries, sections, rodata.stats)
-
-        image, rodata = finish_module(
-            variants,
-            building.parts,
-            building.rodata,
-            producer,
-            None if options.strip else ledger,
+    rounds = Rounds(wanted)
+    for target, host in rounds:
+        own = Clock(dict(clock.seconds))
+        copy = module if rounds.is_last else clone_module(module)
+        if options.shapes == "eager" and copy is not module:
+            follow_eagerly(copy)
+        made = PassContext(
+            _dumping_apart(options, target),
+            target,
+            runs=list(context.runs),
+            statistics={k: dict(v) for k, v in context.statistics.items()},
+            host=host,
         )
+        progress("passes", 0, 0)
+        about = None if details is None else details.variant()
+        with count_alias() as alias:
+            outlined = _run_target_passes(copy, made, own, about, tuner)
+        alias.updates += model_alias.updates
+        if copy is module:
+            alias.builds += model_alias.builds  # a clone has a database of its own
+        with count_shape_rules() as build_rules:
+            variant, section = building.variant(copy, outlined, made, own, about)
+        rounds.built(uses_host=variant.host is not None)
+        variants.append(_named(variant, options.entry_name))
+        rules = {"import": import_rules.calls, "build": build_rules.calls}
+        tuned = {} if tuner is None else {"tuning": tuner.tuned.section()}
+        sections.append({**_head(made, rules, alias), **tuned, **section})
+    producer = f"aotc {_version()}"
+
+    def ledger(rodata: RodataBytes) -> dict[str, Any]:
+        entries = [e.name for e in variants[0].entry_points]
+        return model_ledger(entries, sections, rodata.stats)
+
+    image, rodata = finish_module(
+        variants,
+        building.parts,
+        building.rodata,
+        producer,
+        None if options.strip else ledger,
+    )
     return Compilation(image, {"variants": sections, "rodata": rodata.stats})
+
+
+def _run_target_passes(
+    module: Module,
+    context: PassContext,
+    clock: Clock,
+    details: VariantDetails | None,
+    tuner: Tuner | None,
+) -> tuple[str, ...]:
+    """Returns the executable of each dispatch as outlining left them."""
+    start = 0
+    if details is not None:
+        context.journal, start = FusionJournal(), FORMED
+        with clock.stage("passes"):
+            run_passes(module, TARGET_PASSES[:FORMED], context)
+        details.formed(module, context)
+        context.journal = None
+    with clock.stage("passes"):
+        run_passes(module, TARGET_PASSES[start:_OUTLINED], context)
+        outlined = dispatched(module)
+        run_passes(module, TARGET_PASSES[_OUTLINED:_TUNED], context)
+    if tuner is not None and not context.is_stopped:
+        with clock.stage("tune"):
+            context.tuning = tuner.tune(module, context)
+    with clock.stage("passes"):
+        run_passes(module, TARGET_PASSES[_TUNED:], context)
+    return outlined
+
+
+def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
+    """What measures executables, or knows what was measured; None where nobody asks."""
+    if options.tune is None and options.tune_cache is None:
+        return None
+    from aot.tuning import Tuner
+
+    return Tuner(options, progress)
 
 
 def _named(variant: VariantImage, name: str | None) -> VariantImage:
@@ -243,16 +307,6 @@ def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:
     if options.dump_ir is None or len(options.targets) == 1:
         return options
     return replace(options, dump_ir=options.dump_ir / target.name)
-
-
-def _check_together(wanted: Sequence[Target]) -> None:
-    """Variants share one pool of packed weights: their panels must agree."""
-    panels = {t.panel for t in wanted}
-    if len(panels) > 1:
-        raise CompileError(
-            f"targets {', '.join(t.name for t in wanted)} have panels of "
-            f"{sorted(panels)}; the targets of one module need one panel width"
-        )
 
 
 def _version() -> str:

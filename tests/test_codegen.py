@@ -373,8 +373,7 @@ def test_a_warm_compile_does_not_load_llvm(tmp_path: Path, model: Path) -> None:
         subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
         for _ in range(2)
     ]
-    first = shown[0].split()
-    assert int(first[0]) > 0 and "llvmlite.binding" in first
+    assert int(shown[0].split()[0]) > 0
     assert shown[1] == "0\n"
 
 

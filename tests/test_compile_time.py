@@ -25,6 +25,7 @@ from aot.backends.cpu import llvm
 from aot.builder import Builder
 from aot.ir.core import ConstantData
 from aot.ir.text import print_module
+from aot.target import load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -127,6 +128,56 @@ def test_a_second_compile_of_a_model_loads_no_llvm(tmp_path: Path, name: str) ->
     assert first.split()[-1] == second.split()[-1]
 
 
+_STARTS = """
+import sys, aot
+from aot.backends.cpu import workers
+starts = []
+class Counted(workers.Workers):
+    def start(self):
+        starts.append("aot.frontends.text" in sys.modules)
+        return super().start()
+from aot import codegen
+codegen.Workers = Counted
+module = aot.compile(sys.argv[1], targets=sys.argv[2:], jobs=2)
+print(starts, [v["llvm_calls"] > 0 for v in module.stats["variants"]], "llvmlite" in sys.modules)
+"""
+
+
+def test_a_process_for_llvm_starts_before_a_new_model_is_read(tmp_path: Path, model: Path) -> None:
+    """And none for a model that was compiled so before; LLVM is loaded beside, never here."""
+
+    def compiled(*targets: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "AOT_CACHE_DIR": str(tmp_path / "c")}
+        command = [sys.executable, "-c", _STARTS, str(model), *targets]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        ).stdout.strip()
+
+    assert compiled("x86-64-v3") == "[False] [True] False"
+    assert compiled("x86-64-v3") == "[] [False] False"
+    assert compiled("aarch64-generic") == "[False] [True] False"
+    assert compiled("vulkan-1.1") == "[] [False] False"
+    model.write_text(model.read_text().replace("tanh", "exp"))
+    assert compiled("x86-64-v3") == "[False] [True] False"
+
+
+def test_llvm_runs_none_of_the_passes_that_are_left_out() -> None:
+    """Their names are LLVM's: one that it does not know would leave nothing out."""
+    text = (
+        "define i64 @kernel(i64 %n) {\nentry:\n  br label %loop\nloop:\n"
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]\n"
+        "  %next = add nuw nsw i64 %i, 1\n"
+        "  %more = icmp slt i64 %next, %n\n"
+        "  br i1 %more, label %loop, label %done\ndone:\n"
+        "  %r = mul i64 %next, 8\n  ret i64 %r\n}\n"
+    )
+    machine = cpu.machine_of(load("x86-64-v3"))
+    with llvm.optimise(f'target triple = "{machine.triple}"\n{text}', machine, "kernel") as module:
+        shown = str(module)
+    assert "mul i64" in shown, "instcombine makes a shift of it"
+    assert "icmp slt" in shown, "indvars makes it a comparison for equality"
+
+
 # ---- constants: most of what a model's file is ----
 
 
@@ -205,6 +256,26 @@ def test_a_command_loads_what_it_needs(model: Path, arguments: list[str], absent
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert absent & set(result.stderr.split()) == set()
+
+
+def test_a_compile_loads_no_other_command(model: Path) -> None:
+    script = (
+        "import sys\nfrom aot.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "print(*sorted(m for m in sys.modules if m.startswith('aot.')))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script, "compile", "model.ir", "-o", "o", "--target", "x86-64-v3"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=model.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ).stdout.split()
+    assert {m for m in shown if m.startswith("aot.cli")} == {
+        *("aot.cli", "aot.cli_compile", "aot.cli_text")
+    }
+    others = ("loader", "matrix", "inspection", "packaging", "report", "benchmark", "verification")
+    assert not {f"aot.{name}" for name in others} & set(shown)
 
 
 def test_the_command_as_a_process_flushes_and_tells_its_status(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ become is in control.py, loops.py and ops_scan.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Union
 
@@ -39,6 +40,7 @@ from aot.frontends.onnx.schema import check_node, find_schema
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
+from aot.frontends.onnx.weights import BrokenError, Source, without_weights
 from aot.ir.core import Block, ConstantData, Function, Module, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.structure import insert_constant
@@ -74,12 +76,13 @@ def import_onnx(
     if isinstance(model, (str, os.PathLike)):
         where, folder = os.fspath(model), Path(model).parent
     try:
-        proto = inline_functions(_parsed(model))
-        return search(
-            lambda choices: _Importer(
-                proto, folder, input_shapes or {}, input_values or {}, choices
-            ).run()
-        )
+        with _opened(model) as (parsed, contents):
+            proto = inline_functions(parsed)
+            return search(
+                lambda choices: _Importer(
+                    proto, contents, folder, input_shapes or {}, input_values or {}, choices
+                ).run()
+            )
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
     except UnsupportedError as error:
@@ -88,22 +91,43 @@ def import_onnx(
         ) from error
 
 
-def _parsed(model: ModelLike) -> onnx.ModelProto:
+# The contents of an initializer that the parsed model lacks, by its number; None for one that has
+# its own.
+Contents = Callable[[int], Union[bytes, None]]
+
+
+@contextmanager
+def _opened(model: ModelLike) -> Iterator[tuple[onnx.ModelProto, Contents]]:
+    """The model, most of its weights left where they are until they are asked for."""
     if isinstance(model, onnx.ModelProto):
-        proto = model
-    else:
-        if isinstance(model, bytes):
-            data = model
-        else:
-            try:
-                data = Path(model).read_bytes()
-            except OSError as error:
-                raise CompileError(f"can't be read: {error.strerror}") from None
-        proto = onnx.ModelProto()
+        yield _checked(model), lambda number: None
+        return
+    try:
+        source = Source(model)
+    except OSError as error:
+        raise CompileError(f"can't be read: {error.strerror}") from None
+    with source:
+        places: dict[int, tuple[int, int]] = {}
         try:
-            proto.ParseFromString(data)
-        except (DecodeError, RuntimeError):
-            raise CompileError("is not an ONNX model: the protobuf is broken") from None
+            try:
+                data, places = without_weights(source)
+            except BrokenError:
+                data = source.whole()
+        except OSError as error:
+            raise CompileError(f"can't be read: {error.strerror}") from None
+        yield _parsed(data), lambda n: source.read(*places[n]) if n in places else None
+
+
+def _parsed(data: bytes) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError):
+        raise CompileError("is not an ONNX model: the protobuf is broken") from None
+    return _checked(proto)
+
+
+def _checked(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not proto.HasField("graph") or not proto.ir_version:
         raise CompileError("is not an ONNX model: it has no graph or no IR version")
     if not _has_only_text(proto):
@@ -181,6 +205,7 @@ class _Importer:
     def __init__(
         self,
         proto: onnx.ModelProto,
+        contents: Contents,
         folder: Path | None,
         shapes: InputShapes,
         values: Mapping[str, Any],
@@ -189,6 +214,7 @@ class _Importer:
         self.choices = choices
         self.inner_nodes = 0
         self.graph = proto.graph
+        self.contents = contents
         self.folder = folder
         self.opsets = _opsets(proto)
         initializers = {t.name for t in self.graph.initializer}
@@ -245,13 +271,14 @@ class _Importer:
         return nodes
 
     def _add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        for tensor in graph.initializer:
+        for number, tensor in enumerate(graph.initializer):
             name = tensor.name
             scope.known[name] = None
             if name not in scope.read:
                 continue
             try:
-                array = tensor_array(tensor, f"initializer {name!r}", self.folder)
+                own = self.contents(number) if graph is self.graph else None
+                array = tensor_array(tensor, f"initializer {name!r}", self.folder, own)
             except UnsupportedTypeError as error:
                 scope.unsupported.append((name, f"initializer {name!r}: {error}"))
                 continue

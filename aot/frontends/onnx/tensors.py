@@ -65,12 +65,13 @@ def dtype_of(elem_type: int) -> DType:
     return DType(found)
 
 
-def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
+def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None = None) -> Array:
     """The contents of a TensorProto.
 
     Args:
         what: names the tensor in messages, such as "initializer 'w'".
         folder: where external data must lie; None where there is no folder.
+        own: what its raw_data was before it was emptied; None where it has it.
 
     Raises:
         CompileError: contents are missing, or not what the dims say.
@@ -86,7 +87,8 @@ def tensor_array(tensor: Any, what: str, folder: Path | None) -> Array:
     # numpy counts the dims beside an empty one too
     if math.prod(max(d, 1) for d in dims) * dtype.bytes >= MAX_BYTES:
         raise CompileError(f"{what} has dims {dims}: that is more than fits into memory")
-    own = tensor.raw_data  # once: protobuf copies it at every access
+    if own is None:
+        own = tensor.raw_data  # once: protobuf copies it at every access
     _check_contents_once(tensor, own, what)
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
