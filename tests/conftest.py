@@ -50,6 +50,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("sweep")]
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints what tests have measured and told with `record_property("figure", ...)`."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    figures = [text for r in reports for key, text in r.user_properties if key == "figure"]
+    if figures:
+        terminalreporter.section("figures")
+        terminalreporter.write_line("\n".join(dict.fromkeys(figures)))
+
+
 def _fail_if_skipped(report: Any) -> None:
     """A skipped test proves nothing: CI has everything that tests ask for."""
     if IS_CI and report.skipped and not hasattr(report, "wasxfail"):

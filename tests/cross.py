@@ -37,6 +37,7 @@ class CrossTarget:
 
 
 CROSS_TARGETS = {
+    "x86_64": CrossTarget("x86_64-linux-gnu-gcc", ("-march=x86-64",), "qemu-x86_64", "max"),
     "aarch64": CrossTarget("aarch64-linux-gnu-gcc", (), "qemu-aarch64", "max"),
     "arm": CrossTarget(
         "arm-linux-gnueabihf-gcc", ("-march=armv7-a", "-mfpu=vfpv3-d16"), "qemu-arm", "max"
@@ -66,13 +67,17 @@ def require_runtime(arch: str) -> Path:
 
 
 def run_emulated(
-    arch: str, command: Sequence[str | Path], timeout_s: float = 300, cpu: str | None = None
+    arch: str,
+    command: Sequence[str | Path],
+    timeout_s: float = 300,
+    cpu: str | None = None,
+    options: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command for `arch` under QEMU; does not check its exit status."""
+    """Runs a command for `arch` under QEMU, given `options`; does not check its exit status."""
     target = CROSS_TARGETS[arch]
     # An empty environment but for what decides nothing: QEMU_* variables would change the CPU.
     environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
-    line = [target.emulator, "-cpu", cpu or target.cpu, *map(str, command)]
+    line = [target.emulator, "-cpu", cpu or target.cpu, *options, *map(str, command)]
     return subprocess.run(
         line, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
     )

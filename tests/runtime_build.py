@@ -39,20 +39,28 @@ def build_folder() -> Path:
 
 
 def build(
-    name: str, sources: Sequence[Path], flags: Sequence[str], compiler: str = "gcc"
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    compiler: str | Sequence[str] = "gcc",
+    libraries: Sequence[str] = (),
 ) -> Path | None:
     """Compiles and links `sources` to a file called `name`; None where the compiler is missing.
+
+    A compiler may be several words, such as ("zig", "cc"). `libraries` come last.
 
     Raises:
         RuntimeError: the compiler's own message.
     """
-    program = shutil.which(compiler)
+    words = [compiler] if isinstance(compiler, str) else list(compiler)
+    program = shutil.which(words[0])
     if program is None:
         return None
     includes = [f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}"]
-    command = [program, *WARNINGS, *includes, *flags, *map(str, sources)]
+    command = [program, *words[1:], *WARNINGS, *includes, *flags, *map(str, sources), *libraries]
     digest = hashlib.sha256("\0".join(command).encode())
-    headers = [*RUNTIME.glob("**/*.h"), *sources]
+    beside = [header for source in sources for header in source.parent.glob("*.h")]
+    headers = [*RUNTIME.glob("**/*.h"), *beside, *sources]
     for path in sorted(set(headers)):
         digest.update(path.read_bytes())
     output = build_folder() / digest.hexdigest()[:20] / name
@@ -64,7 +72,7 @@ def build(
             [*command, "-o", str(partial)], capture_output=True, text=True, check=False
         )
         if result.returncode != 0:
-            raise RuntimeError(f"{compiler} failed:\n{result.stderr}")
+            raise RuntimeError(f"{words[0]} failed:\n{result.stderr}")
         partial.replace(output)
     return output
 

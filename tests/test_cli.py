@@ -122,9 +122,10 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     ]
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
-    arguments += ["--shapes", "eager", "--storage", "fp16"]
+    arguments += ["--shapes", "eager", "--storage", "fp16", "--report", "r.html"]
     arguments += ["--no-fusion", "--no-winograd", "--no-despecialise"]
     arguments += ["--no-share-constants", "--entry-name", "vad", "--strip"]
+    arguments += ["--tune", "20", "--tune-runner", "ssh board aot-run", "--tune-cache", "t.jsonl"]
     assert cli.main(arguments) == 1
     values = seen.pop("input_values")
     assert isinstance(values, dict)
@@ -151,8 +152,12 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "cache": True,
         "cache_dir": None,
         "jobs": 0,
+        "tune": 20.0,
+        "tune_runner": "ssh board aot-run",
+        "tune_cache": "t.jsonl",
         "dump_ir": "ir",
         "progress": None,
+        "details": True,
     }
 
 
@@ -364,8 +369,9 @@ def test_a_signal_leaves_no_file(model: Path, number: signal.Signals) -> None:
         # A parent in the background may have had it ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from aot import cli\nfrom aot.link import files\n"
-        f"def sync(handle): os.kill(os.getpid(), {int(number)})\n"
-        "files.os.fsync = sync\n"
+        "real = os.write\n"
+        f"def write(*what): real(*what), os.kill(os.getpid(), {int(number)})\n"
+        "files.os.write = write\n"
         "sys.exit(cli.main(['compile', 'model.ir', '-o', 'out.aotm']))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from graphs import assert_same_results
 from state_steps import check_steps
 
 from aot import target
+from aot.analysis.candidates import Choice, Run
+from aot.analysis.tuning import Tuning
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
-from aot.ir.core import Module
+from aot.ir.core import Function, Module
 from aot.ir.text import print_module
 from aot.ir.types import DType
 from aot.ir.verifier import verify
@@ -24,6 +27,7 @@ from aot.options import CompileOptions
 from aot.passes import Pass, PassContext, run_passes
 from aot.passes.switches import Switches
 from aot.pipeline import MODEL_PASSES, TARGET_PASSES
+from aot.target import Target
 
 PASSES: dict[str, Pass] = {p.name: p for p in (*MODEL_PASSES, *TARGET_PASSES)}
 GROUPS = tuple(PASSES)
@@ -53,7 +57,28 @@ def make_context(case: Case) -> PassContext:
     lacks = {DType(name) for name in case.one("lacks").split()}
     everything = tuple(d for d in DType if d is not DType.INDEX and d not in lacks)
     device = dataclasses.replace(target.load("x86-64-v2"), name="test", dtypes=everything)
-    return PassContext(options, device, Switches(is_verifying_each=True))
+    told = dict(item.split("=") for item in case.settings.get("tune", []))
+    return PassContext(
+        options,
+        device,
+        Switches(is_verifying_each=True),
+        tuning=Told("", dict.fromkeys(told, Choice(())), told),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Told(Tuning):
+    """Choices of executables by name: "4x16", "winograd 8x8"."""
+
+    told: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def find(self, function: Function, runs: Sequence[Run], target: Target) -> Choice | None:
+        text = self.told.get(function.name)
+        if text is None:
+            return None
+        tiles = [word.split("x") for word in text.split() if word[0].isdigit()]
+        way = "".join(word for word in text.split() if not word[0].isdigit())
+        return Choice(tuple((int(rows), int(columns)) for rows, columns in tiles), way)
 
 
 def run_case(case: Case) -> str:

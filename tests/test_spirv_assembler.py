@@ -249,8 +249,8 @@ def test_numbers_have_the_names_of_the_specification(listings: list[tuple[bytes,
 
 def assembled_opcode(name: str) -> int:
     """The number that spirv-as gives a value instruction, with as many operands as it takes."""
-    for count in range(1, 5):
-        operands = " ".join(f"%{number}" for number in range(2, 2 + count))
+    plain = [" ".join(f"%{number}" for number in range(2, 2 + count)) for count in range(1, 5)]
+    for operands in (*plain, "%2 %3 Reduce %4"):
         done = subprocess.run(
             [vulkan_running.spirv_tool("spirv-as"), "-o", "-", "-"],
             input=f"%1 = {name} {operands}".encode(),
