@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from aot.cli_compile import REPORT_OPTION, check_report
 from aot.cli_text import NamedArray, NamedShape, Pair, table, to_mapping
+
+if TYPE_CHECKING:
+    from aot.benchmark import Case
 
 PHASES = ("exec", "open", "verify", "map", "inputs", "prepare", "first_run")
 ENGINE_NAMES = ("onnxruntime", "openvino")
@@ -77,6 +81,7 @@ ENGINE_NAMES = ("onnxruntime", "openvino")
     help="Time what a Vulkan driver compiles; with --model, at each level of deduplication.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
+@REPORT_OPTION
 def bench(
     module: str,
     inputs: tuple[Pair, ...],
@@ -87,6 +92,7 @@ def bench(
     engines: tuple[str, ...],
     model: str | None,
     as_json: bool,
+    report: str | None,
     runs: int,
     seconds: float,
     rounds: int | None,
@@ -102,13 +108,15 @@ def bench(
       aotc bench model.aotm --cold
       aotc bench model.aotm --against onnxruntime --model model.onnx
       aotc bench model.aotm --shaders --model model.onnx
+      aotc bench model.aotm --threads 4 --report model.html
 
     Dispatches are timed in runs of their own. GFLOP/s counts the model's arithmetic, GB/s what a
     dispatch must read and write at least; the peak is what one core of this machine was measured to
-    do, times the threads.
+    do, times the threads. A report of runs also has cold starts, and the times with fewer threads.
     """
     from aot.benchmark import Case, cold, steady
 
+    check_report(report, module, *([model] if model is not None else []))
     if of_shaders:
         from aot.shader_benchmark import bench_shaders, figures_text
 
@@ -122,6 +130,7 @@ def bench(
             rounds=rounds or 3,
         )
         click.echo(json.dumps(shader_facts, indent=2) if as_json else figures_text(shader_facts))
+        _write_report(report, module, {"shaders": shader_facts})
         return
     if bool(engines) != (model is not None):
         raise click.UsageError("--against and --model go together")
@@ -144,12 +153,39 @@ def bench(
             runs=runs,
             seconds=seconds,
         )
-        text = comparison_text
+        kind, text = "against", comparison_text
     elif is_cold:
-        facts, text = cold(case, rounds=rounds or 10), cold_text
+        facts, kind, text = cold(case, rounds=rounds or 10), "cold", cold_text
     else:
-        facts, text = steady(case, runs=runs, seconds=seconds, profile=profile), steady_text
+        facts = steady(case, runs=runs, seconds=seconds, profile=profile)
+        kind, text = "steady", steady_text
     click.echo(json.dumps(facts, indent=2) if as_json else text(facts))
+    if report is not None:
+        besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
+        _write_report(report, module, {kind: facts, **besides})
+
+
+def _besides(
+    kind: str, case: Case, rounds: int | None, *, runs: int, seconds: float, profile: bool
+) -> dict[str, Any]:
+    """What a page shows beside what was asked for."""
+    from aot.benchmark import by_threads, cold, steady
+
+    found: dict[str, Any] = {}
+    if kind == "against":
+        found["steady"] = steady(case, runs=runs, seconds=seconds, profile=profile)
+    if kind != "cold":
+        found["cold"] = cold(case, rounds=rounds if rounds and kind == "steady" else 10)
+        if case.threads > 1:
+            found["threads"] = by_threads(case, runs=runs, seconds=min(seconds, 0.5))
+    return found
+
+
+def _write_report(report: str | None, module: str, facts: Mapping[str, Any]) -> None:
+    if report is not None:
+        from aot.report import bench_page, write_page
+
+        write_page(bench_page(module, facts), report)
 
 
 def steady_text(facts: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Owns the options' names and help; what they mean is `aot.options`'. Reads no mod
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,10 @@ FUSION_OPTION = click.option(
     help="Whether ops may share a dispatch; without, each is its own.",
 )
 
+REPORT_OPTION = click.option(
+    "--report", metavar="FILE.html", help="Write a page that shows what happened."
+)
+
 
 def compile_options(command: F) -> F:
     """The options that say how to compile a model, all but whether ops may share a dispatch."""
@@ -43,7 +48,7 @@ def compile_options(command: F) -> F:
                 "targets",
                 multiple=True,
                 metavar="NAME|FILE.toml",
-                help="What to compile for; repeatable, best first. Default: host.",
+                help="What to compile for; repeatable. Default: host.",
             ),
             click.option(
                 "--input-shape",
@@ -137,6 +142,23 @@ def compile_options(command: F) -> F:
                 default=0,
                 help="Processes that may compile code at a time. Default: one a processor.",
             ),
+            click.option(
+                "--tune",
+                type=click.FloatRange(min=0),
+                metavar="SECONDS",
+                help="Measure how kernels run fastest, for so long; later compiles remember.",
+            ),
+            click.option(
+                "--tune-runner",
+                metavar="CMD",
+                help="Measure on a device: CMD gets a module and options, as aot-run does.",
+            ),
+            click.option(
+                "--tune-cache",
+                type=click.Path(dir_okay=False),
+                metavar="FILE",
+                help="Where what was measured is kept; without --tune it is used as it is.",
+            ),
         )
     ):
         command = option(command)
@@ -150,6 +172,18 @@ def refuse_compile_options(options: Iterable[str]) -> None:
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{given[name]} goes with a model; a module file is compiled")
+
+
+def check_report(report: str | None, *others: str) -> None:
+    """Ends the command before it has worked for nothing: where its report would be written over one
+    of its other files, or in no folder."""
+    if report is None:
+        return
+    for other in others:
+        if os.path.realpath(other) == os.path.realpath(report):
+            raise click.UsageError(f"the report would be written over {other}")
+    if not Path(report).absolute().parent.is_dir():
+        raise CompileError(f"cannot write {report}: its folder is not there")
 
 
 def compile_model(model: str, **options: Any) -> CompiledModule:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -333,6 +333,7 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
             f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
             f"{variant['arena_bytes']:,} bytes"
         )
+        lines += _host_lines(variant.get("on_host"))
         storage = variant.get("storage", {})
         if "constants" in storage:
             lines.append(
@@ -344,6 +345,24 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
         saved = rodata["bytes_met"] - rodata["bytes_kept"]
         lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
     return "\n".join(lines)
+
+
+def _host_lines(hosted: Mapping[str, Any] | None) -> Iterator[str]:
+    """What of a GPU's variant its host runs: a line a reason."""
+    if hosted is None:
+        return
+    copies = hosted["copies"]
+    yield (
+        f"    {hosted['dispatches']} dispatches run on the CPU, {hosted['target']}, with "
+        f"{copies['to_host']} copies to it and {copies['to_device']} back"
+    )
+    reasons: dict[str, list[str]] = {}
+    for found in hosted["because"]:
+        where = f" ({found['node']})" if found["node"] else ""
+        reasons.setdefault(found["why"], []).append(found["op"] + where)
+    for why, ops in reasons.items():
+        shown = ", ".join(dict.fromkeys(ops[:4])) + (f" and {len(ops) - 4} more" * (len(ops) > 4))
+        yield f"      {why}: {shown}"
 
 
 def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from aot import target as targets
 from aot.errors import AotError, RuntimeFailure
-from aot.target import Target, VulkanLimits
+from aot.target import SUBGROUP_OPERATIONS, Target, VulkanLimits
 
 _KINDS = {0: "other", 1: "integrated gpu", 2: "discrete gpu", 3: "virtual gpu", 4: "software"}
 # Limits that a target names, by Vulkan's names; of the last the device's must be the smaller.
@@ -102,12 +102,13 @@ def _device(vk: Any, device: Any) -> DeviceInfo:
     properties = vk.vkGetPhysicalDeviceProperties(device)
     version = properties.apiVersion
     major, minor, patch = version >> 22, version >> 12 & 0x3FF, version & 0xFFF
-    limits = _limits(properties.limits)
+    limits, operations = _limits(properties.limits), _subgroup_operations(vk, device)
     fits, misses = [], {}
     for target in map(targets.load, targets.names()):
         if target.vulkan is None:
             continue
         missing = _missing(target, target.vulkan, (major, minor), limits)
+        missing = missing or _missing_operation(target.name, target.vulkan, operations)
         if missing:
             misses[target.name] = missing
         else:
@@ -162,6 +163,22 @@ def _missing(
         if not is_there:
             return f"{name} is {has}, {target.name} needs {needs}"
     return ""
+
+
+def _subgroup_operations(vk: Any, device: Any) -> set[str]:
+    """What subgroups can do in a compute shader, by the names of target files."""
+    subgroups = vk.VkPhysicalDeviceSubgroupProperties()
+    vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
+    if not subgroups.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
+        return set()
+    bits = {n: getattr(vk, f"VK_SUBGROUP_FEATURE_{n.upper()}_BIT") for n in SUBGROUP_OPERATIONS}
+    return {name for name, bit in bits.items() if subgroups.supportedOperations & bit}
+
+
+def _missing_operation(name: str, wanted: VulkanLimits, operations: set[str]) -> str:
+    """The first operation of subgroups that a target needs and the device lacks."""
+    lacking = [o for o in wanted.subgroup_operations if o not in operations]
+    return f"subgroups have no {lacking[0]} operations, which {name} needs" if lacking else ""
 
 
 def _rank(target: Target) -> tuple[int, int, str]:

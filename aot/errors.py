@@ -47,3 +47,7 @@ class RuntimeFailure(AotError):
 
 class CacheWarning(UserWarning):
     """Compiled code is not kept or not found; the compile goes on and takes longer."""
+
+
+class TuningWarning(UserWarning):
+    """Something cannot be measured, or what was measured not be used: the plan's choice stays."""

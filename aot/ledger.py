@@ -49,6 +49,15 @@ class Emitted:
         kept = set(shaders)
         return Emitted(sizes, len(kept), sum(sizes), sum(map(len, kept)))
 
+    def with_(self, other: Emitted, sizes: tuple[int, ...]) -> Emitted:
+        """Both together; `sizes` are those of all executables, in their order."""
+        return Emitted(
+            sizes,
+            self.kept + other.kept,
+            self.bytes_met + other.bytes_met,
+            self.bytes_kept + other.bytes_kept,
+        )
+
 
 def dispatched(module: Module) -> tuple[str, ...]:
     """The executable of each dispatch, in order."""

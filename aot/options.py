@@ -5,6 +5,7 @@ Owns the options' meaning and their checks that need no model. Reads no environm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,8 @@ class CompileOptions:
     """The options of one compile.
 
     Attributes:
-        targets: names of targets, or paths of TOML files; one variant each, tried in this order.
+        targets: names of targets, or paths of TOML files; one variant each; devices try
+            them in the order of `aot.target.load_together`.
         input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
             keeps what the model says; "32*h" makes it a multiple and "H<=960" bounds it
             (`aot.ir.bounds.parse_wanted` reads them).
@@ -53,6 +55,12 @@ class CompileOptions:
         cache_dir: where it is kept; None is where the environment says (`aot.object_cache`).
         jobs: processes that may compile code at a time; 0 is one for each processor. The module
             does not depend on it.
+        tune: seconds in which executables may be measured; None measures nothing, 0 uses what is
+            known.
+        tune_runner: a command that runs a module on the device that is tuned for
+            (`aot.tuning_runner`); None is this machine's `aot-run`.
+        tune_cache: the file of what was learnt (`aot.tuning_cache`), used without `tune` as well;
+            None is one beside compiled code, which is used with `tune` only.
     """
 
     targets: tuple[str, ...] = ("host",)
@@ -72,6 +80,9 @@ class CompileOptions:
     cache: bool = True
     cache_dir: Path | None = None
     jobs: int = 0
+    tune: float | None = None
+    tune_runner: str | None = None
+    tune_cache: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -92,6 +103,10 @@ class CompileOptions:
             )
         if self.jobs < 0:
             raise CompileError(f"jobs is {self.jobs}, expected 0 or more")
+        if self.tune is not None and not 0 <= self.tune < math.inf:
+            raise CompileError(f"tune is {self.tune}, expected seconds, 0 or more")
+        if self.tune_runner is not None and self.tune is None:
+            raise CompileError("a tune runner is given, but no seconds to tune in")
         if self.entry_name is not None:
             check_entry_name(self.entry_name)
         for name in self.input_shapes:

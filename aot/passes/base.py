@@ -26,6 +26,7 @@ from aot.passes import switches
 from aot.passes.fusion_journal import FusionJournal
 
 if TYPE_CHECKING:
+    from aot.analysis.tuning import Tuning
     from aot.target import Target
 
 _PARTS = ("Requires:", "Ensures:", "Never:")
@@ -83,8 +84,10 @@ class PassContext:
         runs: one entry per pass run, in order.
         statistics: counters that passes keep, by pass and name.
         journal: where fusion writes down why regions end, if someone asks.
+        tuning: what measuring has taught; None leaves all to the plan.
         is_stopped: AOT_STOP_AFTER was reached; no pass runs any more.
         print: where AOT_PRINT writes.
+        host: on Vulkan, the CPU that runs what the target can't; None where there is none.
     """
 
     options: CompileOptions = field(default_factory=CompileOptions)
@@ -93,8 +96,10 @@ class PassContext:
     runs: list[PassRun] = field(default_factory=list)
     statistics: dict[str, dict[str, int]] = field(default_factory=dict)
     journal: FusionJournal | None = None
+    tuning: Tuning | None = None
     is_stopped: bool = False
     print: Callable[[str], None] = _print_to_stderr
+    host: Target | None = None
 
     def count(self, name: str, key: str, amount: int = 1) -> None:
         """Adds to counter `key` of pass `name`."""
