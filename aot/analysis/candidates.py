@@ -174,7 +174,7 @@ def _stage_costs(function: Function, runs: Sequence[Run], target: Target) -> lis
     stages = stages_of(function.block, function.results)
     for stage, made in zip(stages, plans_of(function, target), strict=True):
         call = call_of(heaviest(stage.ops))
-        kernel, tile = Kernel.of(made, target), (made.rows, made.columns)
+        kernel, tile = Kernel.of(made, target, call), (made.rows, made.columns)
         total = 0.0
         for run in runs:
             loops, opened = loops_of(call, made, run.values)

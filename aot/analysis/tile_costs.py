@@ -43,6 +43,8 @@ FREE_ROWS, ROW_COST = 6, 0.012
 # registers that what is the same for all of a kernel may hold during its sums, as a share of all,
 # and what it costs where they aren't left: sums go through memory then
 HELD_SHARE, SPILL_COST = 0.18, 0.2
+# what a tile at a border takes more, because each row of it is asked for at every step
+BORDER_COST = 1.0
 # an address of a window's row of taps, by tap
 OPEN_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
@@ -96,6 +98,7 @@ class Kernel(NamedTuple):
         form: "products", "winograd", "window" or "stream".
         is_packed: whether its weights lie in panels.
         registers: vector registers of a CPU that sums may have, 0 on a GPU.
+        is_padded: whether the ends of a line of rows are at a border.
     """
 
     form: str
@@ -103,9 +106,11 @@ class Kernel(NamedTuple):
     panel: int
     is_packed: bool
     registers: int
+    is_padded: bool = False
 
     @staticmethod
-    def of(made: Plan, target: Target) -> Kernel:
+    def of(made: Plan, target: Target, call: Call | None = None) -> Kernel:
+        """The kernel of a plan; borders count where its `call` is given."""
         forms = {Schedule.CONTRACTION: "products", Schedule.WINOGRAD: "winograd"}
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
@@ -115,6 +120,7 @@ class Kernel(NamedTuple):
             target.panel,
             is_packed,
             free if target.is_cpu else 0,
+            call is not None and "pads" in call.attrs and any(p != 0 for p in call.dims("pads")),
         )
 
 
@@ -182,10 +188,12 @@ def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
     is_cpu = kernel.registers > 0
     is_open = is_cpu and (opened.rows or opened.columns or opened.terms)
     chunk = min(tile[1], kernel.panel) if is_cpu and opened.columns else tile[1]
+    at_borders = 2 if is_cpu and kernel.is_padded else 0
     total = 0.0
     for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
         lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and opened.rows else 0
         vectors = max(1.0, columns / kernel.lanes)
+        left = at_borders
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)
@@ -198,7 +206,10 @@ def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
                     step *= 1 + SPILL_COST
                 if not kernel.is_packed:
                     step *= 1 + OPEN_PLAIN_COST
-            total += across * along * (loops.terms * step + rest)
+            guarded = min(left, along)
+            left -= guarded
+            steps = loops.terms * (along + BORDER_COST * guarded)
+            total += across * (steps * step + along * rest)
     return total * loops.lines
 
 

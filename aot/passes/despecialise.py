@@ -175,7 +175,7 @@ def _stages(
         found = [loops_of(call, made, given) for given in values]
         counts = Counter(loops for loops, _ in found)
         runs = tuple((loops, count * repeated) for loops, count in counts.items())
-        stages.append(_Stage(Kernel.of(made, target), runs))
+        stages.append(_Stage(Kernel.of(made, target, call), runs))
         opened.append(found[0][1])
     return tuple(stages), tuple(opened)
 
