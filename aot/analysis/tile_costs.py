@@ -34,7 +34,7 @@ UNKNOWN = 256  # what an open dim counts as
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
 # bounds and addresses are computed from parameters
-TILE_COST, STORE_COST, OPEN_TILE_COST = 14.0, 3.0, 10.0
+TILE_COST, STORE_COST, OPEN_TILE_COST = 14.0, 3.0, 40.0
 # weights that lie in rows: vectors of them straddle lines, and the last one of a row isn't full
 OPEN_PLAIN_COST = 0.06
 # rows whose addresses a CPU's registers hold, and what each one more costs where the distance of
@@ -45,7 +45,8 @@ FREE_ROWS, ROW_COST = 6, 0.012
 HELD_SHARE, SPILL_COST = 0.18, 0.2
 # what a tile at a border takes more, because each row of it is asked for at every step
 BORDER_COST = 1.0
-# an address of a window's row of taps, by tap
+# the same of a window's tile, and an address of its row of taps, by tap
+OPEN_WINDOW_COST = 30.0
 OPEN_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
 OPEN_WINOGRAD_COST = 0.04
@@ -221,7 +222,7 @@ def _window(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
         for rows, along in _tiles(loops.rows, tile[0], tile[0] // 2 if opened.rows else 0):
             made = (loops.terms + 1) * rows * vectors + TILE_COST
             if is_open:
-                made += OPEN_TILE_COST
+                made += OPEN_WINDOW_COST
             if opened.columns:  # how far apart rows are is a parameter as well
                 made += OPEN_TAP_COST * loops.terms * (rows + 2)
             total += across * along * made

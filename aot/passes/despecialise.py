@@ -41,8 +41,9 @@ from aot.target import Target
 
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
 
-# how much more all dispatches may cost together, in the estimate, by `--optimize`
-BOUNDS = {"speed": 0.0, "balanced": 0.03, "size": 10.0}
+# how much more all dispatches may cost together, in the estimate, by `--optimize`; what is promised
+# of `balanced` is 0.05
+BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
 FEW = 24
