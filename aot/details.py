@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot.analysis.control import control_ops
+from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.launches import Launch
-from aot.analysis.storage import is_dispatch, is_loop
+from aot.analysis.storage import is_loop
 from aot.fusion_report import regions_of
 from aot.ir import dims
-from aot.ir.core import Block, ConstantData, Function, FunctionRef, Module, Op, Value
+from aot.ir.core import Block, ConstantData, Function, Module, Op, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.kernels.ir import Kernel
 from aot.link.emit_program import EmittedProgram
@@ -174,9 +175,9 @@ def _entry(
 
 
 def _grid(op: Op, callees: Mapping[str, tuple[Function, Kernel]]) -> tuple[Dim, Dim, Dim]:
-    name, values = op.attrs["executable"], op.attrs.get("dims", ())
-    assert isinstance(name, FunctionRef) and isinstance(values, tuple)
-    executable, kernel = callees[name.name]
+    values = op.attrs.get("dims", ())
+    assert isinstance(values, tuple)
+    executable, kernel = callees[executable_of(op)]
     env = {
         n: d
         for n, d in zip(executable.dim_names, values, strict=True)

@@ -14,11 +14,12 @@ from typing import Any
 
 from aot.analysis.alignment import operand_alignments
 from aot.analysis.control import control_ops
+from aot.analysis.dispatches import dispatches_of, executable_of, is_dispatch
 from aot.analysis.on_host import why_on_host
 from aot.errors import UnsupportedError
 from aot.ir import dims
 from aot.ir.bounds import bounds_of
-from aot.ir.core import Function, FunctionRef, Module, Op
+from aot.ir.core import Function, Module
 from aot.ir.dims import Dim, DimExpr, Interval
 from aot.kernels.ir import Kernel
 from aot.kernels.lower import lower, root_of
@@ -26,7 +27,6 @@ from aot.kernels.steps import lane_steps
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
 from aot.ops.record import Kind
-from aot.ops.structure import DISPATCH
 from aot.target import Target
 
 # Iterations that a lane may go through along a line. lavapipe ends a lane's loops after so many,
@@ -147,8 +147,7 @@ class Hosting:
     def launches(self) -> Iterator[HostLaunch]:
         """The dispatches that the host runs."""
         executables = {f.name: f for f in self.module.executables}
-        for op in _dispatches(self.module):
-            name = _executable_of(op)
+        for op, name in dispatches_of(self.module):
             if name in self.why:
                 yield HostLaunch(root_of(executables[name]).name, op.origin, name, self.why[name])
 
@@ -190,17 +189,6 @@ class HostLaunch:
         return f"node {self.node!r}" if self.node else f"executable {self.executable}"
 
 
-def _dispatches(module: Module) -> Iterator[Op]:
-    for function in module.entry_points:
-        yield from (op for op in control_ops(function) if op.record is DISPATCH)
-
-
-def _executable_of(op: Op) -> str:
-    name = op.attrs["executable"]
-    assert isinstance(name, FunctionRef)
-    return name.name
-
-
 def _largest_dims(module: Module) -> dict[str, dict[str, Interval]]:
     """Bounds of the dim parameters of each executable, over all of its dispatches."""
     found: dict[str, dict[str, Interval]] = {}
@@ -208,12 +196,12 @@ def _largest_dims(module: Module) -> dict[str, dict[str, Interval]]:
     for function in module.entry_points:
         known = bounds_of(function.assumptions)
         for op in control_ops(function):
-            if op.record is not DISPATCH:
+            if not is_dispatch(op):
                 continue
             values = op.attrs.get("dims", ())
             assert isinstance(values, tuple)
-            own = found.setdefault(_executable_of(op), {})
-            for name, value in zip(names[_executable_of(op)], values, strict=True):
+            own = found.setdefault(executable_of(op), {})
+            for name, value in zip(names[executable_of(op)], values, strict=True):
                 assert isinstance(value, int | DimExpr)
                 _, high = dims.bounds(value, known)
                 _, before = own.get(name, (0, 0))

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.ir.core import FunctionRef, Module
+from aot.analysis.dispatches import dispatches_of
+from aot.ir.core import Module
 from aot.link.code_image import CodeImage
 
 LEVELS = ("structural", "despecialised", "emitted")
@@ -61,12 +62,7 @@ class Emitted:
 
 def dispatched(module: Module) -> tuple[str, ...]:
     """The executable of each dispatch, in order."""
-    return tuple(
-        callee.name
-        for function in module.entry_points
-        for op in function.walk()
-        if isinstance(callee := op.attrs.get("executable"), FunctionRef)
-    )
+    return tuple(name for _, name in dispatches_of(module))
 
 
 def level_stats(

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
+from aot.analysis.dispatches import dispatches_of
 from aot.analysis.plan import Plan, Schedule
 from aot.analysis.stages import plans_of
 from aot.analysis.tile_costs import is_window
 from aot.ir.compare import attr_key
-from aot.ir.core import Attr, ConstantData, Function, FunctionRef, Module, Op, Value
+from aot.ir.core import Attr, ConstantData, Function, Module, Op, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.text import print_attr, print_op
 from aot.ir.types import DType, TensorType
@@ -62,11 +63,8 @@ def near_misses(
         would save.
     """
     calls: dict[str, Op] = {}
-    for function in module.entry_points:
-        for op in function.walk():
-            callee = op.attrs.get("executable")
-            if isinstance(callee, FunctionRef):
-                calls.setdefault(callee.name, op)
+    for op, name in dispatches_of(module):
+        calls.setdefault(name, op)
     called = [f for f in module.executables if f.name in calls]
     largest = set(sorted(called, key=lambda f: -sizes[f.name])[:MAX_EXECUTABLES])
     known = [

@@ -153,7 +153,7 @@ class ObjectCache:
         entry = b"".join((_MAGIC, bytes.fromhex(key), digest, _LENGTH.pack(len(data)), data))
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(path, entry)
+            write_whole(path, entry)
         except OSError as error:
             self._is_writable = False
             self._warn(f"cannot write {self.folder}: {_reason(error)}")
@@ -177,7 +177,7 @@ class ObjectCache:
         path = self.folder / _MET
         with contextlib.suppress(OSError):
             lines = path.read_bytes().split(b"\n")[-_MET_LINES:-1] if path.exists() else []
-            _write(path, b"\n".join((*lines, key.encode(), b"")))
+            write_whole(path, b"\n".join((*lines, key.encode(), b"")))
 
     def close(self) -> None:
         """Books what was added, and removes the least recently used entries where that is too
@@ -264,7 +264,7 @@ class ObjectCache:
                 with contextlib.suppress(OSError):
                     entry.path.unlink(missing_ok=True)
                     total -= entry.bytes
-        _write(self.folder / _LEDGER, b"%d\n" % total)
+        write_whole(self.folder / _LEDGER, b"%d\n" % total)
 
     def _entries(self) -> Iterator[_Entry]:
         for path in self._files():
@@ -317,7 +317,7 @@ def _checked(entry: bytes, key: str) -> bytes | None:
     return data if entry[:_HEADER_BYTES] == b"".join(head) else None
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Whole or not at all. Not synced: what a power cut damages is found by its checksum."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:

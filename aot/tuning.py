@@ -118,11 +118,15 @@ class Tuner:
         assert target is not None
         started = self._clock()
         symbols = _symbols(module)
-        subjects = self._subjects(module, target, symbols)
+        runs = runs_of(module)
+        costs = {
+            f: modelled_cost(f, runs[f.name], target) for f in module.executables if f.name in runs
+        }
+        subjects = self._subjects(runs, costs, target, symbols)
         self.tuned = found = Tuned(executables=len(subjects))
         found.known = sum(1 for s in subjects if s.key in self.cache.lines)
         if self.runner is not None and subjects:
-            self._measure(module, subjects, target, symbols, started)
+            self._measure(module, subjects, target, symbols, sum(costs.values()), started)
         for subject in subjects:
             learnt = self.cache.lines.get(subject.key)
             if learnt is not None and learnt.best != subject.base:
@@ -132,11 +136,13 @@ class Tuner:
         return self.table
 
     def _subjects(
-        self, module: Module, target: Target, symbols: Mapping[str, int]
+        self,
+        runs: Mapping[str, Sequence[Run]],
+        costs: Mapping[Function, float],
+        target: Target,
+        symbols: Mapping[str, int],
     ) -> list[Subject]:
-        """The heaviest first."""
-        runs = runs_of(module)
-        costs = _costs(module, target)
+        """The heaviest first; `costs` are the modelled times of each executable's dispatches."""
         whole = sum(costs.values()) or 1.0
         found: list[Subject] = []
         table = self.table
@@ -177,6 +183,7 @@ class Tuner:
         subjects: Sequence[Subject],
         target: Target,
         symbols: Mapping[str, int],
+        cost: float,
         started: float,
     ) -> None:
         assert self.runner is not None
@@ -199,19 +206,12 @@ class Tuner:
                 self.runner,
                 Path(folder) / "tune.aotm",
                 symbols,
-                sum(_costs(module, target).values()),
+                cost,
                 left,
                 keep,
             )
             session.run()
         self.tuned.measured = session.measured
-
-
-def _costs(module: Module, target: Target) -> dict[Function, float]:
-    """The modelled time of each executable's dispatches."""
-    runs = runs_of(module)
-    used = [f for f in module.executables if f.name in runs]
-    return {f: modelled_cost(f, runs[f.name], target) for f in used}
 
 
 def _learnt(subject: Subject, target: Target) -> Learnt:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 
 from aot.analysis.candidates import DIRECT, WINOGRAD, Choice
 from aot.errors import CompileError, TuningWarning
-from aot.object_cache import default_folder
+from aot.object_cache import default_folder, write_whole
 
 FILE_NAME = "tuning.jsonl"
 # what decides how fast a choice is, beside the executable and the target
@@ -171,14 +170,7 @@ def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, 
 def _write(path: Path, lines: Iterable[Learnt]) -> None:
     ordered = sorted(lines, key=lambda one: (one.target, one.what, one.key))
     text = "".join(f"{one.line()}\n" for one in ordered)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_whole(path, text.encode())
 
 
 @contextlib.contextmanager

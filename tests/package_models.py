@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import aot
 from aot.builder import Builder
+from aot.cli import main
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 6
@@ -66,3 +68,11 @@ def failing(*command: object) -> str:
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     return result.stderr
+
+
+def error_of(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says, in one line, where it fails."""
+    assert main([str(a) for a in arguments]) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("aotc: error: ") and text.count("\n") == 1
+    return text.removeprefix("aotc: error: ").rstrip("\n")

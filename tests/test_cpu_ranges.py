@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot.backends.cpu.ranges import decided, interval
-from aot.ir.dims import Dim, symbol
+from aot.backends.cpu.ranges import interval
+from aot.ir.dims import Dim, decided, symbol
 from aot.ir.expr import Expr, Var
 from aot.ir.types import DType
 

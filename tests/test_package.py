@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cross import CROSS_TARGETS, run_emulated
-from package_models import HOST_TARGET, expected, failing, run, save_module, steps
+from package_models import HOST_TARGET, error_of, expected, failing, run, save_module, steps
 from runtime_api import library_path
 
 from aot import loader
-from aot.cli import cli, main
+from aot.cli import cli
 from aot.errors import CompileError
 from aot.link.image import Arch
 from aot.packaging import PackageOptions, package
@@ -220,13 +220,6 @@ if importlib.util.find_spec("ziglang") is not None:
 
 
 # ---- what is refused ----
-
-
-def error_of(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([str(a) for a in arguments]) == 1
-    text = capsys.readouterr().err
-    assert text.startswith("aotc: error: ") and text.count("\n") == 1
-    return text.removeprefix("aotc: error: ").rstrip("\n")
 
 
 def test_what_is_missing_is_one_line(

@@ -24,13 +24,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from node import Call, make_package, require_node, require_toolchain, run_calls, run_node
-from package_models import HOST_TARGET, MOST_ROWS, expected, save_module, steps
+from package_models import HOST_TARGET, MOST_ROWS, error_of, expected, save_module, steps
 from runtime_api import library_path
 
 import aot
 from aot import loader
 from aot.builder import Builder
-from aot.cli import cli, main
+from aot.cli import cli
 from aot.ir.types import DType
 from aot.packaging import package
 
@@ -557,13 +557,6 @@ def test_an_engine_without_vectors_is_told(packaged: Path, tmp_path: Path) -> No
 
 
 # ---- what is refused when it is made ----
-
-
-def error_of(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([str(a) for a in arguments]) == 1
-    text = capsys.readouterr().err
-    assert text.startswith("aotc: error: ") and text.count("\n") == 1
-    return text.removeprefix("aotc: error: ").rstrip("\n")
 
 
 def test_what_is_missing_is_one_line(

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 from aot.analysis.control import control_ops
-from aot.analysis.storage import Home, Homes, is_dispatch
-from aot.ir.core import FunctionRef, Module, Op, Value
+from aot.analysis.dispatches import executable_of, is_dispatch
+from aot.analysis.storage import Home, Homes
+from aot.ir.core import Module, Op, Value
 from aot.ir.dims import Dim, modulo
 from aot.ops.selection import ASSEMBLE
 from aot.ops.structure import CONSTANT
@@ -31,12 +32,10 @@ def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
         homes = Homes(function)
         for op in control_ops(function):
             if is_dispatch(op):
-                executable = op.attrs["executable"]
-                assert isinstance(executable, FunctionRef)
                 here = [_alignment(homes, v) for v in op.operands if v is not None]
                 for operand in _taken_over(op):
                     here[operand] = 1
-                known = found.setdefault(executable.name, here)
+                known = found.setdefault(executable_of(op), here)
                 known[:] = map(min, known, here)
     return {name: tuple(alignments) for name, alignments in found.items()}
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from aot.analysis import winograd
+from aot.analysis.dispatches import dispatches_of
 from aot.analysis.plan import GPU_COLUMNS, Plan, Schedule, totals, wide_extents
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.analysis.tile_costs import Kernel, Tile, cost, is_window, loops_of
 from aot.ir.clone import clone_function
-from aot.ir.core import Function, FunctionRef, Module, Op, Rewriter
+from aot.ir.core import Function, Module, Op, Rewriter
 from aot.ir.dims import Dim, DimExpr
 from aot.ops.contraction import CONV
 from aot.ops.record import call_of
@@ -62,11 +63,8 @@ class Run:
 def runs_of(module: Module) -> dict[str, list[Run]]:
     """The dispatches of each executable, in order."""
     found: dict[str, dict[tuple[Dim, ...], list[Op]]] = {}
-    for function in module.entry_points:
-        for op in function.walk():
-            callee = op.attrs.get("executable")
-            if isinstance(callee, FunctionRef):
-                found.setdefault(callee.name, {}).setdefault(_dims_of(op), []).append(op)
+    for op, name in dispatches_of(module):
+        found.setdefault(name, {}).setdefault(_dims_of(op), []).append(op)
     return {
         name: [
             Run(ops[0], dict(zip(module.functions[name].dim_names, dims, strict=True)), len(ops))

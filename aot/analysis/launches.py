@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
+from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.ir import dims, expr
-from aot.ir.core import Function, FunctionRef, Module, Op, Value
+from aot.ir.core import Function, Module, Op, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import DType
 from aot.ops.record import Call, Kind, call_of
-from aot.ops.structure import DISPATCH
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 
@@ -40,10 +40,8 @@ def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
     executables = {f.name: f for f in module.executables}
     found = []
     for op in control_ops(function):
-        if op.record is DISPATCH:
-            name = op.attrs["executable"]
-            assert isinstance(name, FunctionRef)
-            found.append(launch_of(op, executables[name.name]))
+        if is_dispatch(op):
+            found.append(launch_of(op, executables[executable_of(op)]))
     return tuple(found)
 
 

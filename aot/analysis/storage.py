@@ -17,7 +17,7 @@ from aot.ir.core import Block, Function, Op, Value
 from aot.ir.dims import Dim, add, multiply
 from aot.ops.control import ASSIGN, IF, LOOP, STATE
 from aot.ops.selection import ASSEMBLE
-from aot.ops.structure import CONSTANT, DISPATCH
+from aot.ops.structure import CONSTANT
 
 CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 
@@ -211,11 +211,6 @@ class Carried:
     argument: Value
     following: Value
     result: Value
-
-
-def is_dispatch(op: Op) -> bool:
-    """Whether it runs an executable."""
-    return op.record is DISPATCH
 
 
 def is_choice(op: Op) -> bool:

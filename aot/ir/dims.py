@@ -396,6 +396,24 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
     return low, high
 
 
+def decided(op: str, difference: Interval) -> bool | None:
+    """`a op b` where `a - b` lies in an interval; None where it depends, or for other ops."""
+    low, high = difference
+    match op:
+        case "lt":
+            return _decided(high is not None and high < 0, low is not None and low >= 0)
+        case "le":
+            return _decided(high is not None and high <= 0, low is not None and low > 0)
+        case "gt" | "ge":
+            opposite = decided("le" if op == "gt" else "lt", difference)
+            return None if opposite is None else not opposite
+    return None
+
+
+def _decided(is_always: bool, is_never: bool) -> bool | None:
+    return True if is_always else False if is_never else None
+
+
 def _interval_product(a: Interval, b: Interval) -> Interval:
     if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
         if None in a or None in b:

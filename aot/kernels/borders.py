@@ -191,17 +191,7 @@ def _is_sure(condition: Expr, row: Var, span: Span, place: Values) -> bool:
     if end is None:
         return False
     apart = dims.add(dims.add(a, dims.multiply(b, -1)), dims.multiply(by, end))
-    low, high = dims.bounds(apart, {})
-    match condition.op:
-        case "lt":
-            return high is not None and high < 0
-        case "le":
-            return high is not None and high <= 0
-        case "gt":
-            return low is not None and low > 0
-        case "ge":
-            return low is not None and low >= 0
-    return False
+    return dims.decided(condition.op, dims.bounds(apart, {})) is True
 
 
 def _hardest(condition: Expr, corners: Corners) -> list[dict[Var, Expr]]:

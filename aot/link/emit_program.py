@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aot.analysis.control import control_ops
+from aot.analysis.dispatches import executable_of
 from aot.analysis.storage import OUTPUTS, Homes
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
-from aot.ir.core import ConstantData, Function, FunctionRef, Op, Value
+from aot.ir.core import ConstantData, Function, Op, Value
 from aot.ir.dims import Dim
 from aot.ir.states import StateVariable
 from aot.link import arena
@@ -259,10 +260,9 @@ class _Program:
         """Bytes of a worker's scratch, by the positions of dispatches that use any."""
         needs: dict[int, int] = {}
         for op, position in self.lifetimes.dispatches():
-            name = op.attrs["executable"]
-            assert isinstance(name, FunctionRef)
-            if self.executables[name.name].scratch_bytes:
-                needs[position] = self.executables[name.name].scratch_bytes
+            scratch = self.executables[executable_of(op)].scratch_bytes
+            if scratch:
+                needs[position] = scratch
         return needs
 
     def _size(self, buffer: Buffer) -> Dim:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
+from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.storage import (
     ARENA,
     INPUTS,
@@ -21,14 +22,13 @@ from aot.analysis.storage import (
     carried_count,
     carried_values,
     is_choice,
-    is_dispatch,
     is_loop,
     root_of,
     yielded,
 )
 from aot.errors import InternalError
 from aot.ir import dims
-from aot.ir.core import Block, FunctionRef, Op, Value
+from aot.ir.core import Block, Op, Value
 from aot.ir.dims import Dim, DimExpr
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
@@ -221,9 +221,7 @@ class Flow:
             self._host.border(self.lifetimes.end)
 
     def _launch(self, op: Op) -> None:
-        name, host = op.attrs["executable"], self._host
-        assert isinstance(name, FunctionRef)
-        is_on_host = self.executables[name.name].is_on_host
+        host, is_on_host = self._host, self.executables[executable_of(op)].is_on_host
         if host is not None:
             before = host.before_host if is_on_host else host.before_device
             before(op, self.lifetimes.position(op))
@@ -232,9 +230,7 @@ class Flow:
             host.after_host(op)
 
     def _dispatch(self, op: Op) -> tuple[int, ...]:
-        name = op.attrs["executable"]
-        assert isinstance(name, FunctionRef)
-        entry = self.executables[name.name]
+        entry = self.executables[executable_of(op)]
         values = op.attrs.get("dims", ())
         assert isinstance(values, tuple)
         env = {

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aot.analysis.control import block_of, control_ops
+from aot.analysis.dispatches import is_dispatch
 from aot.analysis.storage import (
     ARENA,
     Carried,
@@ -18,7 +19,6 @@ from aot.analysis.storage import (
     carried_count,
     carried_values,
     is_choice,
-    is_dispatch,
     is_loop,
     root_of,
     yielded,

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
-from aot.analysis.storage import ARENA, Homes, is_dispatch
+from aot.analysis.dispatches import is_dispatch
+from aot.analysis.storage import ARENA, Homes
 from aot.analysis.views import canonical
 from aot.errors import CompileError, InternalError
 from aot.ir.core import Function, Value

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
+from aot.analysis.dispatches import dispatches_of
 from aot.analysis.plan import Plan, Schedule
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.analysis.tile_costs import (
@@ -69,7 +70,7 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     What costs least comes first: two parts of a family at a time.
     """
     calls: dict[str, list[Op]] = {}
-    for op, name in _dispatches(module):
+    for op, name in dispatches_of(module):
         calls.setdefault(name, []).append(op)
     families: dict[Hashable, list[_Member]] = {}
     for number, function in enumerate(module.executables):
@@ -82,15 +83,6 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     for part in parts.merged():
         _merge(module, part)
     _renumber(module)
-
-
-def _dispatches(module: Module) -> Iterator[tuple[Op, str]]:
-    """Every dispatch, in order, and the name of its executable."""
-    for function in module.entry_points:
-        for op in function.walk():
-            callee = op.attrs.get("executable")
-            if isinstance(callee, FunctionRef):
-                yield op, callee.name
 
 
 @dataclass(frozen=True)
@@ -348,7 +340,7 @@ def _merge(module: Module, part: _Part) -> None:
 def _renumber(module: Module) -> None:
     """Executables are e0, e1, ... in the order of their first dispatch."""
     names: dict[str, str] = {}
-    for op, name in _dispatches(module):
+    for op, name in dispatches_of(module):
         op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))
     old = {f.name: f for f in module.executables}
     for name in old:

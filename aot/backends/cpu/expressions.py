@@ -13,12 +13,12 @@ from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.memory import Memory
-from aot.backends.cpu.ranges import Interval, decided, interval
+from aot.backends.cpu.ranges import interval
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir import dims
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, Interval
 from aot.ir.expr import (
     COMPARE_OPS,
     Binary,
@@ -153,7 +153,7 @@ class Expressions:
         dtype = e.a.dtype
         if dtype is DType.INDEX:
             if e.op in COMPARE_OPS:
-                known = decided(e.op, self._difference(e.a, e.b))
+                known = dims.decided(e.op, self._difference(e.a, e.b))
                 if known is not None:
                     return integer(int(known), Type("i1"))
                 return self.lanes.index_compare(e.op, a, b)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aot.backends.cpu.lanes import Laned
-from aot.backends.cpu.ranges import Interval
 from aot.errors import InternalError
+from aot.ir.dims import Interval
 from aot.ir.expr import Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
 

@@ -1,0 +1,28 @@
+"""The dispatches of a program and the executables that they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aot.ir.core import FunctionRef, Module, Op
+from aot.ops.structure import DISPATCH
+
+
+def is_dispatch(op: Op) -> bool:
+    """Whether it runs an executable."""
+    return op.record is DISPATCH
+
+
+def executable_of(dispatch: Op) -> str:
+    """The name of the executable that a dispatch runs."""
+    name = dispatch.attrs["executable"]
+    assert isinstance(name, FunctionRef)
+    return name.name
+
+
+def dispatches_of(module: Module) -> Iterator[tuple[Op, str]]:
+    """The dispatches of the entry points, in order, and the name of each one's executable."""
+    for function in module.entry_points:
+        for op in function.walk():
+            if is_dispatch(op):
+                yield op, executable_of(op)
