@@ -319,8 +319,9 @@ def timeless(module: CompiledModule) -> str:
 
 
 def test_the_same_compile_gives_the_same_page() -> None:
-    model = layers()
-    assert timeless(compiled(model)) == timeless(compiled(model))
+    """Without a cache: the page says what was found in it."""
+    pages = {timeless(compiled(layers(), cache=False)) for _ in range(2)}
+    assert len(pages) == 1
 
 
 def test_asking_changes_nothing() -> None:
