@@ -147,7 +147,10 @@ class Building:
                 )
                 for f, k, n, e in zip(functions, kernels, numbers, code.executables, strict=True)
             }
-            programs = [emit_program(f, entries, self.rodata) for f in module.entry_points]
+            programs = [
+                emit_program(f, entries, self.rodata, is_overlapping=not target.is_cpu)
+                for f in module.entry_points
+            ]
             launches = [launches_of(f, module) for f in module.entry_points]
         if details is not None:
             details.built(module, context, kernels, programs, launches)

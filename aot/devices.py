@@ -103,12 +103,14 @@ def _device(vk: Any, device: Any) -> DeviceInfo:
     version = properties.apiVersion
     major, minor, patch = version >> 22, version >> 12 & 0x3FF, version & 0xFFF
     limits, operations = _limits(properties.limits), _subgroup_operations(vk, device)
+    features = _features(vk, device)
     fits, misses = [], {}
     for target in map(targets.load, targets.names()):
         if target.vulkan is None:
             continue
         missing = _missing(target, target.vulkan, (major, minor), limits)
         missing = missing or _missing_operation(target.name, target.vulkan, operations)
+        missing = missing or _missing_feature(target, features)
         if missing:
             misses[target.name] = missing
         else:
@@ -128,7 +130,7 @@ def _device(vk: Any, device: Any) -> DeviceInfo:
         int(properties.driverVersion),
         max(own, default=0),
         limits,
-        _features(vk, device),
+        features,
         tuple(t.name for t in fits),
         misses,
     )
@@ -181,11 +183,19 @@ def _missing_operation(name: str, wanted: VulkanLimits, operations: set[str]) ->
     return f"subgroups have no {lacking[0]} operations, which {name} needs" if lacking else ""
 
 
-def _rank(target: Target) -> tuple[int, int, str]:
+def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
+    """The first feature that a target's shaders may need and the device lacks."""
+    wanted = (*target.features, *target.narrow_features)
+    lacking = [f for f in wanted if f not in features]
+    return f"there is no {lacking[0]}, which {target.name} needs" if lacking else ""
+
+
+def _rank(target: Target) -> tuple[int, int, int, str]:
     """A target that asks for more knows more of the device."""
     assert target.vulkan is not None
     limits = target.vulkan
-    return (limits.max_workgroup_invocations, limits.max_shared_bytes, target.name)
+    features = len(target.narrow_features)
+    return (limits.max_workgroup_invocations, limits.max_shared_bytes, features, target.name)
 
 
 def _features(vk: Any, device: Any) -> tuple[str, ...]:

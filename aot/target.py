@@ -21,6 +21,18 @@ from aot.ir.types import DType
 
 DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
+STORAGE_BITS = (8, 16)
+# What shaders may compute in; wider types are the host's.
+_VULKAN_DTYPES = tuple(d for d in DType if d.bytes <= 4 and d is not DType.INDEX)
+# Vulkan's names of the features behind narrow types.
+_ARITHMETIC_FEATURES = {
+    DType.F16: "shaderFloat16",
+    DType.I8: "shaderInt8",
+    DType.U8: "shaderInt8",
+    DType.I16: "shaderInt16",
+    DType.U16: "shaderInt16",
+}
+_STORAGE_FEATURES = {8: "storageBuffer8BitAccess", 16: "storageBuffer16BitAccess"}
 CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
 # how triples of an architecture begin that don't begin with its name
 _TRIPLE_PREFIXES = {"aarch64": ("aarch64", "arm64"), "arm": ("armv", "arm-")}
@@ -55,6 +67,11 @@ class VulkanLimits:
         lanes: workgroup size that schedules aim at.
         subgroup_operations: what lanes of a subgroup do together, by the names that Vulkan gives in
             small letters; a device must have those that a shader uses.
+        storage_bits: widths besides 32 in which shaders read and write storage buffers, of 8 and
+            16; elements of others are taken out of words and flipped in them by atomics. A device
+            must have those that a shader uses.
+        texel_buffers: whether shaders read through uniform texel buffers what they don't write: a
+            texture's way to memory, where that is quicker than a storage buffer's.
     """
 
     max_storage_buffers: int
@@ -67,6 +84,8 @@ class VulkanLimits:
     min_storage_alignment_bytes: int
     lanes: int
     subgroup_operations: tuple[str, ...] = ()
+    storage_bits: tuple[int, ...] = ()
+    texel_buffers: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +146,14 @@ class Target:
     def computes(self, dtype: DType) -> bool:
         """Whether arithmetic in `dtype` is native; INDEX always is."""
         return dtype is DType.INDEX or dtype in self.dtypes
+
+    @property
+    def narrow_features(self) -> tuple[str, ...]:
+        """The features that a GPU's shaders may need because of its narrow types, sorted."""
+        if self.vulkan is None:
+            return ()
+        computed = {_ARITHMETIC_FEATURES[d] for d in self.dtypes if d in _ARITHMETIC_FEATURES}
+        return tuple(sorted(computed | {_STORAGE_FEATURES[b] for b in self.vulkan.storage_bits}))
 
     @property
     def converts_half(self) -> bool:
@@ -511,6 +538,8 @@ class _Reader:
             "dtypes": self.dtypes,
             "vulkan": self.limits,
             "subgroup_operations": self.subgroup_operations,
+            "storage_bits": self.storage_bits,
+            "texel_buffers": self.flag,
         }[key](key, value)
 
     def keep(self, key: str, value: Any) -> Any:
@@ -554,6 +583,19 @@ class _Reader:
             raise self.fail(key, f"{key} is {value!r}, expected a list of {known}")
         return tuple(value)
 
+    def flag(self, key: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.fail(key, f"{key} is {value!r}, expected true or false")
+        return value
+
+    def storage_bits(self, key: str, value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list) or not all(
+            type(v) is int and v in STORAGE_BITS for v in value
+        ):
+            known = ", ".join(map(str, STORAGE_BITS))
+            raise self.fail(key, f"{key} is {value!r}, expected a list of {known}")
+        return tuple(value)
+
     def check_whole(self, target: Target) -> None:
         """Facts that hold between keys."""
         prefixes = _TRIPLE_PREFIXES.get(target.arch, (target.arch,))
@@ -576,6 +618,10 @@ class _Reader:
         for needed in (DType.F32, DType.I32, DType.U32, DType.BOOL):
             if needed not in target.dtypes:
                 raise self.fail("dtypes", f"dtypes lacks {needed}, which every target computes")
+        wide = [str(d) for d in target.dtypes if not (target.is_cpu or d in _VULKAN_DTYPES)]
+        if wide:
+            known = ", ".join(map(str, _VULKAN_DTYPES))
+            raise self.fail("dtypes", f"dtypes has {wide[0]}, expected of {known} on vulkan")
         limits = target.vulkan
         if limits is not None and limits.lanes > limits.max_workgroup_invocations:
             raise self.fail(

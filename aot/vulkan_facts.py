@@ -54,6 +54,7 @@ class Info(ctypes.Structure):
         ("cache_was_written", ctypes.c_bool),
         ("is_unified", ctypes.c_bool),
         ("has_timestamps", ctypes.c_bool),
+        ("reads_texels", ctypes.c_bool),
         ("pipeline_count", ctypes.c_uint32),
         ("recording_count", ctypes.c_uint32),
         ("submit_count", ctypes.c_uint32),

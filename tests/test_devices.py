@@ -32,6 +32,9 @@ def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert device.limits["max_workgroup_invocations"] == 256
     assert device.fits == ("vulkan-android-2022", "vulkan-1.1")
     assert device.misses["adreno"] == "maxComputeWorkGroupInvocations is 256, adreno needs 512"
+    assert device.misses["vulkan-android-15"] == (
+        "there is no shaderFloat16, which vulkan-android-15 needs"
+    )
     known = {name for name in targets.names() if targets.load(name).vulkan is not None}
     assert {*device.fits, *device.misses} == known
     assert device.features == ()
@@ -42,6 +45,7 @@ def test_the_best_target_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     *_, device = list_devices()
     assert device.fits[0] == "lavapipe"
     assert {"shaderFloat16", "storageBuffer16BitAccess"} <= set(device.features)
+    assert device.fits.index("vulkan-android-15") < device.fits.index("vulkan-android-2022")
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

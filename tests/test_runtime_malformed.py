@@ -199,6 +199,10 @@ def test_shared_tables_do_not_multiply() -> None:
         ([], [("DISPATCH", 1, 0, 0, 0, 0)], "word 2: no such executable"),
         ([], [("DISPATCH", 0, 0, 0, 0)], "word 1: the parameter count is not the executable's"),
         ([], [("DISPATCH", 0, 0, 0, 0, 9)], "word 6: no such register"),
+        ([("BESIDE",)], [], "word 0: no dispatch stands behind the instruction"),
+        ([], [("BESIDE",)], "word 1: no dispatch stands behind the instruction"),
+        ([], [("BESIDE",), ("NOP",)], "word 1: no dispatch stands behind the instruction"),
+        ([], [("BESIDE",), ("DISPATCH", 0)], "word 1: the instruction is not for a CPU"),
         ([("RETURN",), ("NOP",)], [], "word 1: an instruction follows the end of its block"),
     ],
 )

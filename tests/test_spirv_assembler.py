@@ -11,6 +11,7 @@ import pytest
 import vulkan_running
 from vulkan_kernels import CASES
 
+from aot import target as targets
 from aot.backends.vulkan import spirv
 from aot.backends.vulkan.assembler import Assembler, FunctionBody, instruction, string_words
 from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
@@ -226,6 +227,8 @@ def listings() -> list[tuple[bytes, str]]:
     kernels = [make().kernel for make in CASES.values()]
     kernels += [case.kernel for case in HARD_KERNELS]
     modules = [vulkan_running.build(kernel).words for kernel in kernels]
+    narrow = targets.load("vulkan-android-15")  # what SPIR-V 1.3 has as an extension, too
+    modules.append(vulkan_running.build(CASES["boundary_types"]().kernel, narrow).words)
     return [(module, vulkan_running.disassemble(module)) for module in modules]
 
 

@@ -412,6 +412,16 @@ def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
             'word_bytes = 4\ntriple = "spirv"',
             "x.toml:LINE: unknown key 'triple': a vulkan target has summary",
         ),
+        (
+            "lanes = 64",
+            "lanes = 64\nstorage_bits = [16, 32]",
+            "x.toml:LINE: storage_bits is [16, 32], expected a list of 8, 16",
+        ),
+        (
+            'dtypes = ["f32"',
+            'dtypes = ["f64", "f32"',
+            "x.toml:LINE: dtypes has f64, expected of f32, f16, i8, i16, i32, u8, u16, u32, bool",
+        ),
     ],
 )
 def test_a_wrong_vulkan_file(old: str, new: str, message: str) -> None:

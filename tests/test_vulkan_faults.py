@@ -18,8 +18,16 @@ import pytest
 import runtime_api
 import vulkan_runtime
 from runtime_build import build
-from test_vulkan_runtime import growing_graph, growing_reference, rows
-from vulkan_runtime import running_on
+from runtime_modules import ARENA, INPUTS
+from test_vulkan_runtime import (
+    CLASS_BYTES,
+    Step,
+    growing_graph,
+    growing_reference,
+    program_of,
+    rows,
+)
+from vulkan_runtime import reading_texels, running_on
 
 import aot
 from aot.builder import Builder
@@ -89,8 +97,10 @@ def names_of(shim: ctypes.CDLL) -> list[str]:
 @cache
 def module_bytes(*, has_host: bool) -> bytes:
     if has_host:
-        return aot.compile(hosted_graph(), targets=["vulkan-1.1", "host"]).to_bytes()
-    return aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes()
+        made = aot.compile(hosted_graph(), targets=["vulkan-1.1", "host"])
+    else:
+        made = aot.compile(growing_graph(), targets=["vulkan-1.1"])
+    return reading_texels(made.to_bytes())
 
 
 def hosted_graph() -> Any:
@@ -217,6 +227,17 @@ def test_the_cache_is_done_without(faults: ctypes.CDLL, name: str) -> None:
         attempt = Attempt()
         attempt.whole()
         attempt.close()
+
+
+def test_views_are_made_where_shaders_read_texels(faults: ctypes.CDLL) -> None:
+    """Two for each buffer of a class, the arena at first and at its size; else none at all."""
+    plain = program_of([Step("store", ARENA, 0, 4, value=7, dtype="i32")])
+    for module, views in ((plain, 0), (reading_texels(plain), 2 * 5)):
+        faults.faults_set(b"", 0, 0)
+        with aot.load(module, "vulkan") as program:
+            for _ in range(2):
+                program({"x": np.zeros(CLASS_BYTES[INPUTS], np.uint8)})
+        assert faults.faults_calls(b"vkCreateBufferView") == views
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])

@@ -25,6 +25,8 @@ from aot.ir.expr import add, binary, const, index, mul
 from aot.ir.interpreter import run
 from aot.ir.parser import parse_module
 from aot.kernels.ir import BufferClass, For, Kernel, KernelBuilder, LoopKind, Store
+from aot.kernels.lower import lower
+from aot.target import load as load_target
 
 MODULE = """
 func @main(%x: f32[1, 8, 6]) -> ("y", "z") {{
@@ -88,7 +90,9 @@ def sums(count: Dim, alignment: int, binding: BufferClass = BufferClass.ARENA) -
 
 
 def loads(kernel: Kernel) -> int:
-    return opcodes(vulkan_running.build(kernel).words).count(Op.LOAD)
+    """How many a shader does, from storage buffers."""
+    words = vulkan_running.build(kernel, vulkan_running.plain_target()).words
+    return opcodes(words).count(Op.LOAD)
 
 
 def test_neighbours_are_loaded_together_where_they_begin_aligned() -> None:
@@ -140,3 +144,36 @@ def test_convolutions_of_slices(driver: str, channels: int, tmp_path: Path) -> N
         found = program(feeds)
     for name, array in wanted.items():
         np.testing.assert_allclose(found[name], array, atol=1e-4 * np.abs(array).max())
+
+
+# A convolution whose weights' neighbours in memory are its terms, not its columns.
+TERMS = """
+func @main(%x: f32[1, 16, 9, 9]{{order=0:2:3:1}}, %w: {weight}) -> ("y") {{
+  %0 = dispatch(%x, %w) {{executable = @e0, ties = [-1]}} : {result}
+  return(%0)
+}}
+
+executable @e0(%0: f32[1, 16, 9, 9]{{order=0:2:3:1}}, %1: {weight}) -> ("r0") bindings [1, 1, 3] {{
+  %2 = conv(%0, %1) {{strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1]}} : {result}
+  return(%2)
+}}
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+def test_sums_whose_columns_lie_apart(driver: str) -> None:
+    weight = "f32[64, 16, 3, 3]{order=0:2:3:1}"
+    module = parse_module(TERMS.format(weight=weight, result="f32[1, 64, 9, 9]"))
+    (function,) = module.executables
+    rng = np.random.default_rng(0)
+    shapes = ((1, 16, 9, 9), (64, 16, 3, 3))
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    (wanted,) = run(function, arrays)
+    kernel = lower(function, load_target("vulkan-1.1"), [16, 16])
+    x, w = kernel.buffers[:2]
+    given = {x.name: arrays[0].transpose(0, 2, 3, 1), w.name: arrays[1].transpose(0, 2, 3, 1)}
+    (found,) = vulkan_running.run_on(
+        driver, kernel, {name: np.ascontiguousarray(a).reshape(-1) for name, a in given.items()}
+    ).values()
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, atol=1e-4)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from models import MODELS, feeds, model_path, reference, runs
 from test_model_set import TOLERANCE, TOLERANCES
-from vulkan_device import DRIVERS
+from vulkan_device import WAYS
 from vulkan_running import validate
 from vulkan_runtime import info_of, running_on
 
@@ -31,18 +31,22 @@ NAMES = [pytest.param(n, marks=[pytest.mark.sweep] if n in LARGE else []) for n 
 
 
 @cache
-def compiled(name: str) -> CompiledModule:
-    return aot.compile(model_path(name), targets=["vulkan-1.1"])
+def compiled(name: str, target: str) -> CompiledModule:
+    return aot.compile(model_path(name), targets=[target])
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(("driver", "texels"), WAYS)
 @pytest.mark.parametrize("name", NAMES)
-def test_agrees_with_onnxruntime(name: str, driver: str, tmp_path: Path) -> None:
-    module = compiled(name)
+def test_agrees_with_onnxruntime(
+    name: str, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
+    module = compiled(name, "vulkan-1.1")
     emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
         assert info_of(program).pipeline_count == emitted
+        assert info_of(program).reads_texels == (texels == "on")
         for run in (*runs(name), "1"):  # back to the first shapes: what was recorded before
             outputs = program(feeds(name, run))
             for output, wanted in reference(name, run).items():
@@ -51,10 +55,11 @@ def test_agrees_with_onnxruntime(name: str, driver: str, tmp_path: Path) -> None
         assert info_of(program).recording_count <= 2 * len(runs(name)) + 6
 
 
+@pytest.mark.parametrize("target", ["vulkan-1.1", "lavapipe"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_shader_is_valid(name: str) -> None:
+def test_every_shader_is_valid(name: str, target: str) -> None:
     """By spirv-val, for Vulkan 1.1; there are as many as the ledger says."""
-    module = compiled(name)
+    module = compiled(name, target)
     shaders = [e.spirv for e in module.image.variants[0].executables if e.spirv]
     emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
     assert len(set(shaders)) == len(shaders) == emitted

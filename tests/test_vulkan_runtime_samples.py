@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from test_op_samples_run import CASES, compare, inputs_of, samples_module
-from vulkan_device import DRIVERS
+from vulkan_device import WAYS
 from vulkan_runtime import running_on
 
 import aot
@@ -30,9 +30,12 @@ def compiled(entries: tuple[str, ...]) -> bytes:
     return aot.compile(Module(functions), targets=["vulkan-1.1"]).to_bytes()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(("driver", "texels"), (*WAYS, ("swiftshader", "on")))
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_sample_of_every_op(part: int, driver: str, tmp_path: Path) -> None:
+def test_every_sample_of_every_op(
+    part: int, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
     chosen = ENTRIES[part::PARTS]
     with running_on(driver, tmp_path):
         for number, entry in enumerate(chosen):

@@ -19,11 +19,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.backends.vulkan.shader import PARAM_BUFFER_BINDING, Shader, dispatch_grid
+from aot.backends.vulkan.shader import (
+    PARAM_BUFFER_BINDING,
+    TEXELS_SPEC_ID,
+    Shader,
+    dispatch_grid,
+    texel_binding,
+)
 from aot.ir.types import DType
 from aot.kernels.ir import BufferClass, Kernel
 
 DRIVERS = ("lavapipe", "swiftshader")
+# Drivers, and whether shaders read texels there (AOT_VULKAN_TEXELS). SwiftShader's texel buffers
+# are too short for models.
+WAYS = (("lavapipe", "on"), ("lavapipe", "off"), ("swiftshader", "off"))
 POISON = 0xA5
 POISON_BYTES = 256
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
@@ -125,6 +134,28 @@ def device(driver: str) -> Device:
     return Device(found, driver)
 
 
+def extensions_of(vk: Any, physical: Any) -> list[str]:
+    """Of the extensions behind `narrow_features`, those that the device has beside Vulkan 1.1."""
+    there = {e.extensionName for e in vk.vkEnumerateDeviceExtensionProperties(physical, None)}
+    wanted = ("VK_KHR_8bit_storage", "VK_KHR_shader_float16_int8")
+    return [name for name in wanted if name in there]
+
+
+def narrow_features(vk: Any, physical: Any) -> Any:
+    """What a device has of 16-bit and 8-bit arithmetic and storage, to be enabled."""
+    storage16 = vk.VkPhysicalDevice16BitStorageFeatures()
+    storage8 = vk.VkPhysicalDevice8BitStorageFeatures(pNext=storage16)
+    arithmetic = vk.VkPhysicalDeviceShaderFloat16Int8Features(pNext=storage8)
+    vk.vkGetPhysicalDeviceFeatures2(physical, vk.VkPhysicalDeviceFeatures2(pNext=arithmetic))
+    return arithmetic
+
+
+def has_narrow_types(driver: str) -> bool:
+    """Whether a driver has 16-bit and 8-bit arithmetic and storage."""
+    found = narrow_features(session().vk, device(driver).physical)
+    return bool(found.shaderFloat16 and found.shaderInt8)
+
+
 def pack_params(kernel: Kernel, values: Mapping[str, float]) -> bytes:
     """The parameter block: a word each, floats as their bits."""
     words = []
@@ -149,7 +180,12 @@ class Device:
         queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, queueCount=1, pQueuePriorities=[1.0])
         self.handle = vk.vkCreateDevice(
             self.physical,
-            vk.VkDeviceCreateInfo(queueCreateInfoCount=1, pQueueCreateInfos=[queue]),
+            vk.VkDeviceCreateInfo(
+                pNext=narrow_features(vk, self.physical),
+                queueCreateInfoCount=1,
+                pQueueCreateInfos=[queue],
+                ppEnabledExtensionNames=extensions_of(vk, self.physical),
+            ),
             None,
         )
         self.queue = vk.vkGetDeviceQueue(self.handle, 0, 0)
@@ -178,12 +214,16 @@ class Device:
         """
         assert len(params) == 4 * shader.param_words, "the parameter block has another length"
         with ExitStack() as stack:
-            bound = {
-                binding.value: stack.enter_context(
-                    self.buffer(buffers[binding], self.vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT)
+            texels = {binding for binding, _ in shader.texels}
+            classes = {
+                binding: stack.enter_context(
+                    self.buffer(buffers[binding], self.usage(is_texels=binding in texels))
                 )
-                for binding in shader.bindings
+                for binding in sorted({*shader.bindings, *texels}, key=lambda b: b.value)
             }
+            bound = {binding.value: classes[binding] for binding in shader.bindings}
+            for binding, words in shader.texels:
+                bound[texel_binding(binding, words)] = classes[binding]
             pushed = params
             if shader.param_buffer_bytes:
                 block = b"\xa5" * 4 * _PARAM_BASE_WORDS + params
@@ -193,16 +233,23 @@ class Device:
                 )
                 pushed = struct.pack("<I", _PARAM_BASE_WORDS)
             self.dispatch(stack, shader, bound, pushed, grid)
-            after = {binding: bound[binding.value].read() for binding in shader.bindings}
+            after = {binding: buffer.read() for binding, buffer in classes.items()}
         heard = "\n".join(self.session.messages)
         self.session.messages.clear()
         assert not heard, f"{self.driver}: the validation layer says: {heard}"
         return after
 
+    def usage(self, *, is_texels: bool) -> int:
+        usage = int(self.vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT)
+        if is_texels:
+            usage |= int(self.vk.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT)
+        return usage
+
     @contextmanager
     def buffer(self, data: bytes, usage: int) -> Iterator[DeviceBuffer]:
         vk = self.vk
-        padded = data + bytes(-len(data) % 4)
+        is_texels = usage & vk.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
+        padded = data + bytes(-len(data) % (16 if is_texels else 4))
         assert padded, "a buffer must not be empty"
         handle = vk.vkCreateBuffer(
             self.handle,
@@ -246,8 +293,15 @@ class Device:
             None,
         )
         stack.callback(vk.vkDestroyShaderModule, handle, module, None)
+        no_texels = vk.ffi.new("uint32_t *", 0)
+        entry = vk.VkSpecializationMapEntry(constantID=TEXELS_SPEC_ID, offset=0, size=4)
         stage = vk.VkPipelineShaderStageCreateInfo(
-            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=shader.entry_point
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            module=module,
+            pName=shader.entry_point,
+            pSpecializationInfo=vk.VkSpecializationInfo(
+                mapEntryCount=1, pMapEntries=[entry], dataSize=4, pData=no_texels
+            ),
         )
         pipeline = vk.vkCreateComputePipelines(
             handle, None, 1, [vk.VkComputePipelineCreateInfo(stage=stage, layout=layout)], None
@@ -330,6 +384,8 @@ class Device:
         return int(
             vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
             if binding == PARAM_BUFFER_BINDING
+            else vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
+            if binding > PARAM_BUFFER_BINDING
             else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
         )
 
@@ -353,16 +409,35 @@ class Device:
                 dstArrayElement=0,
                 descriptorCount=1,
                 descriptorType=self.kind(number),
-                pBufferInfo=[
-                    vk.VkDescriptorBufferInfo(
-                        buffer=bound[number].handle, offset=0, range=bound[number].padded_bytes
-                    )
-                ],
+                **self.contents(stack, number, bound[number]),
             )
             for number in sorted(bound)
         ]
         vk.vkUpdateDescriptorSets(handle, len(writes), writes, 0, None)
         return allocated
+
+    def contents(self, stack: ExitStack, binding: int, buffer: DeviceBuffer) -> dict[str, Any]:
+        """What of a buffer is bound: all of it but the poison. Shaders read no texels unless a
+        specialization says so, so that these may be fewer."""
+        vk, size = self.vk, buffer.padded_bytes
+        if binding <= PARAM_BUFFER_BINDING:
+            whole = vk.VkDescriptorBufferInfo(buffer=buffer.handle, offset=0, range=size)
+            return {"pBufferInfo": [whole]}
+        is_quads = binding < texel_binding(BufferClass.CONSTANTS, 1)
+        limits = vk.vkGetPhysicalDeviceProperties(self.physical).limits
+        size = min(size, limits.maxTexelBufferElements * (16 if is_quads else 4))
+        view = vk.vkCreateBufferView(
+            self.handle,
+            vk.VkBufferViewCreateInfo(
+                buffer=buffer.handle,
+                format=vk.VK_FORMAT_R32G32B32A32_UINT if is_quads else vk.VK_FORMAT_R32_UINT,
+                offset=0,
+                range=size,
+            ),
+            None,
+        )
+        stack.callback(vk.vkDestroyBufferView, self.handle, view, None)
+        return {"pTexelBufferView": [view]}
 
 
 @dataclass

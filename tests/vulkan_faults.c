@@ -1,12 +1,14 @@
 // A Vulkan loader for tests: the system's, with calls that can be made to fail, counted and
 // watched; and with memory that is not coherent, if it is asked for: what is mapped is a copy,
-// which nothing but flushing and invalidating keeps up with the device's.
+// which nothing but flushing and invalidating keeps up with the device's.  A buffer that is
+// destroyed before its view ends the process.
 //
 // Every function it stands in for returns a VkResult and takes at most eight integers or pointers,
 // which 64-bit calling conventions pass the same way whatever their types.
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +29,7 @@ typedef function_t (*find_t)(void *, const char *);
   X(vkInvalidateMappedMemoryRanges) \
   X(vkCreateBuffer)                 \
   X(vkBindBufferMemory)             \
+  X(vkCreateBufferView)             \
   X(vkCreateShaderModule)           \
   X(vkCreatePipelineCache)          \
   X(vkGetPipelineCacheData)         \
@@ -150,6 +153,103 @@ static void move_ranges(const range_t *ranges, uint32_t count, int to_device) {
   }
 }
 
+// ---- views ----
+
+enum { MOST_VIEWS = 64 };
+
+// As in Vulkan's headers, as far as it is read.
+typedef struct view_info_t {
+  uint32_t type;
+  const void *next;
+  uint32_t flags;
+  uint64_t buffer;
+} view_info_t;
+
+typedef struct view_t {
+  uint64_t view;
+  uint64_t buffer;
+} view_t;
+
+static view_t views[MOST_VIEWS];  // that are there
+static void (*real_destroy_view)(void *, uint64_t, const void *);
+static void (*real_destroy_buffer)(void *, uint64_t, const void *);
+
+static void note_view(const view_info_t *info, const uint64_t *view) {
+  int i = 0;
+  while (i < MOST_VIEWS && views[i].view != 0)
+    ++i;
+  if (i == MOST_VIEWS) abort();  // more than there is room for
+  views[i] = (view_t){*view, info->buffer};
+}
+
+static void destroy_view(void *device, uint64_t view, const void *allocator) {
+  for (int i = 0; i < MOST_VIEWS; ++i) {
+    if (view != 0 && views[i].view == view) memset(&views[i], 0, sizeof views[i]);
+  }
+  real_destroy_view(device, view, allocator);
+}
+
+static void destroy_buffer(void *device, uint64_t buffer, const void *allocator) {
+  for (int i = 0; i < MOST_VIEWS; ++i) {
+    if (views[i].view == 0 || views[i].buffer != buffer) continue;
+    (void)fprintf(stderr, "vulkan_faults.c: a buffer is destroyed before its view\n");
+    abort();
+  }
+  real_destroy_buffer(device, buffer, allocator);
+}
+
+// ---- what is recorded ----
+
+enum { MOST_RECORDED = 1 << 16 };
+
+// A letter for a dispatch (D) or a transfer (T); of a barrier who waits for whom, as in "C>T".
+static char recorded[MOST_RECORDED];
+static size_t recorded_length;
+static void (*real_barrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const void *, uint32_t,
+                            const void *, uint32_t, const void *);
+static void (*real_dispatch)(void *, uint32_t, uint32_t, uint32_t);
+static void (*real_copy)(void *, uint64_t, uint64_t, uint32_t, const void *);
+static void (*real_fill)(void *, uint64_t, uint64_t, uint64_t, uint32_t);
+
+static void note(char letter) {
+  if (recorded_length + 1 < MOST_RECORDED) recorded[recorded_length++] = letter;
+  recorded[recorded_length] = '\0';
+}
+
+static void note_stages(uint32_t stages) {
+  if ((stages & 0x0800) != 0) note('C');
+  if ((stages & 0x1000) != 0) note('T');
+  if ((stages & 0x4000) != 0) note('H');
+  if ((stages & ~(uint32_t)0x5800) != 0) note('?');
+}
+
+static void barrier(void *commands, uint32_t from, uint32_t to, uint32_t flags, uint32_t count,
+                    const void *memory, uint32_t buffer_count, const void *buffers,
+                    uint32_t image_count, const void *images) {
+  note(' ');
+  note_stages(from);
+  note('>');
+  note_stages(to);
+  note(' ');
+  real_barrier(commands, from, to, flags, count, memory, buffer_count, buffers, image_count,
+               images);
+}
+
+static void dispatch(void *commands, uint32_t x, uint32_t y, uint32_t z) {
+  note('D');
+  real_dispatch(commands, x, y, z);
+}
+
+static void copy(void *commands, uint64_t from, uint64_t to, uint32_t count, const void *regions) {
+  note('T');
+  real_copy(commands, from, to, count, regions);
+}
+
+static void fill(void *commands, uint64_t to, uint64_t offset, uint64_t bytes, uint32_t pattern) {
+  note('T');
+  real_fill(commands, to, offset, bytes, pattern);
+}
+
 static int32_t call(int number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e,
                     uintptr_t f, uintptr_t g, uintptr_t h) {
   const uint32_t at = calls[number]++;
@@ -170,6 +270,9 @@ static int32_t call(int number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t
       note_mapping(b, (void **)f);
     }
   }
+  if (number == NUMBER_vkCreateBufferView && result == 0) {
+    note_view((const view_info_t *)b, (const uint64_t *)d);
+  }
   return is_fault ? fault_result : result;
 }
 
@@ -184,6 +287,12 @@ static find_t find_instance;
 static find_t find_device;
 static function_t device_function(void *device, const char *name);
 
+#define REPLACE(function, real_one, own)       \
+  if (strcmp(name, function) == 0) {           \
+    memcpy(&(real_one), &found, sizeof found); \
+    return (function_t)(own);                  \
+  }
+
 static function_t wrapped(const char *name, function_t found) {
   if (strcmp(name, hidden_name) == 0) return NULL;
 #define CHOOSE(function)                \
@@ -192,14 +301,14 @@ static function_t wrapped(const char *name, function_t found) {
     return (function_t)wrap_##function; \
   }
   FUNCTIONS(CHOOSE)
-  if (strcmp(name, "vkGetPhysicalDeviceMemoryProperties") == 0) {
-    memcpy(&real_memory_properties, &found, sizeof found);
-    return (function_t)get_memory_properties;
-  }
-  if (strcmp(name, "vkFreeMemory") == 0) {
-    memcpy(&real_free, &found, sizeof found);
-    return (function_t)free_memory;
-  }
+  REPLACE("vkGetPhysicalDeviceMemoryProperties", real_memory_properties, get_memory_properties)
+  REPLACE("vkFreeMemory", real_free, free_memory)
+  REPLACE("vkDestroyBufferView", real_destroy_view, destroy_view)
+  REPLACE("vkDestroyBuffer", real_destroy_buffer, destroy_buffer)
+  REPLACE("vkCmdPipelineBarrier", real_barrier, barrier)
+  REPLACE("vkCmdDispatch", real_dispatch, dispatch)
+  REPLACE("vkCmdCopyBuffer", real_copy, copy)
+  REPLACE("vkCmdFillBuffer", real_fill, fill)
   return found;
 }
 
@@ -230,6 +339,8 @@ __attribute__((visibility("default"))) void faults_set(const char *name, uint32_
   fault_call = at;
   fault_result = result;
   memset(calls, 0, sizeof calls);
+  recorded_length = 0;
+  recorded[0] = '\0';
 }
 
 __attribute__((visibility("default"))) void faults_hide(const char *name) {
@@ -245,6 +356,11 @@ __attribute__((visibility("default"))) uint32_t faults_calls(const char *name) {
     if (strcmp(names[i], name) == 0) return calls[i];
   }
   return 0;
+}
+
+// What was put into command buffers since faults_set.
+__attribute__((visibility("default"))) const char *faults_recorded(void) {
+  return recorded;
 }
 
 __attribute__((visibility("default"))) const char *faults_name(uint32_t index) {

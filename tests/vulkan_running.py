@@ -1,4 +1,5 @@
-"""Compiles a kernel for vulkan-1.1, validates the shader and runs it on a software driver.
+"""Compiles a kernel, validates the shader and runs it on a software driver; for vulkan-1.1 unless
+told.
 
 Owns the layout of a test's arrays in the four class buffers. What is compared with what is the
 tests' business.
@@ -10,7 +11,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,14 @@ ALIGNMENT = 64
 @cache
 def vulkan_target() -> targets.Target:
     return targets.load("vulkan-1.1")
+
+
+@cache
+def plain_target() -> targets.Target:
+    """Whose shaders load from storage buffers only."""
+    limits = vulkan_target().vulkan
+    assert limits is not None
+    return replace(vulkan_target(), vulkan=replace(limits, texel_buffers=False))
 
 
 def spirv_tool(name: str) -> Path:
@@ -68,10 +77,10 @@ def disassemble(words: bytes) -> str:
     return done.stdout.decode()
 
 
-def build(kernel: Kernel) -> Shader:
+def build(kernel: Kernel, target: targets.Target | None = None) -> Shader:
     """The valid shader of a valid kernel."""
     verify(kernel)
-    shader = compile_kernel(kernel, vulkan_target())
+    shader = compile_kernel(kernel, target or vulkan_target())
     validate(shader.words)
     return shader
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from aot.link.image import (
     VariantImage,
 )
 from aot.link.module import module_bytes
+from aot.link.reader import read_module
 from aot.target import load as load_target
 from aot.vulkan_facts import Info, Launch, Pipeline, Profile
 
@@ -43,8 +44,10 @@ SETTINGS = """
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn,perf
 khronos_validation.log_filename = {log}
-khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
+SYNCHRONIZATION = (
+    "khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT\n"
+)
 CACHE_STATES = vulkan_facts.CACHE_STATES
 VALIDATION_MANIFESTS = Path("/usr/share/vulkan/explicit_layer.d")
 FLAGS = ["-O2", "-g", "-DAOT_VULKAN=1", "-pthread"]
@@ -94,16 +97,22 @@ def manifest(driver: str) -> Path:
     return found[driver]
 
 
-def environment(driver: str, folder: Path) -> dict[str, str]:
-    """What a process needs to see `driver` alone, its caches in `folder`."""
+def environment(driver: str, folder: Path, *, is_overlapping: bool = False) -> dict[str, str]:
+    """What a process needs to see `driver` alone, its caches in `folder`.
+
+    The layer takes a dispatch to touch all of what is bound: where dispatches are to overlap, it
+    does not look at their order.
+    """
     settings = folder / "vk_layer_settings.txt"
-    settings.write_text(SETTINGS.format(log=folder / "validation.log"))
+    text = SETTINGS + ("" if is_overlapping else SYNCHRONIZATION)
+    settings.write_text(text.format(log=folder / "validation.log"))
     found = {
         "AOT_RUNTIME_LIBRARY": str(library_path()),
         "VK_DRIVER_FILES": str(manifest(driver)),
         "VK_ICD_FILENAMES": str(manifest(driver)),  # of older loaders
         "AOT_CACHE_DIR": str(folder / "cache"),
         "VK_LAYER_SETTINGS_PATH": str(settings),
+        "AOT_VULKAN_OVERLAP": "1" if is_overlapping else "0",
     }
     if (VALIDATION_MANIFESTS / "VkLayer_khronos_validation.json").exists():
         found["VK_INSTANCE_LAYERS"] = vulkan_device.VALIDATION_LAYER
@@ -111,14 +120,14 @@ def environment(driver: str, folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running_on(driver: str, folder: Path) -> Iterator[None]:
+def running_on(driver: str, folder: Path, *, is_overlapping: bool = False) -> Iterator[None]:
     """The environment while it lasts.
 
     Raises:
         AssertionError: the validation layer said something.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(driver, folder).items():
+        for name, value in environment(driver, folder, is_overlapping=is_overlapping).items():
             patch.setenv(name, value)
         patch.setattr(runtime_api, "library", library)
         yield
@@ -163,16 +172,18 @@ def module_of(
     outputs: Sequence[Tensor],
     kernels: Sequence[Kernel] = (),
     *,
+    shaders: Sequence[ExecutableImage] = (),
     rodata: bytes = b"",
     registers: Mapping[str, Sequence[int]] | None = None,
     **program: Any,
 ) -> bytes:
     """A module file of one Vulkan variant with this program.
 
-    `registers` may give "inputs" and "outputs" their offset registers.
+    Its executables are the kernels, then the shaders. `registers` may give "inputs" and "outputs"
+    their offset registers.
     """
     target = load_target("vulkan-1.1")
-    shaders = [compile_kernel(k, target) for k in kernels]
+    compiled = [compile_kernel(k, target) for k in kernels]
     offsets = registers or {}
     made = ProgramImage(
         register_count=assembler._registers,
@@ -192,16 +203,27 @@ def module_of(
             workgroup_size=s.workgroup_size,
             param_buffer_bytes=s.param_buffer_bytes,
         )
-        for k, s in zip(kernels, shaders, strict=True)
+        for k, s in zip(kernels, compiled, strict=True)
     )
     entry = EntryPointImage(
         "main", tuple(t.info() for t in inputs), tuple(t.info() for t in outputs), made
     )
-    limits = requirements.limits(shaders)
+    limits = requirements.limits(compiled)
     variant = VariantImage(
-        "test", Device.VULKAN, Arch.NONE, 4, executables, (entry,), limits=limits
+        "test", Device.VULKAN, Arch.NONE, 4, (*executables, *shaders), (entry,), limits=limits
     )
     return module_bytes(ModuleImage((variant,), rodata, (), "tests"))
+
+
+def reading_texels(module: bytes) -> bytes:
+    """The module with Vulkan variants that say that their shaders read buffers as texels."""
+    image = read_module(module)
+    texels = ("maxTexelBufferElements", 65536)
+    variants = (
+        replace(v, limits=tuple(sorted({*v.limits, texels}))) if v.device is Device.VULKAN else v
+        for v in image.variants
+    )
+    return module_bytes(replace(image, variants=tuple(variants)))
 
 
 def launches_of(module: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Launch]:

@@ -73,14 +73,17 @@ def emit_program(
     function: Function,
     executables: Mapping[str, Entry],
     rodata: RodataPool,
+    *,
+    is_overlapping: bool = False,
 ) -> EmittedProgram:
-    """The program of an entry point.
+    """The program of an entry point. With `is_overlapping` it says which dispatches may run at the
+    same time.
 
     Raises:
         CompileError: an input's dims can't be solved for their symbols, or a state variable has a
             symbolic dim that doesn't grow.
     """
-    return _Program(function, executables, rodata).emit()
+    return _Program(function, executables, rodata, is_overlapping).emit()
 
 
 class _Program:
@@ -89,10 +92,12 @@ class _Program:
         function: Function,
         executables: Mapping[str, Entry],
         rodata: RodataPool,
+        is_overlapping: bool,
     ) -> None:
         self.function = function
         self.executables = executables
         self.rodata = rodata
+        self.is_overlapping = is_overlapping
         self.homes = Homes(function)
         self.states = states_of(function, self.homes)
         self.bounds = bounds_of(function.assumptions)
@@ -127,7 +132,10 @@ class _Program:
         self._constants()
         registers = self._place()
         places = Places(input_offsets, output_offsets, self.offsets, registers)
-        flow = Flow(self.executables, self.homes, self.lifetimes, places, shapes, out)
+        flow = Flow(
+            *(self.executables, self.homes, self.lifetimes, places, shapes, out),
+            is_overlapping=self.is_overlapping,
+        )
         flow.begin_states(self.states)
         flow.block(function.block)
         for number, value in self.copies:

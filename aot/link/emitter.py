@@ -12,7 +12,7 @@ from typing import Union
 
 from aot.errors import InternalError
 from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol
-from aot.link.program import TERMINATORS, encode, encode_constant
+from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
 
 
 @dataclass
@@ -107,15 +107,24 @@ class ExecutePart:
 
     items: list[Step | Header | Label] = field(default_factory=list)
     _is_open: bool = True  # whether what is placed next is reached from what stands before it
+    _touched: str = ""  # what touched memory last; nothing, if other ways lead here too
+
+    @property
+    def is_after_dispatch(self) -> bool:
+        """Whether nothing has touched memory since a dispatch, on whatever way this is reached."""
+        return self._touched == "DISPATCH"
 
     def emit(self, name: str, *operands: int | Label) -> None:
         self.items.append((name, operands))
         self._is_open = name not in TERMINATORS
+        if name in TOUCHES:
+            self._touched = name
 
     def header(self) -> Header:
         """A header that stands here."""
         made = Header()
         self.items.append(made)
+        self._touched = ""
         return made
 
     def place(self, label: Label) -> None:
@@ -124,6 +133,7 @@ class ExecutePart:
             self.emit("JUMP", label)
         self.items.append(label)
         self._is_open = True
+        self._touched = ""
 
     def count(self, *names: str) -> int:
         """How many instructions have one of the names."""

@@ -33,6 +33,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
 from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar
+from aot.link.overlap import STATES, Overlaps
 from aot.link.reader import DTYPE_CODES
 from aot.link.shape_part import ShapePart
 from aot.link.states import States, is_contiguous
@@ -79,6 +80,9 @@ class Places:
 class Flow:
     """Emits control blocks.
 
+    Args:
+        is_overlapping: whether dispatches may run at the same time, which the program says then.
+
     Attributes:
         code: the execute part.
         top: what it begins with.
@@ -92,6 +96,8 @@ class Flow:
         places: Places,
         shapes: ShapePart,
         out: Emitter,
+        *,
+        is_overlapping: bool = False,
     ) -> None:
         self.executables = executables
         self.homes = homes
@@ -111,6 +117,9 @@ class Flow:
         self._host: HostCopies | None = None
         if any(entry.is_on_host for entry in executables.values()):
             self._host = HostCopies(homes, self._memory_of, self.offset, out.dim, self.code.emit)
+        self._overlaps: Overlaps | None = None
+        if is_overlapping:
+            self._overlaps = Overlaps(homes, self._kept_or_memory_of, self._fixed_start)
 
     # State variables.
 
@@ -123,6 +132,13 @@ class Flow:
             return None
         is_own = self.places.offsets[home.root] == self.places.buffers[buffer]
         return buffer if home.binding == ARENA and is_own else None
+
+    def _kept_or_memory_of(self, home: Home) -> Memory | str | None:
+        is_kept = home.binding == ARENA and home.root in self.lifetimes.elsewhere
+        return STATES if is_kept else self._memory_of(home)
+
+    def _fixed_start(self, home: Home) -> int | None:
+        return self.out.constant_in(self.offset(home))
 
     def begin_states(self, states: States) -> None:
         """Where each is, and where its next value is made."""
@@ -225,9 +241,20 @@ class Flow:
         if host is not None:
             before = host.before_host if is_on_host else host.before_device
             before(op, self.lifetimes.position(op))
-        self.code.emit("DISPATCH", *self._dispatch(op))
+        dispatch = self._dispatch(op)
+        if self._overlaps is not None and self._joins(self._overlaps, op, is_on_host):
+            self.code.emit("BESIDE")
+        self.code.emit("DISPATCH", *dispatch)
         if host is not None and is_on_host:
             host.after_host(op)
+
+    def _joins(self, overlaps: Overlaps, op: Op, is_on_host: bool) -> bool:
+        """Whether a dispatch may run beside those before it."""
+        if is_on_host or not self.code.is_after_dispatch:
+            overlaps.clear()
+        if is_on_host:
+            return False
+        return overlaps.joins(op)
 
     def _dispatch(self, op: Op) -> tuple[int, ...]:
         entry = self.executables[executable_of(op)]

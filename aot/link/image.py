@@ -334,6 +334,8 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
                 f"{where}: word {instruction.at} reads state {instruction.operands[1]} in prepare, "
                 f"which is for the first {program.state_key_count}"
             )
+        if instruction.name == "BESIDE" and variant.device is Device.CPU:
+            raise InternalError(f"{where}: word {instruction.at} is BESIDE in a variant for a CPU")
         if instruction.name in ("TO_HOST", "TO_DEVICE") and variant.host is None:
             raise InternalError(
                 f"{where}: word {instruction.at} is {instruction.name} in a variant without a host"

@@ -79,6 +79,7 @@ class Opcode(object):
     STORE = 30
     TO_HOST = 31
     TO_DEVICE = 32
+    BESIDE = 33
 
 
 class Segment(object):

@@ -69,6 +69,7 @@ class Opcode:
     STORE: Final = 30
     TO_HOST: Final = 31
     TO_DEVICE: Final = 32
+    BESIDE: Final = 33
 
 class SegmentT:
     offset: int

@@ -70,8 +70,11 @@ SIGNATURES: dict[str, str] = {
     "SET_STATE": "state ra",
     "STORE": "class ra rb dtype",
     **dict.fromkeys(("TO_HOST", "TO_DEVICE"), "class ro rsize"),
+    "BESIDE": "",
 }
 TERMINATORS = frozenset({"JUMP", "BRANCH", "RETURN"})
+# What reads or writes memory.
+TOUCHES = frozenset({"LOAD", "STORE", "DISPATCH", "COPY", "FILL", "TO_HOST", "TO_DEVICE"})
 MAX_INSTRUCTION_WORDS = (1 << 24) - 1
 
 
@@ -187,4 +190,7 @@ def check_structure(
         if is_last != (instruction.name in TERMINATORS):
             problem = "ends a block" if is_last else "stands inside a block"
             raise ValueError(f"word {instruction.at}: {instruction.name} {problem}")
+        is_dispatch = follower is not None and follower.name == "DISPATCH"
+        if instruction.name == "BESIDE" and not is_dispatch:
+            raise ValueError(f"word {instruction.at}: no DISPATCH stands behind BESIDE")
     return instructions

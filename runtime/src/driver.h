@@ -19,6 +19,8 @@ typedef struct aot_bindings_t {
   uint32_t output_count;
   int64_t scratch_offset;  // in the arena, of the calling thread's; -1: the driver's own
   uint32_t word;   // of the launch's instruction in the code, set before each; identifies it
+  bool is_beside;  // set before each dispatch: it need not wait for the one before it, nor for any
+                   // that that one need not wait for.  Vulkan
   uint8_t *arena;  // where the caller has it; NULL: the driver's own.  CPU
 } aot_bindings_t;
 

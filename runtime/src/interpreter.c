@@ -11,7 +11,9 @@ typedef struct aot_machine_t {
   aot_plan_t *plan;  // written by prepare only
   int64_t *registers;
   uint64_t budget;
-  uint32_t word;  // of the instruction, for messages
+  uint32_t word;   // of the instruction, for messages
+  bool is_beside;  // BESIDE stands before the next dispatch
+  bool must_wait;  // of the dispatches since the last that ran one must wait: the next one for it
   aot_error_t *error;
 } aot_machine_t;
 
@@ -216,6 +218,9 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
                     "executable \"%s\": a grid of %lld x %lld x %lld workgroups, word %u",
                     executable->name, (long long)x, (long long)y, (long long)z, (unsigned)m->word);
   }
+  const bool is_beside = m->is_beside;
+  m->is_beside = false;
+  m->must_wait = m->must_wait || !is_beside;
   if (is_empty) return AOT_OK;
   AOT_TRY(spend(m, (uint64_t)count));
   if (executable->word_bytes == 8) {
@@ -230,6 +235,8 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
     }
   }
   const aot_grid_t grid = {(uint32_t)x, (uint32_t)y, (uint32_t)z};
+  m->program->bindings.is_beside = !m->must_wait;
+  m->must_wait = false;
   return program->driver->dispatch(program->device, operands[0], program->params, grid, m->error);
 }
 
@@ -312,6 +319,9 @@ static aot_status_t step(aot_machine_t *m, uint32_t opcode, const uint32_t *oper
     case AOT_FBS_OPCODE_TO_HOST:
     case AOT_FBS_OPCODE_TO_DEVICE:
       return hand_over(m, opcode, operands);
+    case AOT_FBS_OPCODE_BESIDE:
+      m->is_beside = true;
+      return AOT_OK;
 #endif
     default:
       return binary(m, opcode, operands);

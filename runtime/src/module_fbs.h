@@ -85,7 +85,8 @@ enum {
   AOT_FBS_OPCODE_STORE = 30,
   AOT_FBS_OPCODE_TO_HOST = 31,
   AOT_FBS_OPCODE_TO_DEVICE = 32,
-  AOT_FBS_OPCODE_COUNT = 33
+  AOT_FBS_OPCODE_BESIDE = 33,
+  AOT_FBS_OPCODE_COUNT = 34
 };
 
 // Segment: where a field's offset stands in the vtable

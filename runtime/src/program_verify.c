@@ -49,6 +49,7 @@ static const aot_rule_t rules[AOT_FBS_OPCODE_COUNT] = {
     [AOT_FBS_OPCODE_STORE] = {"wrrt", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_TO_HOST] = {"crr", IN_EXECUTE, false},
     [AOT_FBS_OPCODE_TO_DEVICE] = {"wrr", IN_EXECUTE, false},
+    [AOT_FBS_OPCODE_BESIDE] = {"", IN_EXECUTE, false},
 };
 
 typedef struct aot_verifier_t {
@@ -152,6 +153,10 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
     if (params > v->code->most_param_words) v->code->most_param_words = params;
   }
   if (used != length) return reject(v, at, "the instruction is too long");
+  if (opcode == AOT_FBS_OPCODE_BESIDE &&
+      (length >= end - at || (words[length] & 0xff) != AOT_FBS_OPCODE_DISPATCH)) {
+    return reject(v, at, "no dispatch stands behind the instruction");
+  }
   if (v->variant->device == AOT_FBS_DEVICE_CPU && opcode >= AOT_FBS_OPCODE_TO_HOST) {
     return reject(v, at, "the instruction is not for a CPU");
   }

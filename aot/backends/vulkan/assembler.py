@@ -14,6 +14,7 @@ from aot.backends.vulkan.spirv import (
     ADDRESSING_LOGICAL,
     EXECUTION_MODE_LOCAL_SIZE,
     EXECUTION_MODEL_GL_COMPUTE,
+    EXTENSIONS,
     GLSL_STD_450,
     MAGIC,
     MEMORY_MODEL_GLSL450,
@@ -57,6 +58,7 @@ class Assembler:
         self._annotations: list[int] = []
         self._globals: list[int] = []
         self._unique: dict[tuple[int, ...], int] = {}
+        self._functions: list[int] = []
         self._interface: list[int] = []
         self._builtins: dict[BuiltIn, int] = {}
         self._glsl = 0
@@ -114,8 +116,25 @@ class Assembler:
     def f32(self) -> int:
         return self._type(Op.TYPE_FLOAT, 32)
 
+    @property
+    def f16(self) -> int:
+        return self._type(Op.TYPE_FLOAT, 16)
+
+    def integer(self, bits: int) -> int:
+        """Unsigned, as all integers are: signs are in the opcodes."""
+        return self._type(Op.TYPE_INT, bits, 0)
+
+    def function(self, result: int, operands: tuple[int, ...]) -> int:
+        return self._type(Op.TYPE_FUNCTION, result, *operands)
+
     def vector(self, element: int, count: int) -> int:
         return self._type(Op.TYPE_VECTOR, element, count)
+
+    @property
+    def texels(self) -> int:
+        """A buffer of vectors of four u32, read only."""
+        buffer, sampled, unknown = 5, 1, 0
+        return self._type(Op.TYPE_IMAGE, self.u32, buffer, 0, 0, 0, sampled, unknown)
 
     def pointer(self, storage: StorageClass, pointee: int) -> int:
         return self._type(Op.TYPE_POINTER, storage, pointee)
@@ -156,7 +175,7 @@ class Assembler:
     # Constants and variables
 
     def constant(self, type_id: int, bits: int) -> int:
-        """A 32-bit scalar constant by its bits; BOOL takes 0 or 1."""
+        """A scalar constant of up to 32 bits by its bits; BOOL takes 0 or 1."""
         if type_id == self.boolean:
             key: tuple[int, ...] = (Op.CONSTANT_TRUE if bits else Op.CONSTANT_FALSE, type_id)
         else:
@@ -165,6 +184,15 @@ class Assembler:
             made = self._unique[key] = self.fresh_id()
             self._globals += instruction(Op(key[0]), key[1], made, *key[2:])
             self.constant_bits[made] = (type_id, bits)
+        return self._unique[key]
+
+    def spec_constant(self, number: int) -> int:
+        """A boolean that the driver is told when the pipeline is created; false unless it is."""
+        key = (Op.SPEC_CONSTANT_FALSE, number)
+        if key not in self._unique:
+            made = self._unique[key] = self.fresh_id()
+            self._globals += instruction(Op.SPEC_CONSTANT_FALSE, self.boolean, made)
+            self.decorate(made, Decoration.SPEC_ID, number)
         return self._unique[key]
 
     def null(self, type_id: int) -> int:
@@ -199,6 +227,10 @@ class Assembler:
             self._interface.append(made)
         return self._builtins[builtin]
 
+    def add(self, function: FunctionBody) -> None:
+        """Ends a function that others call."""
+        self._functions += function.finish()
+
     def finish(
         self,
         function: FunctionBody,
@@ -206,11 +238,12 @@ class Assembler:
         entry_point: str = "main",
     ) -> bytes:
         """The whole module, with `function` as its only entry point."""
-        void_function = self._type(Op.TYPE_FUNCTION, self.void)
-        body = function.finish(self.void, void_function)
+        body = function.finish()
         words: list[int] = [MAGIC, VERSION_1_3, 0, self._next_id, 0]
         for capability in self._capabilities:
             words += instruction(Op.CAPABILITY, capability)
+        for name in sorted(EXTENSIONS[c] for c in self._capabilities if c in EXTENSIONS):
+            words += instruction(Op.EXTENSION, *string_words(name))
         words += self._imports
         words += instruction(Op.MEMORY_MODEL, ADDRESSING_LOGICAL, MEMORY_MODEL_GLSL450)
         words += instruction(
@@ -223,7 +256,7 @@ class Assembler:
         words += instruction(
             Op.EXECUTION_MODE, function.id, EXECUTION_MODE_LOCAL_SIZE, *workgroup_size
         )
-        words += self._annotations + self._globals + body
+        words += self._annotations + self._globals + self._functions + body
         return struct.pack(f"<{len(words)}I", *words)
 
 
@@ -258,15 +291,22 @@ class Loop:
 
 
 class FunctionBody:
-    """Blocks of the one function, written front to back.
+    """Blocks of one function, written front to back.
 
     Code is kept in chunks: what was the tail before a construct opened can still be appended to
     and then runs before the construct, which is how loop-invariant values leave a loop.
     """
 
-    def __init__(self, assembler: Assembler) -> None:
+    def __init__(
+        self, assembler: Assembler, result: int | None = None, operands: tuple[int, ...] = ()
+    ) -> None:
+        """A function that returns `result` and takes `operands`, which are types; nothing unless
+        told."""
         self._asm = assembler
         self.id = assembler.fresh_id()
+        self._result = assembler.void if result is None else result
+        self._operands = operands
+        self.parameters = [assembler.fresh_id() for _ in operands]
         self._variables: Chunk = []
         self._chunks: list[Chunk] = []
         self._phis: list[Phi] = []
@@ -372,11 +412,19 @@ class FunctionBody:
         self._label(loop.merge)
         self._chunks.append([])
 
-    def finish(self, void: int, function_type: int) -> list[int]:
+    def return_value(self, value: int) -> None:
+        """Ends a function that returns something."""
+        self.emit(Op.RETURN_VALUE, value)
+
+    def finish(self) -> list[int]:
         """The function's words; phis that nothing needs are left out."""
-        self.emit(Op.RETURN)
+        if self._result == self._asm.void:
+            self.emit(Op.RETURN)
         self._write_phis()
-        words = instruction(Op.FUNCTION, void, self.id, 0, function_type)
+        type = self._asm.function(self._result, self._operands)
+        words = instruction(Op.FUNCTION, self._result, self.id, 0, type)
+        for parameter, operand in zip(self.parameters, self._operands, strict=True):
+            words += instruction(Op.FUNCTION_PARAMETER, operand, parameter)
         words += self._chunks[0] + self._variables
         for chunk in self._chunks[1:]:
             words += chunk

@@ -7,15 +7,20 @@ where control flow meets. Expressions and memory have modules of their own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aot.backends.vulkan import subgroups
 from aot.backends.vulkan.assembler import Assembler, FunctionBody
+from aot.backends.vulkan.elements import Elements, Natives
 from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import Placement, place, shared_bytes
+from aot.backends.vulkan.requirements import features_of
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
 from aot.backends.vulkan.spirv import BuiltIn, LoopControl, MemorySemantics, Op, Scope
+from aot.backends.vulkan.texels import MOST_CALLS, Texels
 from aot.backends.vulkan.values import Linear, Values
 from aot.backends.vulkan.vectors import Vectors
 from aot.errors import InternalError
@@ -49,7 +54,12 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
     if limits is None:
         raise InternalError(f"target {target.name} is not a vulkan target")
     check_limits(kernel, limits)
-    return _Emitter(kernel, limits).compile()
+    natives = Natives.of(target)
+    emitter = _Emitter(kernel, limits, natives)
+    shader = emitter.compile()
+    if emitter.texels is not None and emitter.texels.calls > MOST_CALLS:
+        return _Emitter(kernel, replace(limits, texel_buffers=False), natives).compile()
+    return shader
 
 
 def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
@@ -78,14 +88,16 @@ def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
 class _Emitter:
     """One kernel on its way to words."""
 
-    def __init__(self, kernel: Kernel, limits: VulkanLimits) -> None:
+    def __init__(self, kernel: Kernel, limits: VulkanLimits, natives: Natives) -> None:
         self.kernel = kernel
         self.asm = Assembler()
         self.body = FunctionBody(self.asm)
         self.values = Values(self.asm, self.body)
         self.placement: Placement = place(kernel, limits)
         self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
-        self.memory = Memory(kernel, self.placement, self.params)
+        elements = Elements(self.values, natives)
+        self.texels = Texels(self.values) if limits.texel_buffers else None
+        self.memory = Memory(kernel, self.placement, self.params, elements, self.texels)
         self.expressions = Expressions(kernel.name, self.values, self.memory)
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
         self.is_looping = False  # inside a loop that goes round
@@ -103,7 +115,8 @@ class _Emitter:
             param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
             shared_bytes=shared_bytes(self.kernel),
             capabilities=tuple(c.label for c in self.asm.capabilities),
-            features=subgroups.features(self.asm.capabilities),
+            features=features_of(self.asm.capabilities),
+            texels=() if self.texels is None else self.texels.declared,
         )
 
     # Statements

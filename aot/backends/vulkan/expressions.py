@@ -7,6 +7,8 @@ wrapping narrow integers) and what must not reach this backend. Transcendentals 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
@@ -30,7 +32,7 @@ from aot.ir.expr import (
     children,
 )
 from aot.ir.types import DType
-from aot.kernels.ir import Scratch
+from aot.kernels.ir import Buffer, Scratch
 from aot.kernels.math import expand
 
 # An INDEX is a Linear, a 64-bit integer a Pair, everything else an id.
@@ -80,6 +82,11 @@ _BOOL_BINARY = {
 _UNSIGNED_EXTREMUM = {"min": Glsl.U_MIN, "max": Glsl.U_MAX}
 
 
+def _widened(dtype: DType) -> DType:
+    """What values of a narrow type are in 32 bits."""
+    return DType.F32 if dtype.is_float else DType.I32 if dtype.is_signed else DType.U32
+
+
 def float_bits(value: float) -> int:
     """The bits of `value` rounded to f32."""
     with np.errstate(over="ignore"):
@@ -93,6 +100,7 @@ class Expressions:
         self.name = name
         self.values = values
         self.memory = memory
+        self.elements = memory.elements
         self.params = memory.params
         self.asm = values.asm
         self.environment: dict[Var, Value] = {}
@@ -119,13 +127,28 @@ class Expressions:
             if node in self._memo:
                 stack.pop()
                 continue
-            missing = [c for c in children(node) if c not in self._memo]
+            missing = [c for c in self._operands(node) if c not in self._memo]
             if missing:
                 stack.extend(reversed(missing))
                 continue
             stack.pop()
             self._memo[node] = self._node(node)
         return self._memo[root]
+
+    def _operands(self, node: Expr) -> Sequence[Expr]:
+        """What is evaluated before a node."""
+        load = self._converted_load(node)
+        if load is None:
+            return children(node)
+        return [c for c in children(load) if not isinstance(c, Const)]
+
+    def _converted_load(self, e: Expr) -> Load | None:
+        """A load of a native narrow type that `e` converts: it comes out in 32 bits, so that no
+        arithmetic in that type is needed."""
+        if not isinstance(e, Cast) or not isinstance(e.a, Load) or e.dtype is DType.BOOL:
+            return None
+        is_native = self.elements.is_native(e.a.dtype) and e.dtype is not e.a.dtype
+        return e.a if is_native and isinstance(e.a.source, Buffer) else None
 
     def _expanded(self, e: Expr) -> Expr:
         try:
@@ -202,11 +225,17 @@ class Expressions:
             return self.values.boolean(bool(e.value))
         if e.dtype is DType.F16:
             with np.errstate(over="ignore"):
-                return self.values.f32_bits(float_bits(float(np.float16(e.value))))
+                half = np.float16(e.value)
+            if self.elements.is_native(DType.F16):
+                return self.asm.constant(self._type(e.dtype), int(half.view(np.uint16)))
+            return self.values.f32_bits(float_bits(float(half)))
         if e.dtype is DType.F32:
             return self.values.f32_bits(float_bits(float(e.value)))
         if e.dtype is DType.F64:
             raise self.fail("an f64 literal")
+        if self.elements.is_native(e.dtype):
+            bits = int(e.value) & (1 << 8 * e.dtype.bytes) - 1
+            return self.asm.constant(self._type(e.dtype), bits)
         return self.values.u32(int(e.value))
 
     def _param(self, e: Param) -> Value:
@@ -218,32 +247,43 @@ class Expressions:
         if e.dtype is DType.F32:
             return self.values.pure(Op.BITCAST, self.asm.f32, word)
         if e.dtype is DType.F16:
-            return self.memory.unpack_half(word)
+            return self.elements.from_bits(word, e.dtype)
         if e.dtype is DType.BOOL:
             return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, word, self.values.u32(0))
         if e.dtype is DType.F64:
             raise self.fail("an f64 parameter")
         return self._normalise(word, e.dtype)
 
-    def _load(self, e: Load) -> Value:
+    def _load(self, e: Load, *, is_wide: bool = False) -> Value:
         if e.dtype is DType.F64:
             raise self.fail(f"a load of f64 {e.source.name}")
         guard = None if e.guard is None else self.scalar(e.guard)
         if guard is not None and self.values.bits(guard) is not None:
             if not self.values.bits(guard):
                 assert e.other is not None
-                return self.value(e.other)
+                return self._other(e.other, is_wide=is_wide)
             guard = None
         indices = [self.index(i) for i in e.indices]
         loaded = (
             self.memory.load_scratch(e.source, indices, guard)
             if isinstance(e.source, Scratch)
-            else self.memory.load_buffer(e.source, indices, guard)
+            else self.memory.load_buffer(e.source, indices, guard, is_wide=is_wide)
         )
         value: Value = loaded if isinstance(loaded, tuple) else self._wrap(loaded, e.dtype)
         if guard is None or e.other is None:
             return value
-        return self._choose(guard, value, self.value(e.other), e.dtype)
+        other = self._other(e.other, is_wide=is_wide)
+        dtype = _widened(e.dtype) if is_wide else e.dtype
+        return self._choose(guard, value, other, dtype)
+
+    def _other(self, e: Expr, *, is_wide: bool) -> Value:
+        """What a load gives where its guard fails."""
+        if not is_wide:
+            return self.value(e)
+        if isinstance(e, Const):
+            value = np.array(e.value, e.dtype.numpy).item()
+            return self._const(Const(_widened(e.dtype), value))
+        return self.elements.widened(self.scalar(e), e.dtype)
 
     def _choose(self, condition: int, a: Value, b: Value, dtype: DType) -> Value:
         known = self.values.bits(condition)
@@ -273,13 +313,9 @@ class Expressions:
         return self._choose(self.scalar(e.condition), self.value(e.a), self.value(e.b), e.dtype)
 
     def _type(self, dtype: DType) -> int:
-        if dtype is DType.BOOL:
-            return self.asm.boolean
-        if dtype in (DType.F32, DType.F16):
-            return self.asm.f32
         if dtype is DType.F64:
             raise self.fail("f64")
-        return self.asm.u32
+        return self.asm.u32 if dtype in WIDE_INTEGERS else self.elements.value_type(dtype)
 
     def _fma(self, e: Fma) -> Value:
         result = self.values.glsl(
@@ -288,19 +324,12 @@ class Expressions:
         return self._round(result, e.dtype)
 
     def _round(self, value: int, dtype: DType) -> int:
-        """An f32 result as one of `dtype`."""
-        if dtype is DType.F16:
-            return self.memory.unpack_half(self.memory.pack_half(value))
-        return value
+        """The result of an operation on values of `dtype`, rounded to it where they are f32."""
+        return value if self.elements.is_native(dtype) else self.elements.narrowed(value, dtype)
 
     def _normalise(self, value: int, dtype: DType) -> int:
-        """A u32 result wrapped to the integer `dtype`, extended to 32 bits."""
-        if dtype.bytes >= 4 or dtype is DType.INDEX:
-            return value
-        op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
-        return self.values.pure(
-            op, self.asm.u32, value, self.values.u32(0), self.values.u32(8 * dtype.bytes)
-        )
+        """A u32 result wrapped to the integer `dtype`."""
+        return self.elements.narrowed(value, dtype)
 
     def _sign(self, word: int) -> int:
         return self.values.pure(Op.SHIFT_RIGHT_ARITHMETIC, self.asm.u32, word, self.values.u32(31))
@@ -311,42 +340,38 @@ class Expressions:
         if e.op == "not":
             return self.values.pure(Op.LOGICAL_NOT, self.asm.boolean, self.scalar(e.a))
         if e.op == "isnan":
-            return self.is_nan(self.scalar(e.a))
+            return self.is_nan(self.scalar(e.a), e.a.dtype)
         if e.a.dtype.is_float:
             return self._float_unary(e)
         if e.a.dtype is DType.INDEX and e.op == "neg":
             return self.index(e.a).scaled(-1)
         table = {"neg": Op.S_NEGATE, "bitnot": Op.NOT}
-        a = self.scalar(e.a)
+        a, type = self.scalar(e.a), self._type(e.dtype)
         if e.op in table:
-            made = self.values.pure(table[e.op], self.asm.u32, a)
+            made = self.values.pure(table[e.op], type, a)
         elif e.op == "abs" and not e.dtype.is_signed:
             made = a
         elif e.op == "abs":
-            negated = self.values.pure(Op.S_NEGATE, self.asm.u32, a)
-            made = self.values.signed_extremum(a, negated, is_max=True)
+            negated = self.values.pure(Op.S_NEGATE, type, a)
+            made = self.values.signed_extremum(a, negated, is_max=True, type=type)
         else:
             raise self.fail(f"{e.op} of {e.a.dtype}")
-        return self._wrap(self._normalise(made, e.dtype), e.dtype)
+        return self._wrap(self._round(made, e.dtype), e.dtype)
 
     def _float_unary(self, e: Unary) -> Value:
-        a = self.scalar(e.a)
+        a, type = self.scalar(e.a), self._type(e.dtype)
         if e.op == "neg":
-            return self.values.pure(Op.F_NEGATE, self.asm.f32, a)
+            return self.values.pure(Op.F_NEGATE, type, a)
         if e.op not in _FLOAT_UNARY:
             raise self.fail(f"{e.op} of {e.dtype}")
-        return self._round(self.values.glsl(_FLOAT_UNARY[e.op], self.asm.f32, a), e.dtype)
+        return self._round(self.values.glsl(_FLOAT_UNARY[e.op], type, a), e.dtype)
 
-    def is_nan(self, value: int) -> int:
+    def is_nan(self, value: int, dtype: DType = DType.F32) -> int:
         """By integers: a driver may assume that OpIsNan and comparisons never meet a NaN."""
+        magnitude, infinity = self.elements.magnitude(value, dtype)
         return self.values.pure(
-            Op.U_GREATER_THAN, self.asm.boolean, self._magnitude(value), self.values.u32(0x7F800000)
+            Op.U_GREATER_THAN, self.asm.boolean, magnitude, self.values.u32(infinity)
         )
-
-    def _magnitude(self, value: int) -> int:
-        """The bits of an f32 without its sign."""
-        bits = self.values.pure(Op.BITCAST, self.asm.u32, value)
-        return self.values.pure(Op.BITWISE_AND, self.asm.u32, bits, self.values.u32(0x7FFFFFFF))
 
     # Binary
 
@@ -385,51 +410,62 @@ class Expressions:
         return None
 
     def _float_binary(self, e: Binary, a: int, b: int) -> Value:
+        type = self._type(e.a.dtype)
         if e.op in COMPARE_OPS:
             return self.values.pure(_FLOAT_COMPARE[e.op], self.asm.boolean, a, b)
         if e.op in ("min", "max"):
-            return self._float_extremum(e.op, a, b)
+            return self._float_extremum(e.op, a, b, dtype=e.dtype)
         if e.op not in _FLOAT_BINARY:
             raise self.fail(f"{e.op} of {e.dtype}")
-        return self._round(self.values.pure(_FLOAT_BINARY[e.op], self.asm.f32, a, b), e.dtype)
+        made = self.values.pure(_FLOAT_BINARY[e.op], type, a, b)
+        return self._round(made, e.dtype)
 
-    def _float_extremum(self, op: str, a: int, b: int) -> int:
+    def _float_extremum(self, op: str, a: int, b: int, dtype: DType) -> int:
         """A NaN operand is the result; GLSL's NMin and NMax drop it, FMin and FMax may."""
         if self.values.bits(a) is not None:
             a, b = b, a
         compare = Op.F_ORD_LESS_THAN if op == "min" else Op.F_ORD_GREATER_THAN
-        bits = self.values.bits(b)
-        if bits is not None and bits & 0x7FFFFFFF <= 0x7F800000:
+        type = self._type(dtype)
+        if self.elements.is_literal_number(b, dtype):
             # Written so that a NaN in `a` fails the comparison with the literal and is kept.
             is_other = self.values.pure(compare, self.asm.boolean, b, a)
-            return self.values.select(self.asm.f32, is_other, b, a)
+            return self.values.select(type, is_other, b, a)
         is_first = self.values.pure(compare, self.asm.boolean, a, b)
-        extremum = self.values.select(self.asm.f32, is_first, a, b)
-        return self.values.select(self.asm.f32, self.is_nan(a), a, extremum)
+        extremum = self.values.select(type, is_first, a, b)
+        return self.values.select(type, self.is_nan(a, dtype), a, extremum)
 
     def _integer_binary(self, op: str, a: int, b: int, dtype: DType) -> int:
-        u32 = self.asm.u32
+        type, is_native = self._type(dtype), self.elements.is_native(dtype)
         if op in COMPARE_OPS:
             table = SIGNED_COMPARE if dtype.is_signed else _UNSIGNED_COMPARE
             return self.values.pure(table[op], self.asm.boolean, a, b)
-        if op in _INTEGER_BINARY:
-            made = self.values.pure(_INTEGER_BINARY[op], u32, a, b)
-        elif op in ("min", "max"):
-            return (
-                self.values.signed_extremum(a, b, is_max=op == "max")
-                if dtype.is_signed
-                else self.values.glsl(_UNSIGNED_EXTREMUM[op], u32, a, b)
-            )
-        elif op == "shr":
+        if op in ("min", "max"):
+            if dtype.is_signed:
+                return self.values.signed_extremum(a, b, is_max=op == "max", type=type)
+            if is_native:  # the extended set's are for 32 bits
+                compare = _UNSIGNED_COMPARE["gt" if op == "max" else "lt"]
+                is_first = self.values.pure(compare, self.asm.boolean, a, b)
+                return self.values.select(type, is_first, a, b)
+            return self.values.glsl(_UNSIGNED_EXTREMUM[op], type, a, b)
+        if op in _INTEGER_BINARY and (op != "shl" or not is_native):
+            return self._round(self.values.pure(_INTEGER_BINARY[op], type, a, b), dtype)
+        # shifts by more than the width, and quotients that round down, are what 32 bits make them
+        a, b = self.elements.widened(a, dtype), self.elements.widened(b, dtype)
+        return self._normalise(self._word_binary(op, a, b, dtype), dtype)
+
+    def _word_binary(self, op: str, a: int, b: int, dtype: DType) -> int:
+        """Shifts and divisions of integers of `dtype`, extended to 32 bits."""
+        u32 = self.asm.u32
+        if op == "shl":
+            return self.values.pure(_INTEGER_BINARY[op], u32, a, b)
+        if op == "shr":
             shift = Op.SHIFT_RIGHT_ARITHMETIC if dtype.is_signed else Op.SHIFT_RIGHT_LOGICAL
             return self.values.pure(shift, u32, a, b)
-        elif op == "div" or (op == "floordiv" and not dtype.is_signed):
-            made = self.values.pure(Op.S_DIV if dtype.is_signed else Op.U_DIV, u32, a, b)
-        elif op in ("floordiv", "floormod"):
-            made = self._floor_division(op, a, b, dtype)
-        else:
-            raise self.fail(f"{op} of {dtype}")
-        return self._normalise(made, dtype)
+        if op == "div" or (op == "floordiv" and not dtype.is_signed):
+            return self.values.pure(Op.S_DIV if dtype.is_signed else Op.U_DIV, u32, a, b)
+        if op in ("floordiv", "floormod"):
+            return self._floor_division(op, a, b, dtype)
+        raise self.fail(f"{op} of {dtype}")
 
     def _floor_division(self, op: str, a: int, b: int, dtype: DType) -> int:
         if dtype.is_signed:
@@ -449,26 +485,34 @@ class Expressions:
             return self._wide_cast(e)
         if source is DType.INDEX and target is DType.INDEX:
             return self.value(e.a)
-        a = self.scalar(e.a)
+        load = self._converted_load(e)
+        a = self.scalar(e.a) if load is None else self._id(self._load(load, is_wide=True), source)
         if target is DType.BOOL:
             return self._to_bool(a, source)
         if source is DType.BOOL:
             one = self._const(Const(target, 1))
             zero = self._const(Const(target, 0))
             return self._choose(a, one, zero, target)
+        if source is target:
+            return self._wrap(a, target)
+        a = a if load is not None else self.elements.widened(a, source)
         if source.is_float:
             if target.is_float:
-                return self._round(a, target) if source is not target else a
-            return self._wrap(self._float_to_integer(a, target), target)
+                return self.elements.narrowed(a, target)
+            integer = self._float_to_integer(a, target)
+            is_narrow = self.elements.is_native(target)
+            return self._wrap(self._normalise(integer, target) if is_narrow else integer, target)
         if target.is_float:
-            return self._round(self._integer_to_float(a, source), target)
+            return self.elements.narrowed(self._integer_to_float(a, source), target)
         return self._wrap(self._normalise(a, target), target)
 
     def _to_bool(self, a: int, source: DType) -> int:
         if source is DType.BOOL:
             return a
-        if source.is_float:
-            a = self._magnitude(a)  # a comparison of floats may take a denormal for zero
+        if source.is_float:  # a comparison of floats may take a denormal for zero
+            a, _ = self.elements.magnitude(a, source)
+        else:
+            a = self.elements.widened(a, source)
         return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, a, self.values.u32(0))
 
     def _integer_to_float(self, a: int, source: DType) -> int:
@@ -532,7 +576,7 @@ class Expressions:
                 self.asm.u32, self._id(value, source), self.values.u32(1), self.values.u32(0)
             )
             return low, self.values.u32(0)
-        low = self._id(value, source)
+        low = self.elements.widened(self._id(value, source), source)
         return low, self._sign(low) if source.is_signed else self.values.u32(0)
 
     def _bitcast(self, e: Bitcast) -> Value:
@@ -545,9 +589,7 @@ class Expressions:
         if source is target:
             return a
         if DType.F16 in (source, target):
-            if source is DType.F16:
-                return self._normalise(self.memory.pack_half(a), target)
-            return self.memory.unpack_half(a)
+            return self.elements.from_bits(self.elements.to_bits(a, source), target)
         if source.is_float != target.is_float:
             return self.values.pure(Op.BITCAST, self._type(target), a)
-        return self._normalise(a, target)
+        return self._normalise(self.elements.widened(a, source), target)

@@ -1,16 +1,19 @@
 """Memory of a shader: class buffers and scratch.
 
-Owns addresses and how an element of each type lies in 32-bit words. Values of narrow types come
-out extended to 32 bits, f16 as f32, bool as bool, 64-bit integers as a pair of words.
+Owns addresses, and of how many elements a load is. What an element is as a value is `Elements`'
+business; 64-bit integers come out as a pair of words.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from aot.backends.vulkan.assembler import FunctionBody
+from aot.backends.vulkan.elements import Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
-from aot.backends.vulkan.spirv import Glsl, MemorySemantics, Op, Scope, StorageClass
+from aot.backends.vulkan.spirv import MemorySemantics, Op, Scope, StorageClass
+from aot.backends.vulkan.texels import Load, Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
 from aot.ir.types import DType
@@ -27,8 +30,16 @@ Stored = int | Pair
 class Memory:
     """Loads and stores; keeps track of what may have changed since a load."""
 
-    def __init__(self, kernel: Kernel, placement: Placement, params: Parameters) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        placement: Placement,
+        params: Parameters,
+        elements: Elements,
+        texels: Texels | None,
+    ) -> None:
         self.kernel = kernel
+        self.elements = elements
         self.values = params.values
         self.asm = params.values.asm
         self.params = params
@@ -36,8 +47,9 @@ class Memory:
         self._in_quads = placement.in_quads
         self._vectors = placement.vectors
         self._quads: dict[BufferClass, int] = {}
+        self.texels = texels
         self.bindings: set[BufferClass] = set()
-        self._buffers: dict[BufferClass, int] = {}
+        self._buffers: dict[tuple[BufferClass, int], int] = {}
         self._scratch: dict[Scratch, int] = {}
         self._version = 0
         # whether lanes read what others stored before a barrier
@@ -53,8 +65,16 @@ class Memory:
 
     # Buffers
 
-    def load_buffer(self, buffer: Buffer, indices: list[Linear], guard: int | None) -> Stored:
-        """An element; where `guard` is false some word that exists is read instead."""
+    def load_buffer(
+        self,
+        buffer: Buffer,
+        indices: list[Linear],
+        guard: int | None,
+        *,
+        is_wide: bool = False,
+    ) -> Stored:
+        """An element; where `guard` is false some word that exists is read instead. With `is_wide`
+        it comes out in 32 bits, whatever is native."""
         size = buffer.dtype.bytes
         if size >= 4:
             first = self._word(buffer, indices)
@@ -66,12 +86,30 @@ class Memory:
             if buffer.dtype not in WIDE_INTEGERS:
                 return self._from_word(low, buffer)
             return low, self._load_word(buffer, self._safe(first + Linear((), 1), guard))
+        elements = self.elements.wide if is_wide else self.elements
+        return self._load_narrow(buffer, indices, guard, elements)
+
+    def _load_narrow(
+        self, buffer: Buffer, indices: list[Linear], guard: int | None, elements: Elements
+    ) -> int:
+        """An element of less than a word: of four that lie side by side, by itself where storage is
+        read in its width, or out of its word."""
+        if buffer in self._in_quads:
+            place = self._place(buffer, indices)
+            found = self._load_from_narrow_quad(buffer, place, guard, elements)
+            if found is not None:
+                return found
+        stored = elements.stored_type(buffer.dtype)
+        if stored is not None:
+            number = self._safe(self._place(buffer, indices), guard)
+            element = self._load_word(buffer, number, stored)
+            return elements.from_stored(element, buffer.dtype)
         byte = self._byte(buffer, indices)
         shift = self._bit_shift(byte)
         two = self.values.u32(2)
         word = self.values.atom(self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, byte, two))
         loaded = self._load_word(buffer, self._safe(word, guard))
-        return self._narrow(loaded, shift, buffer.dtype)
+        return elements.from_bits(loaded, buffer.dtype, shift)
 
     def store_buffer(self, buffer: Buffer, indices: list[Linear], value: Stored) -> None:
         if buffer.binding in _READ_ONLY:
@@ -91,11 +129,12 @@ class Memory:
             self._store_narrow(buffer, indices, value)
         self.changed()
 
-    def _variable(self, binding: BufferClass) -> int:
-        if binding not in self._buffers:
+    def _variable(self, binding: BufferClass, type: int, stride: int) -> int:
+        """What a class is as an array of elements of one type, `stride` bytes each."""
+        if (binding, type) not in self._buffers:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
-            words = self.asm.runtime_array(self._word_type(binding), stride=4)
-            self._buffers[binding] = self.asm.resource(
+            words = self.asm.runtime_array(type, stride)
+            self._buffers[binding, type] = self.asm.resource(
                 StorageClass.STORAGE_BUFFER,
                 self.asm.block(
                     words, is_written=is_written, is_coherent=is_written and self._is_shared
@@ -103,7 +142,7 @@ class Memory:
                 binding.value,
             )
             self.bindings.add(binding)
-        return self._buffers[binding]
+        return self._buffers[binding, type]
 
     def _word_type(self, binding: BufferClass) -> int:
         """f32 where a class holds nothing else, which saves a conversion for each element."""
@@ -134,6 +173,20 @@ class Memory:
             self.values.remember_multiple(offset, QUAD)
         return self.values.atom(offset) + self._elements(buffer, indices, buffer.dtype.bytes // 4)
 
+    def _place(self, buffer: Buffer, indices: list[Linear]) -> Linear:
+        """Which element of its class an element of less than a word is."""
+        size = buffer.dtype.bytes
+        offset = self.values.pure(
+            Op.SHIFT_RIGHT_LOGICAL,
+            self.asm.u32,
+            self.params.word(buffer.offset.name),
+            self.values.u32(size.bit_length() - 1),
+        )
+        is_aligned = buffer.alignment % (QUAD * size) == 0
+        if buffer.binding is BufferClass.CONSTANTS or is_aligned:
+            self.values.remember_multiple(offset, QUAD)
+        return self.values.atom(offset) + self._elements(buffer, indices, 1)
+
     def _byte(self, buffer: Buffer, indices: list[Linear]) -> int:
         offset = self.values.atom(self.params.word(buffer.offset.name))
         return self.values.id_of(offset + self._elements(buffer, indices, buffer.dtype.bytes))
@@ -144,22 +197,45 @@ class Memory:
             return index
         return self.values.select(self.asm.u32, guard, index, self.values.u32(0))
 
-    def _pointer(self, buffer: Buffer, word: int) -> int:
+    def _pointer(self, buffer: Buffer, word: int, stored: int | None = None) -> int:
+        """To a word, or to an element of the buffer where `stored` is what it is in memory."""
+        type = stored or self._word_type(buffer.binding)
+        stride = buffer.dtype.bytes if stored else 4
         return self.values.pure(
             Op.ACCESS_CHAIN,
-            self.asm.pointer(StorageClass.STORAGE_BUFFER, self._word_type(buffer.binding)),
-            self._variable(buffer.binding),
+            self.asm.pointer(StorageClass.STORAGE_BUFFER, type),
+            self._variable(buffer.binding, type, stride),
             self.values.u32(0),
             word,
         )
 
-    def _load_word(self, buffer: Buffer, word: int) -> int:
+    def _load_word(self, buffer: Buffer, word: int, stored: int | None = None) -> int:
+        type = stored or self._word_type(buffer.binding)
+        if stored is None and self.texels is not None and self._is_texel(buffer):
+            storage = self._variable(buffer.binding, type, 4)
+            return self.texels.load(buffer.binding, 1, type, word, self._from(storage, type))
         version = -1 if buffer.binding in _READ_ONLY else self._version
-        pointer = self._pointer(buffer, word)
+        pointer = self._pointer(buffer, word, stored)
         return self.values.cached(
-            (Op.LOAD, version, pointer),
-            lambda: self.values.body.result(Op.LOAD, self._word_type(buffer.binding), pointer),
+            (Op.LOAD, version, pointer), lambda: self.values.body.result(Op.LOAD, type, pointer)
         )
+
+    def _is_texel(self, buffer: Buffer) -> bool:
+        """Whether it is read a texture's way: what no lane of the dispatch writes. Operands whose
+        alignment is known overlap nothing that is written."""
+        if buffer.is_written:
+            return False
+        return buffer.binding in _READ_ONLY or buffer.alignment % 4 == 0
+
+    def _from(self, storage: int, type: int) -> Load:
+        """Loads of elements of a class's storage buffer, an array of them."""
+        pointer, zero = self.asm.pointer(StorageClass.STORAGE_BUFFER, type), self.values.u32(0)
+
+        def load(body: FunctionBody, number: int) -> int:
+            place = body.result(Op.ACCESS_CHAIN, pointer, storage, zero, number)
+            return body.result(Op.LOAD, type, place)
+
+        return load
 
     def _load_from_quad(self, buffer: Buffer, word: Linear, guard: int | None) -> int | None:
         """A word out of the four that it lies among, loaded together; None where it isn't known
@@ -172,8 +248,14 @@ class Memory:
         return self.values.pure(Op.COMPOSITE_EXTRACT, type_id, whole, literals=(place,))
 
     def load_quad(self, buffer: Buffer, indices: list[Linear]) -> int | None:
-        """Four neighbouring f32, the first at `indices`; None where they are not loaded at once."""
-        if buffer not in self._in_quads or self._word_type(buffer.binding) != self.asm.f32:
+        """Four neighbouring f32, or f16 as f32, the first at `indices`; None where they are not
+        loaded at once."""
+        if buffer not in self._in_quads:
+            return None
+        if buffer.dtype is DType.F16:
+            words = self._narrow_quad(buffer, self._place(buffer, indices))
+            return None if words is None else self._widened_quad(words)
+        if self._word_type(buffer.binding) != self.asm.f32:
             return None
         return self._quad(buffer, self._word(buffer, indices))
 
@@ -183,26 +265,79 @@ class Memory:
         values, asm = self.values, self.asm
         type_id = self._word_type(buffer.binding)
         quad = asm.vector(type_id, QUAD)
+        number = values.pure(
+            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
+        )
+        if guard is not None:
+            number = values.select(asm.u32, guard, number, values.u32(0))
         if buffer.binding not in self._quads:
             block = asm.block(asm.runtime_array(quad, stride=4 * QUAD), is_written=False)
             self._quads[buffer.binding] = asm.resource(
                 StorageClass.STORAGE_BUFFER, block, buffer.binding.value
             )
             self.bindings.add(buffer.binding)
-        number = values.pure(
-            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
-        )
-        if guard is not None:
-            number = values.select(asm.u32, guard, number, values.u32(0))
+        storage = self._quads[buffer.binding]
+        if self.texels is not None and self._is_texel(buffer):
+            return self.texels.load(buffer.binding, QUAD, quad, number, self._from(storage, quad))
         pointer = values.pure(
             Op.ACCESS_CHAIN,
             asm.pointer(StorageClass.STORAGE_BUFFER, quad),
-            self._quads[buffer.binding],
+            storage,
             values.u32(0),
             number,
         )
         return values.cached(
             (Op.LOAD, -1, pointer), lambda: values.body.result(Op.LOAD, quad, pointer)
+        )
+
+    def _widened_quad(self, words: int) -> int:
+        """The four f16 of two words."""
+        u32, quad = self.asm.u32, self.asm.vector(self.asm.f32, QUAD)
+        halves = (
+            self.elements.unpack_halves(
+                self.values.pure(Op.COMPOSITE_EXTRACT, u32, words, literals=(number,))
+            )
+            for number in range(2)
+        )
+        return self.values.pure(Op.COMPOSITE_CONSTRUCT, quad, *halves)
+
+    def _load_from_narrow_quad(
+        self, buffer: Buffer, place: Linear, guard: int | None, elements: Elements
+    ) -> int | None:
+        """An element out of four of less than a word that are loaded together; else None."""
+        lane = place.constant % QUAD
+        words = self._narrow_quad(buffer, place - Linear((), lane), guard)
+        if words is None:
+            return None
+        if buffer.dtype.bytes == 1:
+            return elements.from_bits(words, buffer.dtype, self.values.u32(8 * lane))
+        word = self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, words, literals=(lane // 2,))
+        if buffer.dtype is DType.F16:
+            return elements.half_of(word, lane % 2)
+        return elements.from_bits(word, buffer.dtype, self.values.u32(16 * (lane % 2)))
+
+    def _narrow_quad(self, buffer: Buffer, start: Linear, guard: int | None = None) -> int | None:
+        """Four neighbours of less than a word, from `start` on: a word of bytes, two words else.
+        None where they don't begin at a multiple of four."""
+        values, asm = self.values, self.asm
+        if values.multiple_of(start) % QUAD:
+            return None
+        number = values.pure(
+            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
+        )
+        if guard is not None:
+            number = values.select(asm.u32, guard, number, values.u32(0))
+        is_bytes = buffer.dtype.bytes == 1
+        type = asm.u32 if is_bytes else asm.vector(asm.u32, 2)
+        pointer = values.pure(
+            Op.ACCESS_CHAIN,
+            asm.pointer(StorageClass.STORAGE_BUFFER, type),
+            self._variable(buffer.binding, type, QUAD * buffer.dtype.bytes),
+            values.u32(0),
+            number,
+        )
+        return values.cached(
+            (Op.LOAD, -1, pointer), lambda: values.body.result(Op.LOAD, type, pointer)
         )
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
@@ -214,18 +349,25 @@ class Memory:
         return self.values.pure(Op.SHIFT_LEFT_LOGICAL, self.asm.u32, lane, self.values.u32(3))
 
     def _store_narrow(self, buffer: Buffer, indices: list[Linear], value: int) -> None:
-        """Flips the element's bits that change, atomically.
+        """Stores the element where storage is written in its width; else flips its bits that
+        change, atomically.
 
         Neighbours in the word belong to other lanes, which may store them at the same time: each
         looks at and flips no bits but its own, so that their order does not matter.
         """
+        stored = self.elements.stored_type(buffer.dtype)
+        if stored is not None:
+            place = self.values.id_of(self._place(buffer, indices))
+            element = self.elements.to_stored(value, buffer.dtype)
+            self.values.body.emit(Op.STORE, self._pointer(buffer, place, stored), element)
+            return
         byte = self._byte(buffer, indices)
         shift = self._bit_shift(byte)
         u32, pure = self.asm.u32, self.values.pure
         word = pure(Op.SHIFT_RIGHT_LOGICAL, u32, byte, self.values.u32(2))
         pointer = self._pointer(buffer, word)
         mask = self.values.u32((1 << 8 * buffer.dtype.bytes) - 1)
-        bits = self._narrow_bits(value, buffer.dtype)
+        bits = self.elements.to_bits(value, buffer.dtype)
         scope, relaxed = self.values.u32(Scope.DEVICE), self.values.u32(MemorySemantics.RELAXED)
         load = self.values.body.result(Op.ATOMIC_LOAD, u32, pointer, scope, relaxed)
         old = self.values.define(load)
@@ -244,62 +386,6 @@ class Memory:
     def _as_u32(self, value: int) -> int:
         return self.values.pure(Op.BITCAST, self.asm.u32, value)
 
-    def _narrow(self, word: int, shift: int, dtype: DType) -> int:
-        """The element that starts at bit `shift` of `word`."""
-        if dtype is DType.F16:
-            moved = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, self.asm.u32, word, shift)
-            return self.unpack_half(moved)
-        width = self.values.u32(8 * dtype.bytes)
-        op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
-        bits = self.values.pure(op, self.asm.u32, word, shift, width)
-        if dtype is DType.BOOL:
-            return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, bits, self.values.u32(0))
-        return bits
-
-    def _narrow_bits(self, value: int, dtype: DType) -> int:
-        if dtype is DType.BOOL:
-            return self.values.select(self.asm.u32, value, self.values.u32(1), self.values.u32(0))
-        return self.pack_half(value) if dtype is DType.F16 else value
-
-    def unpack_half(self, bits: int) -> int:
-        """The f16 in the low half of a u32, as f32; exact."""
-        pair = self.asm.vector(self.asm.f32, 2)
-        both = self.values.glsl(Glsl.UNPACK_HALF_2X16, pair, bits)
-        return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, both, literals=(0,))
-
-    def pack_half(self, value: int) -> int:
-        """An f32 as an f16 in the low half of a u32, rounded to nearest even.
-
-        By integers, after F. Giesen's float_to_half_fast3_rtne: PackHalf2x16 may round as it
-        likes, and SwiftShader's makes NaN of infinity.
-        """
-        u32, boolean, pure, word = self.asm.u32, self.asm.boolean, self.values.pure, self.values.u32
-        bits = self._as_u32(value)
-        sign = pure(Op.BITWISE_AND, u32, bits, word(0x80000000))
-        magnitude = pure(Op.BITWISE_XOR, u32, bits, sign)
-        is_nan = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x7F800000))
-        special = self.values.select(u32, is_nan, word(0x7E00), word(0x7C00))
-        # Normal: rebias the exponent by 15 - 127, add just under half a unit, plus one if odd.
-        odd = pure(
-            Op.BITWISE_AND, u32, pure(Op.SHIFT_RIGHT_LOGICAL, u32, magnitude, word(13)), word(1)
-        )
-        biased = pure(Op.I_ADD, u32, magnitude, word(((15 - 127) << 23) + 0xFFF))
-        normal = pure(Op.SHIFT_RIGHT_LOGICAL, u32, pure(Op.I_ADD, u32, biased, odd), word(13))
-        # Denormal: adding 0.5 leaves the f16's bits in the low bits of the sum.
-        half = 126 << 23
-        lifted = pure(
-            Op.F_ADD,
-            self.asm.f32,
-            pure(Op.BITCAST, self.asm.f32, magnitude),
-            self.values.f32_bits(half),
-        )
-        denormal = pure(Op.I_SUB, u32, self._as_u32(lifted), word(half))
-        is_large = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x477FFFFF))
-        is_tiny = pure(Op.U_LESS_THAN, boolean, magnitude, word(113 << 23))
-        finite = self.values.select(u32, is_tiny, denormal, normal)
-        rounded = self.values.select(u32, is_large, special, finite)
-        return pure(Op.BITWISE_OR, u32, rounded, pure(Op.SHIFT_RIGHT_LOGICAL, u32, sign, word(16)))
-
     # Scratch
 
     def load_scratch(self, scratch: Scratch, indices: list[Linear], guard: int | None) -> int:
@@ -314,7 +400,7 @@ class Memory:
             lane = (element % QUAD,)
             return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, whole, literals=lane)
         position = self._safe(self._position(scratch, place, indices), guard)
-        pointer = self._scratch_pointer(scratch, place, position)
+        pointer = self._scratch_pointer(scratch, position)
         loaded = self.values.cached(
             (Op.LOAD, self._version, pointer),
             lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer),
@@ -337,9 +423,9 @@ class Memory:
             self.registers[scratch, element] = value
             return
         if scratch.dtype is DType.BOOL:
-            value = self._narrow_bits(value, DType.BOOL)
+            value = self.elements.to_bits(value, DType.BOOL)
         position = self.values.id_of(self._position(scratch, place, indices))
-        self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, place, position), value)
+        self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, position), value)
         self.changed()
 
     def _register(self, scratch: Scratch, element: int) -> int:
@@ -349,13 +435,22 @@ class Memory:
     def load_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
         """Four neighbours of promoted scratch, the first at `indices`."""
         element = self._first_of_vector(scratch, indices)
-        return None if element is None else self._register(scratch, element)
+        if element is None or not self.places[scratch].is_promoted:
+            return None
+        return self._register(scratch, element)
 
     def store_vector(self, scratch: Scratch, indices: list[Linear], value: int) -> None:
         element = self._first_of_vector(scratch, indices)
         if element is None:
             raise InternalError(f"kernel {self.kernel.name}: a vector outside {scratch.name}")
-        self.registers[scratch, element // QUAD] = value
+        if self.places[scratch].is_promoted:
+            self.registers[scratch, element // QUAD] = value
+            return
+        variable, number = self._scratch_variable(scratch), self.values.u32(element // QUAD)
+        pointer = self.asm.pointer(StorageClass.FUNCTION, self.register_type(scratch))
+        place = self.values.pure(Op.ACCESS_CHAIN, pointer, variable, number)
+        self.values.body.emit(Op.STORE, place, value)
+        self.changed()
 
     def _first_of_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
         if scratch not in self._vectors:
@@ -376,7 +471,8 @@ class Memory:
                 f"kernel {self.kernel.name}: scratch {scratch.name} is "
                 f"{scratch.dtype}, which legalisation should have removed"
             )
-        return self.asm.f32 if scratch.dtype.is_float else self.asm.u32
+        is_bool = scratch.dtype is DType.BOOL
+        return self.asm.u32 if is_bool else self.elements.value_type(scratch.dtype)
 
     def zero(self, scratch: Scratch) -> int:
         """What an element holds that was never stored."""
@@ -402,15 +498,33 @@ class Memory:
                 return None
         return self._position(scratch, place, indices).number
 
-    def _scratch_pointer(self, scratch: Scratch, place: ScratchPlace, position: int) -> int:
+    def _scratch_pointer(self, scratch: Scratch, position: int) -> int:
+        """To an element; of those kept four to a vector, to a component."""
+        values, u32 = self.values, self.asm.u32
         is_shared = scratch.space is Space.WORKGROUP
         storage = StorageClass.WORKGROUP if is_shared else StorageClass.FUNCTION
-        slot = self._slot(scratch)
+        pointer = self.asm.pointer(storage, self._slot(scratch))
+        variable = self._scratch_variable(scratch)
+        if scratch not in self._vectors:
+            return values.pure(Op.ACCESS_CHAIN, pointer, variable, position)
+        shift = values.u32(QUAD.bit_length() - 1)
+        vector = values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, position, shift)
+        component = values.pure(Op.BITWISE_AND, u32, position, values.u32(QUAD - 1))
+        return values.pure(Op.ACCESS_CHAIN, pointer, variable, vector, component)
+
+    def _scratch_variable(self, scratch: Scratch) -> int:
         if scratch not in self._scratch:
-            words = self.asm.array(slot, max(1, prod(place.shape(scratch))))
+            count = max(1, prod(self.places[scratch].shape(scratch)))
+            each = QUAD if scratch in self._vectors else 1
+            words = self.asm.array(self._element_type(scratch), count // each)
+            is_shared = scratch.space is Space.WORKGROUP
             self._scratch[scratch] = (
-                self.asm.variable(storage, words) if is_shared else self.values.body.variable(words)
+                self.asm.variable(StorageClass.WORKGROUP, words)
+                if is_shared
+                else self.values.body.variable(words)
             )
-        return self.values.pure(
-            Op.ACCESS_CHAIN, self.asm.pointer(storage, slot), self._scratch[scratch], position
-        )
+        return self._scratch[scratch]
+
+    def _element_type(self, scratch: Scratch) -> int:
+        """Of scratch in memory."""
+        return self.register_type(scratch) if scratch in self._vectors else self._slot(scratch)

@@ -6,6 +6,7 @@ scratch become SSA values, and costs words, of which drivers make worse than lin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -39,6 +40,10 @@ SMALL_EXTENT = 4
 # Words that are loaded together, where a lane reads neighbours of what never changes.
 QUAD = 4
 
+# How many instructions depend on which loops' variables, about.
+Instructions = Counter[frozenset[Var]]
+EVERY: frozenset[Var] = frozenset((Var("every"),))  # on those of all loops around
+
 
 @dataclass(frozen=True)
 class ScratchPlace:
@@ -59,7 +64,7 @@ class ScratchPlace:
 
 @dataclass(frozen=True)
 class SumLoop:
-    """An unrolled loop whose only statement stores to neighbours in promoted scratch."""
+    """An unrolled loop whose only statement stores to neighbours in promoted or PRIVATE scratch."""
 
     target: Scratch
     indices: tuple[Expr, ...]
@@ -76,7 +81,8 @@ class Placement:
         scratch: where each scratch is.
         in_quads: buffers whose elements are loaded four at a time where that is possible.
         sums: loops that may be vector instructions.
-        vectors: scratch whose elements are kept four to a value, because of those.
+        vectors: scratch whose elements are kept four to a value, or to an element in memory,
+            because of those.
     """
 
     unrolled: frozenset[For]
@@ -102,8 +108,9 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
     lets = {s.var: s.value for s in walk(kernel.body) if isinstance(s, Let)}
     kept = {s: _kept_dims(s, accesses[s], lane_axes) for s in kernel.scratch}
     wanted = _register_vars(kept, accesses, lets)
-    unrolled: set[For] = set()
-    _choose(kernel.body, wanted, unrolled)
+    unroller = _Unroller(wanted)
+    unroller.body(kernel.body)
+    unrolled = unroller.unrolled
     constant_vars = {loop.var for loop in unrolled}
     scratch = {
         s: ScratchPlace(
@@ -121,11 +128,13 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
     sums = _find_sums(unrolled, scratch)
     quads = frozenset(_read_in_quads(unrolled))
     added = {s.target for s in sums.values() if isinstance(s.value, Fma)}
-    sums = {loop: s for loop, s in sums.items() if s.target in added}
+    taken = ((s.target, s.value) for s in sums.values() if isinstance(s.value, Load))
+    kept_so = added | {target for target, load in taken if load.source in added}
+    sums = {loop: s for loop, s in sums.items() if s.target in kept_so}
     return Placement(
         frozenset(unrolled),
         frozenset(_kept_loops(kernel, accesses, sums)),
-        *(scratch, quads, sums, frozenset(added)),
+        *(scratch, quads, sums, frozenset(kept_so)),
     )
 
 
@@ -159,7 +168,8 @@ def _find_sums(unrolled: set[For], places: dict[Scratch, ScratchPlace]) -> dict[
         target = first.target
         assert isinstance(target, Scratch)
         place = places[target]
-        if not place.is_promoted or not place.kept:
+        is_own = place.is_promoted or target.space is Space.PRIVATE
+        if not is_own or not place.kept:
             continue
         last = place.kept[-1]
         rest = [first.indices[d] for d in place.kept[:-1]]
@@ -180,7 +190,7 @@ def _only_store(loop: For) -> Store | None:
 
 
 def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
-    """What is never written, has whole words, and whose neighbours an unrolled loop reads."""
+    """What is never written, and whose neighbours an unrolled loop reads."""
     for loop in unrolled:
         if not isinstance(loop.extent, int) or loop.extent % QUAD:
             continue
@@ -194,12 +204,13 @@ def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
 
 
 def _has_quads(buffer: Buffer) -> bool:
-    """Whether words of a buffer may be loaded four at a time, neither of them written meanwhile."""
-    if buffer.is_written or buffer.dtype.bytes != 4 or buffer.strides != (1,):
+    """Whether elements of a buffer may be loaded four at a time, none of them written meanwhile."""
+    if buffer.is_written or buffer.dtype.bytes > 4 or buffer.strides != (1,):
         return False
     if buffer.binding is BufferClass.CONSTANTS:
         return True
-    return buffer.alignment % (4 * QUAD) == 0 and modulo(buffer.shape[0], QUAD) == 0
+    is_aligned = buffer.alignment % (QUAD * buffer.dtype.bytes) == 0
+    return is_aligned and modulo(buffer.shape[0], QUAD) == 0
 
 
 def roots(stmt: Stmt) -> tuple[Expr, ...]:
@@ -303,23 +314,69 @@ def _register_vars(
     return found
 
 
-def _choose(body: tuple[Stmt, ...], wanted: set[Var], unrolled: set[For]) -> int:
-    """Adds the loops of `body` that are unrolled; gives the instructions that it takes, about."""
-    total = 0
-    for stmt in body:
-        total += sum(1 for _ in nodes(roots(stmt)))
-        if isinstance(stmt, If):
-            total += 4 + _choose(stmt.then, wanted, unrolled)
-            total += _choose(stmt.otherwise, wanted, unrolled)
-        elif isinstance(stmt, For):
-            cost = _choose(stmt.body, wanted, unrolled)
-            if _is_unrolled(stmt, cost, wanted):
-                assert isinstance(stmt.extent, int)
-                unrolled.add(stmt)
-                total += cost * stmt.extent // _shared_by(stmt)
+class _Unroller:
+    """Chooses the loops that are unrolled, from the innermost outwards."""
+
+    def __init__(self, wanted: set[Var]) -> None:
+        self.wanted = wanted
+        self.unrolled: set[For] = set()
+        self._depends: dict[Expr, frozenset[Var]] = {}
+        self._lets: dict[Var, frozenset[Var]] = {}
+
+    def body(self, body: tuple[Stmt, ...]) -> Instructions:
+        """Chooses within `body`; gives the instructions that it takes, about."""
+        total: Instructions = Counter()
+        for stmt in body:
+            for node in nodes(roots(stmt)):
+                total[self.depends(node)] += 1
+            match stmt:
+                case Let():
+                    self._lets[stmt.var] = self.depends(stmt.value)
+                case Store() | Combine():
+                    total[EVERY] += 1
+                case If():
+                    total[EVERY] += 4
+                    total += self.body(stmt.then) + self.body(stmt.otherwise)
+                case For():
+                    total += self.loop(stmt)
+        return total
+
+    def loop(self, loop: For) -> Instructions:
+        inner = self.body(loop.body)
+        repeated = Counter({k: n for k, n in inner.items() if loop.var in k or k == EVERY})
+        once = inner - repeated
+        if not self._may_be_unrolled(loop):
+            return once + Counter({EVERY: 8 + repeated.total()})
+        assert isinstance(loop.extent, int)
+        whole: Instructions = Counter()
+        for key, count in repeated.items():
+            left = EVERY if key == EVERY else key - {loop.var}
+            whole[left] += max(1, count * loop.extent // _shared_by(loop))
+        whole += once
+        if loop.extent > 1 and whole.total() > MAX_UNROLLED_INSTRUCTIONS:
+            return once + Counter({EVERY: 8 + repeated.total()})
+        self.unrolled.add(loop)
+        return whole
+
+    def depends(self, node: Expr) -> frozenset[Var]:
+        """The loops' variables that an instruction differs by; where it differs by none it is done
+        once."""
+        known = self._depends.get(node)
+        if known is None:
+            if isinstance(node, Var):
+                known = self._lets.get(node, frozenset((node,)))
             else:
-                total += 8 + cost
-    return total
+                known = frozenset().union(*map(self.depends, children(node)))
+            self._depends[node] = known
+        return known
+
+    def _may_be_unrolled(self, loop: For) -> bool:
+        if loop.kind in (LoopKind.WORKGROUP, LoopKind.LANE) or not isinstance(loop.extent, int):
+            return False
+        if loop.extent <= 1 or loop.kind is LoopKind.UNROLLED:
+            return True
+        is_small = loop.extent <= SMALL_EXTENT or loop.var in self.wanted
+        return loop.kind is LoopKind.VECTOR and is_small
 
 
 def _shared_by(loop: For) -> int:
@@ -329,18 +386,6 @@ def _shared_by(loop: For) -> int:
     is_sum = store is not None and isinstance(store.value, Fma)
     assert isinstance(loop.extent, int)
     return 2 * QUAD if is_sum and loop.extent % QUAD == 0 else 1
-
-
-def _is_unrolled(loop: For, cost: int, wanted: set[Var]) -> bool:
-    if loop.kind in (LoopKind.WORKGROUP, LoopKind.LANE) or not isinstance(loop.extent, int):
-        return False
-    if loop.extent <= 1:
-        return True
-    if cost * loop.extent > MAX_UNROLLED_INSTRUCTIONS:
-        return False
-    if loop.kind is LoopKind.UNROLLED:
-        return True
-    return loop.kind is LoopKind.VECTOR and (loop.extent <= SMALL_EXTENT or loop.var in wanted)
 
 
 def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) -> bool:

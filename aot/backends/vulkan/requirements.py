@@ -9,8 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aot.backends.vulkan.shader import Shader
+from aot.backends.vulkan.spirv import Capability
 
 Limits = tuple[tuple[str, int], ...]
+# The least maxTexelBufferElements of Vulkan. How many there are depends on shapes.
+LEAST_TEXELS = 65536
+
+# The features of a device, as the runtime knows them, that are behind a shader's capabilities.
+_FEATURES = {
+    Capability.FLOAT16: ("shaderFloat16",),
+    Capability.INT8: ("shaderInt8",),
+    Capability.INT16: ("shaderInt16",),
+    Capability.STORAGE_BUFFER_16BIT_ACCESS: ("storageBuffer16BitAccess",),
+    Capability.STORAGE_BUFFER_8BIT_ACCESS: ("storageBuffer8BitAccess",),
+    Capability.GROUP_NON_UNIFORM_ARITHMETIC: ("subgroupArithmetic", "subgroupBasic"),
+}
 
 
 def limits(shaders: Iterable[Shader]) -> Limits:
@@ -29,7 +42,14 @@ def limits(shaders: Iterable[Shader]) -> Limits:
         needs("maxPushConstantsSize", shader.push_constant_bytes)
         needs("maxUniformBufferRange", shader.param_buffer_bytes)
         needs("maxPerStageDescriptorStorageBuffers", len(shader.bindings))
+        if shader.texels:
+            needs("maxTexelBufferElements", LEAST_TEXELS)
     return tuple(sorted((name, value) for name, value in found.items() if value))
+
+
+def features_of(capabilities: Iterable[Capability]) -> tuple[str, ...]:
+    """Names of the features that a shader with these capabilities needs, sorted."""
+    return tuple(sorted({name for c in capabilities for name in _FEATURES.get(c, ())}))
 
 
 def features(shaders: Iterable[Shader]) -> tuple[str, ...]:

@@ -11,6 +11,12 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
   `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
   multiple of four.
+- Where the variant needs the limit `maxTexelBufferElements`, the storage buffers are also bound as
+  uniform texel buffers, which hold the same bytes from the same start. That of class c is at
+  binding `texel_binding(c, count)`; its elements are `count` words as u32: four
+  (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long. Shaders
+  read them where the specialization constant TEXELS_SPEC_ID is true; else they may be shorter. A
+  dispatch reads so what others wrote before it, and what nothing writes meanwhile.
 - The grid is `Kernel.grid`. More than GRID_ROW workgroups along x are dispatched as GRID_ROW along
   x and as many rows along z as it takes: the shader adds `z * GRID_ROW` to x and returns where
   that is too much. Kernels that use z themselves must keep x within GRID_ROW.
@@ -26,12 +32,20 @@ from dataclasses import dataclass
 from aot.kernels.ir import BufferClass
 
 PARAM_BUFFER_BINDING = 4
+_FIRST_TEXEL_BINDING = 5
+TEXELS_SPEC_ID = 0
 # The least maxUniformBufferRange of Vulkan: what is bound always has this size, so that parameter
 # blocks of many dispatches share one buffer and one descriptor.
 PARAM_BUFFER_BYTES = 16384
 # The least maxComputeWorkGroupCount of Vulkan, on every axis.
 GRID_ROW = 65535
 ENTRY_POINT = "main"
+
+
+def texel_binding(binding: BufferClass, words: int) -> int:
+    """Where a class is bound as texels of four words, or of one."""
+    kind = (4, 1).index(words)
+    return _FIRST_TEXEL_BINDING + kind * len(BufferClass) + binding.value
 
 
 def dispatch_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -53,6 +67,7 @@ class Shader:
         param_buffer_bytes: size of the uniform buffer's binding; 0 is none.
         shared_bytes: Workgroup memory.
         capabilities: SPIR-V's names of what the module declares.
+        texels: uniform texel buffers that are declared: a class, and the words of an element.
         features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
         entry_point: the function's name.
     """
@@ -66,4 +81,5 @@ class Shader:
     shared_bytes: int
     capabilities: tuple[str, ...]
     features: tuple[str, ...] = ()
+    texels: tuple[tuple[BufferClass, int], ...] = ()
     entry_point: str = ENTRY_POINT

@@ -15,6 +15,7 @@ GLSL_STD_450 = "GLSL.std.450"
 class Op(IntEnum):
     """Opcodes (section 3.32)."""
 
+    EXTENSION = 10
     EXT_INST_IMPORT = 11
     EXT_INST = 12
     MEMORY_MODEL = 14
@@ -26,6 +27,7 @@ class Op(IntEnum):
     TYPE_INT = 21
     TYPE_FLOAT = 22
     TYPE_VECTOR = 23
+    TYPE_IMAGE = 25
     TYPE_ARRAY = 28
     TYPE_RUNTIME_ARRAY = 29
     TYPE_STRUCT = 30
@@ -35,8 +37,11 @@ class Op(IntEnum):
     CONSTANT_FALSE = 42
     CONSTANT = 43
     CONSTANT_NULL = 46
+    SPEC_CONSTANT_FALSE = 49
     FUNCTION = 54
+    FUNCTION_PARAMETER = 55
     FUNCTION_END = 56
+    FUNCTION_CALL = 57
     VARIABLE = 59
     LOAD = 61
     STORE = 62
@@ -46,9 +51,13 @@ class Op(IntEnum):
     COMPOSITE_CONSTRUCT = 80
     COMPOSITE_EXTRACT = 81
     COMPOSITE_INSERT = 82
+    IMAGE_FETCH = 95
     CONVERT_F_TO_U = 109
     CONVERT_F_TO_S = 110
     CONVERT_S_TO_F = 111
+    U_CONVERT = 113
+    S_CONVERT = 114
+    F_CONVERT = 115
     BITCAST = 124
     S_NEGATE = 126
     F_NEGATE = 127
@@ -102,6 +111,7 @@ class Op(IntEnum):
     BRANCH = 249
     BRANCH_CONDITIONAL = 250
     RETURN = 253
+    RETURN_VALUE = 254
     GROUP_NON_UNIFORM_ELECT = 333
     GROUP_NON_UNIFORM_I_ADD = 349
     GROUP_NON_UNIFORM_F_ADD = 350
@@ -131,8 +141,14 @@ class Glsl(IntEnum):
 
 class Capability(IntEnum):
     SHADER = 1
+    FLOAT16 = 9
+    INT16 = 22
+    INT8 = 39
+    SAMPLED_BUFFER = 46
     GROUP_NON_UNIFORM = 61
     GROUP_NON_UNIFORM_ARITHMETIC = 63
+    STORAGE_BUFFER_16BIT_ACCESS = 4433
+    STORAGE_BUFFER_8BIT_ACCESS = 4448
 
     @property
     def label(self) -> str:
@@ -141,6 +157,7 @@ class Capability(IntEnum):
 
 
 class StorageClass(IntEnum):
+    UNIFORM_CONSTANT = 0
     INPUT = 1
     UNIFORM = 2
     WORKGROUP = 4
@@ -150,6 +167,7 @@ class StorageClass(IntEnum):
 
 
 class Decoration(IntEnum):
+    SPEC_ID = 1
     BLOCK = 2
     ARRAY_STRIDE = 6
     BUILT_IN = 11
@@ -187,6 +205,9 @@ class MemorySemantics(IntEnum):
     UNIFORM_MEMORY = 0x40
     WORKGROUP_MEMORY = 0x100
 
+
+# What SPIR-V 1.3 has as extensions only.
+EXTENSIONS = {Capability.STORAGE_BUFFER_8BIT_ACCESS: "SPV_KHR_8bit_storage"}
 
 GROUP_OPERATION_REDUCE = 0
 ADDRESSING_LOGICAL = 0

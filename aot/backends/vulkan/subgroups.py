@@ -7,7 +7,7 @@ one of integers in the same order, NaN last: drivers may drop a NaN otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aot.backends.vulkan.assembler import FunctionBody
 from aot.backends.vulkan.expressions import Expressions
@@ -35,13 +35,6 @@ _UNSIGNED = {
     "max": (Op.GROUP_NON_UNIFORM_U_MAX, Glsl.U_MAX),
 }
 _SIGN = 0x80000000
-
-
-def features(capabilities: Sequence[Capability]) -> tuple[str, ...]:
-    """Names of the device's features, as the runtime knows them, behind a shader's capabilities."""
-    if Capability.GROUP_NON_UNIFORM_ARITHMETIC not in capabilities:
-        return ()
-    return ("subgroupArithmetic", "subgroupBasic")
 
 
 def combine(

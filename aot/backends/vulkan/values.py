@@ -278,9 +278,14 @@ class Values:
             return operands[0]
         if (op, right) in _ABSORBING_RIGHT:
             return self.asm.constant(type_id, right)
-        if left is None or op not in _FOLD:
+        if left is None or op not in _FOLD or not all(map(self._is_word, operands)):
             return None
         return self.asm.constant(type_id, _FOLD[op](left, right) & MASK)
+
+    def _is_word(self, value: int) -> bool:
+        """Whether a number is a u32 or a BOOL, not one of fewer bits or a float."""
+        found = self.asm.constant_bits.get(value)
+        return found is None or found[0] in (self.asm.u32, self.asm.boolean)
 
     def _fold_select(self, operands: tuple[int, ...]) -> int | None:
         condition, a, b = operands
@@ -372,10 +377,12 @@ class Values:
         self.remember(made, (pick_low, pick_high))
         return self.atom(made)
 
-    def signed_extremum(self, a: int, b: int, *, is_max: bool) -> int:
-        """Of i32 values; SPIRV-Tools, which drivers use, folds SMin and SMax of u32 as unsigned."""
+    def signed_extremum(self, a: int, b: int, *, is_max: bool, type: int | None = None) -> int:
+        """Of i32 values, or of integers of another `type`; SPIRV-Tools, which drivers use, folds
+        SMin and SMax of u32 as unsigned."""
         compare = Op.S_GREATER_THAN if is_max else Op.S_LESS_THAN
-        return self.select(self.asm.u32, self.pure(compare, self.asm.boolean, a, b), a, b)
+        is_first = self.pure(compare, self.asm.boolean, a, b)
+        return self.select(type or self.asm.u32, is_first, a, b)
 
     def floor_divide(self, a: Linear, b: Linear) -> Linear:
         """`a // b`, rounding down, and no division where `a` shows that it needs none."""

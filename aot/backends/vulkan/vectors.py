@@ -2,8 +2,8 @@
 
 A register tile's sums are the case: `acc[r, u] = fma(a, w[.. + u], acc[r, u])` for u in an unrolled
 loop. As vectors they are a quarter of the instructions, and of the phis around each loop. Owns
-which loops and scratch those are, and their evaluation; what has no vector form is left to the
-scalar one.
+which loops and scratch those are, and their evaluation; what does not lie side by side is put
+together one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.placement import QUAD, Placement, SumLoop
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import Linear, Values
-from aot.ir.expr import Const, Expr, Fma, Load, Var, free_vars
+from aot.ir.expr import Cast, Const, Expr, Fma, Load, Var, coefficient, free_vars, index
 from aot.ir.types import DType
 from aot.kernels.ir import Buffer, For, Scratch
 
@@ -33,42 +33,69 @@ class Vectors:
         self.type = values.asm.vector(values.asm.f32, QUAD)
 
     def emit(self, loop: For) -> bool:
-        """Emits the loop's iterations; False, and nothing stored, where they have no such form."""
+        """Emits the loop's iterations; False, and nothing stored, where it is not such a loop."""
         found = self.sums.get(loop)
         if found is None:
             return False
-        stores = list(self._stores(loop, found))
-        if any(value is None for _, value in stores):
-            return False
-        for indices, value in stores:
-            assert value is not None
+        for indices, value in list(self._stores(loop, found)):
             self.memory.store_vector(found.target, indices, value)
         return True
 
-    def _stores(self, loop: For, found: SumLoop) -> Iterator[tuple[list[Linear], int | None]]:
+    def _stores(self, loop: For, found: SumLoop) -> Iterator[tuple[list[Linear], int]]:
         assert isinstance(loop.extent, int)
         for first in range(0, loop.extent, QUAD):
-            self.expressions.start_statement()
-            self.expressions.environment[loop.var] = Linear((), first)
-            value = self._vector(found.value, loop.var)
+            self._start(loop.var, first)
+            value = self._vector(found.value, loop.var, first)
             yield [self.expressions.index(i) for i in found.indices], value
         self.expressions.start_statement()
 
-    def _vector(self, e: Expr, var: Var) -> int | None:
-        """Four neighbours of `e` along `var`, which stands for the first."""
+    def _start(self, var: Var, number: int) -> None:
+        """Makes `var` a number."""
+        self.expressions.start_statement()
+        self.expressions.environment[var] = Linear((), number)
+
+    def _vector(self, e: Expr, var: Var, first: int) -> int:
+        """Four neighbours of `e` along `var`, which is the number `first` now."""
         if isinstance(e, Const) or var not in free_vars(e):
             scalar = self.expressions.scalar(e)
             if self.values.bits(scalar) == 0:
                 return self.values.asm.null(self.type)
             return self.values.pure(Op.COMPOSITE_CONSTRUCT, self.type, *(scalar,) * QUAD)
         if isinstance(e, Fma):
-            parts = [self._vector(x, var) for x in (e.a, e.b, e.c)]
-            known = [p for p in parts if p is not None]
-            return None if len(known) < 3 else self.values.glsl(Glsl.FMA, self.type, *known)
-        if not isinstance(e, Load) or e.dtype is not DType.F32 or e.guard is not None:
+            parts = [self._vector(x, var, first) for x in (e.a, e.b, e.c)]
+            return self.values.glsl(Glsl.FMA, self.type, *parts)
+        loaded = self._neighbours(e, var)
+        return self._gathered(e, var, first) if loaded is None else loaded
+
+    def _neighbours(self, e: Expr, var: Var) -> int | None:
+        """What one load gives, where `e` is neighbours in memory."""
+        if isinstance(e, Cast) and e.dtype is DType.F32 and e.a.dtype is DType.F16:
+            e = e.a  # four of them come out as f32
+        elif e.dtype is not DType.F32:
+            return None
+        if not isinstance(e, Load) or e.guard is not None:
             return None
         indices = [self.expressions.index(i) for i in e.indices]
+        *outer, last = self._kept_indices(e)
+        if coefficient(last, var) != 1 or any(var in free_vars(i) for i in outer):
+            return None
         if isinstance(e.source, Scratch):
             return self.memory.load_vector(e.source, indices)
         assert isinstance(e.source, Buffer)
         return self.memory.load_quad(e.source, indices)
+
+    def _kept_indices(self, e: Load) -> list[Expr]:
+        """Those of the dims that memory has, of which there is one at least."""
+        if not isinstance(e.source, Scratch):
+            return list(e.indices)
+        kept = [e.indices[d] for d in self.memory.places[e.source].kept]
+        return kept or [index(0)]
+
+    def _gathered(self, e: Expr, var: Var, first: int) -> int:
+        """Four values of `e`, one by one."""
+        scalars = []
+        for number in range(first, first + QUAD):
+            self._start(var, number)
+            scalars.append(self.expressions.scalar(e))
+        self._start(var, first)
+        return self.values.pure(Op.COMPOSITE_CONSTRUCT, self.type, *scalars)

@@ -3,6 +3,7 @@
 #define AOT_DRIVERS_VULKAN_DEVICE_H_
 
 #include "cache.h"
+#include "descriptors.h"
 #include "driver.h"
 #include "log.h"
 #include "memory.h"
@@ -35,15 +36,16 @@ struct aot_device_t {
   aot_allocator_t allocator;
   aot_vk_gpu_t gpu;
   aot_vk_cache_t cache;
+  aot_vk_descriptors_t descriptors;
   aot_vk_pipelines_t pipelines;
   VkCommandPool command_pool;
-  VkDescriptorPool descriptor_pool;
   VkFence fence;
   bool is_unified;
   bool is_lost;
   void (*profile)(void *user, const aot_launch_t *launch);
   void *profile_user;
   bool has_timestamps;  // and profile is set
+  bool has_overlap;     // dispatches run at the same time where the program lets them
   void *times;          // of a segment's timestamps; owned
   size_t times_bytes;
   aot_vk_buffer_t buffers[AOT_FBS_BUFFER_CLASS_COUNT];

@@ -42,7 +42,16 @@ static aot_vk_place_t place_of(const aot_device_t *device) {
   return device->is_unified ? AOT_VK_PLACE_UNIFIED : AOT_VK_PLACE_DEVICE;
 }
 
-static aot_status_t create_pools(aot_device_t *device, aot_error_t *error) {
+// The buffer of a class.
+static aot_status_t create_class(const aot_device_t *device, uint64_t bytes, const char *what,
+                                 aot_error_t *error, aot_vk_buffer_t *out_buffer) {
+  const VkBufferUsageFlags texels =
+      device->gpu.has_texels ? VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT : 0;
+  return aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE | texels, what, error,
+                              out_buffer);
+}
+
+static aot_status_t create_pool_and_fence(aot_device_t *device, aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
   const VkCommandPoolCreateInfo pool_info = {
       .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
@@ -51,17 +60,6 @@ static aot_status_t create_pools(aot_device_t *device, aot_error_t *error) {
   VkCommandPool pool = VK_NULL_HANDLE;
   AOT_VK_TRY(error, &gpu->vk, vkCreateCommandPool, gpu->device, &pool_info, NULL, &pool);
   device->command_pool = pool;
-  const VkDescriptorPoolSize sizes[] = {
-      {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, AOT_VK_MOST_RECORDINGS * AOT_VK_PARAM_BINDING},
-      {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC, AOT_VK_MOST_RECORDINGS}};
-  const VkDescriptorPoolCreateInfo sets_info = {
-      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
-      .maxSets = AOT_VK_MOST_RECORDINGS,
-      .poolSizeCount = 2,
-      .pPoolSizes = sizes};
-  VkDescriptorPool sets = VK_NULL_HANDLE;
-  AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorPool, gpu->device, &sets_info, NULL, &sets);
-  device->descriptor_pool = sets;
   const VkFenceCreateInfo fence_info = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
   VkFence fence = VK_NULL_HANDLE;
   AOT_VK_TRY(error, &gpu->vk, vkCreateFence, gpu->device, &fence_info, NULL, &fence);
@@ -95,8 +93,7 @@ static aot_status_t upload_constants(aot_device_t *device, aot_error_t *error) {
   aot_vk_buffer_t *buffer = &device->buffers[AOT_FBS_BUFFER_CLASS_CONSTANTS];
   // Shaders read four words at once, the last of them behind the end.
   const uint64_t room = (bytes + 15) & ~(uint64_t)15;
-  AOT_TRY(aot_vk_buffer_create(&device->gpu, place_of(device), room > 0 ? room : 16, STORAGE,
-                               "constants", error, buffer));
+  AOT_TRY(create_class(device, room > 0 ? room : 16, "constants", error, buffer));
   if (bytes == 0) return AOT_OK;
   if (device->is_unified) {
     memcpy(buffer->mapped, data, (size_t)bytes);
@@ -119,6 +116,13 @@ static bool wants_timestamps(const aot_vulkan_options_t *options) {
   return !options->no_timestamps && (setting == NULL || strcmp(setting, "0") != 0);
 }
 
+// Where dispatches are timed, the time of each must be its own.
+static bool wants_overlap(const aot_device_t *device, const aot_vulkan_options_t *options) {
+  const char *setting = aot_vk_environment("AOT_VULKAN_OVERLAP");
+  return device->profile == NULL && !options->no_overlap &&
+         (setting == NULL || strcmp(setting, "0") != 0);
+}
+
 static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
                            aot_error_t *error) {
   const aot_vulkan_options_t *own = options_of(options);
@@ -133,12 +137,15 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   device->profile_user = options->profile_user;
   device->has_timestamps =
       options->profile != NULL && device->gpu.timestamp_bits > 0 && wants_timestamps(own);
+  device->has_overlap = wants_overlap(device, own);
   aot_vk_cache_open(&device->gpu, own, &device->allocator, &device->cache);
+  AOT_TRY(
+      aot_vk_descriptors_open(&device->gpu, AOT_VK_MOST_RECORDINGS, error, &device->descriptors));
   AOT_TRY(aot_vk_pipelines_open(&device->gpu, device->module, device->variant, own,
-                                device->cache.handle, &device->allocator, error,
-                                &device->pipelines));
+                                device->descriptors.layout, device->cache.handle,
+                                &device->allocator, error, &device->pipelines));
   aot_vk_cache_save(&device->gpu, &device->allocator, &device->cache);
-  AOT_TRY(create_pools(device, error));
+  AOT_TRY(create_pool_and_fence(device, error));
   AOT_TRY(aot_vk_host_open(device, options, error));
   return upload_constants(device, error);
 }
@@ -161,7 +168,7 @@ static void vulkan_close(aot_device_t *device) {
   // The last of the functions: all others are there too where it is.
   if (gpu->device != NULL && gpu->vk.vkWaitForFences != NULL) {
     gpu->vk.vkDestroyFence(gpu->device, device->fence, NULL);
-    gpu->vk.vkDestroyDescriptorPool(gpu->device, device->descriptor_pool, NULL);
+    aot_vk_descriptors_close(gpu, &device->descriptors);
     gpu->vk.vkDestroyCommandPool(gpu->device, device->command_pool, NULL);
   }
   aot_vk_gpu_close(&device->gpu);
@@ -221,8 +228,7 @@ static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, u
   }
   aot_vk_buffer_t grown;
   aot_vk_buffer_t mirror = {.bytes = 0};
-  AOT_TRY(aot_vk_buffer_create(&device->gpu, place_of(device), arena_bytes, STORAGE, "the arena",
-                               error, &grown));
+  AOT_TRY(create_class(device, arena_bytes, "the arena", error, &grown));
   aot_status_t status = create_mirror(device, arena_bytes, error, &mirror);
   if (status == AOT_OK && kept_bytes > 0) {
     status = aot_vk_copy_now(device, &grown, 0, arena, 0, (kept_bytes + 3) & ~(uint64_t)3, error);
@@ -266,8 +272,7 @@ static aot_status_t reserve_class(aot_device_t *device, uint32_t buffer_class, u
   aot_vk_forget_recordings(device);
   aot_vk_buffer_destroy(&device->gpu, buffer);
   aot_vk_buffer_destroy(&device->gpu, staging);
-  AOT_TRY(
-      aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE, what, error, buffer));
+  AOT_TRY(create_class(device, bytes, what, error, buffer));
   if (device->is_unified) return AOT_OK;
   // The CPU reads inputs from there, where it runs a part, and writes outputs.
   const bool is_read = is_output || device->host != NULL;
@@ -347,13 +352,14 @@ static aot_status_t vulkan_dispatch(aot_device_t *device, uint32_t executable, c
   }
   AOT_TRY(check_grid(device, executable, &grid, error));
   AOT_TRY(begin_launch(device, error));
-  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_DISPATCH, 4 + (size_t)words,
+  AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_DISPATCH, 5 + (size_t)words,
                          error, &operands));
   operands[0] = executable;
-  operands[1] = grid.x;
-  operands[2] = grid.y;
-  operands[3] = grid.z;
-  if (words > 0) memcpy(operands + 4, params, 4 * (size_t)words);
+  operands[1] = device->has_overlap && device->bindings->is_beside;
+  operands[2] = grid.x;
+  operands[3] = grid.y;
+  operands[4] = grid.z;
+  if (words > 0) memcpy(operands + 5, params, 4 * (size_t)words);
   return end_launch(device, error);
 }
 
@@ -520,6 +526,7 @@ bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_in
                                   .cache_was_written = device->cache.was_written,
                                   .is_unified = device->is_unified,
                                   .has_timestamps = device->gpu.timestamp_bits > 0,
+                                  .reads_texels = device->gpu.reads_texels,
                                   .pipeline_count = device->pipelines.count,
                                   .recording_count = device->recording_count,
                                   .submit_count = device->submit_count,

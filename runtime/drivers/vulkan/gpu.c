@@ -136,10 +136,25 @@ static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *varian
   return AOT_OK;
 }
 
+// Whether shaders read texels. Unless told, where a texel buffer reaches as far as a storage
+// buffer, and where loads from it were measured to be quicker: lavapipe does a load from a storage
+// buffer in a loop over its lanes.
+static bool wants_texels(const VkPhysicalDeviceProperties *properties,
+                         const aot_vulkan_options_t *options) {
+  if (options->texels != AOT_VULKAN_TEXELS_DEFAULT) return options->texels == AOT_VULKAN_TEXELS_ON;
+  const char *setting = aot_vk_environment("AOT_VULKAN_TEXELS");
+  if (setting != NULL && strcmp(setting, "on") == 0) return true;
+  if (setting != NULL && strcmp(setting, "off") == 0) return false;
+  const VkPhysicalDeviceLimits *limits = &properties->limits;
+  const uint32_t most_words = limits->maxStorageBufferRange / 4;
+  return strncmp(properties->deviceName, "llvmpipe", 8) == 0 &&
+         limits->maxTexelBufferElements >= most_words;
+}
+
 static aot_status_t create_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
                                   aot_error_t *error) {
   aot_vk_features_t features;
-  aot_vk_enable_features(&gpu->properties, variant, &features);
+  aot_vk_enable_features(variant, &features);
   const float priority = 1.0f;
   const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                          .queueFamilyIndex = gpu->queue_family,
@@ -169,6 +184,8 @@ aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
   const char *wanted = options->device;
   if (wanted == NULL) wanted = aot_vk_environment("AOT_VULKAN_DEVICE");
   AOT_TRY(choose_device(gpu, variant, wanted, any, error));
+  gpu->has_texels = aot_vk_has_texels(variant);
+  gpu->reads_texels = gpu->has_texels && wants_texels(&gpu->properties, options);
   return create_device(gpu, variant, error);
 }
 

@@ -15,6 +15,8 @@ typedef struct aot_vk_gpu_t {
   VkQueue queue;
   uint32_t queue_family;
   uint32_t timestamp_bits;  // 0: the queue has none
+  bool has_texels;          // shaders can read the buffers of classes as texels too
+  bool reads_texels;        // and do
   VkPhysicalDeviceProperties properties;
   VkPhysicalDeviceMemoryProperties memory;
 } aot_vk_gpu_t;
@@ -32,6 +34,9 @@ aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice
                                   const VkPhysicalDeviceProperties *properties,
                                   const aot_variant_t *variant, aot_error_t *error);
 
+// Whether the shaders can read buffers as texels: then the variant needs the limit of those.
+bool aot_vk_has_texels(const aot_variant_t *variant);
+
 // What a device is made with so that the variant's features are there.
 typedef struct aot_vk_features_t {
   VkPhysicalDeviceFeatures2 core;
@@ -43,7 +48,6 @@ typedef struct aot_vk_features_t {
 } aot_vk_features_t;
 
 // Fills in the structures, chained up; they point into each other and must not be moved.
-void aot_vk_enable_features(const VkPhysicalDeviceProperties *properties,
-                            const aot_variant_t *variant, aot_vk_features_t *out_features);
+void aot_vk_enable_features(const aot_variant_t *variant, aot_vk_features_t *out_features);
 
 #endif  // AOT_DRIVERS_VULKAN_GPU_H_

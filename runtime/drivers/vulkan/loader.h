@@ -33,6 +33,8 @@
   X(vkInvalidateMappedMemoryRanges) \
   X(vkCreateBuffer)                 \
   X(vkDestroyBuffer)                \
+  X(vkCreateBufferView)             \
+  X(vkDestroyBufferView)            \
   X(vkGetBufferMemoryRequirements)  \
   X(vkBindBufferMemory)             \
   X(vkCreateShaderModule)           \

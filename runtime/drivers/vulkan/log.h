@@ -7,7 +7,7 @@
 #include "driver.h"
 
 typedef enum aot_vk_op_t {
-  AOT_VK_OP_DISPATCH,   // executable x y z params...
+  AOT_VK_OP_DISPATCH,   // executable is_beside x y z params...
   AOT_VK_OP_COPY,       // class offset class offset bytes: 64-bit numbers take two words
   AOT_VK_OP_FILL,       // class offset bytes pattern
   AOT_VK_OP_STORE,      // class offset bytes; the value is no part of the log

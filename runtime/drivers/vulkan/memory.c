@@ -8,6 +8,8 @@
 #define HOST_VISIBLE VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
 #define HOST_COHERENT VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 #define HOST_CACHED VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+#define WORD_BYTES 4u
+#define TEXEL_BYTES 16u
 
 // What must be there, and what is worth how much.
 typedef struct preference_t {
@@ -93,25 +95,62 @@ static aot_status_t allocate(const aot_vk_gpu_t *gpu, aot_vk_place_t place, cons
   return AOT_OK;
 }
 
+static aot_status_t check_size(const aot_vk_gpu_t *gpu, uint64_t bytes, VkBufferUsageFlags usage,
+                               const char *what, aot_error_t *error) {
+  const VkPhysicalDeviceLimits *limits = &gpu->properties.limits;
+  if ((usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0 && bytes > limits->maxStorageBufferRange) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                    "vulkan: %s of %llu bytes is above %s's maxStorageBufferRange, %lu", what,
+                    (unsigned long long)bytes, gpu->properties.deviceName,
+                    (unsigned long)limits->maxStorageBufferRange);
+  }
+  if ((usage & VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT) != 0 && gpu->reads_texels &&
+      bytes / WORD_BYTES > limits->maxTexelBufferElements) {
+    return aot_fail(
+        error, AOT_ERROR_UNSUPPORTED,
+        "vulkan: %s of %llu bytes is above %s's maxTexelBufferElements, %lu of %u bytes", what,
+        (unsigned long long)bytes, gpu->properties.deviceName,
+        (unsigned long)limits->maxTexelBufferElements, WORD_BYTES);
+  }
+  return AOT_OK;
+}
+
+// All of the buffer, or what the device allows where no shader reads it so; as integers, so that
+// every bit arrives.
+static aot_status_t create_texels(const aot_vk_gpu_t *gpu, aot_error_t *error,
+                                  aot_vk_buffer_t *buffer) {
+  static const VkFormat formats[AOT_VK_TEXEL_KINDS] = {VK_FORMAT_R32G32B32A32_UINT,
+                                                       VK_FORMAT_R32_UINT};
+  static const uint32_t sizes[AOT_VK_TEXEL_KINDS] = {4 * WORD_BYTES, WORD_BYTES};
+  for (uint32_t i = 0; i < AOT_VK_TEXEL_KINDS; ++i) {
+    const uint64_t most = (uint64_t)gpu->properties.limits.maxTexelBufferElements * sizes[i];
+    const VkBufferViewCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
+                                         .buffer = buffer->handle,
+                                         .format = formats[i],
+                                         .range = buffer->bytes < most ? buffer->bytes : most};
+    VkBufferView texels = VK_NULL_HANDLE;
+    AOT_VK_TRY(error, &gpu->vk, vkCreateBufferView, gpu->device, &info, NULL, &texels);
+    buffer->texels[i] = texels;
+  }
+  return AOT_OK;
+}
+
 aot_status_t aot_vk_buffer_create(const aot_vk_gpu_t *gpu, aot_vk_place_t place, uint64_t bytes,
                                   VkBufferUsageFlags usage, const char *what, aot_error_t *error,
                                   aot_vk_buffer_t *out_buffer) {
   memset(out_buffer, 0, sizeof *out_buffer);
-  bytes = bytes < 4 ? 4 : (bytes + 3) & ~(uint64_t)3;
-  const uint64_t most = gpu->properties.limits.maxStorageBufferRange;
-  if ((usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0 && bytes > most) {
-    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                    "vulkan: %s of %llu bytes is above %s's maxStorageBufferRange, %llu", what,
-                    (unsigned long long)bytes, gpu->properties.deviceName,
-                    (unsigned long long)most);
-  }
+  const bool has_texels = (usage & VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT) != 0;
+  const uint64_t unit = has_texels ? TEXEL_BYTES : WORD_BYTES;
+  bytes = bytes < unit ? unit : (bytes + unit - 1) & ~(unit - 1);
+  AOT_TRY(check_size(gpu, bytes, usage, what, error));
   const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                    .size = bytes,
                                    .usage = usage,
                                    .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
   aot_vk_buffer_t buffer = {.bytes = bytes};
   AOT_VK_TRY(error, &gpu->vk, vkCreateBuffer, gpu->device, &info, NULL, &buffer.handle);
-  const aot_status_t status = allocate(gpu, place, what, error, &buffer);
+  aot_status_t status = allocate(gpu, place, what, error, &buffer);
+  if (status == AOT_OK && has_texels) status = create_texels(gpu, error, &buffer);
   if (status != AOT_OK) {
     aot_vk_buffer_destroy(gpu, &buffer);
     return status;
@@ -122,8 +161,10 @@ aot_status_t aot_vk_buffer_create(const aot_vk_gpu_t *gpu, aot_vk_place_t place,
 
 void aot_vk_buffer_destroy(const aot_vk_gpu_t *gpu, aot_vk_buffer_t *buffer) {
   if (buffer->bytes != 0) {
+    for (uint32_t i = 0; i < AOT_VK_TEXEL_KINDS; ++i)
+      gpu->vk.vkDestroyBufferView(gpu->device, buffer->texels[i], NULL);  // null is fine
     gpu->vk.vkDestroyBuffer(gpu->device, buffer->handle, NULL);
-    gpu->vk.vkFreeMemory(gpu->device, buffer->memory, NULL);  // mapped or not; null is fine
+    gpu->vk.vkFreeMemory(gpu->device, buffer->memory, NULL);  // mapped or not; likewise
   }
   memset(buffer, 0, sizeof *buffer);
 }

@@ -4,8 +4,12 @@
 
 #include "gpu.h"
 
+// What a texel is: four words, or one.
+#define AOT_VK_TEXEL_KINDS 2u
+
 typedef struct aot_vk_buffer_t {
   VkBuffer handle;
+  VkBufferView texels[AOT_VK_TEXEL_KINDS];  // none where no shader reads it so
   VkDeviceMemory memory;
   uint64_t bytes;         // 0: there is no buffer
   uint64_t memory_bytes;  // of the allocation
@@ -23,8 +27,8 @@ typedef enum aot_vk_place_t {
 // Whether one memory serves the device and the host alike, as on phones and in software.
 bool aot_vk_is_unified(const aot_vk_gpu_t *gpu);
 
-// At least 4 bytes, rounded up to whole words.  `what` is for the message.  On failure *out_buffer
-// is empty.
+// At least one word, rounded up to whole ones; or to four, where the usage is a uniform texel
+// buffer's too.  `what` is for the message.  On failure *out_buffer is empty.
 aot_status_t aot_vk_buffer_create(const aot_vk_gpu_t *gpu, aot_vk_place_t place, uint64_t bytes,
                                   VkBufferUsageFlags usage, const char *what, aot_error_t *error,
                                   aot_vk_buffer_t *out_buffer);

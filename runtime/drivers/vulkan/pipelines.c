@@ -3,36 +3,24 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "descriptors.h"
 #include "os.h"
 #include "status.h"
 #include "system.h"
 
 #define ENTRY_POINT "main"
+// Of the specialization constant that says whether shaders read texels: TEXELS_SPEC_ID of
+// aot/backends/vulkan/shader.py.
+#define TEXELS_SPEC_ID 0u
 
 // Whether the host runs an executable.
 static bool is_hosts(const aot_variant_t *variant, uint32_t executable) {
   return variant->host != NULL && aot_executable_is_code(&variant->executables[executable]);
 }
 
-static aot_status_t create_layouts(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
-                                   aot_error_t *error, aot_vk_pipelines_t *pipelines) {
-  VkDescriptorSetLayoutBinding bindings[AOT_VK_PARAM_BINDING + 1];
-  for (uint32_t i = 0; i <= AOT_VK_PARAM_BINDING; ++i) {
-    bindings[i] = (VkDescriptorSetLayoutBinding){
-        .binding = i,
-        .descriptorType = i == AOT_VK_PARAM_BINDING ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC
-                                                    : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
-        .descriptorCount = 1,
-        .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
-  }
-  const VkDescriptorSetLayoutCreateInfo set_info = {
-      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
-      .bindingCount = AOT_VK_PARAM_BINDING + 1,
-      .pBindings = bindings};
-  VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
-  AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorSetLayout, gpu->device, &set_info, NULL,
-             &set_layout);
-  pipelines->set_layout = set_layout;
+static aot_status_t create_layout(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                                  VkDescriptorSetLayout set_layout, aot_error_t *error,
+                                  aot_vk_pipelines_t *pipelines) {
   uint32_t push_bytes = 4;  // where a block in the uniform buffer starts
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
     const aot_executable_t *executable = &variant->executables[i];
@@ -155,6 +143,9 @@ static aot_vulkan_creation_t choose_creation(const aot_vulkan_options_t *options
 // What creation needs while it lasts.
 typedef struct work_t {
   VkShaderModule *modules;
+  VkSpecializationMapEntry constant;
+  VkBool32 reads_texels;
+  VkSpecializationInfo specialization;
   VkComputePipelineCreateInfo *infos;
   VkPipeline *handles;
 } work_t;
@@ -162,6 +153,13 @@ typedef struct work_t {
 static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *module,
                                    const aot_variant_t *variant, aot_error_t *error,
                                    const aot_vk_pipelines_t *pipelines, work_t *work) {
+  work->reads_texels = gpu->reads_texels ? VK_TRUE : VK_FALSE;
+  work->constant =
+      (VkSpecializationMapEntry){.constantID = TEXELS_SPEC_ID, .size = sizeof work->reads_texels};
+  work->specialization = (VkSpecializationInfo){.mapEntryCount = 1,
+                                                .pMapEntries = &work->constant,
+                                                .dataSize = sizeof work->reads_texels,
+                                                .pData = &work->reads_texels};
   for (uint32_t i = 0; i < pipelines->count; ++i) {
     const aot_executable_t *executable = &variant->executables[pipelines->pipelines[i].executable];
     const aot_segment_t *spirv = &executable->spirv;
@@ -180,7 +178,8 @@ static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = work->modules[i],
-                  .pName = ENTRY_POINT},
+                  .pName = ENTRY_POINT,
+                  .pSpecializationInfo = gpu->has_texels ? &work->specialization : NULL},
         .layout = pipelines->layout,
         .basePipelineIndex = -1};
   }
@@ -236,7 +235,8 @@ static size_t table_bytes(const aot_vk_pipelines_t *pipelines) {
 
 aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *module,
                                    const aot_variant_t *variant,
-                                   const aot_vulkan_options_t *options, VkPipelineCache cache,
+                                   const aot_vulkan_options_t *options,
+                                   VkDescriptorSetLayout set_layout, VkPipelineCache cache,
                                    const aot_allocator_t *allocator, aot_error_t *error,
                                    aot_vk_pipelines_t *pipelines) {
   memset(pipelines, 0, sizeof *pipelines);
@@ -252,7 +252,7 @@ aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *
   pipelines->of_executable =
       (uint32_t *)(void *)(pipelines->pipelines + pipelines->executable_count);
   find_unique(variant, pipelines);
-  AOT_TRY(create_layouts(gpu, variant, error, pipelines));
+  AOT_TRY(create_layout(gpu, variant, set_layout, error, pipelines));
   return create_all(gpu, module, variant, options, cache, allocator, error, pipelines);
 }
 
@@ -263,7 +263,6 @@ void aot_vk_pipelines_close(const aot_vk_gpu_t *gpu, const aot_allocator_t *allo
     gpu->vk.vkDestroyPipeline(gpu->device, pipelines->pipelines[i].handle, NULL);
   }
   gpu->vk.vkDestroyPipelineLayout(gpu->device, pipelines->layout, NULL);
-  gpu->vk.vkDestroyDescriptorSetLayout(gpu->device, pipelines->set_layout, NULL);
   aot_release(allocator, pipelines->pipelines, table_bytes(pipelines));
   memset(pipelines, 0, sizeof *pipelines);
 }

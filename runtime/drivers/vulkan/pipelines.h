@@ -4,11 +4,6 @@
 
 #include "gpu.h"
 
-// Descriptor set 0, as aot/backends/vulkan/shader.py has it: storage buffers at the numbers of
-// their classes, and the uniform buffer of parameter blocks that are no push constants.
-#define AOT_VK_PARAM_BINDING 4u
-#define AOT_VK_PARAM_WINDOW_BYTES 16384u
-
 typedef struct aot_vk_pipeline_t {
   VkPipeline handle;
   uint32_t executable;  // the first that it is for
@@ -16,7 +11,6 @@ typedef struct aot_vk_pipeline_t {
 } aot_vk_pipeline_t;
 
 typedef struct aot_vk_pipelines_t {
-  VkDescriptorSetLayout set_layout;
   VkPipelineLayout layout;
   uint32_t count;
   uint32_t executable_count;
@@ -29,7 +23,8 @@ typedef struct aot_vk_pipelines_t {
 // Verifies the shaders' checksums and creates everything.  Close it in any case.
 aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *module,
                                    const aot_variant_t *variant,
-                                   const aot_vulkan_options_t *options, VkPipelineCache cache,
+                                   const aot_vulkan_options_t *options,
+                                   VkDescriptorSetLayout set_layout, VkPipelineCache cache,
                                    const aot_allocator_t *allocator, aot_error_t *error,
                                    aot_vk_pipelines_t *pipelines);
 void aot_vk_pipelines_close(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator,

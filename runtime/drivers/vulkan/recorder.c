@@ -5,14 +5,27 @@
 
 #include "status.h"
 
-#define STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
-#define WRITES (VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT)
-#define READS (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT)
 #define BLOCK_ALIGNMENT 16u
 #define MOST_RANGES 8u
 
+// What does something in a command buffer, and where it writes and reads.
+typedef struct actor_t {
+  VkPipelineStageFlags stage;
+  VkAccessFlags writes;
+  VkAccessFlags reads;
+} actor_t;
+
+static const actor_t shaders = {VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                                VK_ACCESS_SHADER_READ_BIT};
+static const actor_t transfers = {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                                  VK_ACCESS_TRANSFER_READ_BIT};
+static const actor_t both = {VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                             VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT};
+static const actor_t host = {VK_PIPELINE_STAGE_HOST_BIT, 0, VK_ACCESS_HOST_READ_BIT};
+
 // What was touched since the last barrier.  The driver does not know which bytes a dispatch reads
-// and writes; of transfers it does.
+// and writes, but the program says where that does not matter; of transfers it knows.
 typedef struct range_t {
   uint32_t buffer_class;
   bool is_write;
@@ -75,18 +88,28 @@ aot_vk_needs_t aot_vk_measure(const aot_device_t *device) {
 
 // ---- barriers ----
 
-static void barrier(recorder_t *r, VkPipelineStageFlags to_stages, VkAccessFlags to_access) {
+// What comes next waits for all that came before; what came since the last barrier was done by
+// `from`.
+static void barrier(recorder_t *r, const actor_t *from, const actor_t *to) {
   const VkMemoryBarrier memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                  .srcAccessMask = WRITES,
-                                  .dstAccessMask = to_access};
-  r->device->gpu.vk.vkCmdPipelineBarrier(r->commands, STAGES, to_stages, 0, 1, &memory, 0, NULL, 0,
-                                         NULL);
+                                  .srcAccessMask = from->writes,
+                                  .dstAccessMask = to->reads | to->writes};
+  r->device->gpu.vk.vkCmdPipelineBarrier(r->commands, from->stage, to->stage, 0, 1, &memory, 0,
+                                         NULL, 0, NULL);
   r->has_dispatch = false;
   r->range_count = 0;
 }
 
-static void before_dispatch(recorder_t *r) {
-  if (r->has_dispatch || r->range_count > 0) barrier(r, STAGES, READS | WRITES);
+// Who did something since the last barrier: transfers never follow a dispatch without one, nor the
+// other way round.
+static const actor_t *recent(const recorder_t *r) {
+  return r->has_dispatch ? &shaders : &transfers;
+}
+
+static void before_dispatch(recorder_t *r, bool is_beside) {
+  const bool is_after_dispatch = r->has_dispatch;
+  const bool is_first = !is_after_dispatch && r->range_count == 0;
+  if (!is_first && !(is_after_dispatch && is_beside)) barrier(r, recent(r), &shaders);
   r->has_dispatch = true;
 }
 
@@ -105,7 +128,7 @@ static bool conflicts(const recorder_t *r, const range_t *range) {
 static void before_transfer(recorder_t *r, const range_t *to, const range_t *from) {
   if (r->range_count + 2 > MOST_RANGES || conflicts(r, to) ||
       (from != NULL && conflicts(r, from))) {
-    barrier(r, STAGES, READS | WRITES);
+    barrier(r, recent(r), &transfers);
   }
   r->ranges[r->range_count++] = *to;
   if (from != NULL) r->ranges[r->range_count++] = *from;
@@ -133,11 +156,11 @@ static void record_dispatch(recorder_t *r, const aot_vk_entry_t *entry) {
   const aot_vk_functions_t *vk = &device->gpu.vk;
   const aot_executable_t *executable = executable_of(device, entry);
   const uint32_t pipeline = device->pipelines.of_executable[entry->operands[0]];
-  const uint32_t *grid = entry->operands + 1;
-  const uint32_t *params = entry->operands + 4;
+  const uint32_t *grid = entry->operands + 2;
+  const uint32_t *params = entry->operands + 5;
   uint32_t push_bytes = 4 * executable->param_words;
   uint32_t first_word = 0;
-  before_dispatch(r);
+  before_dispatch(r, entry->operands[1] != 0);
   if (pipeline != r->pipeline) {
     vk->vkCmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE,
                           device->pipelines.pipelines[pipeline].handle);
@@ -280,7 +303,7 @@ static aot_status_t begin(const recorder_t *r, aot_error_t *error) {
 }
 
 static aot_status_t end(recorder_t *r, aot_error_t *error) {
-  barrier(r, STAGES | VK_PIPELINE_STAGE_HOST_BIT, READS | WRITES | VK_ACCESS_HOST_READ_BIT);
+  barrier(r, &both, &host);
   AOT_VK_TRY(error, &r->device->gpu.vk, vkEndCommandBuffer, r->commands);
   return AOT_OK;
 }
@@ -301,7 +324,7 @@ aot_status_t aot_vk_record_log(aot_device_t *device, aot_vk_recording_t *recordi
                             r.query++);
   }
   // What was submitted before is done, but its writes are seen by barriers only.
-  barrier(&r, STAGES, READS | WRITES);
+  barrier(&r, &both, &both);
   bind_window(&r, 0);
   aot_vk_entry_t entry;
   for (size_t at = 0; aot_vk_log_next(log->words, log->count, &at, &entry);) {
@@ -316,7 +339,7 @@ aot_status_t aot_vk_record_copy(aot_device_t *device, aot_vk_recording_t *record
                                 aot_error_t *error) {
   recorder_t r = {.device = device, .recording = recording, .commands = recording->commands};
   AOT_TRY(begin(&r, error));
-  barrier(&r, STAGES, READS | WRITES);
+  barrier(&r, &both, &both);
   copy_buffer(&r, to->handle, to_offset, from->handle, from_offset, bytes);
   return end(&r, error);
 }

@@ -21,17 +21,8 @@ static aot_status_t allocate_handles(aot_device_t *device, aot_vk_recording_t *r
     AOT_VK_TRY(error, &gpu->vk, vkAllocateCommandBuffers, gpu->device, &info, &commands);
     recording->commands = commands;
   }
-  if (recording->set == VK_NULL_HANDLE) {
-    const VkDescriptorSetAllocateInfo info = {
-        .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
-        .descriptorPool = device->descriptor_pool,
-        .descriptorSetCount = 1,
-        .pSetLayouts = &device->pipelines.set_layout};
-    VkDescriptorSet set = VK_NULL_HANDLE;
-    AOT_VK_TRY(error, &gpu->vk, vkAllocateDescriptorSets, gpu->device, &info, &set);
-    recording->set = set;
-  }
-  return AOT_OK;
+  if (recording->set != VK_NULL_HANDLE) return AOT_OK;
+  return aot_vk_descriptors_allocate(gpu, &device->descriptors, error, &recording->set);
 }
 
 // The buffer of blocks and values, and the timestamps, large enough.
@@ -61,28 +52,6 @@ static aot_status_t reserve(aot_device_t *device, aot_vk_recording_t *recording,
   recording->queries = pool;
   recording->query_count = queries;
   return AOT_OK;
-}
-
-static void write_set(const aot_device_t *device, const aot_vk_recording_t *recording,
-                      const aot_vk_needs_t *needs) {
-  VkDescriptorBufferInfo infos[AOT_VK_PARAM_BINDING + 1];
-  VkWriteDescriptorSet writes[AOT_VK_PARAM_BINDING + 1];
-  const uint32_t count = AOT_VK_PARAM_BINDING + (needs->block_bytes > 0 ? 1 : 0);
-  for (uint32_t i = 0; i < count; ++i) {
-    const bool is_params = i == AOT_VK_PARAM_BINDING;
-    const aot_vk_buffer_t *buffer = is_params ? &recording->params : &device->buffers[i];
-    infos[i] = (VkDescriptorBufferInfo){
-        .buffer = buffer->handle, .range = is_params ? AOT_VK_PARAM_WINDOW_BYTES : buffer->bytes};
-    writes[i] = (VkWriteDescriptorSet){
-        .sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
-        .dstSet = recording->set,
-        .dstBinding = i,
-        .descriptorCount = 1,
-        .descriptorType = is_params ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC
-                                    : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
-        .pBufferInfo = &infos[i]};
-  }
-  device->gpu.vk.vkUpdateDescriptorSets(device->gpu.device, count, writes, 0, NULL);
 }
 
 // The recording of this very log, else the slot for it: an unused one, or the oldest.
@@ -116,7 +85,8 @@ static aot_status_t make(aot_device_t *device, aot_vk_recording_t *recording, ui
   const aot_vk_needs_t needs = aot_vk_measure(device);
   AOT_TRY(allocate_handles(device, recording, error));
   AOT_TRY(reserve(device, recording, &needs, error));
-  write_set(device, recording, &needs);
+  aot_vk_descriptors_write(&device->gpu, recording->set, device->buffers,
+                           needs.block_bytes > 0 ? &recording->params : NULL);
   AOT_TRY(aot_vk_record_log(device, recording, &needs, error));
   memcpy(recording->words, device->log.words, bytes);
   recording->words_bytes = bytes;
@@ -179,7 +149,7 @@ static aot_launch_t launch_of(const aot_device_t *device, const aot_vk_entry_t *
   if (entry->op == AOT_VK_OP_DISPATCH) {
     launch.kind = AOT_LAUNCH_DISPATCH;
     launch.executable = entry->operands[0];
-    memcpy(launch.grid, entry->operands + 1, sizeof launch.grid);
+    memcpy(launch.grid, entry->operands + 2, sizeof launch.grid);
     launch.name = device->variant->executables[launch.executable].name;
   } else {
     const bool is_copy = entry->op == AOT_VK_OP_COPY;

@@ -27,6 +27,7 @@ static const limit_t limits[] = {
     LIMIT(maxPerStageDescriptorStorageBuffers),
     LIMIT(maxPushConstantsSize),
     LIMIT(maxStorageBufferRange),
+    LIMIT(maxTexelBufferElements),
     LIMIT(maxUniformBufferRange),
 };
 
@@ -69,10 +70,6 @@ static const feature_t *find_feature(const char *name) {
   return NULL;
 }
 
-static bool is_core_1_2(const VkPhysicalDeviceProperties *properties) {
-  return properties->apiVersion >= VK_MAKE_API_VERSION(1, 2);
-}
-
 static void *structure_of(aot_vk_features_t *found, group_t group) {
   switch (group) {
     case GROUP_CORE:
@@ -86,7 +83,7 @@ static void *structure_of(aot_vk_features_t *found, group_t group) {
   }
 }
 
-// The extension that has a group, where it is not part of the device's version.
+// The extension that has a group: the instance is one of Vulkan 1.1, whatever the device's version.
 static const char *extension_of(group_t group) {
   return group == GROUP_STORAGE8     ? "VK_KHR_8bit_storage"
          : group == GROUP_ARITHMETIC ? "VK_KHR_shader_float16_int8"
@@ -159,7 +156,7 @@ static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevic
                       "needs the feature %s, which this runtime doesn't know",
                       variant->features[i]);
     }
-    const char *extension = is_core_1_2(properties) ? NULL : extension_of(feature->group);
+    const char *extension = extension_of(feature->group);
     if (extension != NULL && !has_extension(vk, physical, extension)) {
       return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
                       properties->deviceName, feature->name);
@@ -199,8 +196,14 @@ aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice
   return check_features(vk, physical, properties, variant, error);
 }
 
-void aot_vk_enable_features(const VkPhysicalDeviceProperties *properties,
-                            const aot_variant_t *variant, aot_vk_features_t *out_features) {
+bool aot_vk_has_texels(const aot_variant_t *variant) {
+  for (uint32_t i = 0; i < variant->limit_count; ++i) {
+    if (strcmp(variant->limits[i].name, "maxTexelBufferElements") == 0) return true;
+  }
+  return false;
+}
+
+void aot_vk_enable_features(const aot_variant_t *variant, aot_vk_features_t *out_features) {
   bool groups[GROUP_COUNT] = {false};
   for (uint32_t i = 0; i < variant->feature_count; ++i) {
     groups[find_feature(variant->features[i])->group] = true;
@@ -215,7 +218,7 @@ void aot_vk_enable_features(const VkPhysicalDeviceProperties *properties,
   }
   for (group_t group = GROUP_CORE; group < GROUP_COUNT; ++group) {
     const char *extension = extension_of(group);
-    if (groups[group] && extension != NULL && !is_core_1_2(properties)) {
+    if (groups[group] && extension != NULL) {
       out_features->extensions[out_features->extension_count++] = extension;
     }
   }

@@ -23,8 +23,10 @@
 #define VK_API_VERSION_MINOR(version) ((uint32_t)(version) >> 12 & 0x3ffu)
 #define VK_API_VERSION_PATCH(version) ((uint32_t)(version) & 0xfffu)
 
+#define VK_FALSE 0u
 #define VK_KHR_8bit_storage 1u
 #define VK_KHR_shader_float16_int8 1u
+#define VK_TRUE 1u
 #define VK_UUID_SIZE 16u
 #define VK_WHOLE_SIZE (~0ull)
 
@@ -33,6 +35,7 @@ typedef uint64_t VkDeviceSize;
 typedef uint32_t VkFlags;
 typedef VkFlags VkBufferCreateFlags;
 typedef VkFlags VkBufferUsageFlags;
+typedef VkFlags VkBufferViewCreateFlags;
 typedef VkFlags VkCommandBufferUsageFlags;
 typedef VkFlags VkCommandPoolCreateFlags;
 typedef VkFlags VkPipelineCreateFlags;
@@ -62,11 +65,11 @@ typedef VkFlags VkQueryResultFlags;
 typedef VkFlags VkMemoryMapFlags;
 
 typedef struct VkInstance_T *VkInstance;
+AOT_VK_HANDLE(VkBuffer)
 AOT_VK_HANDLE(VkCommandPool)
 AOT_VK_HANDLE(VkShaderModule)
 AOT_VK_HANDLE(VkPipelineLayout)
 AOT_VK_HANDLE(VkPipeline)
-AOT_VK_HANDLE(VkBuffer)
 AOT_VK_HANDLE(VkDescriptorPool)
 AOT_VK_HANDLE(VkDescriptorSetLayout)
 AOT_VK_HANDLE(VkSampler)
@@ -93,6 +96,7 @@ typedef enum VkStructureType {
   VK_STRUCTURE_TYPE_FENCE_CREATE_INFO = 8,
   VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO = 11,
   VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO = 12,
+  VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO = 13,
   VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO = 16,
   VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO = 17,
   VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO = 18,
@@ -120,6 +124,7 @@ typedef enum VkBufferCreateFlagBits {
 typedef enum VkBufferUsageFlagBits {
   VK_BUFFER_USAGE_TRANSFER_SRC_BIT = 0x00000001,
   VK_BUFFER_USAGE_TRANSFER_DST_BIT = 0x00000002,
+  VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT = 0x00000004,
   VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT = 0x00000010,
   VK_BUFFER_USAGE_STORAGE_BUFFER_BIT = 0x00000020,
   VK_BUFFER_USAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
@@ -128,6 +133,11 @@ typedef enum VkSharingMode {
   VK_SHARING_MODE_EXCLUSIVE = 0,
   VK_SHARING_MODE_MAX_ENUM = 0x7fffffff
 } VkSharingMode;
+typedef enum VkFormat {
+  VK_FORMAT_R32_UINT = 98,
+  VK_FORMAT_R32G32B32A32_UINT = 107,
+  VK_FORMAT_MAX_ENUM = 0x7fffffff
+} VkFormat;
 typedef enum VkCommandBufferLevel {
   VK_COMMAND_BUFFER_LEVEL_PRIMARY = 0,
   VK_COMMAND_BUFFER_LEVEL_MAX_ENUM = 0x7fffffff
@@ -153,6 +163,7 @@ typedef enum VkDescriptorPoolCreateFlagBits {
   VK_DESCRIPTOR_POOL_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkDescriptorPoolCreateFlagBits;
 typedef enum VkDescriptorType {
+  VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER = 4,
   VK_DESCRIPTOR_TYPE_STORAGE_BUFFER = 7,
   VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC = 8,
   VK_DESCRIPTOR_TYPE_MAX_ENUM = 0x7fffffff
@@ -258,10 +269,12 @@ typedef enum VkQueryResultFlagBits {
 typedef struct VkApplicationInfo VkApplicationInfo;
 typedef struct VkBufferCopy VkBufferCopy;
 typedef struct VkBufferCreateInfo VkBufferCreateInfo;
+typedef struct VkBufferViewCreateInfo VkBufferViewCreateInfo;
 typedef struct VkCommandBufferAllocateInfo VkCommandBufferAllocateInfo;
 typedef struct VkCommandBufferInheritanceInfo VkCommandBufferInheritanceInfo;
 typedef struct VkCommandBufferBeginInfo VkCommandBufferBeginInfo;
 typedef struct VkCommandPoolCreateInfo VkCommandPoolCreateInfo;
+typedef struct VkSpecializationMapEntry VkSpecializationMapEntry;
 typedef struct VkSpecializationInfo VkSpecializationInfo;
 typedef struct VkPipelineShaderStageCreateInfo VkPipelineShaderStageCreateInfo;
 typedef struct VkComputePipelineCreateInfo VkComputePipelineCreateInfo;
@@ -332,6 +345,15 @@ struct VkBufferCreateInfo {
   uint32_t queueFamilyIndexCount;
   const uint32_t *pQueueFamilyIndices;
 };
+struct VkBufferViewCreateInfo {
+  VkStructureType sType;
+  const void *pNext;
+  VkBufferViewCreateFlags flags;
+  VkBuffer buffer;
+  VkFormat format;
+  VkDeviceSize offset;
+  VkDeviceSize range;
+};
 struct VkCommandBufferAllocateInfo {
   VkStructureType sType;
   const void *pNext;
@@ -350,6 +372,17 @@ struct VkCommandPoolCreateInfo {
   const void *pNext;
   VkCommandPoolCreateFlags flags;
   uint32_t queueFamilyIndex;
+};
+struct VkSpecializationMapEntry {
+  uint32_t constantID;
+  uint32_t offset;
+  size_t size;
+};
+struct VkSpecializationInfo {
+  uint32_t mapEntryCount;
+  const VkSpecializationMapEntry *pMapEntries;
+  size_t dataSize;
+  const void *pData;
 };
 struct VkPipelineShaderStageCreateInfo {
   VkStructureType sType;
@@ -820,6 +853,10 @@ typedef void (*PFN_vkCmdWriteTimestamp)(VkCommandBuffer commandBuffer,
                                         VkQueryPool queryPool, uint32_t query);
 typedef VkResult (*PFN_vkCreateBuffer)(VkDevice device, const VkBufferCreateInfo *pCreateInfo,
                                        const VkAllocationCallbacks *pAllocator, VkBuffer *pBuffer);
+typedef VkResult (*PFN_vkCreateBufferView)(VkDevice device,
+                                           const VkBufferViewCreateInfo *pCreateInfo,
+                                           const VkAllocationCallbacks *pAllocator,
+                                           VkBufferView *pView);
 typedef VkResult (*PFN_vkCreateCommandPool)(VkDevice device,
                                             const VkCommandPoolCreateInfo *pCreateInfo,
                                             const VkAllocationCallbacks *pAllocator,
@@ -861,6 +898,8 @@ typedef VkResult (*PFN_vkCreateShaderModule)(VkDevice device,
                                              VkShaderModule *pShaderModule);
 typedef void (*PFN_vkDestroyBuffer)(VkDevice device, VkBuffer buffer,
                                     const VkAllocationCallbacks *pAllocator);
+typedef void (*PFN_vkDestroyBufferView)(VkDevice device, VkBufferView bufferView,
+                                        const VkAllocationCallbacks *pAllocator);
 typedef void (*PFN_vkDestroyCommandPool)(VkDevice device, VkCommandPool commandPool,
                                          const VkAllocationCallbacks *pAllocator);
 typedef void (*PFN_vkDestroyDescriptorPool)(VkDevice device, VkDescriptorPool descriptorPool,

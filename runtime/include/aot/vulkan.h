@@ -23,6 +23,13 @@ typedef enum aot_vulkan_memory_t {
   AOT_VULKAN_MEMORY_STAGED = 1,   // buffers in device memory, filled and read through others
 } aot_vulkan_memory_t;
 
+// How shaders load what they don't write.
+typedef enum aot_vulkan_texels_t {
+  AOT_VULKAN_TEXELS_DEFAULT = 0,  // as was measured to be quicker on the device
+  AOT_VULKAN_TEXELS_OFF = 1,      // from storage buffers
+  AOT_VULKAN_TEXELS_ON = 2,       // from uniform texel buffers, a texture's way
+} aot_vulkan_texels_t;
+
 // Strings are *borrowed* for the length of aot_program_create.
 typedef struct aot_vulkan_options_t {
   // Part of the name of the device to use, in any case of letters.  AOT_VULKAN_DEVICE.  Default:
@@ -40,6 +47,10 @@ typedef struct aot_vulkan_options_t {
   // Takes the host's clock for options.profile, around a submission for each launch, even where the
   // device has timestamps.  AOT_VULKAN_TIMESTAMPS=0.
   bool no_timestamps;
+  // A barrier between any two dispatches, also where the program says that neither needs the other.
+  // AOT_VULKAN_OVERLAP=0.
+  bool no_overlap;
+  aot_vulkan_texels_t texels;  // AOT_VULKAN_TEXELS=on|off
 } aot_vulkan_options_t;
 
 typedef enum aot_vulkan_cache_state_t {
@@ -60,6 +71,7 @@ typedef struct aot_vulkan_info_t {
   bool cache_was_written;
   bool is_unified;
   bool has_timestamps;
+  bool reads_texels;
   uint32_t pipeline_count;   // unique ones
   uint32_t recording_count;  // command buffers made so far
   uint32_t submit_count;

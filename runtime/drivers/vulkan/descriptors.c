@@ -1,0 +1,111 @@
+#include "descriptors.h"
+
+#include <string.h>
+
+#include "status.h"
+
+// A class's storage buffer is at the class's number, and its texels are as far behind TEXELS, kind
+// by kind.
+#define PARAMS ((uint32_t)AOT_FBS_BUFFER_CLASS_COUNT)
+#define TEXELS (PARAMS + 1)
+#define MOST_BINDINGS (TEXELS + AOT_VK_TEXEL_KINDS * AOT_FBS_BUFFER_CLASS_COUNT)
+
+static uint32_t binding_count(const aot_vk_gpu_t *gpu) {
+  return gpu->has_texels ? MOST_BINDINGS : TEXELS;
+}
+
+static VkDescriptorType type_of(uint32_t binding) {
+  return binding < PARAMS    ? VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+         : binding == PARAMS ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC
+                             : VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER;
+}
+
+static aot_status_t create_layout(const aot_vk_gpu_t *gpu, aot_error_t *error,
+                                  aot_vk_descriptors_t *descriptors) {
+  VkDescriptorSetLayoutBinding bindings[MOST_BINDINGS];
+  const uint32_t count = binding_count(gpu);
+  for (uint32_t i = 0; i < count; ++i) {
+    bindings[i] = (VkDescriptorSetLayoutBinding){.binding = i,
+                                                 .descriptorType = type_of(i),
+                                                 .descriptorCount = 1,
+                                                 .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
+  }
+  const VkDescriptorSetLayoutCreateInfo info = {
+      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+      .bindingCount = count,
+      .pBindings = bindings};
+  VkDescriptorSetLayout layout = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorSetLayout, gpu->device, &info, NULL, &layout);
+  descriptors->layout = layout;
+  return AOT_OK;
+}
+
+static aot_status_t create_pool(const aot_vk_gpu_t *gpu, uint32_t set_count, aot_error_t *error,
+                                aot_vk_descriptors_t *descriptors) {
+  const uint32_t buffers = set_count * AOT_FBS_BUFFER_CLASS_COUNT;
+  const VkDescriptorPoolSize sizes[] = {
+      {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers},
+      {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC, set_count},
+      {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, AOT_VK_TEXEL_KINDS * buffers}};
+  const VkDescriptorPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+                                           .maxSets = set_count,
+                                           .poolSizeCount = gpu->has_texels ? 3 : 2,
+                                           .pPoolSizes = sizes};
+  VkDescriptorPool pool = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorPool, gpu->device, &info, NULL, &pool);
+  descriptors->pool = pool;
+  return AOT_OK;
+}
+
+aot_status_t aot_vk_descriptors_open(const aot_vk_gpu_t *gpu, uint32_t set_count,
+                                     aot_error_t *error, aot_vk_descriptors_t *descriptors) {
+  memset(descriptors, 0, sizeof *descriptors);
+  AOT_TRY(create_layout(gpu, error, descriptors));
+  return create_pool(gpu, set_count, error, descriptors);
+}
+
+void aot_vk_descriptors_close(const aot_vk_gpu_t *gpu, aot_vk_descriptors_t *descriptors) {
+  gpu->vk.vkDestroyDescriptorPool(gpu->device, descriptors->pool, NULL);
+  gpu->vk.vkDestroyDescriptorSetLayout(gpu->device, descriptors->layout, NULL);
+  memset(descriptors, 0, sizeof *descriptors);
+}
+
+aot_status_t aot_vk_descriptors_allocate(const aot_vk_gpu_t *gpu,
+                                         const aot_vk_descriptors_t *descriptors,
+                                         aot_error_t *error, VkDescriptorSet *out_set) {
+  *out_set = VK_NULL_HANDLE;
+  const VkDescriptorSetAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+                                            .descriptorPool = descriptors->pool,
+                                            .descriptorSetCount = 1,
+                                            .pSetLayouts = &descriptors->layout};
+  VkDescriptorSet set = VK_NULL_HANDLE;
+  AOT_VK_TRY(error, &gpu->vk, vkAllocateDescriptorSets, gpu->device, &info, &set);
+  *out_set = set;
+  return AOT_OK;
+}
+
+void aot_vk_descriptors_write(const aot_vk_gpu_t *gpu, VkDescriptorSet set,
+                              const aot_vk_buffer_t *buffers, const aot_vk_buffer_t *params) {
+  VkDescriptorBufferInfo infos[TEXELS];
+  VkWriteDescriptorSet writes[MOST_BINDINGS];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < binding_count(gpu); ++i) {
+    if (i == PARAMS && params == NULL) continue;
+    VkWriteDescriptorSet *write = &writes[count++];
+    *write = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                                    .dstSet = set,
+                                    .dstBinding = i,
+                                    .descriptorCount = 1,
+                                    .descriptorType = type_of(i)};
+    if (i >= TEXELS) {
+      const uint32_t kind = (i - TEXELS) / AOT_FBS_BUFFER_CLASS_COUNT;
+      write->pTexelBufferView = &buffers[(i - TEXELS) % AOT_FBS_BUFFER_CLASS_COUNT].texels[kind];
+      continue;
+    }
+    const aot_vk_buffer_t *buffer = i == PARAMS ? params : &buffers[i];
+    infos[i] = (VkDescriptorBufferInfo){
+        .buffer = buffer->handle, .range = i == PARAMS ? AOT_VK_PARAM_WINDOW_BYTES : buffer->bytes};
+    write->pBufferInfo = &infos[i];
+  }
+  gpu->vk.vkUpdateDescriptorSets(gpu->device, count, writes, 0, NULL);
+}
