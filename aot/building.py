@@ -230,10 +230,13 @@ class Building:
                 scratch_bytes=shader.shared_bytes,
                 workgroup_size=shader.workgroup_size,
                 param_buffer_bytes=shader.param_buffer_bytes,
+                texel_spirv=shader.texel_words,
             )
             for name, shader in shaders.items()
         }
-        emitted = Emitted.of_shaders([shader.words for shader in shaders.values()])
+        emitted = Emitted.of_shaders(
+            [shader.words + (shader.texel_words or b"") for shader in shaders.values()]
+        )
         limits = requirements.limits(shaders.values())
         features = requirements.features(shaders.values())
         if hosting.host is None or not hosting.why:
@@ -275,7 +278,7 @@ def _section(
     names = [f.name for f in module.executables]
     seconds = clock.seconds.get("kernels", 0.0) + clock.seconds.get("codegen", 0.0)
     levels = level_stats(outlined, dispatched(module), names, code.emitted, seconds)
-    spirv = {e.spirv for e in code.executables if e.spirv is not None}
+    spirv = {s for e in code.executables for s in e.shaders}
     is_placed = all(p.entry_point.program.scratch_offset is not None for p in programs)
     own = [e.scratch_bytes for e in code.executables if code.host is None or e.spirv is None]
     scratch = 0 if is_placed and code.host is None else max(own, default=0)

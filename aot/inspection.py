@@ -96,7 +96,7 @@ def _segments(file: ModuleFile) -> list[dict[str, Any]]:
 def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[str, Any]:
     sizes = code_sizes(variant)
     host = variant.host
-    shaders = sum(len(e.spirv) for e in set(variant.executables) if e.spirv is not None)
+    shaders = sum(len(s) for e in set(variant.executables) for s in e.shaders)
     facts: dict[str, Any] = {
         "target": variant.target,
         "device": variant.device.name.lower(),
@@ -127,7 +127,7 @@ def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[s
 
 
 def code_sizes(variant: VariantImage) -> list[int]:
-    """Bytes of each executable: its shader, or the stretch of the image up to the next function.
+    """Bytes of each executable: its shaders, or the stretch of the image up to the next function.
 
     Constants of a function stand behind it, so they count; a function that two executables share
     counts for both.
@@ -135,7 +135,7 @@ def code_sizes(variant: VariantImage) -> list[int]:
     starts = sorted({e.code_offset for e in variant.executables if e.spirv is None})
     following = dict(zip(starts, [*starts[1:], len(variant.code)], strict=True)) if starts else {}
     return [
-        len(e.spirv) if e.spirv is not None else following[e.code_offset] - e.code_offset
+        sum(map(len, e.shaders)) or following[e.code_offset] - e.code_offset
         for e in variant.executables
     ]
 

@@ -76,8 +76,11 @@ def _explode(variant: VariantImage) -> VariantImage:
                 continue
             known = variant.executables[instruction.operands[0]]
             number = len(executables)
-            spirv = None if known.spirv is None else _named(known.spirv, number)
-            executables.append(replace(known, name=f"{known.name}.{number}", spirv=spirv))
+            spirv, texels = (
+                None if s is None else _named(s, number) for s in (known.spirv, known.texel_spirv)
+            )
+            name = f"{known.name}.{number}"
+            executables.append(replace(known, name=name, spirv=spirv, texel_spirv=texels))
             code[instruction.at + 1] = number
         entries.append(replace(entry, program=replace(entry.program, code=tuple(code))))
     return replace(variant, executables=tuple(executables), entry_points=tuple(entries))

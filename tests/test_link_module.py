@@ -96,7 +96,8 @@ def small_image() -> ModuleImage:
         page_bytes=16384,
     )
     spirv = struct.pack("<5I", 0x07230203, 0x00010300, 0, 10, 0)
-    shader = ExecutableImage("add", 2, spirv=spirv, workgroup_size=(64, 1, 1))
+    texels = struct.pack("<5I", 0x07230203, 0x00010300, 0, 11, 0)
+    shader = ExecutableImage("add", 2, spirv=spirv, workgroup_size=(64, 1, 1), texel_spirv=texels)
     vulkan = VariantImage(
         target="vulkan11",
         device=Device.VULKAN,

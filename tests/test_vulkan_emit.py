@@ -85,7 +85,7 @@ def test_shader_says_what_a_driver_must_know() -> None:
     assert shader.workgroup_size == (64, 1, 1)
     assert shader.bindings == (BufferClass.CONSTANTS, INPUTS, OUTPUTS)
     assert (shader.param_words, shader.push_constant_bytes, shader.param_buffer_bytes) == (5, 20, 0)
-    assert shader.capabilities == ("Shader", "SampledBuffer")
+    assert shader.capabilities == ("Shader",)
     assert shader.texels == ((BufferClass.CONSTANTS, 1), (INPUTS, 1))
     assert (shader.features, shader.entry_point, shader.shared_bytes) == ((), "main", 0)
 
@@ -115,7 +115,7 @@ def test_read_only_classes_are_decorated() -> None:
 
 def test_guards_vanish_where_extents_divide() -> None:
     def found(kernel: Kernel) -> list[Op]:
-        return opcodes(vulkan_running.build(kernel, vulkan_running.plain_target()).words)
+        return opcodes(compiled(kernel).words)
 
     divided = found(mapped(128, 64, lambda i, v: v))
     assert Op.BRANCH_CONDITIONAL not in divided

@@ -90,9 +90,7 @@ def sums(count: Dim, alignment: int, binding: BufferClass = BufferClass.ARENA) -
 
 
 def loads(kernel: Kernel) -> int:
-    """How many a shader does, from storage buffers."""
-    words = vulkan_running.build(kernel, vulkan_running.plain_target()).words
-    return opcodes(words).count(Op.LOAD)
+    return opcodes(vulkan_running.build(kernel).words).count(Op.LOAD)
 
 
 def test_neighbours_are_loaded_together_where_they_begin_aligned() -> None:

@@ -67,7 +67,7 @@ def test_the_validation_layer_listens(tmp_path: Path) -> None:
     words = variant.executables[0].spirv
     assert words is not None
     int8 = struct.pack("<II", 2 << 16 | 17, 39)  # OpCapability Int8
-    wrong = replace(variant.executables[0], spirv=words[:20] + int8 + words[20:])
+    wrong = replace(variant.executables[0], spirv=words[:20] + int8 + words[20:], texel_spirv=None)
     changed = replace(variant, executables=(wrong, *variant.executables[1:]))
     path = tmp_path / "wrong.aotm"
     path.write_bytes(module_bytes(replace(image, variants=(changed,))))
@@ -593,10 +593,13 @@ def test_executables_with_equal_words_share_a_pipeline(lavapipe: Path) -> None:
         assert info_of(program).pipeline_count == len(variant.executables)
 
 
-def test_a_damaged_shader_is_found(lavapipe: Path) -> None:
+@pytest.mark.parametrize(("texels", "number"), [("off", 0), ("on", 1)])
+def test_a_damaged_shader_is_found(
+    texels: str, number: int, lavapipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
     data = bytearray(aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes())
-    words = read_module(bytes(data)).variants[0].executables[0].spirv
-    assert words is not None
+    words = read_module(bytes(data)).variants[0].executables[0].shaders[number]
     data[bytes(data).index(words) + len(words) // 2] ^= 1
     with pytest.raises(RuntimeFailure, match="the checksum of shader"):
         aot.load(bytes(data), "vulkan")

@@ -43,6 +43,7 @@ def device(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     driver, memory = request.param
     with running_on(driver, tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOT_VULKAN_MEMORY", memory)
+        patch.setenv("AOT_VULKAN_TEXELS", "on")
         yield driver
 
 

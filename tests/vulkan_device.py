@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ import pytest
 
 from aot.backends.vulkan.shader import (
     PARAM_BUFFER_BINDING,
-    TEXELS_SPEC_ID,
     Shader,
     dispatch_grid,
     texel_binding,
@@ -156,6 +155,12 @@ def has_narrow_types(driver: str) -> bool:
     return bool(found.shaderFloat16 and found.shaderInt8)
 
 
+def texel_shader(shader: Shader) -> Shader:
+    """The same, by the words that read texels."""
+    assert shader.texel_words is not None
+    return replace(shader, words=shader.texel_words, texel_words=None)
+
+
 def pack_params(kernel: Kernel, values: Mapping[str, float]) -> bytes:
     """The parameter block: a word each, floats as their bits."""
     words = []
@@ -207,14 +212,16 @@ class Device:
         params: bytes,
         grid: tuple[int, int, int],
     ) -> dict[BufferClass, bytes]:
-        """One dispatch; gives the class buffers as it leaves them.
+        """One dispatch; gives the class buffers as it leaves them. A shader with words that read
+        texels is to be given as `texel_shader` has it, where those are to run.
 
         Raises:
             AssertionError: the validation layer spoke, or words behind a buffer changed.
         """
         assert len(params) == 4 * shader.param_words, "the parameter block has another length"
         with ExitStack() as stack:
-            texels = {binding for binding, _ in shader.texels}
+            read = () if shader.texel_words else shader.texels
+            texels = {binding for binding, _ in read}
             classes = {
                 binding: stack.enter_context(
                     self.buffer(buffers[binding], self.usage(is_texels=binding in texels))
@@ -222,7 +229,7 @@ class Device:
                 for binding in sorted({*shader.bindings, *texels}, key=lambda b: b.value)
             }
             bound = {binding.value: classes[binding] for binding in shader.bindings}
-            for binding, words in shader.texels:
+            for binding, words in read:
                 bound[texel_binding(binding, words)] = classes[binding]
             pushed = params
             if shader.param_buffer_bytes:
@@ -293,15 +300,8 @@ class Device:
             None,
         )
         stack.callback(vk.vkDestroyShaderModule, handle, module, None)
-        no_texels = vk.ffi.new("uint32_t *", 0)
-        entry = vk.VkSpecializationMapEntry(constantID=TEXELS_SPEC_ID, offset=0, size=4)
         stage = vk.VkPipelineShaderStageCreateInfo(
-            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
-            module=module,
-            pName=shader.entry_point,
-            pSpecializationInfo=vk.VkSpecializationInfo(
-                mapEntryCount=1, pMapEntries=[entry], dataSize=4, pData=no_texels
-            ),
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=shader.entry_point
         )
         pipeline = vk.vkCreateComputePipelines(
             handle, None, 1, [vk.VkComputePipelineCreateInfo(stage=stage, layout=layout)], None
@@ -417,15 +417,12 @@ class Device:
         return allocated
 
     def contents(self, stack: ExitStack, binding: int, buffer: DeviceBuffer) -> dict[str, Any]:
-        """What of a buffer is bound: all of it but the poison. Shaders read no texels unless a
-        specialization says so, so that these may be fewer."""
+        """What of a buffer is bound: all of it but the poison."""
         vk, size = self.vk, buffer.padded_bytes
         if binding <= PARAM_BUFFER_BINDING:
             whole = vk.VkDescriptorBufferInfo(buffer=buffer.handle, offset=0, range=size)
             return {"pBufferInfo": [whole]}
         is_quads = binding < texel_binding(BufferClass.CONSTANTS, 1)
-        limits = vk.vkGetPhysicalDeviceProperties(self.physical).limits
-        size = min(size, limits.maxTexelBufferElements * (16 if is_quads else 4))
         view = vk.vkCreateBufferView(
             self.handle,
             vk.VkBufferViewCreateInfo(

@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,6 @@ ALIGNMENT = 64
 @cache
 def vulkan_target() -> targets.Target:
     return targets.load("vulkan-1.1")
-
-
-@cache
-def plain_target() -> targets.Target:
-    """Whose shaders load from storage buffers only."""
-    limits = vulkan_target().vulkan
-    assert limits is not None
-    return replace(vulkan_target(), vulkan=replace(limits, texel_buffers=False))
 
 
 def spirv_tool(name: str) -> Path:
@@ -82,6 +74,8 @@ def build(kernel: Kernel, target: targets.Target | None = None) -> Shader:
     verify(kernel)
     shader = compile_kernel(kernel, target or vulkan_target())
     validate(shader.words)
+    if shader.texel_words is not None:
+        validate(shader.texel_words)
     return shader
 
 

@@ -144,6 +144,7 @@ class ExecutableImage:
     Attributes:
         scratch_bytes: of a shader, its shared memory.
         param_buffer_bytes: 0 where the parameter block of a shader is push constants.
+        texel_spirv: a shader that does the same, and reads texels; None where there is no other.
         why_on_host: why a Vulkan variant has no shader for it; "" where it has one. Not in the
             file's structure: the notes keep it.
     """
@@ -155,7 +156,13 @@ class ExecutableImage:
     scratch_bytes: int = 0
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
     param_buffer_bytes: int = 0
+    texel_spirv: bytes | None = None
     why_on_host: str = field(default="", compare=False)
+
+    @property
+    def shaders(self) -> tuple[bytes, ...]:
+        """Those of which a driver takes one."""
+        return tuple(s for s in (self.spirv, self.texel_spirv) if s is not None)
 
 
 @dataclass(frozen=True)
@@ -271,7 +278,9 @@ def _check_executable(executable: ExecutableImage, variant: VariantImage, where:
     if variant.device is Device.VULKAN and not variant.runs_on_host(executable):
         if not executable.spirv or len(executable.spirv) % 4:
             raise InternalError(f"{where}: no SPIR-V, or not whole words")
-    elif executable.spirv is not None:
+        if executable.texel_spirv is not None and len(executable.texel_spirv) % 4:
+            raise InternalError(f"{where}: SPIR-V of texels is not whole words")
+    elif executable.shaders:
         raise InternalError(f"{where}: SPIR-V in a CPU variant")
     elif not 0 <= executable.code_offset < len(variant.code):
         raise InternalError(f"{where}: code offset {executable.code_offset} is outside the image")

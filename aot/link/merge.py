@@ -348,7 +348,7 @@ def _renumbered(program: ProgramImage, numbers: Sequence[int]) -> ProgramImage:
 def _code_counts(pieces: Sequence[_Piece], image: CodeImage | None) -> dict[str, Any]:
     """Bytes of code before and after; `functions`, `constants` and `padding` add up to `code`."""
     if image is None:
-        own = [{e.spirv or b"" for e in p.variant.executables} for p in pieces]
+        own = [{s for e in p.variant.executables for s in e.shaders} for p in pieces]
         met, kept = [w for words in own for w in words], set[bytes]().union(*own)
         shaders = {"met": sum(map(len, met)), "kept": sum(map(len, kept))}
         counts = {"count_met": len(met), "count_kept": len(kept)}

@@ -170,8 +170,8 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
     notes = layout.add(image.notes, ALIGNMENT) if image.notes else None
     for variant in image.variants:
         for executable in variant.executables:
-            if executable.spirv is not None:
-                layout.add(executable.spirv, ALIGNMENT)
+            for shader in executable.shaders:
+                layout.add(shader, ALIGNMENT)
     rodata = layout.add(image.rodata, ALIGNMENT)
     view = memoryview(image.rodata)
     parts = [
@@ -213,6 +213,7 @@ def _executable_table(
     executable: ExecutableImage, variant: VariantImage, layout: _Layout
 ) -> fbs.ExecutableT:
     is_shader = executable.spirv is not None
+    texels = executable.texel_spirv
     return fbs.ExecutableT(
         name=executable.name,
         codeOffset=executable.code_offset,
@@ -221,6 +222,7 @@ def _executable_table(
         scratchBytes=executable.scratch_bytes,
         workgroupSize=list(executable.workgroup_size) if is_shader else None,
         paramBufferBytes=executable.param_buffer_bytes,
+        texelSpirv=None if texels is None else layout.add(texels, ALIGNMENT),
     )
 
 

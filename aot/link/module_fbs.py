@@ -1450,8 +1450,18 @@ class Executable(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
+    # Executable
+    def TexelSpirv(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Segment()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def ExecutableStart(builder):
-    builder.StartObject(7)
+    builder.StartObject(8)
 
 def ExecutableAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -1477,6 +1487,9 @@ def ExecutableStartWorkgroupSizeVector(builder, numElems):
 def ExecutableAddParamBufferBytes(builder, paramBufferBytes):
     builder.PrependUint32Slot(6, paramBufferBytes, 0)
 
+def ExecutableAddTexelSpirv(builder, texelSpirv):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(texelSpirv), 0)
+
 def ExecutableEnd(builder):
     return builder.EndObject()
 
@@ -1498,6 +1511,7 @@ class ExecutableT(object):
         scratchBytes = 0,
         workgroupSize = None,
         paramBufferBytes = 0,
+        texelSpirv = None,
     ):
         self.name = name  # type: Optional[str]
         self.codeOffset = codeOffset  # type: int
@@ -1506,6 +1520,7 @@ class ExecutableT(object):
         self.scratchBytes = scratchBytes  # type: int
         self.workgroupSize = workgroupSize  # type: Optional[List[int]]
         self.paramBufferBytes = paramBufferBytes  # type: int
+        self.texelSpirv = texelSpirv  # type: Optional[SegmentT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1542,6 +1557,8 @@ class ExecutableT(object):
             else:
                 self.workgroupSize = executable.WorkgroupSizeAsNumpy()
         self.paramBufferBytes = executable.ParamBufferBytes()
+        if executable.TexelSpirv() is not None:
+            self.texelSpirv = SegmentT.InitFromObj(executable.TexelSpirv())
 
     # ExecutableT
     def Pack(self, builder):
@@ -1557,6 +1574,8 @@ class ExecutableT(object):
                 for i in reversed(range(len(self.workgroupSize))):
                     builder.PrependUint32(self.workgroupSize[i])
                 workgroupSize = builder.EndVector()
+        if self.texelSpirv is not None:
+            texelSpirv = self.texelSpirv.Pack(builder)
         ExecutableStart(builder)
         if self.name is not None:
             ExecutableAddName(builder, name)
@@ -1568,6 +1587,8 @@ class ExecutableT(object):
         if self.workgroupSize is not None:
             ExecutableAddWorkgroupSize(builder, workgroupSize)
         ExecutableAddParamBufferBytes(builder, self.paramBufferBytes)
+        if self.texelSpirv is not None:
+            ExecutableAddTexelSpirv(builder, texelSpirv)
         executable = ExecutableEnd(builder)
         return executable
 

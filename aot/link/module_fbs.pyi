@@ -197,6 +197,7 @@ class ExecutableT:
     scratchBytes: int
     workgroupSize: list[int]
     paramBufferBytes: int
+    texelSpirv: SegmentT | None
     def __init__(
         self,
         name: str | None = ...,
@@ -206,6 +207,7 @@ class ExecutableT:
         scratchBytes: int = ...,
         workgroupSize: list[int] | None = ...,
         paramBufferBytes: int = ...,
+        texelSpirv: SegmentT | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ExecutableT: ...

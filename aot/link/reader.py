@@ -202,9 +202,10 @@ class _Reader:
 
     def executable(self, table: fbs.ExecutableT) -> ExecutableImage:
         name = _text(table.name)
-        spirv = None
-        if table.spirv is not None:
-            spirv = self.segment(table.spirv, f"the shader of executable {name!r}")
+        what = f"the shader of executable {name!r}"
+        spirv, texels = (
+            None if s is None else self.segment(s, what) for s in (table.spirv, table.texelSpirv)
+        )
         sizes = _words(table.workgroupSize) or (1, 1, 1)
         if len(sizes) != 3:
             raise _Malformed(f"executable {name!r} has a workgroup size of {len(sizes)} numbers")
@@ -216,6 +217,7 @@ class _Reader:
             scratch_bytes=table.scratchBytes,
             workgroup_size=(sizes[0], sizes[1], sizes[2]),
             param_buffer_bytes=table.paramBufferBytes,
+            texel_spirv=texels,
         )
 
 

@@ -438,7 +438,8 @@ def _executables(
         if executable.spirv is not None:
             extra = [f"{extents(executable.workgroup_size)} lanes"]
             extra += [f"{scratch} shared"] * bool(executable.scratch_bytes)
-            figure = Figure(sizes[number] // 4, f"{sizes[number] // 4:,} words")
+            words = len(executable.spirv) // 4
+            figure = Figure(words, f"{words:,} words")
         elif image.runs_on_host(executable):
             why = whys[number] if number < len(whys) else ""
             extra.insert(0, f"on the host: {why}" if why else "on the host")

@@ -211,6 +211,8 @@ aot_status_t aot_module_verify_segments(const aot_module_t *module, aot_error_t 
       const aot_executable_t *executable = &variant->executables[e];
       AOT_TRY(aot_module_verify_segment(module, &executable->spirv, "the shader of executable",
                                         executable->name, error));
+      AOT_TRY(aot_module_verify_segment(module, &executable->texel_spirv,
+                                        "the shader of executable", executable->name, error));
     }
   }
   return aot_module_verify_rodata(module, error);

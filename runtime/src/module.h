@@ -63,6 +63,7 @@ typedef struct aot_executable_t {
   const char *name;
   uint64_t code_offset;
   aot_segment_t spirv;
+  aot_segment_t texel_spirv;  // empty: spirv serves always
   uint32_t param_words;
   uint32_t scratch_bytes;
   uint32_t workgroup_size[3];

@@ -245,6 +245,9 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
   if (!is_cpu &&
       aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_SPIRV, NEEDS_SHADER(cpu), "Segment", &shader)) {
     AOT_TRY(parse_segment(parser, &shader, "shader", &executable->spirv));
+    if (aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_TEXEL_SPIRV, false, "Segment", &shader)) {
+      AOT_TRY(parse_segment(parser, &shader, "shader", &executable->texel_spirv));
+    }
   }
   AOT_TRY(fb->status);
   if (cpu == NULL || !aot_executable_is_code(executable)) return AOT_OK;

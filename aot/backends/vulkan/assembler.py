@@ -58,7 +58,6 @@ class Assembler:
         self._annotations: list[int] = []
         self._globals: list[int] = []
         self._unique: dict[tuple[int, ...], int] = {}
-        self._functions: list[int] = []
         self._interface: list[int] = []
         self._builtins: dict[BuiltIn, int] = {}
         self._glsl = 0
@@ -124,9 +123,6 @@ class Assembler:
         """Unsigned, as all integers are: signs are in the opcodes."""
         return self._type(Op.TYPE_INT, bits, 0)
 
-    def function(self, result: int, operands: tuple[int, ...]) -> int:
-        return self._type(Op.TYPE_FUNCTION, result, *operands)
-
     def vector(self, element: int, count: int) -> int:
         return self._type(Op.TYPE_VECTOR, element, count)
 
@@ -186,15 +182,6 @@ class Assembler:
             self.constant_bits[made] = (type_id, bits)
         return self._unique[key]
 
-    def spec_constant(self, number: int) -> int:
-        """A boolean that the driver is told when the pipeline is created; false unless it is."""
-        key = (Op.SPEC_CONSTANT_FALSE, number)
-        if key not in self._unique:
-            made = self._unique[key] = self.fresh_id()
-            self._globals += instruction(Op.SPEC_CONSTANT_FALSE, self.boolean, made)
-            self.decorate(made, Decoration.SPEC_ID, number)
-        return self._unique[key]
-
     def null(self, type_id: int) -> int:
         """The zero of any type."""
         key = (Op.CONSTANT_NULL, type_id)
@@ -227,10 +214,6 @@ class Assembler:
             self._interface.append(made)
         return self._builtins[builtin]
 
-    def add(self, function: FunctionBody) -> None:
-        """Ends a function that others call."""
-        self._functions += function.finish()
-
     def finish(
         self,
         function: FunctionBody,
@@ -238,7 +221,8 @@ class Assembler:
         entry_point: str = "main",
     ) -> bytes:
         """The whole module, with `function` as its only entry point."""
-        body = function.finish()
+        void_function = self._type(Op.TYPE_FUNCTION, self.void)
+        body = function.finish(self.void, void_function)
         words: list[int] = [MAGIC, VERSION_1_3, 0, self._next_id, 0]
         for capability in self._capabilities:
             words += instruction(Op.CAPABILITY, capability)
@@ -256,7 +240,7 @@ class Assembler:
         words += instruction(
             Op.EXECUTION_MODE, function.id, EXECUTION_MODE_LOCAL_SIZE, *workgroup_size
         )
-        words += self._annotations + self._globals + self._functions + body
+        words += self._annotations + self._globals + body
         return struct.pack(f"<{len(words)}I", *words)
 
 
@@ -291,22 +275,15 @@ class Loop:
 
 
 class FunctionBody:
-    """Blocks of one function, written front to back.
+    """Blocks of the one function, written front to back.
 
     Code is kept in chunks: what was the tail before a construct opened can still be appended to
     and then runs before the construct, which is how loop-invariant values leave a loop.
     """
 
-    def __init__(
-        self, assembler: Assembler, result: int | None = None, operands: tuple[int, ...] = ()
-    ) -> None:
-        """A function that returns `result` and takes `operands`, which are types; nothing unless
-        told."""
+    def __init__(self, assembler: Assembler) -> None:
         self._asm = assembler
         self.id = assembler.fresh_id()
-        self._result = assembler.void if result is None else result
-        self._operands = operands
-        self.parameters = [assembler.fresh_id() for _ in operands]
         self._variables: Chunk = []
         self._chunks: list[Chunk] = []
         self._phis: list[Phi] = []
@@ -412,19 +389,11 @@ class FunctionBody:
         self._label(loop.merge)
         self._chunks.append([])
 
-    def return_value(self, value: int) -> None:
-        """Ends a function that returns something."""
-        self.emit(Op.RETURN_VALUE, value)
-
-    def finish(self) -> list[int]:
+    def finish(self, void: int, function_type: int) -> list[int]:
         """The function's words; phis that nothing needs are left out."""
-        if self._result == self._asm.void:
-            self.emit(Op.RETURN)
+        self.emit(Op.RETURN)
         self._write_phis()
-        type = self._asm.function(self._result, self._operands)
-        words = instruction(Op.FUNCTION, self._result, self.id, 0, type)
-        for parameter, operand in zip(self.parameters, self._operands, strict=True):
-            words += instruction(Op.FUNCTION_PARAMETER, operand, parameter)
+        words = instruction(Op.FUNCTION, void, self.id, 0, function_type)
         words += self._chunks[0] + self._variables
         for chunk in self._chunks[1:]:
             words += chunk

@@ -20,7 +20,7 @@ from aot.backends.vulkan.placement import Placement, place, shared_bytes
 from aot.backends.vulkan.requirements import features_of
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
 from aot.backends.vulkan.spirv import BuiltIn, LoopControl, MemorySemantics, Op, Scope
-from aot.backends.vulkan.texels import MOST_CALLS, Texels
+from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear, Values
 from aot.backends.vulkan.vectors import Vectors
 from aot.errors import InternalError
@@ -55,11 +55,13 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
         raise InternalError(f"target {target.name} is not a vulkan target")
     check_limits(kernel, limits)
     natives = Natives.of(target)
-    emitter = _Emitter(kernel, limits, natives)
-    shader = emitter.compile()
-    if emitter.texels is not None and emitter.texels.calls > MOST_CALLS:
-        return _Emitter(kernel, replace(limits, texel_buffers=False), natives).compile()
-    return shader
+    shader = _Emitter(kernel, limits, natives).compile()
+    if not limits.texel_buffers:
+        return shader
+    other = _Emitter(kernel, limits, natives, reads_texels=True).compile()
+    if not other.texels:
+        return shader
+    return replace(shader, texel_words=other.words, texels=other.texels)
 
 
 def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
@@ -88,7 +90,9 @@ def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
 class _Emitter:
     """One kernel on its way to words."""
 
-    def __init__(self, kernel: Kernel, limits: VulkanLimits, natives: Natives) -> None:
+    def __init__(
+        self, kernel: Kernel, limits: VulkanLimits, natives: Natives, *, reads_texels: bool = False
+    ) -> None:
         self.kernel = kernel
         self.asm = Assembler()
         self.body = FunctionBody(self.asm)
@@ -96,7 +100,7 @@ class _Emitter:
         self.placement: Placement = place(kernel, limits)
         self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
         elements = Elements(self.values, natives)
-        self.texels = Texels(self.values) if limits.texel_buffers else None
+        self.texels = Texels(self.values) if reads_texels else None
         self.memory = Memory(kernel, self.placement, self.params, elements, self.texels)
         self.expressions = Expressions(kernel.name, self.values, self.memory)
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from math import prod
 
-from aot.backends.vulkan.assembler import FunctionBody
 from aot.backends.vulkan.elements import Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
 from aot.backends.vulkan.spirv import MemorySemantics, Op, Scope, StorageClass
-from aot.backends.vulkan.texels import Load, Texels
+from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
 from aot.ir.types import DType
@@ -212,8 +211,7 @@ class Memory:
     def _load_word(self, buffer: Buffer, word: int, stored: int | None = None) -> int:
         type = stored or self._word_type(buffer.binding)
         if stored is None and self.texels is not None and self._is_texel(buffer):
-            storage = self._variable(buffer.binding, type, 4)
-            return self.texels.load(buffer.binding, 1, type, word, self._from(storage, type))
+            return self.texels.load(buffer.binding, 1, type, word)
         version = -1 if buffer.binding in _READ_ONLY else self._version
         pointer = self._pointer(buffer, word, stored)
         return self.values.cached(
@@ -226,16 +224,6 @@ class Memory:
         if buffer.is_written:
             return False
         return buffer.binding in _READ_ONLY or buffer.alignment % 4 == 0
-
-    def _from(self, storage: int, type: int) -> Load:
-        """Loads of elements of a class's storage buffer, an array of them."""
-        pointer, zero = self.asm.pointer(StorageClass.STORAGE_BUFFER, type), self.values.u32(0)
-
-        def load(body: FunctionBody, number: int) -> int:
-            place = body.result(Op.ACCESS_CHAIN, pointer, storage, zero, number)
-            return body.result(Op.LOAD, type, place)
-
-        return load
 
     def _load_from_quad(self, buffer: Buffer, word: Linear, guard: int | None) -> int | None:
         """A word out of the four that it lies among, loaded together; None where it isn't known
@@ -270,6 +258,8 @@ class Memory:
         )
         if guard is not None:
             number = values.select(asm.u32, guard, number, values.u32(0))
+        if self.texels is not None and self._is_texel(buffer):
+            return self.texels.load(buffer.binding, QUAD, quad, number)
         if buffer.binding not in self._quads:
             block = asm.block(asm.runtime_array(quad, stride=4 * QUAD), is_written=False)
             self._quads[buffer.binding] = asm.resource(
@@ -277,8 +267,6 @@ class Memory:
             )
             self.bindings.add(buffer.binding)
         storage = self._quads[buffer.binding]
-        if self.texels is not None and self._is_texel(buffer):
-            return self.texels.load(buffer.binding, QUAD, quad, number, self._from(storage, quad))
         pointer = values.pure(
             Op.ACCESS_CHAIN,
             asm.pointer(StorageClass.STORAGE_BUFFER, quad),

@@ -12,8 +12,6 @@ from aot.backends.vulkan.shader import Shader
 from aot.backends.vulkan.spirv import Capability
 
 Limits = tuple[tuple[str, int], ...]
-# The least maxTexelBufferElements of Vulkan. How many there are depends on shapes.
-LEAST_TEXELS = 65536
 
 # The features of a device, as the runtime knows them, that are behind a shader's capabilities.
 _FEATURES = {
@@ -42,8 +40,6 @@ def limits(shaders: Iterable[Shader]) -> Limits:
         needs("maxPushConstantsSize", shader.push_constant_bytes)
         needs("maxUniformBufferRange", shader.param_buffer_bytes)
         needs("maxPerStageDescriptorStorageBuffers", len(shader.bindings))
-        if shader.texels:
-            needs("maxTexelBufferElements", LEAST_TEXELS)
     return tuple(sorted((name, value) for name, value in found.items() if value))
 
 

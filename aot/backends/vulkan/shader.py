@@ -11,12 +11,11 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
   `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
   multiple of four.
-- Where the variant needs the limit `maxTexelBufferElements`, the storage buffers are also bound as
-  uniform texel buffers, which hold the same bytes from the same start. That of class c is at
+- `texel_words`, where there are any, do the same as `words`, and read through uniform texel buffers
+  what the dispatch doesn't write: a driver takes the one or the other for all shaders of a variant.
+  Those hold the same bytes as the storage buffers, from the same start. That of class c is at
   binding `texel_binding(c, count)`; its elements are `count` words as u32: four
-  (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long. Shaders
-  read them where the specialization constant TEXELS_SPEC_ID is true; else they may be shorter. A
-  dispatch reads so what others wrote before it, and what nothing writes meanwhile.
+  (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long.
 - The grid is `Kernel.grid`. More than GRID_ROW workgroups along x are dispatched as GRID_ROW along
   x and as many rows along z as it takes: the shader adds `z * GRID_ROW` to x and returns where
   that is too much. Kernels that use z themselves must keep x within GRID_ROW.
@@ -33,7 +32,6 @@ from aot.kernels.ir import BufferClass
 
 PARAM_BUFFER_BINDING = 4
 _FIRST_TEXEL_BINDING = 5
-TEXELS_SPEC_ID = 0
 # The least maxUniformBufferRange of Vulkan: what is bound always has this size, so that parameter
 # blocks of many dispatches share one buffer and one descriptor.
 PARAM_BUFFER_BYTES = 16384
@@ -67,7 +65,8 @@ class Shader:
         param_buffer_bytes: size of the uniform buffer's binding; 0 is none.
         shared_bytes: Workgroup memory.
         capabilities: SPIR-V's names of what the module declares.
-        texels: uniform texel buffers that are declared: a class, and the words of an element.
+        texel_words: of the shader that reads texels; None where it would be the same.
+        texels: uniform texel buffers that it declares: a class, and the words of an element.
         features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
         entry_point: the function's name.
     """
@@ -81,5 +80,6 @@ class Shader:
     shared_bytes: int
     capabilities: tuple[str, ...]
     features: tuple[str, ...] = ()
+    texel_words: bytes | None = None
     texels: tuple[tuple[BufferClass, int], ...] = ()
     entry_point: str = ENTRY_POINT

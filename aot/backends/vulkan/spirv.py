@@ -37,11 +37,8 @@ class Op(IntEnum):
     CONSTANT_FALSE = 42
     CONSTANT = 43
     CONSTANT_NULL = 46
-    SPEC_CONSTANT_FALSE = 49
     FUNCTION = 54
-    FUNCTION_PARAMETER = 55
     FUNCTION_END = 56
-    FUNCTION_CALL = 57
     VARIABLE = 59
     LOAD = 61
     STORE = 62
@@ -111,7 +108,6 @@ class Op(IntEnum):
     BRANCH = 249
     BRANCH_CONDITIONAL = 250
     RETURN = 253
-    RETURN_VALUE = 254
     GROUP_NON_UNIFORM_ELECT = 333
     GROUP_NON_UNIFORM_I_ADD = 349
     GROUP_NON_UNIFORM_F_ADD = 350
@@ -167,7 +163,6 @@ class StorageClass(IntEnum):
 
 
 class Decoration(IntEnum):
-    SPEC_ID = 1
     BLOCK = 2
     ARRAY_STRIDE = 6
     BUILT_IN = 11

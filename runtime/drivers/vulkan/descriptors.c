@@ -11,7 +11,7 @@
 #define MOST_BINDINGS (TEXELS + AOT_VK_TEXEL_KINDS * AOT_FBS_BUFFER_CLASS_COUNT)
 
 static uint32_t binding_count(const aot_vk_gpu_t *gpu) {
-  return gpu->has_texels ? MOST_BINDINGS : TEXELS;
+  return gpu->reads_texels ? MOST_BINDINGS : TEXELS;
 }
 
 static VkDescriptorType type_of(uint32_t binding) {
@@ -49,7 +49,7 @@ static aot_status_t create_pool(const aot_vk_gpu_t *gpu, uint32_t set_count, aot
       {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, AOT_VK_TEXEL_KINDS * buffers}};
   const VkDescriptorPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
                                            .maxSets = set_count,
-                                           .poolSizeCount = gpu->has_texels ? 3 : 2,
+                                           .poolSizeCount = gpu->reads_texels ? 3 : 2,
                                            .pPoolSizes = sizes};
   VkDescriptorPool pool = VK_NULL_HANDLE;
   AOT_VK_TRY(error, &gpu->vk, vkCreateDescriptorPool, gpu->device, &info, NULL, &pool);

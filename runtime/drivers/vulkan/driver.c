@@ -46,7 +46,7 @@ static aot_vk_place_t place_of(const aot_device_t *device) {
 static aot_status_t create_class(const aot_device_t *device, uint64_t bytes, const char *what,
                                  aot_error_t *error, aot_vk_buffer_t *out_buffer) {
   const VkBufferUsageFlags texels =
-      device->gpu.has_texels ? VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT : 0;
+      device->gpu.reads_texels ? VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT : 0;
   return aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE | texels, what, error,
                               out_buffer);
 }
@@ -202,7 +202,8 @@ static void vulkan_get_info(const aot_device_t *device, aot_program_info_t *info
   info->arena_bytes = device->arena_bytes;
   for (uint32_t i = 0; i < device->pipelines.count; ++i) {
     const uint32_t executable = device->pipelines.pipelines[i].executable;
-    info->code_bytes += device->variant->executables[executable].spirv.length;
+    info->code_bytes +=
+        aot_vk_shader_of(&device->gpu, &device->variant->executables[executable])->length;
   }
 }
 
@@ -544,8 +545,9 @@ bool aot_vulkan_get_pipeline(const aot_program_t *program, size_t index,
   if (device == NULL || index >= device->pipelines.count) return false;
   const aot_vk_pipeline_t *pipeline = &device->pipelines.pipelines[index];
   const aot_executable_t *executable = &device->variant->executables[pipeline->executable];
-  *out_pipeline = (aot_vulkan_pipeline_t){.executable = executable->name,
-                                          .words = (uint32_t)(executable->spirv.length / 4),
-                                          .create_ns = pipeline->create_ns};
+  *out_pipeline = (aot_vulkan_pipeline_t){
+      .executable = executable->name,
+      .words = (uint32_t)(aot_vk_shader_of(&device->gpu, executable)->length / 4),
+      .create_ns = pipeline->create_ns};
   return true;
 }

@@ -136,9 +136,21 @@ static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *varian
   return AOT_OK;
 }
 
-// Whether shaders read texels. Unless told, where a texel buffer reaches as far as a storage
-// buffer, and where loads from it were measured to be quicker: lavapipe does a load from a storage
-// buffer in a loop over its lanes.
+const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_executable_t *executable) {
+  const bool is_texel = gpu->reads_texels && executable->texel_spirv.length > 0;
+  return is_texel ? &executable->texel_spirv : &executable->spirv;
+}
+
+static bool has_texels(const aot_variant_t *variant) {
+  for (uint32_t i = 0; i < variant->executable_count; ++i) {
+    if (variant->executables[i].texel_spirv.length > 0) return true;
+  }
+  return false;
+}
+
+// Whether shaders that read texels are taken. Unless told, where a texel buffer reaches as far as a
+// storage buffer, and where loads from it were measured to be quicker: lavapipe does a load from a
+// storage buffer in a loop over its lanes.
 static bool wants_texels(const VkPhysicalDeviceProperties *properties,
                          const aot_vulkan_options_t *options) {
   if (options->texels != AOT_VULKAN_TEXELS_DEFAULT) return options->texels == AOT_VULKAN_TEXELS_ON;
@@ -184,8 +196,7 @@ aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
   const char *wanted = options->device;
   if (wanted == NULL) wanted = aot_vk_environment("AOT_VULKAN_DEVICE");
   AOT_TRY(choose_device(gpu, variant, wanted, any, error));
-  gpu->has_texels = aot_vk_has_texels(variant);
-  gpu->reads_texels = gpu->has_texels && wants_texels(&gpu->properties, options);
+  gpu->reads_texels = has_texels(variant) && wants_texels(&gpu->properties, options);
   return create_device(gpu, variant, error);
 }
 

@@ -15,8 +15,7 @@ typedef struct aot_vk_gpu_t {
   VkQueue queue;
   uint32_t queue_family;
   uint32_t timestamp_bits;  // 0: the queue has none
-  bool has_texels;          // shaders can read the buffers of classes as texels too
-  bool reads_texels;        // and do
+  bool reads_texels;        // shaders read the buffers of classes as texels too
   VkPhysicalDeviceProperties properties;
   VkPhysicalDeviceMemoryProperties memory;
 } aot_vk_gpu_t;
@@ -34,8 +33,8 @@ aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice
                                   const VkPhysicalDeviceProperties *properties,
                                   const aot_variant_t *variant, aot_error_t *error);
 
-// Whether the shaders can read buffers as texels: then the variant needs the limit of those.
-bool aot_vk_has_texels(const aot_variant_t *variant);
+// The shader of an executable that the device runs.
+const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_executable_t *executable);
 
 // What a device is made with so that the variant's features are there.
 typedef struct aot_vk_features_t {

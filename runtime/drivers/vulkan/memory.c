@@ -104,7 +104,7 @@ static aot_status_t check_size(const aot_vk_gpu_t *gpu, uint64_t bytes, VkBuffer
                     (unsigned long long)bytes, gpu->properties.deviceName,
                     (unsigned long)limits->maxStorageBufferRange);
   }
-  if ((usage & VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT) != 0 && gpu->reads_texels &&
+  if ((usage & VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT) != 0 &&
       bytes / WORD_BYTES > limits->maxTexelBufferElements) {
     return aot_fail(
         error, AOT_ERROR_UNSUPPORTED,
@@ -115,19 +115,16 @@ static aot_status_t check_size(const aot_vk_gpu_t *gpu, uint64_t bytes, VkBuffer
   return AOT_OK;
 }
 
-// All of the buffer, or what the device allows where no shader reads it so; as integers, so that
-// every bit arrives.
+// All of the buffer; as integers, so that every bit arrives.
 static aot_status_t create_texels(const aot_vk_gpu_t *gpu, aot_error_t *error,
                                   aot_vk_buffer_t *buffer) {
   static const VkFormat formats[AOT_VK_TEXEL_KINDS] = {VK_FORMAT_R32G32B32A32_UINT,
                                                        VK_FORMAT_R32_UINT};
-  static const uint32_t sizes[AOT_VK_TEXEL_KINDS] = {4 * WORD_BYTES, WORD_BYTES};
   for (uint32_t i = 0; i < AOT_VK_TEXEL_KINDS; ++i) {
-    const uint64_t most = (uint64_t)gpu->properties.limits.maxTexelBufferElements * sizes[i];
     const VkBufferViewCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
                                          .buffer = buffer->handle,
                                          .format = formats[i],
-                                         .range = buffer->bytes < most ? buffer->bytes : most};
+                                         .range = VK_WHOLE_SIZE};
     VkBufferView texels = VK_NULL_HANDLE;
     AOT_VK_TRY(error, &gpu->vk, vkCreateBufferView, gpu->device, &info, NULL, &texels);
     buffer->texels[i] = texels;

@@ -9,9 +9,6 @@
 #include "system.h"
 
 #define ENTRY_POINT "main"
-// Of the specialization constant that says whether shaders read texels: TEXELS_SPEC_ID of
-// aot/backends/vulkan/shader.py.
-#define TEXELS_SPEC_ID 0u
 
 // Whether the host runs an executable.
 static bool is_hosts(const aot_variant_t *variant, uint32_t executable) {
@@ -75,14 +72,15 @@ static aot_status_t check_executable(const aot_vk_gpu_t *gpu, const aot_executab
 }
 
 // Executables with the same words share a pipeline: the file holds equal words once.
-static void find_unique(const aot_variant_t *variant, aot_vk_pipelines_t *pipelines) {
+static void find_unique(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                        aot_vk_pipelines_t *pipelines) {
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
-    const aot_segment_t *spirv = &variant->executables[i].spirv;
+    const aot_segment_t *spirv = aot_vk_shader_of(gpu, &variant->executables[i]);
     uint32_t at = 0;
     if (is_hosts(variant, i)) continue;
     for (; at < pipelines->count; ++at) {
       const uint32_t first = pipelines->pipelines[at].executable;
-      const aot_segment_t *other = &variant->executables[first].spirv;
+      const aot_segment_t *other = aot_vk_shader_of(gpu, &variant->executables[first]);
       if (other->offset == spirv->offset && other->length == spirv->length) break;
     }
     if (at == pipelines->count) pipelines->pipelines[pipelines->count++].executable = i;
@@ -143,9 +141,6 @@ static aot_vulkan_creation_t choose_creation(const aot_vulkan_options_t *options
 // What creation needs while it lasts.
 typedef struct work_t {
   VkShaderModule *modules;
-  VkSpecializationMapEntry constant;
-  VkBool32 reads_texels;
-  VkSpecializationInfo specialization;
   VkComputePipelineCreateInfo *infos;
   VkPipeline *handles;
 } work_t;
@@ -153,16 +148,9 @@ typedef struct work_t {
 static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *module,
                                    const aot_variant_t *variant, aot_error_t *error,
                                    const aot_vk_pipelines_t *pipelines, work_t *work) {
-  work->reads_texels = gpu->reads_texels ? VK_TRUE : VK_FALSE;
-  work->constant =
-      (VkSpecializationMapEntry){.constantID = TEXELS_SPEC_ID, .size = sizeof work->reads_texels};
-  work->specialization = (VkSpecializationInfo){.mapEntryCount = 1,
-                                                .pMapEntries = &work->constant,
-                                                .dataSize = sizeof work->reads_texels,
-                                                .pData = &work->reads_texels};
   for (uint32_t i = 0; i < pipelines->count; ++i) {
     const aot_executable_t *executable = &variant->executables[pipelines->pipelines[i].executable];
-    const aot_segment_t *spirv = &executable->spirv;
+    const aot_segment_t *spirv = aot_vk_shader_of(gpu, executable);
     AOT_TRY(aot_module_verify_segment(module, spirv, "shader", executable->name, error));
     const uint8_t *words = module->data + spirv->offset;
     if (spirv->length == 0 || spirv->length % 4 != 0 || (uintptr_t)words % 4 != 0) {
@@ -178,8 +166,7 @@ static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = work->modules[i],
-                  .pName = ENTRY_POINT,
-                  .pSpecializationInfo = gpu->has_texels ? &work->specialization : NULL},
+                  .pName = ENTRY_POINT},
         .layout = pipelines->layout,
         .basePipelineIndex = -1};
   }
@@ -251,7 +238,7 @@ aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *
   pipelines->pipelines = memory;
   pipelines->of_executable =
       (uint32_t *)(void *)(pipelines->pipelines + pipelines->executable_count);
-  find_unique(variant, pipelines);
+  find_unique(gpu, variant, pipelines);
   AOT_TRY(create_layout(gpu, variant, set_layout, error, pipelines));
   return create_all(gpu, module, variant, options, cache, allocator, error, pipelines);
 }

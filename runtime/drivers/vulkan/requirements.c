@@ -196,13 +196,6 @@ aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice
   return check_features(vk, physical, properties, variant, error);
 }
 
-bool aot_vk_has_texels(const aot_variant_t *variant) {
-  for (uint32_t i = 0; i < variant->limit_count; ++i) {
-    if (strcmp(variant->limits[i].name, "maxTexelBufferElements") == 0) return true;
-  }
-  return false;
-}
-
 void aot_vk_enable_features(const aot_variant_t *variant, aot_vk_features_t *out_features) {
   bool groups[GROUP_COUNT] = {false};
   for (uint32_t i = 0; i < variant->feature_count; ++i) {

@@ -23,10 +23,8 @@
 #define VK_API_VERSION_MINOR(version) ((uint32_t)(version) >> 12 & 0x3ffu)
 #define VK_API_VERSION_PATCH(version) ((uint32_t)(version) & 0xfffu)
 
-#define VK_FALSE 0u
 #define VK_KHR_8bit_storage 1u
 #define VK_KHR_shader_float16_int8 1u
-#define VK_TRUE 1u
 #define VK_UUID_SIZE 16u
 #define VK_WHOLE_SIZE (~0ull)
 
@@ -274,7 +272,6 @@ typedef struct VkCommandBufferAllocateInfo VkCommandBufferAllocateInfo;
 typedef struct VkCommandBufferInheritanceInfo VkCommandBufferInheritanceInfo;
 typedef struct VkCommandBufferBeginInfo VkCommandBufferBeginInfo;
 typedef struct VkCommandPoolCreateInfo VkCommandPoolCreateInfo;
-typedef struct VkSpecializationMapEntry VkSpecializationMapEntry;
 typedef struct VkSpecializationInfo VkSpecializationInfo;
 typedef struct VkPipelineShaderStageCreateInfo VkPipelineShaderStageCreateInfo;
 typedef struct VkComputePipelineCreateInfo VkComputePipelineCreateInfo;
@@ -372,17 +369,6 @@ struct VkCommandPoolCreateInfo {
   const void *pNext;
   VkCommandPoolCreateFlags flags;
   uint32_t queueFamilyIndex;
-};
-struct VkSpecializationMapEntry {
-  uint32_t constantID;
-  uint32_t offset;
-  size_t size;
-};
-struct VkSpecializationInfo {
-  uint32_t mapEntryCount;
-  const VkSpecializationMapEntry *pMapEntries;
-  size_t dataSize;
-  const void *pData;
 };
 struct VkPipelineShaderStageCreateInfo {
   VkStructureType sType;
