@@ -11,6 +11,7 @@ import vulkan_running
 from vulkan_kernels import CASES, Array, Case
 
 from aot.backends.vulkan.shader import Shader
+from aot.kernels.ir import BufferClass
 
 pytestmark = pytest.mark.vulkan
 
@@ -50,6 +51,21 @@ def test_kernel_gives_numpys_results(name: str, driver: str) -> None:
     actual = result(name, driver)
     for output, expected in case(name).expected.items():
         assert_close(actual[output], expected, case(name).tolerance)
+
+
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+@pytest.mark.parametrize("name", CASES)
+def test_texels_are_what_storage_buffers_are(name: str, driver: str) -> None:
+    """The same bits, whichever of the two shaders runs."""
+    made, plain = case(name), shader(name)
+    if plain.texel_words is None:
+        read_only = (BufferClass.CONSTANTS, BufferClass.INPUTS)
+        assert all(b.binding not in read_only for b in made.kernel.buffers)
+        return
+    other = vulkan_device.texel_shader(plain)
+    found = vulkan_running.run_on(driver, made.kernel, made.arrays, made.params, shader=other)
+    for output, expected in result(name, driver).items():
+        np.testing.assert_array_equal(found[output].view(np.uint8), expected.view(np.uint8))
 
 
 @pytest.mark.parametrize("name", CASES)
