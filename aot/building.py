@@ -230,13 +230,11 @@ class Building:
                 scratch_bytes=shader.shared_bytes,
                 workgroup_size=shader.workgroup_size,
                 param_buffer_bytes=shader.param_buffer_bytes,
-                texel_spirv=shader.texel_words,
+                texel_spirv=None if shader.texel is None else shader.texel.words,
             )
             for name, shader in shaders.items()
         }
-        emitted = Emitted.of_shaders(
-            [shader.words + (shader.texel_words or b"") for shader in shaders.values()]
-        )
+        emitted = Emitted.of_shaders([b"".join(e.shaders) for e in made.values()])
         limits = requirements.limits(shaders.values())
         features = requirements.features(shaders.values())
         if hosting.host is None or not hosting.why:

@@ -227,7 +227,7 @@ def listings() -> list[tuple[bytes, str]]:
     kernels = [make().kernel for make in CASES.values()]
     kernels += [case.kernel for case in HARD_KERNELS]
     shaders = [vulkan_running.build(kernel) for kernel in kernels]
-    modules = [w for s in shaders for w in (s.words, s.texel_words) if w is not None]
+    modules = [s.words for shader in shaders for s in (shader, shader.texel) if s is not None]
     narrow = targets.load("vulkan-android-15")  # what SPIR-V 1.3 has as an extension, too
     modules.append(vulkan_running.build(CASES["boundary_types"]().kernel, narrow).words)
     return [(module, vulkan_running.disassemble(module)) for module in modules]

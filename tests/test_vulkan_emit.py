@@ -86,7 +86,9 @@ def test_shader_says_what_a_driver_must_know() -> None:
     assert shader.bindings == (BufferClass.CONSTANTS, INPUTS, OUTPUTS)
     assert (shader.param_words, shader.push_constant_bytes, shader.param_buffer_bytes) == (5, 20, 0)
     assert shader.capabilities == ("Shader",)
-    assert shader.texels == ((BufferClass.CONSTANTS, 1), (INPUTS, 1))
+    assert shader.texels == ()
+    assert shader.texel is not None
+    assert shader.texel.texels == ((BufferClass.CONSTANTS, 1), (INPUTS, 1))
     assert (shader.features, shader.entry_point, shader.shared_bytes) == ((), "main", 0)
 
 

@@ -16,10 +16,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import vulkan_device
 import vulkan_running
 from half_regions import executable, half_function
-from hard_kernels import HARD_KERNELS, HardKernel, class_buffers, results_of
+from hard_kernels import HARD_KERNELS, HardKernel
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from lowering import sample_array, sample_function
@@ -27,6 +26,7 @@ from random_graphs import Graph, difference, graphs
 from test_half_kernels import CONTRACTIONS, check_contraction
 from test_lowering import Engine
 from test_lowering import check as check_against_interpreter
+from test_vulkan_hard_kernels import check_hard_kernel
 from test_vulkan_kernels import assert_close
 from vulkan_kernels import CASES, Array, load, spread, tensor
 from vulkan_runtime import running_on
@@ -37,7 +37,6 @@ from aot.analysis.views import is_view
 from aot.backends.vulkan.shader import Shader
 from aot.builder import Builder
 from aot.errors import CompileError, RuntimeFailure
-from aot.ir.dims import evaluate
 from aot.ir.expr import COMPARE_OPS, Bitcast, Expr, Fma, Select, binary, cast, const, unary
 from aot.ir.interpreter import run
 from aot.ir.text import print_module
@@ -161,18 +160,7 @@ def test_kernels_written_by_hand(name: str, machine: str) -> None:
 
 @pytest.mark.parametrize("case", HARD_KERNELS, ids=lambda case: case.name)
 def test_hard_kernels(case: HardKernel, machine: str) -> None:
-    kernel = case.kernel
-    shader = vulkan_running.build(kernel, targets.load(machine))
-    arrays, params, places = class_buffers(case)
-    dims = {p.name: int(params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
-    x, y, z = (evaluate(extent, dims) for extent in kernel.grid)
-    buffers = {binding: arrays[binding.name.lower()].tobytes() for binding in BufferClass}
-    after = vulkan_device.device(DRIVER).run(
-        shader, buffers, vulkan_device.pack_params(kernel, params), (x, y, z)
-    )
-    for binding, data in after.items():
-        arrays[binding.name.lower()][:] = list(data)
-    assert case.largest_error(results_of(case, arrays, places)) <= case.tolerance
+    check_hard_kernel(case, DRIVER, targets.load(machine))
 
 
 # every number of 16 and of 8 bits

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -155,12 +155,6 @@ def has_narrow_types(driver: str) -> bool:
     return bool(found.shaderFloat16 and found.shaderInt8)
 
 
-def texel_shader(shader: Shader) -> Shader:
-    """The same, by the words that read texels."""
-    assert shader.texel_words is not None
-    return replace(shader, words=shader.texel_words, texel_words=None)
-
-
 def pack_params(kernel: Kernel, values: Mapping[str, float]) -> bytes:
     """The parameter block: a word each, floats as their bits."""
     words = []
@@ -212,16 +206,14 @@ class Device:
         params: bytes,
         grid: tuple[int, int, int],
     ) -> dict[BufferClass, bytes]:
-        """One dispatch; gives the class buffers as it leaves them. A shader with words that read
-        texels is to be given as `texel_shader` has it, where those are to run.
+        """One dispatch; gives the class buffers as it leaves them.
 
         Raises:
             AssertionError: the validation layer spoke, or words behind a buffer changed.
         """
         assert len(params) == 4 * shader.param_words, "the parameter block has another length"
         with ExitStack() as stack:
-            read = () if shader.texel_words else shader.texels
-            texels = {binding for binding, _ in read}
+            texels = {binding for binding, _ in shader.texels}
             classes = {
                 binding: stack.enter_context(
                     self.buffer(buffers[binding], self.usage(is_texels=binding in texels))
@@ -229,7 +221,7 @@ class Device:
                 for binding in sorted({*shader.bindings, *texels}, key=lambda b: b.value)
             }
             bound = {binding.value: classes[binding] for binding in shader.bindings}
-            for binding, words in read:
+            for binding, words in shader.texels:
                 bound[texel_binding(binding, words)] = classes[binding]
             pushed = params
             if shader.param_buffer_bytes:

@@ -74,8 +74,8 @@ def build(kernel: Kernel, target: targets.Target | None = None) -> Shader:
     verify(kernel)
     shader = compile_kernel(kernel, target or vulkan_target())
     validate(shader.words)
-    if shader.texel_words is not None:
-        validate(shader.texel_words)
+    if shader.texel is not None:
+        validate(shader.texel.words)
     return shader
 
 

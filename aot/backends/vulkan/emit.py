@@ -54,14 +54,12 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
     if limits is None:
         raise InternalError(f"target {target.name} is not a vulkan target")
     check_limits(kernel, limits)
-    natives = Natives.of(target)
-    shader = _Emitter(kernel, limits, natives).compile()
+    placement, natives = place(kernel, limits), Natives.of(target)
+    shader = _Emitter(kernel, limits, placement, natives).compile()
     if not limits.texel_buffers:
         return shader
-    other = _Emitter(kernel, limits, natives, reads_texels=True).compile()
-    if not other.texels:
-        return shader
-    return replace(shader, texel_words=other.words, texels=other.texels)
+    texel = _Emitter(kernel, limits, placement, natives, reads_texels=True).compile()
+    return replace(shader, texel=texel) if texel.texels else shader
 
 
 def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
@@ -91,13 +89,19 @@ class _Emitter:
     """One kernel on its way to words."""
 
     def __init__(
-        self, kernel: Kernel, limits: VulkanLimits, natives: Natives, *, reads_texels: bool = False
+        self,
+        kernel: Kernel,
+        limits: VulkanLimits,
+        placement: Placement,
+        natives: Natives,
+        *,
+        reads_texels: bool = False,
     ) -> None:
         self.kernel = kernel
         self.asm = Assembler()
         self.body = FunctionBody(self.asm)
         self.values = Values(self.asm, self.body)
-        self.placement: Placement = place(kernel, limits)
+        self.placement = placement
         self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
         elements = Elements(self.values, natives)
         self.texels = Texels(self.values) if reads_texels else None

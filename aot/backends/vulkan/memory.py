@@ -248,16 +248,10 @@ class Memory:
         return self._quad(buffer, self._word(buffer, indices))
 
     def _quad(self, buffer: Buffer, start: Linear, guard: int | None = None) -> int | None:
-        if self.values.multiple_of(start) % QUAD:
+        number, asm = self._quad_number(start, guard), self.asm
+        if number is None:
             return None
-        values, asm = self.values, self.asm
-        type_id = self._word_type(buffer.binding)
-        quad = asm.vector(type_id, QUAD)
-        number = values.pure(
-            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
-        )
-        if guard is not None:
-            number = values.select(asm.u32, guard, number, values.u32(0))
+        quad = asm.vector(self._word_type(buffer.binding), QUAD)
         if self.texels is not None and self._is_texel(buffer):
             return self.texels.load(buffer.binding, QUAD, quad, number)
         if buffer.binding not in self._quads:
@@ -266,17 +260,23 @@ class Memory:
                 StorageClass.STORAGE_BUFFER, block, buffer.binding.value
             )
             self.bindings.add(buffer.binding)
-        storage = self._quads[buffer.binding]
-        pointer = values.pure(
-            Op.ACCESS_CHAIN,
-            asm.pointer(StorageClass.STORAGE_BUFFER, quad),
-            storage,
-            values.u32(0),
-            number,
-        )
-        return values.cached(
-            (Op.LOAD, -1, pointer), lambda: values.body.result(Op.LOAD, quad, pointer)
-        )
+        return self._load_four(self._quads[buffer.binding], quad, number)
+
+    def _quad_number(self, start: Linear, guard: int | None) -> int | None:
+        """Which four elements of a class begin at `start`; None where they don't at a multiple of
+        four. Where `guard` is false, some that exist."""
+        values, u32 = self.values, self.asm.u32
+        if values.multiple_of(start) % QUAD:
+            return None
+        shift = values.u32(QUAD.bit_length() - 1)
+        number = values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, values.id_of(start), shift)
+        return number if guard is None else values.select(u32, guard, number, values.u32(0))
+
+    def _load_four(self, storage: int, type: int, number: int) -> int:
+        """Four elements of what no lane writes, as one of `type`."""
+        values, pointer = self.values, self.asm.pointer(StorageClass.STORAGE_BUFFER, type)
+        place = values.pure(Op.ACCESS_CHAIN, pointer, storage, values.u32(0), number)
+        return values.cached((Op.LOAD, -1, place), lambda: values.body.result(Op.LOAD, type, place))
 
     def _widened_quad(self, words: int) -> int:
         """The four f16 of two words."""
@@ -307,26 +307,12 @@ class Memory:
     def _narrow_quad(self, buffer: Buffer, start: Linear, guard: int | None = None) -> int | None:
         """Four neighbours of less than a word, from `start` on: a word of bytes, two words else.
         None where they don't begin at a multiple of four."""
-        values, asm = self.values, self.asm
-        if values.multiple_of(start) % QUAD:
+        number, asm = self._quad_number(start, guard), self.asm
+        if number is None:
             return None
-        number = values.pure(
-            Op.SHIFT_RIGHT_LOGICAL, asm.u32, values.id_of(start), values.u32(QUAD.bit_length() - 1)
-        )
-        if guard is not None:
-            number = values.select(asm.u32, guard, number, values.u32(0))
-        is_bytes = buffer.dtype.bytes == 1
-        type = asm.u32 if is_bytes else asm.vector(asm.u32, 2)
-        pointer = values.pure(
-            Op.ACCESS_CHAIN,
-            asm.pointer(StorageClass.STORAGE_BUFFER, type),
-            self._variable(buffer.binding, type, QUAD * buffer.dtype.bytes),
-            values.u32(0),
-            number,
-        )
-        return values.cached(
-            (Op.LOAD, -1, pointer), lambda: values.body.result(Op.LOAD, type, pointer)
-        )
+        type = asm.u32 if buffer.dtype.bytes == 1 else asm.vector(asm.u32, 2)
+        storage = self._variable(buffer.binding, type, QUAD * buffer.dtype.bytes)
+        return self._load_four(storage, type, number)
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
         self.values.body.emit(Op.STORE, self._pointer(buffer, self.values.id_of(word)), value)

@@ -11,8 +11,8 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
   `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
   multiple of four.
-- `texel_words`, where there are any, do the same as `words`, and read through uniform texel buffers
-  what the dispatch doesn't write: a driver takes the one or the other for all shaders of a variant.
+- `texel`, where there is one, does the same, and reads through uniform texel buffers what the
+  dispatch doesn't write: a driver takes the one or the other for all shaders of a variant.
   Those hold the same bytes as the storage buffers, from the same start. That of class c is at
   binding `texel_binding(c, count)`; its elements are `count` words as u32: four
   (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long.
@@ -65,8 +65,8 @@ class Shader:
         param_buffer_bytes: size of the uniform buffer's binding; 0 is none.
         shared_bytes: Workgroup memory.
         capabilities: SPIR-V's names of what the module declares.
-        texel_words: of the shader that reads texels; None where it would be the same.
-        texels: uniform texel buffers that it declares: a class, and the words of an element.
+        texels: uniform texel buffers that are declared: a class, and the words of an element.
+        texel: the shader that reads texels instead; None where it would be the same.
         features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
         entry_point: the function's name.
     """
@@ -80,6 +80,6 @@ class Shader:
     shared_bytes: int
     capabilities: tuple[str, ...]
     features: tuple[str, ...] = ()
-    texel_words: bytes | None = None
     texels: tuple[tuple[BufferClass, int], ...] = ()
+    texel: Shader | None = None
     entry_point: str = ENTRY_POINT
