@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from aot import sources
 from aot.backends.cpu import compile as cpu
 from aot.backends.cpu import llvm
 from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
@@ -209,14 +210,8 @@ def _target_id(target: Target) -> bytes:
 
 @lru_cache(maxsize=1)
 def compiler_id() -> bytes:
-    """This compiler's code generation and its LLVM, by content: versions do not tell apart two
-    states of a checkout."""
-    digest = hashlib.sha256()
-    root = Path(cpu.__file__).parents[2]
-    for place in _SOURCES:
-        path = root / place
-        for file in sorted(path.glob("*.py")) if path.is_dir() else (path,):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    """This compiler's code generation and its LLVM, by content."""
+    digest = hashlib.sha256(sources.digest(*_SOURCES))
     # LLVM is asked for nothing here: where every object is found it is not even loaded.
     found = importlib.util.find_spec("llvmlite")
     if found is not None and found.origin is not None:

@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aot import sources
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.link.files import write_atomically
 from aot.matrix_file import Cell, Matrix, read_matrix
@@ -216,17 +217,7 @@ def _compiler_id() -> bytes:
     """This compiler, by content."""
     from aot.codegen import compiler_id
 
-    return hashlib.sha256(compiler_id() + sources_id()).digest()
-
-
-@lru_cache(maxsize=1)
-def sources_id() -> bytes:
-    """The compiler's own sources, by content: the same on every system that has them."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.digest()
+    return hashlib.sha256(compiler_id() + sources.digest(".")).digest()
 
 
 @dataclass
@@ -458,16 +449,16 @@ def _check_workers(client: Any, address: str) -> None:
         )
 
     def found() -> bytes:  # sent by value, as it has no module: it runs where there is no `aot` too
-        from aot.matrix import sources_id
+        from aot.sources import digest
 
-        return sources_id()
+        return digest(".")
 
     for worker, answer in client.run(found, on_error="return").items():
         if isinstance(answer, Exception):
             raise CompileError(
                 f"the worker {worker} cannot load aotc: {' '.join(str(answer).split())}"
             )
-        if answer != sources_id():
+        if answer != sources.digest("."):
             import aot
 
             raise CompileError(

@@ -8,7 +8,6 @@ a warning, and gone the next time that the file is written.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import warnings
@@ -18,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from aot import sources
 from aot.analysis.candidates import DIRECT, WINOGRAD, Choice
 from aot.errors import CompileError, TuningWarning
 from aot.object_cache import default_folder, write_whole
@@ -236,13 +236,7 @@ def _ratio(value: object) -> tuple[Choice, float]:
 def compiler_id() -> str:
     """The state of what makes code of choices, by content: the same on every machine that has the
     same version."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for place in _SOURCES:
-        for file in sorted((root / place).glob("*.py")):
-            data = file.read_bytes().replace(b"\r\n", b"\n")
-            digest.update(f"{place}/{file.name} {len(data)}\n".encode() + data)
-    return digest.hexdigest()[:16]
+    return sources.digest(*_SOURCES).hex()[:16]
 
 
 def _warn(message: str) -> None:
