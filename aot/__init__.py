@@ -18,11 +18,11 @@ from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, Un
 if TYPE_CHECKING:
     from aot import builder
     from aot.api import CompiledModule, compile, explain_fusion, load, targets
-    from aot.inspection import inspect
-    from aot.loader import Program
-    from aot.merging import merge
     from aot.packaging import package
-    from aot.verification import Verification, verify
+    from aot.runtime.loader import Program
+    from aot.tools.inspection import inspect
+    from aot.tools.merging import merge
+    from aot.tools.verification import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -49,16 +49,16 @@ __all__ = [
 
 _WHERE = {
     "CompiledModule": "aot.api",
-    "Program": "aot.loader",
-    "Verification": "aot.verification",
+    "Program": "aot.runtime.loader",
+    "Verification": "aot.tools.verification",
     "compile": "aot.api",
     "explain_fusion": "aot.api",
-    "inspect": "aot.inspection",
+    "inspect": "aot.tools.inspection",
     "load": "aot.api",
-    "merge": "aot.merging",
+    "merge": "aot.tools.merging",
     "package": "aot.packaging",
     "targets": "aot.api",
-    "verify": "aot.verification",
+    "verify": "aot.tools.verification",
 }
 
 

@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 from aot.errors import CompileError
 from aot.link.module import ModuleImage, module_bytes, write_module
 from aot.options import CompileOptions, Progress, no_progress
-from aot.target import Target
-from aot.target import load as load_target
-from aot.target import names as target_names
+from aot.target.model import Target
+from aot.target.model import load as load_target
+from aot.target.model import names as target_names
 
 if TYPE_CHECKING:
-    from aot.details import Details
-    from aot.loader import Program
+    from aot.report.details import Details
+    from aot.runtime.loader import Program
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def compile(
         CompileError: the model or an option is wrong.
         UnsupportedError: the model needs what there is not; lists everything at once.
     """
-    from aot.pipeline import compile_module
+    from aot.driver.pipeline import compile_module
 
     options = compile_options(
         targets=targets,
@@ -171,7 +171,7 @@ def compile(
     )
     known = None
     if details:
-        from aot.details import Details
+        from aot.report.details import Details
 
         known = Details()
     compilation = compile_module(model, options, progress or no_progress, known)
@@ -215,7 +215,7 @@ def explain_fusion(model: Any, **options: Any) -> dict[str, Any]:
     Raises:
         CompileError, UnsupportedError: as `compile`.
     """
-    from aot import fusion_report
+    from aot.tools import explain_fusion as fusion_report
 
     return fusion_report.explain_fusion(model, compile_options(**options))
 
@@ -241,7 +241,7 @@ def load(
     Raises:
         RuntimeFailure: no such file, not a module, damaged, or no variant for this machine.
     """
-    from aot.loader import load as load_program
+    from aot.runtime.loader import load as load_program
 
     source = module.to_bytes() if isinstance(module, CompiledModule) else module
     return load_program(source, device, entry=entry, target=target, threads=threads)

@@ -32,13 +32,13 @@ class CompileOptions:
 
     Attributes:
         targets: names of targets, or paths of TOML files; one variant each; devices try
-            them in the order of `aot.target.load_together`.
+            them in the order of `aot.target.model.load_together`.
         input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
             keeps what the model says; "32*h" makes it a multiple and "H<=960" bounds it
             (`aot.ir.bounds.parse_wanted` reads them).
         input_values: input name -> numpy array or number; the input becomes a constant.
         states: input name -> (output name, capacity): the output is kept and is the input of the
-            next run; a capacity of 0 means that it does not grow (`aot.passes.bind_state`).
+            next run; a capacity of 0 means that it does not grow (`aot.passes.memory.bind_state`).
         optimize: one of OPTIMIZE_LEVELS.
         storage: one of STORAGE_TYPES: how float32 weights and activations lie in memory. Inputs,
             outputs and arithmetic stay float32.
@@ -52,14 +52,15 @@ class CompileOptions:
         strip: whether the module does without notes for tools (`aot.link.notes`).
         dump_ir: a folder that gets the IR after each pass.
         cache: whether compiled code may be kept on disk and found there; the module is the same.
-        cache_dir: where it is kept; None is where the environment says (`aot.object_cache`).
+        cache_dir: where it is kept; None is where the environment says
+            (`aot.backends.cpu.object_cache`).
         jobs: processes that may compile code at a time; 0 is one for each processor. The module
             does not depend on it.
         tune: seconds in which executables may be measured; None measures nothing, 0 uses what is
             known.
         tune_runner: a command that runs a module on the device that is tuned for
-            (`aot.tuning_runner`); None is this machine's `aot-run`.
-        tune_cache: the file of what was learnt (`aot.tuning_cache`), used without `tune` as well;
+            (`aot.tuning.runner`); None is this machine's `aot-run`.
+        tune_cache: the file of what was learnt (`aot.tuning.cache`), used without `tune` as well;
             None is one beside compiled code, which is used with `tune` only.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aot.ir.core import Block, Function, Op, Value
+from aot.ir.graph import Block, Function, Op, Value
 
 
 def control_blocks(function: Function) -> Iterator[Block]:

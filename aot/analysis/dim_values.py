@@ -12,8 +12,8 @@ import numpy as np
 
 from aot.errors import InternalError
 from aot.ir.bounds import bounds_of
-from aot.ir.core import Function, Op, Value
 from aot.ir.dims import DimExpr
+from aot.ir.graph import Function, Op, Value
 from aot.ir.types import DType, TensorType
 from aot.ops import dim_semantics as ds
 from aot.ops.record import Array, Kind, call_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aot.ir.core import FunctionRef, Module, Op
+from aot.ir.graph import FunctionRef, Module, Op
 from aot.ops.structure import DISPATCH
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from aot.analysis.control import control_ops
-from aot.analysis.views import is_view
+from aot.analysis.memory.views import is_view
 from aot.ir import expr
-from aot.ir.core import Function, Op, Value
+from aot.ir.graph import Function, Op, Value
 from aot.ops.elementwise import MUL, POW
 from aot.ops.record import Array, Kind, call_of
 from aot.ops.structure import CONSTANT, REGION

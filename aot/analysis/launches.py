@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.ir import dims, expr
-from aot.ir.core import Function, Module, Op, Value
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.types import DType
 from aot.ops.record import Call, Kind, call_of
 

@@ -6,11 +6,11 @@ op and target; whether there is a host is the caller's to know.
 
 from __future__ import annotations
 
-from aot.ir.core import Op
+from aot.ir.graph import Op
 from aot.ir.types import DType
 from aot.ops.elementwise import CAST
 from aot.ops.record import Kind
-from aot.target import Target
+from aot.target.model import Target
 
 _WIDE_INTEGERS = (DType.I64, DType.U64)
 # What only moves 64-bit integers moves words.

@@ -5,8 +5,8 @@ Changes nothing, and knows no op by its name.
 
 from __future__ import annotations
 
-from aot.ir.core import Op
 from aot.ir.expr import Load
+from aot.ir.graph import Op
 from aot.ops.record import Kind, call_of
 
 

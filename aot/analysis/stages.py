@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from aot.analysis.plan import Plan, plan
-from aot.analysis.views import memory_order
+from aot.analysis.cost.plan import Plan, plan
+from aot.analysis.memory.views import memory_order
 from aot.ir import dims, expr
-from aot.ir.core import Block, Function, Op, Value
 from aot.ir.dims import Dim
+from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.types import TensorType
 from aot.ops.record import Kind, call_of
-from aot.target import Target
+from aot.target.model import Target
 
 UNKNOWN = 256  # what an open dim counts as, where work is estimated
 NO_VALUES: Mapping[str, Dim] = MappingProxyType({})

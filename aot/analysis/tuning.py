@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from aot.analysis.candidates import DIRECT, Choice, Run
+from aot.analysis.cost.candidates import DIRECT, Choice, Run
 from aot.ir.clone import clone_function
-from aot.ir.core import Function, Rewriter
-from aot.ir.text import print_function
-from aot.target import Target
+from aot.ir.graph import Function, Rewriter
+from aot.ir.text.printer import print_function
+from aot.target.model import Target
 
 _NO_FACTS = ("summary", "file")
 

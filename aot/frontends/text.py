@@ -1,6 +1,6 @@
 """The text form of the IR as an input: reads, checks, and puts the file's name before messages.
 
-Owns nothing of the grammar, which is `aot.ir.parser`'s; does no optimising.
+Owns nothing of the grammar, which is `aot.ir.text.parser`'s; does no optimising.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from aot.errors import CompileError
-from aot.ir.core import Module
-from aot.ir.parser import parse_module
+from aot.ir.graph import Module
+from aot.ir.text.parser import parse_module
 from aot.ir.verifier import verify
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from aot.ir.core import Assumption
 from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum, parse
+from aot.ir.graph import Assumption
 
 KEEP = "?"
 SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in 32<=H<=960"

@@ -13,8 +13,7 @@ import numpy as np
 
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.attr_parser import AttrParser
-from aot.ir.core import (
+from aot.ir.graph import (
     Attr,
     Block,
     ConstantData,
@@ -25,7 +24,8 @@ from aot.ir.core import (
     Rewriter,
     Value,
 )
-from aot.ir.tokens import END, Tokens
+from aot.ir.text.attr_parser import AttrParser
+from aot.ir.text.tokens import END, Tokens
 from aot.ir.types import DType, TensorType
 from aot.ops import OpRecord, lookup
 from aot.ops.structure import CONSTANT, RETURN, YIELD
@@ -173,7 +173,7 @@ class Builder:
 
     def assume(self, left: dims.Dim | str, right: dims.Dim | str, reason: str) -> None:
         """Takes `left == right` for granted; checked before a run, with `reason` if it fails."""
-        from aot.ir.core import Assumption
+        from aot.ir.graph import Assumption
 
         self._function.assumptions[Assumption(_dim(left), _dim(right), reason)] = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.ir.core import Attr, Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Attr, Block, Function, Module, Op, Rewriter, Value
 from aot.ir.types import TensorType
 
 TypeMap = Callable[[TensorType], TensorType]

@@ -11,17 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from aot.errors import InternalError
-from aot.ir.core import (
-    Attr,
-    Block,
-    ConstantData,
-    Function,
-    FunctionRef,
-    Module,
-    Op,
-    Value,
-)
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Attr, Block, ConstantData, Function, FunctionRef, Module, Op, Value
 from aot.ir.types import DType, Layout
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aot.ir.bounds import add_bound
-from aot.ir.core import Assumption, Function
 from aot.ir.dims import (
     Dim,
     DimExpr,
@@ -21,6 +20,7 @@ from aot.ir.dims import (
     substitute,
     symbols,
 )
+from aot.ir.graph import Assumption, Function
 from aot.ir.types import TensorType
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.ir.core import Function, Op
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Function, Op
 from aot.ir.types import DType, Layout, TensorType
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from aot.errors import CompileError, InternalError
-from aot.ir.core import Assumption, Attr, Op, Rewriter, Value
+from aot.ir.graph import Assumption, Attr, Op, Rewriter, Value
 from aot.ir.index_map import IndexMap
 from aot.ir.types import TensorType
 

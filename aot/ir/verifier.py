@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from aot.errors import AotError, CompileError, InternalError
-from aot.ir.core import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.dims import Dim, substitute, symbols
 from aot.ir.equalities import TypeRule
+from aot.ir.graph import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.states import state_variables
-from aot.ir.text import KEYWORDS, print_op
+from aot.ir.text.printer import KEYWORDS, print_op
 from aot.ir.types import DType, TensorType
 from aot.ops.record import Call
 from aot.ops.structure import PENDING

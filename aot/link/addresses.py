@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from aot.analysis.storage import CONSTANTS
+from aot.analysis.memory.storage import CONSTANTS
 from aot.link.image import ProgramImage
 from aot.link.program import Instruction, Operand, constant_value, decode, encode, encode_constant
 from aot.link.rodata import ADDRESSES, RodataPool

@@ -14,7 +14,7 @@ from aot.errors import InternalError
 from aot.link import wasm
 from aot.link.elf import ElfObject, Relocation, Section, Symbol, read_object
 from aot.link.relocations import KINDS, Kind
-from aot.target import Target
+from aot.target.model import Target
 
 ENTRY_NAME = "kernel"
 _MACHINES = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
-from aot.analysis.storage import OUTPUTS, Homes
+from aot.analysis.memory.storage import OUTPUTS, Homes
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
-from aot.ir.core import ConstantData, Function, Op, Value
 from aot.ir.dims import Dim
+from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.states import StateVariable
 from aot.link import arena
 from aot.link.emitter import Emitter

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from aot.analysis.dispatches import executable_of, is_dispatch
-from aot.analysis.storage import (
+from aot.analysis.memory.storage import (
     ARENA,
     INPUTS,
     OUTPUTS,
@@ -28,8 +28,8 @@ from aot.analysis.storage import (
 )
 from aot.errors import InternalError
 from aot.ir import dims
-from aot.ir.core import Block, Op, Value
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Block, Op, Value
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
 from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar

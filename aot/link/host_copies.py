@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Union
 
-from aot.analysis.storage import ARENA, OUTPUTS, Home, Homes
+from aot.analysis.memory.storage import ARENA, OUTPUTS, Home, Homes
 from aot.ir import dims
-from aot.ir.core import Op, Value
 from aot.ir.dims import Dim
+from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
 from aot.link.states import is_contiguous

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aot.analysis.control import block_of, control_ops
 from aot.analysis.dispatches import is_dispatch
-from aot.analysis.storage import (
+from aot.analysis.memory.storage import (
     ARENA,
     Carried,
     Homes,
@@ -23,8 +23,8 @@ from aot.analysis.storage import (
     root_of,
     yielded,
 )
-from aot.ir.core import Block, ConstantData, Function, Op, Value
 from aot.ir.dims import Dim
+from aot.ir.graph import Block, ConstantData, Function, Op, Value
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 JSON in a segment of its own, which no runtime reads and `aotc compile --strip` leaves out. The
 parts are what `aotc merge` needs to link images and constants again; the ledger is what
 `aotc inspect --dedup` and `aotc explain-dedup` print. Owns the form; what the ledger says is
-`aot.ledger`'s. Holds nothing that depends on the machine or the time.
+`aot.driver.ledger`'s. Holds nothing that depends on the machine or the time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class VariantNotes:
 class Notes:
     """Attributes:
     variants: in the module's order.
-    ledger: plain data, see `aot.ledger`.
+    ledger: plain data, see `aot.driver.ledger`.
     """
 
     variants: tuple[VariantNotes, ...]

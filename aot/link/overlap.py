@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from aot.analysis.storage import ARENA, OUTPUTS, Home, Homes
+from aot.analysis.memory.storage import ARENA, OUTPUTS, Home, Homes
 from aot.ir import dims
-from aot.ir.core import Op
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Op
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import bound_of, linear
-from aot.ir.core import Assumption, Block, Function, Value
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
+from aot.ir.graph import Assumption, Block, Function, Value
 from aot.ir.states import StateVariable
 from aot.link.emitter import Emitter
 from aot.link.states import Length, States

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
-from aot.analysis.storage import ARENA, Homes
-from aot.analysis.views import canonical
+from aot.analysis.memory.storage import ARENA, Homes
+from aot.analysis.memory.views import canonical
 from aot.errors import CompileError, InternalError
-from aot.ir.core import Function, Value
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Function, Value
 from aot.ir.states import StateVariable, state_variables
 from aot.ir.types import TensorType
 from aot.link.rodata import ALIGNMENT

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from aot.ir import dims as d
-from aot.ir.core import Attr, is_kept
 from aot.ir.dims import Dim
+from aot.ir.graph import Attr, is_kept
 from aot.ir.index_map import (
     Broadcast,
     IndexMap,

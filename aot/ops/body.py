@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.ir.core import Op, Value
 from aot.ir.dims import DimExpr
+from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
 
 if TYPE_CHECKING:

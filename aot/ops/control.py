@@ -2,7 +2,7 @@
 
 `if` and `loop` hold blocks that see the values around them. A *state* is memory that is kept
 between calls. What writes an operand changes memory that other values may show; `get` and what
-writes give views. Order among such ops counts, and `aot/analysis/alias.py` says which.
+writes give views. Order among such ops counts, and `aot/analysis/alias/database.py` says which.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir.core import FunctionRef
 from aot.ir.dims import DimExpr, is_symbol_name
+from aot.ir.graph import FunctionRef
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops.body import Body
 from aot.ops.put import fits_into, has_start_a_dim, put

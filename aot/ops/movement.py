@@ -12,8 +12,8 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
-from aot.ir.core import Attr
 from aot.ir.dims import Dim
+from aot.ir.graph import Attr
 from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_map, slice_extent
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops import absorb

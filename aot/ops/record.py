@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.errors import CompileError, InternalError
-from aot.ir.core import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
+from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops.body import Body

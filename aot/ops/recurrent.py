@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir.core import Attr
 from aot.ir.dims import Dim, add, product
+from aot.ir.graph import Attr
 from aot.ir.types import DType, TensorType
 from aot.ops.cells import (
     Activation,

@@ -13,8 +13,8 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
-from aot.ir.core import ConstantData
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import ConstantData
 from aot.ir.types import DType, TensorType
 from aot.ops.contraction import may_be_positions
 from aot.ops.dim_semantics import object_array

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aot.ir.core import ConstantData, FunctionRef, Op, Rewriter, Value
+from aot.ir.graph import ConstantData, FunctionRef, Op, Rewriter, Value
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops.body import Body

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.analysis.alias import AliasDb
-from aot.analysis.alias_lint import lint
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.alias.lint import lint
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.ir.clone import clone_module
-from aot.ir.core import Block, Function, Module
-from aot.ir.text import print_module
+from aot.ir.graph import Block, Function, Module
+from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
 from aot.passes import switches
-from aot.passes.fusion_journal import FusionJournal
+from aot.passes.fusion.journal import FusionJournal
 
 if TYPE_CHECKING:
     from aot.analysis.tuning import Tuning
-    from aot.target import Target
+    from aot.target.model import Target
 
 _PARTS = ("Requires:", "Ensures:", "Never:")
 

@@ -19,9 +19,9 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
-from aot.ir.core import Assumption, ConstantData, Function, Module, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
+from aot.ir.graph import Assumption, ConstantData, Function, Module, Rewriter, Value
 from aot.ir.types import DType, TensorType
 from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from aot.analysis.control import nested_operands
 from aot.errors import UnsupportedError
-from aot.ir.core import Function, Module, Op, Value
+from aot.ir.graph import Function, Module, Op, Value
 from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
 

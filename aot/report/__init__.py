@@ -16,7 +16,7 @@ from aot.report.measured import Measurements
 from aot.report.page import render
 
 if TYPE_CHECKING:
-    from aot.details import Details
+    from aot.report.details import Details
 
 __all__ = ["bench_page", "compile_page", "write_page"]
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from aot.analysis.launches import Launch
-from aot.inspection import code_sizes
-from aot.ledger import LEVELS
+from aot.driver.ledger import LEVELS
 from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, VariantImage
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode
 from aot.link.reader import ModuleFile, Source, read_module_file
 from aot.report.numbers import TIMES, Figure, amount, count, extents, ratio, seconds, size
 from aot.report.programs import Row, arena_of, rows_of
+from aot.tools.inspection import code_sizes
 
 if TYPE_CHECKING:
-    from aot.details import ConstantDetails, Details, VariantDetails
+    from aot.report.details import ConstantDetails, Details, VariantDetails
 
 # A page stays one that a browser opens at once: of more, the first, or those that weigh most.
 MOST_ROWS, MOST_EXECUTABLES, MOST_CONSTANTS = 2000, 500, 25

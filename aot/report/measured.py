@@ -1,6 +1,6 @@
 """What a report says of a benchmark: `aotc bench`'s figures as bars, tables and a roofline.
 
-Owns the choice; what the figures mean is `aot.benchmark`'s and `aot.shader_benchmark`'s.
+Owns the choice; what the figures mean is said in `aot.tools.bench`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from aot.report import drawings
 from aot.report.numbers import Figure, amount, extents, ratio, size
 
 if TYPE_CHECKING:
-    from aot.details import DispatchDetails, EntryDetails
+    from aot.report.details import DispatchDetails, EntryDetails
 
 # What the rows of a program are beside dispatches, and which operand is their bytes.
 _LENGTHS = {"COPY": 4, "FILL": 2, "TO_HOST": 2, "TO_DEVICE": 2}

@@ -15,8 +15,8 @@ from aot.backends.cpu.memory import METADATA
 from aot.backends.cpu.statements import KernelEmitter
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
-from aot.kernels.ir import Kernel
-from aot.target import Target
+from aot.kernels.ir.nodes import Kernel
+from aot.target.model import Target
 
 FUNCTION_NAME = "kernel"
 

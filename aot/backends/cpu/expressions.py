@@ -84,7 +84,7 @@ class Expressions:
         """`e` in operators that have instructions."""
         if not self.scopes.facts(e).needs_expansion:
             return e
-        from aot.kernels.math import expand
+        from aot.kernels.transcendentals.expansion import expand
 
         return expand(e, self._expanded)
 

@@ -19,7 +19,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Binary, Const, Expr, Size, Var, dim_of
 from aot.ir.types import DType
-from aot.kernels.ir import Buffer, BufferClass, Kernel, Scratch
+from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
 # Position of the buffers' and other pointers in aot_dispatch_t.
 _FIELDS = {

@@ -14,8 +14,8 @@ from math import prod
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir.expr import Expr, Load, children
-from aot.kernels.ir import For, If, Kernel, Let, LoopKind, Scratch, Space, Stmt, Store
-from aot.target import Target
+from aot.kernels.ir.nodes import For, If, Kernel, Let, LoopKind, Scratch, Space, Stmt, Store
+from aot.target.model import Target
 
 ALIGNMENT = 64
 

@@ -20,7 +20,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, children
 from aot.ir.types import DType
-from aot.kernels.ir import (
+from aot.kernels.ir.nodes import (
     Barrier,
     For,
     If,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aot.backends.cpu.assembler import Type
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.target import Target
+from aot.target.model import Target
 
 _ELEMENTS = {
     DType.F32: "float",

@@ -14,7 +14,7 @@ from aot.backends.vulkan.spirv import Capability, Glsl, Op
 from aot.backends.vulkan.values import Values
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.target import Target
+from aot.target.model import Target
 
 WIDE = frozenset((DType.I64, DType.U64, DType.F64))
 _ARITHMETIC = {8: Capability.INT8, 16: Capability.INT16}

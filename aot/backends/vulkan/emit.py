@@ -25,7 +25,7 @@ from aot.backends.vulkan.values import Linear, Values
 from aot.backends.vulkan.vectors import Vectors
 from aot.errors import InternalError
 from aot.ir.dims import bounds
-from aot.kernels.ir import (
+from aot.kernels.ir.nodes import (
     Barrier,
     Combine,
     For,
@@ -38,13 +38,13 @@ from aot.kernels.ir import (
     Store,
     walk,
 )
-from aot.target import Target, VulkanLimits
+from aot.target.model import Target, VulkanLimits
 
 Register = tuple[Scratch, int]
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> Shader:
-    """The shader of a kernel that `aot.kernels.verifier.verify` accepts.
+    """The shader of a kernel that `aot.kernels.ir.verifier.verify` accepts.
 
     Raises:
         InternalError: the kernel breaks a limit of the target, or computes in a type that

@@ -2,7 +2,7 @@
 
 Owns the semantics that GLSL's instructions do not have (NaN-propagating extrema, saturating casts,
 wrapping narrow integers) and what must not reach this backend. Transcendentals are rewritten by
-`aot.kernels.math`, so that a shader computes what the CPU's code computes.
+`aot.kernels.transcendentals.expansion`, so that a shader computes what the CPU's code computes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from aot.ir.expr import (
     children,
 )
 from aot.ir.types import DType
-from aot.kernels.ir import Buffer, Scratch
-from aot.kernels.math import expand
+from aot.kernels.ir.nodes import Buffer, Scratch
+from aot.kernels.transcendentals.expansion import expand
 
 # An INDEX is a Linear, a 64-bit integer a Pair, everything else an id.
 Value = int | Linear | Pair

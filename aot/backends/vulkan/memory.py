@@ -16,7 +16,7 @@ from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.kernels.ir import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
+from aot.kernels.ir.nodes import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
 
 WIDE_INTEGERS = frozenset((DType.I64, DType.U64))
 _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)

@@ -13,7 +13,7 @@ from aot.backends.vulkan.values import Linear, Values
 from aot.errors import InternalError
 from aot.ir.dims import Atom, Dim, FloorDiv, Symbol, symbols
 from aot.ir.expr import Size
-from aot.kernels.ir import For, Kernel, walk
+from aot.kernels.ir.nodes import For, Kernel, walk
 
 
 class Parameters:

@@ -16,7 +16,7 @@ from aot.errors import InternalError
 from aot.ir.dims import modulo
 from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
 from aot.ir.types import DType
-from aot.kernels.ir import (
+from aot.kernels.ir.nodes import (
     Buffer,
     BufferClass,
     Combine,
@@ -31,7 +31,7 @@ from aot.kernels.ir import (
     Store,
     walk,
 )
-from aot.target import VulkanLimits
+from aot.target.model import VulkanLimits
 
 # Beyond about 2.6 k words drivers' compile time grows worse than linearly, and an instruction is
 # about five words: a nest that would unroll to more than this many instructions stays a loop.

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.kernels.ir import BufferClass
+from aot.kernels.ir.nodes import BufferClass
 
 PARAM_BUFFER_BINDING = 4
 _FIRST_TEXEL_BINDING = 5

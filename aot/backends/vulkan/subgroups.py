@@ -23,7 +23,7 @@ from aot.backends.vulkan.spirv import (
 from aot.backends.vulkan.values import Values
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.kernels.ir import Barrier, Combine
+from aot.kernels.ir.nodes import Barrier, Combine
 
 _FLOAT = {"add": (Op.GROUP_NON_UNIFORM_F_ADD, Op.F_ADD)}
 _FLOAT["mul"] = (Op.GROUP_NON_UNIFORM_F_MUL, Op.F_MUL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from aot.backends.vulkan.shader import texel_binding
 from aot.backends.vulkan.spirv import Capability, Op, StorageClass
 from aot.backends.vulkan.values import Values
-from aot.kernels.ir import BufferClass
+from aot.kernels.ir.nodes import BufferClass
 
 _COMPONENTS = 4  # of what is fetched, whatever the element
 

@@ -17,7 +17,7 @@ from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import Linear, Values
 from aot.ir.expr import Cast, Const, Expr, Fma, Load, Var, coefficient, free_vars, index
 from aot.ir.types import DType
-from aot.kernels.ir import Buffer, For, Scratch
+from aot.kernels.ir.nodes import Buffer, For, Scratch
 
 
 class Vectors:

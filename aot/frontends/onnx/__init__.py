@@ -1,26 +1,24 @@
 """The ONNX importer. Importing this package fills the table of ONNX ops."""
 
-from aot.frontends.onnx import (
-    ops_attention,
-    ops_detection,
-    ops_einsum,
-    ops_elementwise,
-    ops_indexing,
-    ops_linear_attention,
-    ops_math,
-    ops_matrix,
-    ops_nn,
-    ops_normalization,
-    ops_quantized,
-    ops_recurrent,
-    ops_reduction,
-    ops_resize,
-    ops_signal,
-    ops_spatial,
-    ops_tensor,
-    ops_text,
-)
 from aot.frontends.onnx.importer import CONTROL, import_onnx
+from aot.frontends.onnx.ops import attention as ops_attention
+from aot.frontends.onnx.ops import detection as ops_detection
+from aot.frontends.onnx.ops import einsum as ops_einsum
+from aot.frontends.onnx.ops import elementwise as ops_elementwise
+from aot.frontends.onnx.ops import indexing as ops_indexing
+from aot.frontends.onnx.ops import linear_attention as ops_linear_attention
+from aot.frontends.onnx.ops import math as ops_math
+from aot.frontends.onnx.ops import matrix as ops_matrix
+from aot.frontends.onnx.ops import nn as ops_nn
+from aot.frontends.onnx.ops import normalization as ops_normalization
+from aot.frontends.onnx.ops import quantized as ops_quantized
+from aot.frontends.onnx.ops import recurrent as ops_recurrent
+from aot.frontends.onnx.ops import reduction as ops_reduction
+from aot.frontends.onnx.ops import resize as ops_resize
+from aot.frontends.onnx.ops import signal as ops_signal
+from aot.frontends.onnx.ops import spatial as ops_spatial
+from aot.frontends.onnx.ops import tensor as ops_tensor
+from aot.frontends.onnx.ops import text as ops_text
 from aot.frontends.onnx.table import supported_ops
 
 __all__ = [

@@ -16,8 +16,8 @@ from aot.errors import CompileError
 from aot.frontends.onnx.choices import Choices
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node
-from aot.ir.core import Assumption, Attr, Block, Op, Rewriter, Value
 from aot.ir.equalities import DimEqualities
+from aot.ir.graph import Assumption, Attr, Block, Op, Rewriter, Value
 from aot.ir.types import TensorType
 from aot.ops import lookup
 from aot.ops.record import OpRecord

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.analysis.dim_values import DimValues
-from aot.ir.core import Assumption, Function, Value
 from aot.ir.dims import Dim, add, bounds, maximum, minimum
 from aot.ir.equalities import DimEqualities, difference
+from aot.ir.graph import Assumption, Function, Value
 from aot.ir.types import DType
 
 _COMPARISONS = ("equal", "less", "less_equal")

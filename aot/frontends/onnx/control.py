@@ -23,8 +23,8 @@ from aot.frontends.onnx.conditions import Comparison, comparison_of
 from aot.frontends.onnx.graphs import captured_by
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
-from aot.ir.core import Assumption, Block, Value
 from aot.ir.equalities import DimEqualities
+from aot.ir.graph import Assumption, Block, Value
 
 BRANCHES = ("then_branch", "else_branch")
 IN_BRANCH = " (in the "  # what a reason says of a branch that may not run

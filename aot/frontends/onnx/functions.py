@@ -14,7 +14,7 @@ import onnx
 from onnx import defs, helper
 
 from aot.frontends.onnx.tensors import DTYPES
-from aot.ir.core import Value
+from aot.ir.graph import Value
 
 _ELEM_TYPES = {dtype: elem for elem, dtype in DTYPES.items()}
 

@@ -35,13 +35,13 @@ from aot.frontends.onnx.graphs import (
 from aot.frontends.onnx.inputs import InputShapes, InputTypes
 from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.loops import import_loop
-from aot.frontends.onnx.ops_scan import import_scan
+from aot.frontends.onnx.ops.scan import import_scan
 from aot.frontends.onnx.schema import check_node, find_schema
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
-from aot.ir.core import Block, ConstantData, Function, Module, Rewriter, Value
+from aot.ir.graph import Block, ConstantData, Function, Module, Rewriter, Value
 from aot.ops import lookup
 from aot.ops.structure import insert_constant
 

@@ -17,8 +17,8 @@ import numpy as np
 from aot.errors import CompileError
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, parse_wanted
-from aot.ir.core import Assumption
 from aot.ir.dims import Dim, DimExpr, substitute, symbol
+from aot.ir.graph import Assumption
 from aot.ir.types import DType, TensorType
 
 InputShapes = Mapping[str, Sequence[Wanted]]

@@ -25,8 +25,8 @@ from aot.frontends.onnx.blocks import (
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
-from aot.ir.core import Block, ConstantData, Rewriter, Value
 from aot.ir.dims import Dim
+from aot.ir.graph import Block, ConstantData, Rewriter, Value
 from aot.ir.types import DType
 from aot.ops import lookup
 from aot.ops.control import INDEX_TYPE

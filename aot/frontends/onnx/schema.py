@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from onnx import AttributeProto, defs
 
 from aot.frontends.onnx.table import Node
-from aot.ir.core import Value
+from aot.ir.graph import Value
 from aot.ir.types import DType
 
 _TYPE_NAMES = {

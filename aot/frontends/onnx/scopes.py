@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from aot.frontends.onnx.graphs import captured
-from aot.ir.core import Rewriter, Value
+from aot.ir.graph import Rewriter, Value
 
 
 @dataclass

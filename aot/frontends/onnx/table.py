@@ -18,8 +18,8 @@ from onnx import AttributeProto
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
-from aot.ir.core import Attr, ConstantData, Rewriter, Value
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Attr, ConstantData, Rewriter, Value
 from aot.ir.types import DType
 from aot.ops import lookup
 from aot.ops.record import Array

@@ -1,0 +1,390 @@
+"""Which values may share memory, and who writes it: built once a function, kept while it changes.
+
+`AliasBuilder` is frozen into an `AliasDb`; only the latter can be asked. A database listens to its
+function: every rewrite through a `Rewriter` updates it, and `AliasDb.of` gives the one that a
+function has. Never changes a function; moving ops is `alias_moves.py`'s.
+
+    what                             lives until
+    ops that write                   they are deleted; a function without any has nothing else
+    numbers of values, locations     the value is deleted; they are never given again
+    answers (`PointsTo`)             a change marks nodes, and the next question settles them
+    what an op writes (`WriteDb`)    an answer of a written operand changes; settled with it
+    effects of ops with blocks       the next change: they carry the epoch in which they were made
+    what escapes                     the next change, likewise
+
+A *location* is memory that a value brings into being. Inputs of one dtype are one location,
+*outside*: the caller may give the same memory twice. A state variable is one each. An op of unknown
+effect may read and write all that is outside and all that its operands are or keep, and its results
+may be any of that. A container keeps values and has no memory of its own.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aot.analysis.alias.effects import FRESH, origin, read_operands
+from aot.analysis.alias.facts import AliasFacts
+from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, members, union
+from aot.errors import InternalError
+from aot.ir.graph import Block, Function, Listener, Op, Value, walk
+from aot.ir.types import TensorType
+
+
+@dataclass
+class AliasCounts:
+    """Databases built inside `count_alias`, and updates of any: changes of a function that one
+    took in, other than by seeing that they write nothing."""
+
+    builds: int = 0
+    updates: int = 0
+
+
+_counts: contextvars.ContextVar[AliasCounts | None] = contextvars.ContextVar(
+    "alias_counts", default=None
+)
+
+
+class count_alias:  # noqa: N801 - used like a function
+    """Context manager: counts the databases that are built inside, and the updates of any."""
+
+    def __enter__(self) -> AliasCounts:
+        counts = AliasCounts()
+        self._token = _counts.set(counts)
+        return counts
+
+    def __exit__(self, *_: object) -> None:
+        _counts.reset(self._token)
+
+
+@dataclass(frozen=True)
+class MemoryEffects:
+    """What an op does to memory, ops in its blocks included."""
+
+    reads: Locations
+    writes: Locations
+    has_side_effects: bool
+
+    def conflicts(self, other: MemoryEffects) -> bool:
+        """Whether the order of the two counts."""
+        return (
+            (self.has_side_effects and other.has_side_effects)
+            or intersect(self.writes, other.writes)
+            or intersect(self.writes, other.reads)
+            or intersect(self.reads, other.writes)
+        )
+
+
+class AliasBuilder:
+    """Collects what a database starts from. It can't be asked, and is used once."""
+
+    def __init__(self, function: Function) -> None:
+        self._facts: AliasFacts | None = AliasFacts(function)
+
+    def wildcard(self, value: Value) -> None:
+        """Says that `value` may be any memory of its dtype that others see.
+
+        That is said before anything is solved, so that no answer ever lacks it.
+        """
+        self._open().wildcards[value] = None
+
+    def freeze(self) -> AliasDb:
+        """The database of the function, which listens to it from now on."""
+        facts = self._open()
+        self._facts = None
+        counts = _counts.get()
+        if counts is not None:
+            counts.builds += 1
+        found = AliasDb(facts)
+        facts.function.listeners.append(found)
+        return found
+
+    def _open(self) -> AliasFacts:
+        if self._facts is None:
+            raise InternalError("the alias builder is frozen already")
+        return self._facts
+
+
+class AliasDb(Listener):
+    """Answers for one function, right whenever they are asked for.
+
+    As long as nothing is written it says so from the ops alone: values are numbered, once, when
+    something is written or a question goes beyond that.
+
+    Attributes:
+        epoch: grows with every change; what is kept outside of the database carries the epoch it
+            was made in.
+    """
+
+    def __init__(self, facts: AliasFacts) -> None:
+        self._facts = facts
+        self._is_solved = False
+        self._writing: dict[Op, None] = {}
+        self._note_writing(facts.function.block)
+        self.epoch = 0
+        self._summaries: dict[Op, tuple[int, MemoryEffects]] = {}
+        self._escaping: tuple[int, Locations] = (-1, EMPTY)
+
+    @staticmethod
+    def of(function: Function) -> AliasDb:
+        """The database that listens to `function`; built if there is none."""
+        for listener in function.listeners:
+            if isinstance(listener, AliasDb):
+                return listener
+        return AliasBuilder(function).freeze()
+
+    @staticmethod
+    def where_written(function: Function) -> AliasDb | None:
+        """The database of a function that writes memory; None for one in which no value ever
+        changes, so that whoever rewrites it need not ask."""
+        db = AliasDb.of(function)
+        return db if db.has_writes else None
+
+    @property
+    def function(self) -> Function:
+        return self._facts.function
+
+    @property
+    def facts(self) -> AliasFacts:
+        """What the answers are from, settled; for `alias_lint.py`."""
+        if not self._is_solved:
+            self._facts.solve()
+            self._is_solved = True
+        self._facts.settle()
+        return self._facts
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether any op of the function writes memory that is there already."""
+        return bool(self._writing)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether values are numbered and what they may be is kept up to date."""
+        return self._is_solved
+
+    def _note_writing(self, block: Block) -> None:
+        for op in walk(block):
+            if op.record.writes or op.record.has_unknown_effects:
+                self._writing[op] = None
+
+    # what values may be
+
+    def may_alias(self, a: Value | None, b: Value | None) -> bool:
+        """Whether `a` and `b` may be the same memory, in part or whole. Absent ones never are."""
+        if a is None or b is None:
+            return False
+        return a is b or intersect(self._is(a), self._is(b))
+
+    def may_contain_alias(self, a: Value | None, b: Value | None) -> bool:
+        """As `may_alias`, for what either is or keeps."""
+        if a is None or b is None:
+            return False
+        return a is b or intersect(self.reached(a), self.reached(b))
+
+    def locations(self, value: Value) -> tuple[int, ...]:
+        """What `value` may be, by numbers that only this database knows."""
+        return tuple(members(self._is(value)))
+
+    # who writes
+
+    def writers(self, value: Value) -> Iterator[Op]:
+        """Ops, nested ones included, that may write what `value` is or keeps; some come twice."""
+        if not self._writing:
+            return iter(())
+        locations = self.reached(value)
+        is_outside = intersect(locations, self._facts.outside_locations())
+        return self._facts.writes.writers(locations, is_outside=is_outside)
+
+    def has_writers(self, subject: Value | Op | None) -> bool:
+        """Whether anything may write what a value is or keeps, or what an op's operands and results
+        do. What is absent is written by nobody."""
+        if subject is None:
+            return False
+        if isinstance(subject, Op):
+            return any(self.has_writers(v) for v in (*subject.operands, *subject.results))
+        return next(self.writers(subject), None) is not None
+
+    def is_repeatable(self, op: Op) -> bool:
+        """Whether `op` would do and give the same wherever it stood, so that one can stand for
+        several: nothing writes what it reads, or what it brings into being."""
+        reads = [v for v in read_operands(op) if self.has_writers(v)]
+        made = [v for v in op.results if origin(v) is FRESH and self.has_writers(v)]
+        return not reads and not made and not self.effects(op).has_side_effects
+
+    def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
+        """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
+        written = self.effects(op).writes
+        return any(intersect(written, self.reached(v)) for v in values)
+
+    def is_mutable(self, op: Op) -> bool:
+        """Whether `op`, or an op in it, may write what its operands are or keep."""
+        return self.writes_to_alias(op, [v for v in op.operands if v is not None])
+
+    def effects(self, op: Op) -> MemoryEffects:
+        """What `op` and the ops in it read and write."""
+        if not op.blocks:
+            return self._effects_of_one(op)
+        known = self._summaries.get(op)
+        if known is not None and known[0] == self.epoch:
+            return known[1]
+        parts = [self._effects_of_one(op)]
+        inside = [inner for block in op.blocks for inner in walk(block)]
+        if not op.record.is_isolated or any(
+            inner in self._writing or inner.record.has_side_effects for inner in inside
+        ):  # else it reads what it is given
+            parts += [self.effects(inner) for block in op.blocks for inner in block]
+        found = MemoryEffects(
+            union(p.reads for p in parts),
+            union(p.writes for p in parts),
+            any(p.has_side_effects for p in parts),
+        )
+        self._summaries[op] = (self.epoch, found)
+        return found
+
+    def written(self, op: Op) -> Locations:
+        """What `op` and the ops in it write, as `effects` says it."""
+        is_one = not op.blocks and op not in self._writing
+        return EMPTY if is_one else self.effects(op).writes
+
+    def _effects_of_one(self, op: Op) -> MemoryEffects:
+        reads = union([self.reached(v) for v in read_operands(op)])
+        writes = self.facts.writes.written_by(op)
+        if self._facts.writes.is_unknown(op):
+            outside = self._facts.outside_locations()
+            reads, writes = union([reads, outside]), union([writes, outside])
+        return MemoryEffects(reads, writes, op.record.has_side_effects)
+
+    # who sees
+
+    def escapes(self, value: Value) -> bool:
+        """Whether others may see what `value` is or keeps: the caller, a later call of the
+        function, or a function of unknown effect."""
+        if self._escaping[0] != self.epoch:
+            seen = [*self.function.block.terminator.operands]
+            for op in self._facts.unknown_ops:
+                seen += [*op.operands, *op.results]
+            found = [self.reached(v) for v in seen if v is not None]
+            self._escaping = self.epoch, union([self._facts.outside_locations(), *found])
+        return intersect(self.reached(value), self._escaping[1])
+
+    def safe_to_change_aliasing(self, a: Value, b: Value) -> bool:
+        """Whether `a` and `b` may come to share memory, or stop sharing it, and nobody can tell:
+        nothing writes either, and not both are seen by others."""
+        if self.has_writers(a) or self.has_writers(b):
+            return False
+        return not (self.escapes(a) and self.escapes(b))
+
+    def _is(self, value: Value) -> Locations:
+        facts = self.facts
+        return facts.graph.answers[2 * facts.number_of(value)]
+
+    def reached(self, value: Value) -> Locations:
+        """All that `value` is or keeps."""
+        facts = self.facts
+        node = 2 * facts.number_of(value)
+        kept = facts.graph.answers[node + 1]
+        own = facts.graph.answers[node]
+        return own if kept == EMPTY else union([own, kept])
+
+    # changes; a Rewriter tells of them, so that nobody else has to
+
+    def create(self, op: Op) -> None:
+        """`op` has come into the function, with all that is in it."""
+        if not self._is_attached(op):
+            return
+        if op.record.writes or op.record.has_unknown_effects:
+            self._writing[op] = None
+        for block in op.blocks:
+            self._note_writing(block)
+        if self._is_solved:
+            self._facts.add(op)
+        self._touch()
+
+    def delete(self, op: Op) -> None:
+        """`op` is about to leave the function, with all that is in it."""
+        is_gone = self._is_solved and op.results and op.results[0] not in self._facts.numbers
+        if is_gone or not self._is_attached(op):  # it left with what holds it, or was never there
+            return
+        for inner in (op, *(i for block in op.blocks for i in walk(block))):
+            self._writing.pop(inner, None)
+            self._summaries.pop(inner, None)
+        if self._is_solved:
+            self._facts.remove(op)
+        self._touch()
+
+    def replace(self, old: Value, fresh: Value) -> None:
+        """`fresh` is about to take the place of `old` with its users.
+
+        Where both are memory of their own they exchange it: what shows `old` then comes to show
+        `fresh`, and no answer changes but theirs.
+        """
+        if self._is_solved:
+            self._facts.swap(old, fresh)
+        self._touch()
+
+    def copy(self, source: Value, to: Value) -> None:
+        """`to`, a value of a block that is being made outside of the function, is what `source`
+        is. Once the block is in the function, what `to` is follows from there."""
+        if to in self.facts.numbers:
+            raise InternalError(f"{to!r} is known already")
+        self._facts.draft(to, source)
+        self._touch()
+
+    def fuse(self, ops: Sequence[Op], group: Op, results: Iterable[tuple[Value, Value]]) -> None:
+        """`group`, which is in the function, is about to take the place of `ops`.
+
+        Args:
+            results: results of `ops` that others use, each with the group's.
+        """
+        if any(op.parent is not group.parent for op in ops):
+            raise InternalError(f"{group} can't take the place of ops of another block")
+        for old, fresh in results:
+            self.replace(old, fresh)
+
+    def op_created(self, op: Op) -> None:
+        self.create(op)
+
+    def op_erased(self, op: Op) -> None:
+        self.delete(op)
+
+    def value_replaced(self, old: Value, fresh: Value) -> None:
+        self.replace(old, fresh)
+
+    def operand_changed(self, op: Op, index: int, old: Value | None) -> None:
+        if self._is_solved and self._is_attached(op):
+            self._facts.rewire(op, index, old)
+            self._touch()
+
+    def attr_changed(self, op: Op, name: str) -> None:
+        if self._is_solved and self._is_attached(op):
+            for value in op.results:
+                self._facts.constrain(value)
+            self._touch()
+
+    def op_moved(self, op: Op) -> None:
+        self._touch()
+
+    def input_erased(self, value: Value) -> None:
+        if self._is_solved:
+            self._facts.forget(value)
+        self._touch()
+
+    def type_changed(self, value: Value, old: TensorType) -> None:
+        if value in self._facts.numbers:
+            self._facts.retype(value)
+            self._touch()
+
+    def _touch(self) -> None:
+        self.epoch += 1
+        counts = _counts.get()
+        if counts is not None and self._is_solved:
+            counts.updates += 1
+
+    def _is_attached(self, op: Op) -> bool:
+        """Whether `op` is in the function, and not in a block that is still being made."""
+        block = op.parent
+        while block is not None and isinstance(block.owner, Op):
+            block = block.owner.parent
+        return block is not None and block.owner is self.function

@@ -1,0 +1,208 @@
+"""What an op costs when its operands and results lie in given layouts: the plan's word on layouts.
+
+In elements moved one at a time, as far as layouts make a difference: lanes that walk memory in step
+share that price. A pure function of call, types and target; unknown dims count as 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.analysis.cost.plan import lanes_of
+from aot.analysis.memory.views import memory_order, view_type
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.types import TensorType
+from aot.ops.record import Call, Compute, Kind
+from aot.ops.selection import CONCAT
+from aot.target.model import Target
+
+UNKNOWN = 64
+# what a dispatch costs, in elements moved
+DISPATCH = 2000
+# of a contraction's left side, where neighbours along the sum aren't neighbours in memory
+FAR_SCALARS = 0.1
+
+
+class LayoutCosts:
+    """The costs of one op.
+
+    Args:
+        call: the op, by its dims; the layouts in it don't matter.
+    """
+
+    def __init__(self, call: Call, target: Target) -> None:
+        self.call = call
+        self.target = target
+        self.map = None if call.record.index_map is None else call.record.index_map(call)
+        self._computes: list[Compute] | None = None
+        self._known: dict[tuple[int, TensorType, TensorType], float] = {}
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the op reads and writes dense memory only."""
+        record = self.call.record
+        return record.compute is None or record.kind.has_own_kernel
+
+    def result(self, number: int, type: TensorType) -> float:
+        """Of writing result `number` as `type`."""
+        if self.is_dense or self.map is not None:
+            return 0.0
+        if self.call.record is CONCAT:
+            return 0.0
+        count, lanes = _count(type.dims), self._lanes(type)
+        if self.call.record.kind is Kind.CONTRACTION:
+            column = 1 if "group" in self.call.attrs else type.rank - 1
+            return count / lanes if innermost(type) == column else float(count)
+        return count / lanes
+
+    def operand(self, number: int, type: TensorType, result: TensorType) -> float:
+        """Of reading operand `number` as `type` where the first result is `result`."""
+        key = (number, type, result)
+        if key not in self._known:
+            self._known[key] = self._operand(number, type, result)
+        return self._known[key]
+
+    def _operand(self, number: int, type: TensorType, result: TensorType) -> float:
+        if self.map is not None:
+            return self._moved(type, result)
+        if self.is_dense:
+            return 0.0 if type.layout is None else copy_cost(type, self.target)
+        kind = self.call.record.kind
+        if self.call.record is CONCAT:
+            return self._joined(type, result)
+        if kind is Kind.CONTRACTION:
+            return self._contracted(number, type)
+        if kind is Kind.ELEMENTWISE:
+            return self._elementwise(type, result)
+        return self._computed(number, type, result)
+
+    def _lanes(self, type: TensorType) -> int:
+        """How many lanes are at work where they run along the innermost dim of `type`."""
+        return min(
+            lanes_of_type(self.target, type),
+            _count([type.dims[innermost(type)]]) if (type.rank) else 1,
+        )
+
+    def _moved(self, type: TensorType, result: TensorType) -> float:
+        """A transpose, reshape or slice: nothing where it is a view, with gaps perhaps."""
+        assert self.map is not None
+        seen = view_type(self.map, type)
+        if seen is not None and lie_alike(seen, result):
+            return 0.0
+        if self.call.record.compute is None:
+            return copy_cost(type, self.target)
+        return (
+            DISPATCH + self._computed(0, type, result) + _count(result.dims) / self._lanes(result)
+        )
+
+    def _joined(self, type: TensorType, result: TensorType) -> float:
+        """A part of a concat: nothing where it can be made in its place."""
+        return 0.0 if lie_alike(type, result) else copy_cost(type, self.target)
+
+    def _contracted(self, number: int, type: TensorType) -> float:
+        count = _count(type.dims)
+        if number == 0:
+            summed = 1 if "group" in self.call.attrs else type.rank - 1
+            return 0.0 if innermost(type) == summed else FAR_SCALARS * count
+        if "group" in self.call.attrs:
+            return 0.0  # weights are packed as the plan wants them
+        if innermost(type) == type.rank - 1:
+            return 0.0
+        # lanes gather it once a tile of rows
+        return count * max(1.0, _count(self.call.operand(0).dims[-2:-1]) / 8)
+
+    def _elementwise(self, type: TensorType, result: TensorType) -> float:
+        lanes = lanes_of_type(self.target, type)
+        inner = innermost(result)
+        position = inner - (result.rank - type.rank)
+        if position < 0 or type.dims[position] == 1:
+            return 0.0
+        count = _count(result.dims)
+        return count / lanes if innermost(type) == position else float(count)
+
+    def _computed(self, number: int, type: TensorType, result: TensorType) -> float:
+        """By the addresses of the op's loads: how far apart lanes along the result's innermost
+        dim, or along the innermost reduced one, read."""
+        if self._computes is None:
+            assert self.call.record.compute is not None
+            self._computes = list(self.call.record.compute(self.call))
+        total = 0.0
+        for compute in self._computes:
+            if not compute.indices:
+                continue
+            lane = compute.indices[innermost(result)]
+            for load, reduces in _loads(compute.value, number):
+                times = _count(result.dims)
+                for reduce in reduces:
+                    times *= _count([extent for _, extent in reduce.axes])
+                price = self._price(load, type, lane, self._lanes(result))
+                last = [v for r in reduces for v, extent in r.axes if extent != 1][-1:]
+                if last:
+                    along = self._price(load, type, last[0], lanes_of_type(self.target, type))
+                    price = min(price, along)
+                total += times * price
+        return total
+
+    def _price(self, load: Load, type: TensorType, lane: Var, lanes: int) -> float:
+        """Of one element of a load whose lanes run along `lane`."""
+        if load.guard is not None and lane in expr.free_vars(load.guard):
+            return 1.0
+        step: Dim | None = 0
+        for index, stride in zip(load.indices, type.strides, strict=True):
+            by = expr.coefficient(index, lane)
+            if by is None or step is None:
+                return 1.0
+            step = dims.add(step, dims.multiply(by, stride))
+        if step == 0:
+            return 0.25 / lanes
+        return 1 / lanes if step == 1 else 1.0
+
+
+def lie_alike(a: TensorType, b: TensorType) -> bool:
+    """Whether the dims of both lie in one order."""
+    wide = [d for d in range(a.rank) if a.dims[d] != 1 and b.dims[d] != 1]
+    return [d for d in memory_order(a) if d in wide] == [d for d in memory_order(b) if d in wide]
+
+
+def lanes_of_type(target: Target, type: TensorType) -> int:
+    """Lanes that go over elements of `type`; of a GPU's many, those whose accesses are one."""
+    return min(16, lanes_of(target, max(type.dtype.bytes, 4)))
+
+
+def copy_cost(type: TensorType, target: Target) -> float:
+    """Of bringing a value from one order into another."""
+    count = _count(type.dims)
+    return DISPATCH + count + count / lanes_of_type(target, type)
+
+
+def innermost(type: TensorType) -> int:
+    """The dim whose neighbours are neighbours in memory."""
+    wide = [d for d in memory_order(type) if type.dims[d] != 1]
+    return wide[-1] if wide else max(type.rank - 1, 0)
+
+
+def _loads(value: Expr, operand: int) -> list[tuple[Load, tuple[Reduce, ...]]]:
+    """Loads of an operand, each with the reductions around it."""
+    found: dict[Load, tuple[Reduce, ...]] = {}
+    stack: list[tuple[Expr, tuple[Reduce, ...]]] = [(value, ())]
+    seen: set[Expr] = set()
+    while stack:
+        node, around = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Load) and node.source == operand:
+            found[node] = around
+        inside = (*around, node) if isinstance(node, Reduce) else around
+        stack.extend((child, inside) for child in expr.children(node))
+    return list(found.items())
+
+
+def _count(extents: Sequence[Dim]) -> int:
+    total = 1
+    for extent in extents:
+        known = dims.estimate(extent, UNKNOWN)
+        total *= UNKNOWN if known is None else max(known, 1)
+    return total

@@ -1,0 +1,368 @@
+"""How an op would run on a target: schedule class, tiles, packing, scratch, cost.
+
+The one place that answers it: a pure function of op, dims and target. Passes ask it when they pack
+and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from aot.analysis.cost import winograd
+from aot.analysis.memory.views import memory_order
+from aot.ir.dims import Dim, floor_divide, product
+from aot.ir.types import Layout, TensorType
+from aot.ops.contraction import accumulator
+from aot.ops.record import Call, Kind
+from aot.target.model import Target, VulkanLimits
+
+# How many columns of a contraction a lane of a GPU has; they lie together.
+GPU_COLUMNS = 8
+
+
+class Schedule(Enum):
+    """Schedule classes, one lowering each in aot/kernels.
+
+    ELEMENTWISE: lanes along the innermost result dim.
+    REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
+        the innermost result dim, whichever is contiguous.
+    CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
+    WINOGRAD: such tiles over transformed inputs and filters.
+    RECURRENCE: a loop over steps, lanes along the gates.
+    LINES: each lane goes along a line of elements in order.
+    ATTENTION: a loop over tiles of keys, lanes along queries.
+    """
+
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    WINOGRAD = "winograd"
+    RECURRENCE = "recurrence"
+    LINES = "lines"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Attributes:
+    lanes: elements that run side by side: SIMD lanes on a CPU, invocations on a GPU.
+    rows, columns: register tile of a contraction (columns are lanes times vectors; rows of
+        WINOGRAD are tiles of outputs); the queries
+        of an attention's workgroup, and the keys of its register tile.
+    weight: operand that wants `weight_layout`, or -1.
+    flops: arithmetic operations of one run where dims are known, else 0.
+    """
+
+    schedule: Schedule
+    lanes: int
+    rows: int = 1
+    columns: int = 1
+    weight: int = -1
+    weight_layout: Layout | None = None
+    flops: int = 0
+
+
+# heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
+# rows, high ones keep as many sums under way as hide an addition's latency
+TAIL_ROWS, SUMS = (2, 4), 8
+
+
+def lanes_of(target: Target, element_bytes: int) -> int:
+    """Lanes of one loop: a vector register's elements, or a GPU workgroup's invocations."""
+    if target.vulkan is not None:
+        return target.vulkan.lanes
+    return max(1, target.vector_bytes // element_bytes)
+
+
+def plan(call: Call, target: Target) -> Plan:
+    """The plan for one op; for a fused region, of its root op."""
+    kind = call.record.kind
+    if kind is Kind.CONTRACTION:
+        return _plan_contraction(call, target)
+    lanes = lanes_of(
+        target, min((t.dtype.bytes for t in call.result_types if t.dtype.bytes >= 4), default=4)
+    )
+    if kind is Kind.RECURRENCE:
+        return Plan(Schedule.RECURRENCE, lanes)
+    if kind is Kind.ATTENTION:
+        return _plan_attention(call, target, lanes)
+    if kind in (Kind.SCAN, Kind.SCATTER):
+        return Plan(Schedule.LINES, lanes)
+    if kind is Kind.SORT:
+        # lines that take different branches gain nothing from a CPU's vectors
+        return Plan(Schedule.LINES, lanes if target.vulkan is not None else 1)
+    if kind is Kind.REDUCTION:
+        return Plan(Schedule.REDUCTION, lanes, *_window_tile(call, target, lanes))
+    return Plan(Schedule.ELEMENTWISE, lanes)
+
+
+def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
+    """The layout that each constant operand should be packed to: panels `[n/P][k][P]`."""
+    made = plan(call, target)
+    if made.schedule is Schedule.RECURRENCE:
+        return _gate_layouts(call, target)
+    if made.weight_layout is None:
+        return {}
+    return {made.weight: made.weight_layout}
+
+
+def _plan_contraction(call: Call, target: Target) -> Plan:
+    lanes = lanes_of(target, accumulator(call.operand(0).dtype).bytes)
+    weight, sizes = call.operand(1), totals(call)
+    if "group" in call.attrs:
+        group = call.dim("group")
+        if group != 1 and (sizes[1] == 1 or weight.dims[1] == 1):
+            return _plan_depthwise(call, target, lanes)
+        layout = _panel_layout(weight, 0, target.panel)
+        if call.attrs["algorithm"] == "winograd" and winograd.fits(call, target):
+            tile = winograd.best_tile(call, target, lanes)
+            return Plan(Schedule.WINOGRAD, lanes, *tile, 1, layout, _flops(call))
+        if group != 1:  # a panel must not straddle groups: columns lie side by side instead
+            layout = _filters_last(weight)
+        steps = call.ints("strides")[_row_dim(call) - 2]
+        if target.vulkan is not None and set(call.ints("strides")) != {1}:
+            # lines of the result that skip lines of the input are no one row
+            sizes = call.result_types[0].dims[_row_dim(call)], sizes[1]
+    else:
+        layout = _panel_layout(weight, weight.rank - 1, target.panel)
+        steps = 1
+    rows, columns = _tile(
+        target,
+        lanes,
+        *sizes,
+        row_bytes=steps * _row_bytes(call.operand(0)),
+        spare=1 if layout.splits else 3,
+    )
+    return Plan(Schedule.CONTRACTION, lanes, rows, columns, 1, layout, _flops(call))
+
+
+def totals(call: Call) -> tuple[Dim, Dim]:
+    """Rows and columns of a contraction that its tiles go along."""
+    weight, output = call.operand(1), call.result_types[0]
+    if "group" not in call.attrs:
+        rows = output.dims[-2]
+        if weight.rank == 2:
+            rows = product(output.dims[:-1])
+        return rows, weight.dims[-1]
+    columns = floor_divide(weight.dims[0], call.dim("group"))
+    is_pointwise = all(k == 1 for k in weight.dims[2:])
+    return product(output.dims[2:]) if is_pointwise else output.dims[_row_dim(call)], columns
+
+
+def _row_dim(call: Call) -> int:
+    """The result's dim that a convolution's rows go along: the innermost one that has several."""
+    output = call.result_types[0]
+    wide = [d for d in range(2, output.rank) if output.dims[d] != 1]
+    return wide[-1] if wide else output.rank - 1
+
+
+def rest_chunks(chunks: int) -> tuple[int, ...]:
+    """How many vectors the tiles have that do what is left of the columns by tiles of `chunks`,
+    wide ones first: narrow ones load each row's scalar for little, each more is code."""
+    return (2, 1) if chunks > 2 else (1,)
+
+
+def tail_rows(rows: int, columns: int, lanes: int) -> int:
+    """The height of the tiles that do what tiles of `rows` leave; 0 where those are low enough."""
+    low, high = TAIL_ROWS
+    height = max(low, min(high, SUMS * lanes // columns))
+    return height if rows > height else 0
+
+
+def wide_extents(call: Call) -> list[Dim]:
+    """The result's extents other than 1, as they lie in memory."""
+    result = call.result_types[0]
+    return [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
+
+
+def _row_bytes(left: TensorType) -> int:
+    """Bytes between neighbouring rows of a left side whose summed dim is contiguous, else 0."""
+    *_, row, summed = memory_order(left)
+    extent = left.dims[summed]
+    is_plain = left.layout is None or not (left.layout.strides or left.layout.splits)
+    if not is_plain or row != (left.rank - 1 if summed == 1 else left.rank - 2):
+        return 0
+    return extent * left.dtype.bytes if isinstance(extent, int) else 0
+
+
+def _plan_depthwise(call: Call, target: Target, lanes: int) -> Plan:
+    """Each channel by itself: a window like those of pooling, times weights."""
+    rows, columns = _window_tile(call, target, lanes)
+    has_channels_last = memory_order(call.result_types[0])[-1] == 1
+    layout = _filters_last(call.operand(1)) if has_channels_last else None
+    return Plan(Schedule.REDUCTION, lanes, rows, columns, 1, layout, _flops(call))
+
+
+def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
+    """Queries in lanes, some vectors of them, times as many keys as registers allow."""
+    queries, depth = call.operand(0).dims[-2:]
+    width = call.operand(2).dims[-1]
+    if target.vulkan is not None:
+        return _plan_attention_on_gpu(depth, width, lanes, target.vulkan)
+    registers = target.vector_registers
+    vectors = 4 if lanes <= 4 and registers >= 32 else 2
+    while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
+        vectors //= 2
+    columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
+    return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
+
+
+def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, limits: VulkanLimits) -> Plan:
+    """As many lanes a query as leave each of them up to 8 places of a value, and 2 keys a lane.
+
+    Workgroups are twice as large as others, so that a key or value that is read serves as many
+    queries as one of fewer lanes for each would.
+    """
+    lanes = min(2 * lanes, limits.max_workgroup_invocations)
+    if not isinstance(depth, int) or not isinstance(width, int):
+        return Plan(Schedule.ATTENTION, lanes, lanes, 1)
+    peers = min(4, lanes)
+    while peers < lanes:
+        # a query, its mix, the weights of a tile, and what each lane has of them
+        row = depth + width + 4 * peers + 2 * peers + peers + 1 + peers
+        fits = 4 * row * (lanes // peers) <= limits.max_shared_bytes
+        if fits and (width <= 8 * peers or peers >= 32):
+            break
+        peers *= 2
+    return Plan(Schedule.ATTENTION, lanes, lanes // peers, 2 * peers)
+
+
+def _filters_last(weight: TensorType) -> Layout:
+    """[O, C, taps...] -> [taps...][C][O]."""
+    return Layout(order=(*range(2, weight.rank), 1, 0))
+
+
+def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
+    """Rows and columns of a tile whose lanes go along the result's innermost dim.
+
+    Eight sums side by side hide an addition's latency; rows past the end are wasted.
+    """
+    extents = wide_extents(call)
+    if len(extents) < 2:
+        return 1, 4 * lanes
+    rows = extents[-2]
+    if not isinstance(rows, int) or rows == 0:
+        return 4, lanes
+    most = min(8, target.vector_registers // 2) if target.vulkan is None else 4
+    best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
+    return best, lanes * max(1, 4 // best)
+
+
+def _flops(call: Call) -> int:
+    weight, output = call.operand(1), call.result_types[0]
+    if not (weight.is_static and output.is_static):
+        return 0
+    total = 2
+    for extent in output.shape:
+        total *= extent
+    if "group" in call.attrs:
+        for extent in weight.shape[1:]:
+            total *= extent
+    else:
+        total *= weight.shape[-2]
+    return total
+
+
+def _panel_layout(weight: TensorType, dim: int, panel: int) -> Layout:
+    """Panels of `panel` columns outermost, then the reduced dims (taps before channels)."""
+    if dim == 0:  # conv: [O, C, taps...] -> [O/P][taps...][C][P]
+        return Layout(((0, panel),), (0, *range(2, weight.rank), 1, weight.rank))
+    # matmul: [batch..., K, N] -> [batch...][N/P][K][P]
+    return Layout(((dim, panel),), (*range(dim - 1), dim, dim - 1, weight.rank))
+
+
+def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:
+    """W [D, 4H, I] and R [D, 4H, H] -> [D][4H/P][I][P]."""
+    layout = Layout(((1, target.panel),))
+    return {1: layout, 2: layout}
+
+
+def _tile(
+    target: Target,
+    lanes: int,
+    rows_total: Dim,
+    columns_total: Dim,
+    *,
+    row_bytes: int = 0,
+    spare: int = 1,
+) -> tuple[int, int]:
+    """Rows and columns of the register tile that keeps the multipliers busiest.
+
+    With r rows and v vectors of columns, a step of k loads r scalars and v vectors for r*v
+    multiply-adds, and needs r*v + v + 1 registers. A core loads about as often as it multiplies.
+    Where it multiplies by a lane of a vector, scalars are loaded a vector a row, which is kept.
+
+    Args:
+        row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
+        spare: registers that must be left beside the sums and the vectors of columns.
+    """
+    if target.vulkan is not None:
+        return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
+    most = min(14, _rows_in_cache(target, row_bytes))
+    best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
+    for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
+        vectors = columns // lanes
+        if vectors == 0 or columns % lanes:
+            continue
+        if isinstance(columns_total, int) and columns >= columns_total + lanes:
+            continue
+        for rows in range(1, most + 1):
+            lines = rows if target.multiplies_by_lane else 0
+            if rows * vectors + vectors + lines + spare > target.vector_registers:
+                break
+            if isinstance(rows_total, int) and rows > rows_total:
+                break
+            used = _used(rows_total, rows) * _used(columns_total, columns)
+            reuse = rows * vectors / (rows / (lanes if lines else 1) + vectors)
+            # within a twentieth what is loaded less often wins
+            score = (round(20 * min(1.0, reuse) * used), reuse * used)
+            if score > best_score:
+                best, best_score = (rows, columns), score
+    return best
+
+
+def _gpu_tile(sums: int, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
+    """Rows and columns of a workgroup: as near to a square as the extents let it be, up to `sums`
+    elements a lane."""
+
+    def wanted(total: Dim, each: int) -> int:
+        return _power_above(-(-total // each)) if isinstance(total, int) else lanes
+
+    each = max(1, sums // GPU_COLUMNS)
+    rows, columns = wanted(rows_total, each), wanted(columns_total, GPU_COLUMNS)
+    across = min(columns, max(1, lanes // 8))
+    along = min(rows, lanes // across)
+    across = min(columns, lanes // along)
+    if isinstance(rows_total, int):
+        each = max(1, min(each, rows_total))
+    return along * each, across * GPU_COLUMNS
+
+
+def _power_above(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def gpu_lanes(lanes: int, rows: int, columns: int) -> tuple[int, int]:
+    """How a workgroup's lanes stand along rows and columns of its tile."""
+    across = max(1, columns // GPU_COLUMNS)
+    along = max(1, min(lanes // across, rows))
+    while rows % along:
+        along -= 1
+    return along, across
+
+
+def _used(total: Dim, size: int) -> float:
+    """How much of tiles of `size` over an extent is no waste."""
+    return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
+
+
+def _rows_in_cache(target: Target, row_bytes: int) -> int:
+    """How many rows so far apart the nearest cache holds beside what streams through it.
+
+    A cache of 8 ways keeps 8 lines at one place of a way; rows a multiple of a way apart all want
+    the same place.
+    """
+    way = max(target.l1_bytes // 8, 64)
+    return 6 * (way // math.gcd(way, row_bytes)) if row_bytes else 14

@@ -1,0 +1,270 @@
+"""What an op costs a core under a tile, where its extents are known and where they are parameters.
+
+Costs are in vector operations, about a cycle each: an estimate, to compare tiles and to say what
+one kernel for several layers loses. Changes nothing; plan.py chooses tiles, kernels obey it.
+
+The constants were fitted to what 300 executables of the reference models took on a Zen 4 core at
+3.6 GHz, with kernels of their own and with those they share. Nine tenths of the contractions took
+0.89 to 1.19 times the estimate. What a shared kernel takes over an own one was estimated at 0.98 to
+1.22 times what it was: too much rather than too little, because other cores have less to spare.
+`python benchmarks/despecialise.py --executables MODEL` prints such times beside these estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from aot.analysis.cost import winograd
+from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, totals, wide_extents
+from aot.ir import dims
+from aot.ir.dims import Dim, DimExpr, product
+from aot.ops.record import Call, Kind
+from aot.target.model import Target
+
+UNKNOWN = 256  # what an open dim counts as
+
+# what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
+# bounds and addresses are computed from parameters
+TILE_COST, STORE_COST, OPEN_TILE_COST = 14.0, 3.0, 40.0
+# weights that lie in rows: vectors of them straddle lines, and the last one of a row isn't full
+OPEN_PLAIN_COST = 0.06
+# rows whose addresses a CPU's registers hold, and what each one more costs where the distance of
+# rows is a parameter
+FREE_ROWS, ROW_COST = 6, 0.012
+# registers that what is the same for all of a kernel may hold during its sums, as a share of all,
+# and what it costs where they aren't left: sums go through memory then
+HELD_SHARE, SPILL_COST = 0.18, 0.2
+# what a tile at a border takes more, because each row of it is asked for at every step
+BORDER_COST = 1.0
+# the same of a window's tile, and an address of its row of taps, by tap
+OPEN_WINDOW_COST = 30.0
+OPEN_TAP_COST = 0.2
+# Winograd's loops go over scratch of known extents, whatever those of the operands
+OPEN_WINOGRAD_COST = 0.04
+# a vector of memory that is gone through in order; what loops over it cost more where their extents
+# are parameters
+STREAM_COST, OPEN_STREAM_COST = 5.0, 0.01
+
+
+Tile = tuple[int, int]
+"""Rows and columns."""
+
+
+class Loops(NamedTuple):
+    """The extents of an op's loops, open ones estimated.
+
+    Attributes:
+        rows, columns: what tiles go along.
+        terms: what each element of the result is a sum of.
+        lines: how often the rows are gone through.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    lines: int
+
+
+class Open(NamedTuple):
+    """Which extents of an op's loops only the device knows."""
+
+    rows: bool = False
+    columns: bool = False
+    terms: bool = False
+    lines: bool = False
+
+    def with_(self, other: Open) -> Open:
+        """What is open in either."""
+        return Open(*(a or b for a, b in zip(self, other, strict=True)))
+
+    @staticmethod
+    def between(a: Loops, b: Loops) -> Open:
+        """What is open in a kernel that has both."""
+        return Open(*(x != y for x, y in zip(a, b, strict=True)))
+
+
+class Kernel(NamedTuple):
+    """What there is to know of a kernel beside its tile and its extents.
+
+    Attributes:
+        form: "products", "winograd", "window" or "stream".
+        is_packed: whether its weights lie in panels.
+        registers: vector registers of a CPU that sums may have, 0 on a GPU.
+        is_padded: whether the ends of a line of rows are at a border.
+    """
+
+    form: str
+    lanes: int
+    panel: int
+    is_packed: bool
+    registers: int
+    is_padded: bool = False
+
+    @staticmethod
+    def of(made: Plan, target: Target, call: Call | None = None) -> Kernel:
+        """The kernel of a plan; borders count where its `call` is given."""
+        forms = {Schedule.CONTRACTION: "products", Schedule.WINOGRAD: "winograd"}
+        is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
+        free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
+        return Kernel(
+            forms.get(made.schedule) or ("window" if is_window(made) else "stream"),
+            made.lanes,
+            target.panel,
+            is_packed,
+            free if target.is_cpu else 0,
+            call is not None and "pads" in call.attrs and any(p != 0 for p in call.dims("pads")),
+        )
+
+
+def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, Open]:
+    """The loops of an op as a dispatch that gives its dims `values` has them, and what of them its
+    own kernel doesn't know."""
+    result = call.result_types[0]
+    rows: Dim = 1
+    columns: Dim = result.element_count
+    terms = _terms(call)
+    if made.schedule is Schedule.WINOGRAD:
+        rows, columns, terms = winograd.extents(call)
+    elif made.schedule is Schedule.CONTRACTION:
+        rows, columns = totals(call)
+    elif is_window(made):
+        wide = wide_extents(call)
+        columns = wide[-1] if wide else 1
+        rows = wide[-2] if len(wide) > 1 else 1
+    along, across, summed = (_number(d, values) for d in (rows, columns, terms))
+    elements = _number(result.element_count, values)
+    lines = max(1, elements // max(1, along * across))
+    opened = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
+    return Loops(along, across, summed, lines), Open(*opened)
+
+
+def is_window(made: Plan) -> bool:
+    """Whether a reduction runs as tiles of neighbours by channels."""
+    return made.schedule is Schedule.REDUCTION and made.rows > 1
+
+
+def _terms(call: Call) -> Dim:
+    if call.record.kind is Kind.CONTRACTION:
+        weight = call.operand(1)
+        return product(weight.dims[1:]) if "group" in call.attrs else weight.dims[-2]
+    if "kernel" in call.attrs:
+        return product(call.dims("kernel"))
+    if call.record.kind is Kind.REDUCTION and call.operands:
+        elements, results = call.operand(0).element_count, call.result_types[0].element_count
+        return dims.ceil_divide(elements, results) if results != 0 else 1
+    return 1
+
+
+def _number(dim: Dim, values: Mapping[str, Dim]) -> int:
+    known = dims.estimate(dims.substitute(dim, values) if values else dim, UNKNOWN)
+    return 1 << 40 if known is None else known
+
+
+@lru_cache(maxsize=1 << 16)
+def cost(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
+    """What one run costs, in vector operations."""
+    if kernel.form == "products":
+        return _products(kernel, loops, tile, opened)
+    if kernel.form == "winograd":
+        extra = OPEN_WINOGRAD_COST if any(opened) else 0.0
+        sizes = loops.rows, loops.columns, loops.terms
+        return winograd.cost(sizes, kernel.lanes, tile) * (1 + extra)
+    if kernel.form == "window":
+        return _window(kernel, loops, tile, opened)
+    extra = OPEN_STREAM_COST if opened.columns or opened.rows or opened.terms else 0.0
+    elements = loops.rows * loops.columns * loops.lines * max(1, loops.terms)
+    return elements / kernel.lanes * STREAM_COST * (1 + extra)
+
+
+def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
+    is_cpu = kernel.registers > 0
+    is_open = is_cpu and (opened.rows or opened.columns or opened.terms)
+    chunk = min(tile[1], kernel.panel) if is_cpu and opened.columns else tile[1]
+    at_borders = 2 if is_cpu and kernel.is_padded else 0
+    total = 0.0
+    for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
+        lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and opened.rows else 0
+        vectors = max(1.0, columns / kernel.lanes)
+        left = at_borders
+        for rows, along in _tiles(loops.rows, tile[0], lower):
+            sums = rows * vectors
+            step = winograd.product_cost(rows, vectors)
+            rest = STORE_COST * sums + TILE_COST
+            if is_open:
+                rest += OPEN_TILE_COST
+                if opened.terms:
+                    step *= 1 + ROW_COST * max(0, rows - FREE_ROWS)
+                if sums + vectors + 1 > kernel.registers:
+                    step *= 1 + SPILL_COST
+                if not kernel.is_packed:
+                    step *= 1 + OPEN_PLAIN_COST
+            guarded = min(left, along)
+            left -= guarded
+            steps = loops.terms * (along + BORDER_COST * guarded)
+            total += across * (steps * step + along * rest)
+    return total * loops.lines
+
+
+def _window(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
+    is_open = opened.rows or opened.columns or opened.terms
+    total = 0.0
+    for columns, across in _tiles(loops.columns, max(tile[1], 1), kernel.lanes):
+        vectors = max(1.0, columns / kernel.lanes)
+        for rows, along in _tiles(loops.rows, tile[0], tile[0] // 2 if opened.rows else 0):
+            made = (loops.terms + 1) * rows * vectors + TILE_COST
+            if is_open:
+                made += OPEN_WINDOW_COST
+            if opened.columns:  # how far apart rows are is a parameter as well
+                made += OPEN_TAP_COST * loops.terms * (rows + 2)
+            total += across * along * made
+    return total * loops.lines
+
+
+def shared_tiles(kernel: Kernel, own: Iterable[Tile]) -> list[Tile]:
+    """Tiles for a kernel that several layers share, beside those that they have of their `own`."""
+    found: list[Tile] = []
+    if kernel.form == "window":  # two vectors of sums, and one of each tap and each neighbour
+        fits = [tile for tile in own if 3 * tile[0] + 5 <= kernel.registers]
+        return [(rows, 2 * columns) for rows, columns in fits if columns == kernel.lanes]
+    if kernel.form == "winograd":
+        all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.registers)
+        return [tile for tile in all_tiles if tile[0] % 2 == 0]
+    if kernel.form != "products" or not kernel.registers:
+        return found
+    for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
+        vectors = columns // kernel.lanes
+        rows = (kernel.registers - vectors - 1) // vectors if vectors else 0
+        if rows > 1 and columns % kernel.lanes == 0:
+            found.append((min(rows, FREE_ROWS + 2), columns))
+    return found
+
+
+def _wide_tiles(total: int, size: int, chunk: int) -> Iterator[tuple[int, int]]:
+    """Tiles of `size` that take `total` columns, and how many, then those that take the rest of
+    them, of few chunks each; the rest of all is as wide as one where chunks are tiles."""
+    if chunk == size:
+        yield size, -(-total // size)
+        return
+    whole, left = divmod(total, size)
+    left = -(-left // chunk)
+    if whole:
+        yield size, whole
+    for chunks in rest_chunks(size // chunk):
+        count, left = divmod(left, chunks)
+        if count:
+            yield chunks * chunk, count
+
+
+def _tiles(total: int, size: int, rest: int) -> Iterator[tuple[int, int]]:
+    """Tiles of `size` that take `total`, and how many: where `rest` isn't 0 those of its size do
+    what is left, else the last one has more than there is."""
+    if not rest or rest >= size:
+        yield size, -(-total // size)
+        return
+    whole, left = divmod(total, size)
+    if whole:
+        yield size, whole
+    if left:
+        yield rest, -(-left // rest)

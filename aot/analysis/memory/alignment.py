@@ -1,0 +1,73 @@
+"""At which multiples of bytes the operands of executables begin, wherever they are dispatched.
+
+What a GPU may load as vectors. Looks at a module whose functions are outlined, and says nothing of
+memory whose place only a run knows: states, what branches yield, rows of loops. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from aot.analysis.control import control_ops
+from aot.analysis.dispatches import executable_of, is_dispatch
+from aot.analysis.memory.storage import Home, Homes
+from aot.ir.dims import Dim, modulo
+from aot.ir.graph import Module, Op, Value
+from aot.ops.selection import ASSEMBLE
+from aot.ops.structure import CONSTANT
+
+# buffers of the arena, constants, inputs and outputs begin at multiples of at least so many bytes
+ROOT_BYTES = 16
+
+
+def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
+    """For each executable that is dispatched, of each operand: a power of two up to ROOT_BYTES that
+    its first byte's place is a multiple of in every dispatch.
+
+    It is the element's size for an operand whose memory a result takes over.
+    """
+    found: dict[str, list[int]] = {}
+    for function in module.entry_points:
+        homes = Homes(function)
+        for op in control_ops(function):
+            if is_dispatch(op):
+                here = [_alignment(homes, v) for v in op.operands if v is not None]
+                for operand in _taken_over(op):
+                    here[operand] = 1
+                known = found.setdefault(executable_of(op), here)
+                known[:] = map(min, known, here)
+    return {name: tuple(alignments) for name, alignments in found.items()}
+
+
+def _alignment(homes: Homes, value: Value) -> int:
+    home = homes.of(value)
+    element = math.gcd(value.type.dtype.bytes, ROOT_BYTES)
+    if not _begins_buffer(homes, home):
+        return element
+    return max(element, _power_in(home.offset_bytes))
+
+
+def _begins_buffer(homes: Homes, home: Home) -> bool:
+    """Whether a home's root lies where link or the runtime put a buffer of its own."""
+    root = home.root
+    if root in homes.rows or root in homes.nexts:
+        return False
+    if not isinstance(root.owner, Op):
+        return root.owner is homes.function.block
+    return is_dispatch(root.owner) or root.owner.record in (ASSEMBLE, CONSTANT)
+
+
+def _power_in(offset: Dim) -> int:
+    """The largest power of two up to ROOT_BYTES that divides `offset` whatever its symbols are."""
+    power = ROOT_BYTES
+    while power > 1 and modulo(offset, power) != 0:
+        power //= 2
+    return power
+
+
+def _taken_over(op: Op) -> Sequence[int]:
+    """Numbers of the operands whose memory a dispatch's results take over."""
+    ties = op.attrs.get("ties", ())
+    assert isinstance(ties, tuple)
+    return [t for t in ties if isinstance(t, int) and t >= 0]

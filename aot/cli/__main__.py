@@ -1,0 +1,5 @@
+"""`python -m aot.cli`."""
+
+from aot.cli.main import entry
+
+entry()

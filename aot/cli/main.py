@@ -1,0 +1,433 @@
+"""The command `aotc`: thin, everything it does is a call of the public Python API.
+
+Owns options, exit codes (0, 1 for a failure, 2 for wrong usage, 130 when interrupted), and that a
+user sees one clear line and never a traceback. Only results go to standard output.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+import aot
+from aot.cli import text as cli_text
+from aot.cli.compile import (
+    FUSION_OPTION,
+    MODULE_MAGIC,
+    REPORT_OPTION,
+    check_readable,
+    check_report,
+    compile_model,
+    compile_options,
+)
+from aot.cli.text import NamedArray, NamedShape, Pair, to_mapping
+from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
+
+if TYPE_CHECKING:
+    from aot import Verification
+
+TRACEBACK_VARIABLE = "AOT_TRACEBACK"
+ENGINES = ("reference", "onnxruntime")
+# Commands of other files, which are loaded for those that use them.
+_ELSEWHERE = {
+    "bench": "aot.cli.bench",
+    "build": "aot.cli.build",
+    "cache": "aot.cli.build",
+    "devices": "aot.cli.devices",
+    "explain-dedup": "aot.cli.inspect",
+    "inspect": "aot.cli.inspect",
+    "merge": "aot.cli.inspect",
+    "package": "aot.cli.package",
+    "targets": "aot.cli.build",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
+            module = importlib.import_module(_ELSEWHERE[cmd_name])
+            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="'aotc COMMAND --help' explains a command, with examples.",
+)
+@click.version_option(aot.__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Compiles a trained model ahead of time into one file that a small C runtime maps and runs.
+
+    \b
+    A first session:
+      aotc compile model.onnx -o model.aotm     compile for this machine
+      aotc inspect model.aotm                   see what is in the file
+      aotc run model.aotm                       run it on random inputs
+      aotc verify model.onnx                    compare it with the reference
+    """
+
+
+@cli.command(name="compile")
+@click.argument("model", type=click.Path())
+@click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
+@compile_options
+@FUSION_OPTION
+@click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
+@REPORT_OPTION
+def compile_command(
+    model: str,
+    output: str,
+    stats: str | None,
+    report: str | None,
+    input_values: tuple[Pair, ...],
+    **options: Any,
+) -> None:
+    """Compile MODEL (ONNX, or text IR) to a module file.
+
+    \b
+    Examples:
+      aotc compile model.onnx -o model.aotm
+      aotc compile model.onnx -o model.aotm --target aarch64-android --target vulkan-1.1
+      aotc compile det.onnx -o det.aotm --input-shape x=1x3xHxW
+      aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --state state=stateN
+      aotc compile llm.onnx -o llm.aotm --input-shape past=1x8x?x64 --state past=present:max=512
+      aotc compile model.onnx -o model.aotm --report model.html
+      aotc compile model.onnx -o model.aotm --tune 20
+
+    Names in a shape stay open: one file serves all their extents, or those within bounds, as in
+    1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at
+    all, and is the same from any machine.
+    """
+    if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
+        raise click.UsageError("the output is the model itself")
+    check_report(report, model, output)
+    started = time.perf_counter()
+    values = to_mapping(input_values, "--input-value")
+    module = compile_model(model, input_values=values, details=report is not None, **options)
+    module.save(output)
+    if stats is not None:
+        cli_text.write_stats(module.stats, stats)
+    if report is not None:
+        module.save_report(report, Path(output).name)
+    if sys.stderr.isatty():
+        seconds = time.perf_counter() - started
+        size = len(module.to_bytes())
+        click.echo(cli_text.compile_summary(module.stats, output, size, seconds), err=True)
+
+
+_INPUT = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    type=NamedArray(allow_random=True),
+    help="An input: FILE.npy, a number, a list, or random (the default).",
+)
+_SHAPE = click.option(
+    "--shape",
+    "input_sizes",
+    multiple=True,
+    type=NamedShape(is_static=True),
+    help="The shape of a random input whose dims are symbolic.",
+)
+_SEED = click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+_DEVICE = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "vulkan"]),
+    default="auto",
+    show_default=True,
+    help="Where to run; auto takes the first variant that runs here.",
+)
+
+
+_ENTRY = click.option(
+    "--entry", metavar="NAME", help="Which entry point of a module that has several."
+)
+_THREADS = click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Threads that share the work on a CPU; the results are the same.",
+)
+
+
+@cli.command()
+@click.argument("module", type=click.Path())
+@_INPUT
+@_SHAPE
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write each output to NAME.npy in this folder.",
+)
+@_ENTRY
+@_DEVICE
+@_THREADS
+@_SEED
+def run(
+    module: str,
+    inputs: tuple[Pair, ...],
+    input_sizes: tuple[Pair, ...],
+    output: str | None,
+    entry: str | None,
+    device: str,
+    threads: int,
+    seed: int,
+) -> None:
+    """Run a module file once and describe its outputs.
+
+    \b
+    Examples:
+      aotc run model.aotm
+      aotc run model.aotm --input x=image.npy --output results
+      aotc run det.aotm --shape x=1x3x256x480
+      aotc run ocr.aotm --entry det --shape x=1x3x256x480
+    """
+    from aot.runtime.inputs import make_inputs
+
+    check_readable(module)
+    started = time.perf_counter()
+    program = aot.load(module, device, entry=entry, threads=threads)
+    loaded = time.perf_counter()
+    given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
+    arrays = make_inputs(program.inputs, given, sizes, seed)
+    called = time.perf_counter()
+    results = program(arrays)
+    ended = time.perf_counter()
+    if output is not None:
+        cli_text.save_arrays(results, Path(output))
+    click.echo(cli_text.outputs_table(results))
+    click.echo(
+        f"target {program.target} on {program.device}, code {program.code_mapping}: "
+        f"loaded in {1e3 * (loaded - started):.2f} ms, "
+        f"first run in {1e3 * (ended - called):.2f} ms",
+        err=True,
+    )
+
+
+@cli.command()
+@click.argument("source", metavar="MODEL|OUT.aotm", type=click.Path())
+@click.option("--model", type=click.Path(), help="The model that OUT.aotm was compiled from.")
+@click.option(
+    "--against",
+    type=click.Choice(ENGINES),
+    default="reference",
+    show_default=True,
+    help="The engine to compare with: our numpy interpreter, or ONNX Runtime.",
+)
+@_INPUT
+@_SHAPE
+@click.option(
+    "--tolerance",
+    default=1e-4,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Largest error, relative to an output's largest magnitude.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Calls one after another on different random inputs. Default: 1, or 3 with --state.",
+)
+@compile_options
+@FUSION_OPTION
+@_ENTRY
+@_DEVICE
+@_SEED
+def verify(
+    source: str,
+    model: str | None,
+    inputs: tuple[Pair, ...],
+    input_sizes: tuple[Pair, ...],
+    input_values: tuple[Pair, ...],
+    against: str,
+    tolerance: float,
+    steps: int | None,
+    entry: str | None,
+    device: str,
+    seed: int,
+    **options: Any,
+) -> None:
+    """Compare what a compiled model computes with another engine; exit 1 where they disagree.
+
+    MODEL is compiled first, with the options of 'aotc compile'; OUT.aotm is taken as it is.
+
+    \b
+    Examples:
+      aotc verify model.onnx
+      aotc verify model.onnx --against onnxruntime --input x=image.npy
+      aotc verify cls.onnx --shape x=4x3x48x192 --tolerance 1e-3
+      aotc verify model.aotm --model model.onnx
+      aotc verify ocr.aotm --model cls.onnx --entry cls --shape x=1x3x48x192
+    """
+    values = to_mapping(input_values, "--input-value")
+    is_module = check_readable(source) == MODULE_MAGIC
+    if is_module and model is None:
+        raise click.UsageError("a module file does not hold its model: give it with --model")
+    if not is_module and model is not None:
+        raise click.UsageError("--model goes with a module file only")
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        path = source
+        if not is_module:
+            # Through a file, so that what is verified is what would be shipped.
+            path = str(Path(folder) / "model.aotm")
+            compile_model(source, input_values=values, **options).save(path)
+        result = aot.verify(
+            path,
+            model or source,
+            against=against,
+            inputs=to_mapping(inputs, "--input"),
+            shapes=to_mapping(input_sizes, "--shape"),
+            input_values=values,
+            states=to_mapping(options["states"], "--state"),
+            steps=steps,
+            tolerance=tolerance,
+            seed=seed,
+            device=device,
+            entry=entry,
+        )
+    _report_verification(result)
+
+
+def _report_verification(result: Verification) -> None:
+    click.echo(cli_text.verification_table(result))
+    if not result.agrees:
+        raise CompileError(
+            f"target {result.target} does not agree with {result.engine} "
+            f"within {result.tolerance:g}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code. No exception leaves it."""
+    signal.signal(signal.SIGTERM, _terminate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CacheWarning)
+        warnings.simplefilter("always", TuningWarning)
+        warnings.showwarning = _warn
+        return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
+    try:
+        return _invoke(arguments)
+    except KeyboardInterrupt:
+        _say("aotc: interrupted")
+        return 130
+    except BrokenPipeError:
+        _close_quietly()
+        return 141
+    except Exception as error:
+        return _fail(error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with cli.make_context("aotc", arguments) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        sys.stdout.flush()
+        return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        _say(error.format_message())
+        return 2
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "aotc"
+        message = error.format_message()
+        message = message if message.endswith("...") else message.removesuffix(".")
+        _say(f"aotc: error: {message[:1].lower()}{message[1:]}\ntry '{command} --help'")
+        return 2
+    return 0
+
+
+def _terminate(signum: int, frame: object) -> NoReturn:
+    # As an exception, so that temporary files are removed.
+    raise SystemExit(128 + signum)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    _say(f"aotc: warning: {message}")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _close_quietly() -> None:
+    # The interpreter flushes standard output at exit; there must be something to flush it to.
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: Exception) -> int:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    if isinstance(error, AotError) and not isinstance(error, InternalError):
+        _say(f"aotc: error: {error}")
+    else:
+        _say(_bug_message(error))
+    return 1
+
+
+def _bug_message(error: Exception) -> str:
+    """What a user reads when it is our bug: what happened and which file to send us."""
+    kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
+    text = f"{kind}{' '.join(str(error).split()) or 'no message'}"
+    if ".repro" not in text:  # a failing pass has written a better one
+        path = _write_repro(error)
+        text += "; this is a bug of aotc, please report it" + (f" with {path}" if path else "")
+    return f"aotc: error: internal error: {text} ({TRACEBACK_VARIABLE}=1 shows more)"
+
+
+def _write_repro(error: Exception) -> Path | None:
+    lines = [
+        f"aotc {aot.__version__}, python {platform.python_version()}, {platform.machine()}",
+        f"command: {' '.join(sys.argv)}",
+        "",
+        *traceback.format_exception(error),
+    ]
+    try:
+        handle, name = tempfile.mkstemp(prefix="aotc-", suffix=".repro")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write("\n".join(lines))
+    except OSError:
+        return None
+    return Path(name)
+
+
+def entry() -> NoReturn:
+    """`main` as a process of its own, which is not taken apart object by object at its end: for a
+    small model that, and looking for cycles meanwhile, would be a third of the time."""
+    gc.set_threshold(200_000, 50, 50)
+    status = main()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,421 @@
+"""What the command reads and shows: arguments as values, tables, progress, the summary.
+
+Text only; nothing here compiles or runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from aot.errors import CompileError
+
+if TYPE_CHECKING:
+    from aot.backends.cpu.object_cache import CacheInfo
+    from aot.runtime.devices import DeviceInfo
+    from aot.tools.batch.batch import Row
+    from aot.tools.verification import Verification
+
+Pair = tuple[str, Any]
+
+
+def _split(text: str) -> tuple[str, str]:
+    # The last "=" that is no bound's: names of inputs may hold one, values do not.
+    found = re.fullmatch(r"(.*[^<>])=((?:[^=]|[<>]=)*)", text, re.DOTALL)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not NAME=...")
+    return found[1], found[2]
+
+
+def _dims(text: str) -> list[str]:
+    """`1x3xHx224`, or with commas where a symbol's name has an x."""
+    separator = "," if "," in text else "x"
+    return [part.strip() for part in text.split(separator)] if text else []
+
+
+class NamedShape(click.ParamType[Pair]):
+    """NAME=1x3xHx224; `?` is a dim that stays as the model has it, H<=960 one with a bound."""
+
+    name = "NAME=SHAPE"
+
+    def __init__(self, *, is_static: bool = False) -> None:
+        self.is_static = is_static
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        name, text = _split(value)
+        dims: list[int | str | None] = []
+        from aot.ir.bounds import KEEP  # not above: it needs numpy, which '--help' does not
+
+        for dim in _dims(text):
+            if dim.isdecimal():
+                dims.append(int(dim))
+            elif self.is_static:
+                self.fail(f"{text!r} is not a shape such as 1x3x224x224", param, ctx)
+            else:
+                dims.append(None if dim == KEEP else self._open(dim, text, param, ctx))
+        return name, tuple(dims)
+
+    def _open(self, dim: str, text: str, param: Any, ctx: Any) -> str:
+        from aot.ir.bounds import parse_wanted
+
+        try:
+            wanted = parse_wanted(dim)
+        except ValueError as error:
+            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {error}", param, ctx)
+        if isinstance(wanted.dim, int):
+            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {dim!r}", param, ctx)
+        return dim
+
+
+class NamedArray(click.ParamType[Pair]):
+    """NAME=FILE.npy, NAME=VALUE, and NAME=random where that makes sense."""
+
+    name = "NAME=VALUE"
+
+    def __init__(self, *, allow_random: bool = False) -> None:
+        self.allow_random = allow_random
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        name, text = _split(value)
+        if text == "random" and self.allow_random:
+            return name, None
+        if text.endswith(".npy"):
+            return name, _read_array(text)
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = None
+        if not _is_numeric(parsed):
+            allowed = "a .npy file, a number or a list" + (" or random" * self.allow_random)
+            self.fail(f"{text!r} is not {allowed}", param, ctx)
+        return name, parsed
+
+
+class NamedState(click.ParamType[Pair]):
+    """PAST=PRESENT, or PAST=PRESENT:max=N: an input, the output that it is after a run, and the
+    most that it may grow to."""
+
+    name = "PAST=PRESENT[:max=N]"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        found = re.fullmatch(r"(?s:(.+?)=(.+?))(?::max=([0-9]+))?", value)
+        if found is None:
+            self.fail(f"{value!r} is not PAST=PRESENT or PAST=PRESENT:max=N", param, ctx)
+        if found[3] is not None and not int(found[3]):
+            self.fail(f"{value!r}: max must be positive", param, ctx)
+        return found[1], (found[2], int(found[3] or 0))
+
+
+def _is_numeric(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_numeric(v) for v in value)
+    return isinstance(value, int | float)
+
+
+def _read_array(path: str) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise CompileError(
+            f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
+    except (ValueError, EOFError) as error:
+        raise CompileError(f"{path} is not a .npy file of numbers") from error
+
+
+def to_mapping(pairs: Sequence[Pair], option: str) -> dict[str, Any]:
+    """The pairs of a repeatable option by name."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise click.UsageError(f"{option} is given twice for {name!r}")
+        found[name] = value
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
+    """Aligned columns; `right` names the header's columns that are flush right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    pad: list[Callable[[str, int], str]] = [
+        str.rjust if name in right.split() else str.ljust for name in header
+    ]
+    return "\n".join(
+        "  ".join(p(c, w) for p, c, w in zip(pad, line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def definitions(rows: Sequence[Sequence[str]], width: int = 100) -> str:
+    """Key, value and what it means: the meaning in a column of its own, or below a long value."""
+    import textwrap
+
+    keys = max((len(row[0]) for row in rows), default=0)
+    values = min(24, max((len(row[1]) for row in rows), default=0))
+    start = " " * (keys + values + 4)
+    lines: list[str] = []
+    for key, value, meaning in rows:
+        head = f"{key:<{keys}}  {value:<{values}}"
+        if len(value) > values:
+            lines.append(head)
+            head = ""
+        wrapped = textwrap.wrap(meaning, width - len(start))
+        lines += [f"{head if n == 0 else '':<{len(start) - 2}}  {w}" for n, w in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def matrix_facts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What `aotc build --json` prints."""
+    return [
+        {
+            "model": row.cell.model.name,
+            "target": row.cell.target.name,
+            "options": row.cell.option.name,
+            "output": str(row.cell.output),
+            "status": row.status,
+            "bytes": row.bytes,
+            "seconds": round(row.seconds, 3),
+            "error": row.error,
+        }
+        for row in rows
+    ]
+
+
+def matrix_table(rows: Sequence[Row]) -> str:
+    """One line a module."""
+    lines = [
+        [
+            row.cell.model.name,
+            row.cell.target.name,
+            row.cell.option.name,
+            row.status,
+            f"{row.bytes:,}" if row.bytes else "",
+            f"{row.seconds:.1f}" if row.seconds else "",
+            row.error or str(row.cell.output),
+        ]
+        for row in rows
+    ]
+    header = ("model", "target", "options", "status", "bytes", "seconds", "module")
+    return table(header, lines, right="bytes seconds")
+
+
+def shape_text(shape: Sequence[object]) -> str:
+    """`1x3x224`, or `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+class TerminalProgress:
+    """Shows the running stage on one line of a terminal; a context manager and a `Progress`."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+        )
+        self._bars = Progress(*columns, console=Console(file=stream), transient=True)
+        self._task = self._bars.add_task("starting", total=None, count="")
+
+    def __enter__(self) -> TerminalProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        self._bars.update(
+            self._task,
+            description=stage,
+            total=total or None,
+            completed=done,
+            count=f"{done}/{total}" if total else "",
+        )
+
+
+def write_stats(stats: Mapping[str, Any], path: str) -> None:
+    """Writes statistics as JSON to a file, or to standard output for "-"."""
+    text = json.dumps(stats, indent=2) + "\n"
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    from aot.link.files import write_atomically
+
+    write_atomically(Path(path), [text.encode()])
+
+
+def outputs_table(arrays: Mapping[str, Any]) -> str:
+    """One line an output: name, type, shape and the range of its values."""
+    import numpy as np
+
+    rows = []
+    for name, array in arrays.items():
+        numbers = ["", "", ""]
+        if array.size:
+            with np.errstate(all="ignore"):  # infinities have no mean
+                mean = array.mean(dtype=np.float64)
+            numbers = [f"{float(v):.6g}" for v in (array.min(), array.max(), mean)]
+        rows.append([name, str(array.dtype), shape_text(array.shape), *numbers])
+    return table(("output", "dtype", "shape", "min", "max", "mean"), rows, right="min max mean")
+
+
+def save_arrays(arrays: Mapping[str, Any], folder: Path) -> None:
+    """Writes each array to NAME.npy; characters that make trouble in file names become `_`."""
+    import io
+
+    import numpy as np
+
+    from aot.link.files import write_atomically
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompileError(f"cannot make {folder}: {(error.strerror or '').lower()}") from error
+    taken: set[str] = set()
+    for name, array in arrays.items():
+        stem = re.sub(r"[^\w.-]", "_", name)[:200] or "_"
+        while stem in taken:
+            stem += "_"
+        taken.add(stem)
+        stream = io.BytesIO()
+        np.save(stream, array, allow_pickle=False)
+        write_atomically(folder / f"{stem}.npy", [stream.getvalue()])
+
+
+def verification_table(result: Verification) -> str:
+    """One line an output: how far it is from the engine's."""
+    rows = [
+        [
+            o.name,
+            o.dtype,
+            shape_text(o.shape),
+            f"{o.magnitude:.6g}",
+            f"{o.error:.2e}",
+            "agrees" if o.error <= result.tolerance else o.problem or "differs",
+        ]
+        for o in result.outputs
+    ]
+    header = ("output", "dtype", "shape", "magnitude", "error", "verdict")
+    verdict = "agrees" if result.agrees else "does not agree"
+    return (
+        table(header, rows, right="magnitude error")
+        + f"\ntarget {result.target} {verdict} with {result.engine} within {result.tolerance:g}"
+    )
+
+
+def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: float) -> str:
+    """The few lines that close a compile on a terminal."""
+    lines = [f"{output}: {size:,} bytes in {seconds:.1f} s"]
+    for variant in stats.get("variants", ()):
+        executables = variant["executables"]
+        met = executables["structural"]["met"]
+        kept = executables["emitted"]["kept"]
+        lines.append(
+            f"  {variant['target']}: {variant['dispatches']} dispatches, {met} executables met and "
+            f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
+            f"{variant['arena_bytes']:,} bytes"
+        )
+        lines += _host_lines(variant.get("on_host"))
+        storage = variant.get("storage", {})
+        if "constants" in storage:
+            lines.append(
+                f"    {storage['constants']} constants and {storage['activations']} activations in "
+                f"{storage['type']}, {storage['constant_bytes_saved']:,} bytes of constants saved"
+            )
+    rodata = stats.get("rodata")
+    if rodata:
+        saved = rodata["bytes_met"] - rodata["bytes_kept"]
+        lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+    return "\n".join(lines)
+
+
+def _host_lines(hosted: Mapping[str, Any] | None) -> Iterator[str]:
+    """What of a GPU's variant its host runs: a line a reason."""
+    if hosted is None:
+        return
+    copies = hosted["copies"]
+    yield (
+        f"    {hosted['dispatches']} dispatches run on the CPU, {hosted['target']}, with "
+        f"{copies['to_host']} copies to it and {copies['to_device']} back"
+    )
+    reasons: dict[str, list[str]] = {}
+    for found in hosted["because"]:
+        where = f" ({found['node']})" if found["node"] else ""
+        reasons.setdefault(found["why"], []).append(found["op"] + where)
+    for why, ops in reasons.items():
+        shown = ", ".join(dict.fromkeys(ops[:4])) + (f" and {len(ops) - 4} more" * (len(ops) > 4))
+        yield f"      {why}: {shown}"
+
+
+def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:
+    """The few lines that close a merge on a terminal."""
+    lines = [f"{output}: {size:,} bytes, {counts['modules']} modules"]
+    for variant in counts["variants"]:
+        code, executables = variant["code"], variant["executables"]
+        lines.append(
+            f"  {variant['target']}: {executables['met']} executables met and "
+            f"{executables['kept']} kept, {code['kept']:,} bytes of code kept, "
+            f"{code['met'] - code['kept']:,} saved"
+        )
+    rodata = counts["rodata"]
+    saved = rodata["bytes_met"] - rodata["bytes_kept"]
+    lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+    return "\n".join(lines)
+
+
+def cache_facts(info: CacheInfo) -> dict[str, Any]:
+    """What `aotc cache --json` prints."""
+    return {
+        "folder": None if info.folder is None else str(info.folder),
+        "entries": info.entries,
+        "bytes": info.bytes,
+        "limit_bytes": info.limit_bytes,
+    }
+
+
+def cache_summary(info: CacheInfo, *, is_cleared: bool) -> str:
+    """One line for a person."""
+    if info.folder is None:
+        return "no folder is known for the cache: set AOT_CACHE_DIR"
+    if is_cleared:
+        return f"{info.folder}: {info.entries} objects removed, {info.bytes:,} bytes"
+    return (
+        f"{info.folder}: {info.entries} objects, {info.bytes:,} bytes "
+        f"of at most {info.limit_bytes:,}"
+    )
+
+
+def devices_text(found: Sequence[DeviceInfo]) -> str:
+    """A paragraph a device."""
+    parts = []
+    for device in found:
+        lines = [f"{device.name} ({device.device})"]
+        if device.kind:
+            memory = f"{device.memory_bytes / 2**30:.1f} GiB"
+            lines.append(f"  {device.kind}, vulkan {device.api_version}, {memory} of its own")
+        lines.append(f"  targets   {', '.join(device.fits) or 'none'}")
+        lines += [f"  not       {name}: {why}" for name, why in device.misses.items()]
+        lines += [f"  features  {', '.join(device.features)}"] * bool(device.features)
+        for key, value in device.limits.items():
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}"
+            lines.append(f"  {key:<28} {text}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "no device is known here"

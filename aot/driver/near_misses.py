@@ -1,0 +1,331 @@
+"""Executables that almost became one: the first difference of each pair, and the rule behind it.
+
+Looks at what is left after all merging; merges and changes nothing. Takes linear time: executables
+are compared with the next of those that do the same ops, and those with the next that do one op
+otherwise, never all with all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple
+
+from aot.analysis.cost.plan import Plan, Schedule
+from aot.analysis.cost.tile_costs import is_window
+from aot.analysis.dispatches import dispatches_of
+from aot.analysis.stages import plans_of
+from aot.ir.compare import attr_key
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
+from aot.ir.text.printer import print_attr, print_op
+from aot.ir.types import DType, TensorType
+from aot.passes.specialise.slots import SMALL, slots_of
+from aot.target.model import Target
+
+# Of a module with very many executables, those of most code are looked at, and those pairs told
+# that would save most.
+MAX_EXECUTABLES, MAX_PAIRS = 2000, 100
+
+_BINDINGS = ("constants", "arena", "inputs", "outputs")
+_NOTHING = "(nothing)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference of two executables: the rule, and the IR of each."""
+
+    rule: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model was compiled, as far as rules speak of it."""
+
+    optimize: str = "balanced"
+    despecialise: bool = True
+
+
+def near_misses(
+    module: Module, sizes: Mapping[str, int], target: Target, settings: Settings
+) -> list[dict[str, Any]]:
+    """Pairs of executables that differ in little, those that would save most code first.
+
+    Args:
+        sizes: bytes of code, by executable.
+
+    Returns:
+        A dict a pair: `executables`, their `nodes` (where each is first dispatched), the `rule`
+        that kept them apart, the `first` and `second` text, and `bytes` of code that one for both
+        would save.
+    """
+    calls: dict[str, Op] = {}
+    for op, name in dispatches_of(module):
+        calls.setdefault(name, op)
+    called = [f for f in module.executables if f.name in calls]
+    largest = set(sorted(called, key=lambda f: -sizes[f.name])[:MAX_EXECUTABLES])
+    known = [
+        _Executable(f, calls[f.name].attrs.get("ties", ()), target) for f in called if f in largest
+    ]
+    found = []
+    position = {executable: number for number, executable in enumerate(known)}
+    for pair in _pairs(known):
+        a, b = sorted(pair, key=position.__getitem__)
+        made = difference(a, b, settings)
+        names = (a.function.name, b.function.name)
+        found.append(
+            {
+                "executables": list(names),
+                "nodes": [calls[name].origin for name in names],
+                "rule": made.rule,
+                "first": made.first,
+                "second": made.second,
+                "bytes": min(sizes[name] for name in names),
+            }
+        )
+    found.sort(key=_saved, reverse=True)
+    return found[:MAX_PAIRS]
+
+
+def _saved(miss: Mapping[str, Any]) -> int:
+    return int(miss["bytes"])
+
+
+class TypeKey(NamedTuple):
+    """What no parameter can change of a type: -1 stands for extents that can be one."""
+
+    dtype: DType
+    dims: tuple[Dim, ...]
+    order: Hashable
+    gaps: Hashable
+
+
+class OpKey(NamedTuple):
+    """The same of an op: its attributes and its results' types."""
+
+    attrs: tuple[tuple[str, Hashable], ...]
+    results: tuple[TypeKey, ...]
+
+
+class Key(NamedTuple):
+    """The same of an executable."""
+
+    inputs: tuple[TypeKey, ...]
+    ops: tuple[OpKey, ...]
+
+
+def _key(function: Function, plans: Sequence[Plan]) -> Key:
+    """What despecialising compares, by its own walk."""
+    is_tiled = all(p.schedule is Schedule.CONTRACTION or is_window(p) for p in plans)
+    found: Any = slots_of(function, loose=1 if is_tiled else 0)[0]
+    types, ops, _ = found
+    made = [OpKey(attrs, tuple(map(_type_key, results))) for _, _, attrs, results in ops]
+    return Key(tuple(map(_type_key, types)), tuple(made))
+
+
+def _type_key(found: Any) -> TypeKey:
+    dtype, dims, *rest = found
+    if len(rest) == 1:  # split: the layout itself
+        return TypeKey(dtype, dims, (rest[0].splits, rest[0].order), rest[0].strides)
+    return TypeKey(dtype, dims, *rest)
+
+
+class _Executable:
+    """An executable with what identifies it: beside the key of its body, as despecialising sees
+    it, who may write over what and how its stages run."""
+
+    def __init__(self, function: Function, ties: Attr, target: Target) -> None:
+        self.function = function
+        self.ties = ties
+        self.ops = tuple(op.name for op in function.block)
+        self.plans = plans_of(function, target)
+        self.key = _key(function, self.plans)
+        # sorted by what no parameter can change, those that differ in extents alone are neighbours
+        self.order = repr((*map(_look, _values(function)), function.bindings))
+
+
+def _look(value: Value) -> tuple[Hashable, ...]:
+    """What no parameter can change of a value and its op."""
+    type, layout, op = value.type, value.type.layout, value.op
+    small = [d if isinstance(d, int) and d < SMALL else -1 for d in type.dims]
+    attrs = [] if op is None else sorted((n, _attr_text(a)) for n, a in op.attrs.items())
+    return str(type.dtype), type.rank, str(layout and layout.order), str(small), str(attrs)
+
+
+def _attr_text(value: Attr) -> str:
+    if isinstance(value, ConstantData):
+        return f"{value.type} {value.digest}"
+    return repr(attr_key(value))
+
+
+def _values(function: Function) -> Iterator[Value]:
+    yield from function.inputs
+    for op in function.block:
+        yield from op.results
+
+
+def _pairs(known: Sequence[_Executable]) -> Iterator[tuple[_Executable, _Executable]]:
+    """Pairs that are worth comparing: at most two for each executable."""
+    by_ops: dict[tuple[str, ...], list[_Executable]] = {}
+    for executable in known:
+        by_ops.setdefault(executable.ops, []).append(executable)
+    for same in by_ops.values():
+        yield from pairwise(sorted(same, key=lambda e: e.order))
+    for one, other in pairwise(sorted(by_ops)):
+        if _is_close(one, other):
+            yield by_ops[one][0], by_ops[other][0]
+
+
+def _is_close(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether the ops are the same but for one; `return` does not count."""
+    ahead = _common(one, other)
+    behind = min(_common(one[::-1], other[::-1]), min(len(one), len(other)) - ahead)
+    return ahead + behind > 1 and ahead + behind >= max(len(one), len(other)) - 1
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference:
+    """What kept two executables apart: the first difference in the order of their text, or what
+    was decided by cost where only extents differ."""
+    first, second = a.function, b.function
+    if len(first.inputs) != len(second.inputs):
+        texts = [f"{len(f.inputs)} operands" for f in (first, second)]
+        return Difference("one reads more buffers", texts[0], texts[1])
+    keys = [e.key.inputs for e in (a, b)]
+    for number, (x, y) in enumerate(zip(first.inputs, second.inputs, strict=True)):
+        rule = _type_rule(x.type, y.type, keys[0][number], keys[1][number])
+        if rule:
+            return Difference(rule, f"operand {number}: {x.type}", f"operand {number}: {y.type}")
+    found = _body_difference(a, b)
+    if found is not None:
+        return found
+    if first.bindings != second.bindings:
+        texts = [" ".join(_BINDINGS[n] for n in f.bindings) for f in (first, second)]
+        return Difference("their buffers are of other classes", texts[0], texts[1])
+    if attr_key(a.ties) != attr_key(b.ties):
+        ties = [f"ties {print_attr(e.ties)}" for e in (a, b)]
+        return Difference("one may write over an operand that the other keeps", ties[0], ties[1])
+    return _extents(a, b, settings)
+
+
+def _body_difference(a: _Executable, b: _Executable) -> Difference | None:
+    numbers: list[dict[Value | None, int]] = [{None: -1}, {None: -1}]
+    for executable, known in zip((a, b), numbers, strict=True):
+        for value in _values(executable.function):
+            known[value] = len(known)
+    ops = zip_longest(a.function.block, b.function.block)
+    for number, (x, y) in enumerate(ops):
+        if x is None or y is None:
+            texts = [print_op(op) if op is not None else _NOTHING for op in (x, y)]
+            return Difference("one does more", texts[0], texts[1])
+        rule = _op_rule(x, y, numbers, (a.key.ops[number], b.key.ops[number]))
+        if rule:
+            return Difference(rule, print_op(x), print_op(y))
+    return None
+
+
+def _op_rule(
+    x: Op, y: Op, numbers: Sequence[Mapping[Value | None, int]], keys: tuple[OpKey, OpKey]
+) -> str | None:
+    if x.name != y.name:
+        return "they compute different ops"
+    operands = [[known[v] for v in op.operands] for op, known in zip((x, y), numbers, strict=True)]
+    if operands[0] != operands[1]:
+        return "operands are others, or in another order"
+    known = [dict(key.attrs) for key in keys]
+    for name in sorted({*known[0], *known[1]}):
+        if known[0].get(name) != known[1].get(name):
+            return _attr_rule(name, x, y)
+    for number, (a, b) in enumerate(zip(x.results, y.results, strict=True)):
+        rule = _type_rule(a.type, b.type, keys[0].results[number], keys[1].results[number])
+        if rule:
+            return rule
+    return None
+
+
+def _attr_rule(name: str, x: Op, y: Op) -> str:
+    """Why an attribute that differs is no parameter."""
+    one, other = x.attrs.get(name), y.attrs.get(name)
+    if isinstance(one, ConstantData) and isinstance(other, ConstantData):
+        if one.type != other.type:
+            return "constants of other types are part of the code"
+        return "a constant's bytes are part of the code"
+    kinds = {a.name: a.type for a in x.record.attributes}
+    if kinds.get(name) in ("dim", "dims"):
+        return _dims_rule(_flat(one), _flat(other), f"in attribute {name}")
+    return f"attribute {name} is compiled in"
+
+
+def _flat(value: Attr | None) -> list[Dim]:
+    if isinstance(value, tuple):
+        return [dim for each in value for dim in _flat(each)]
+    return [value] if isinstance(value, (int, DimExpr)) else []
+
+
+def _dims_rule(x: Sequence[Dim], y: Sequence[Dim], where: str) -> str:
+    """Why dims that differ are no parameters."""
+    if len(x) != len(y):
+        return f"they have other numbers of dims {where}"
+    differing = [d for pair in zip(x, y, strict=True) if pair[0] != pair[1] for d in pair]
+    smallest = min((d for d in differing if isinstance(d, int)), default=SMALL)
+    if smallest < 2:
+        return f"a {smallest} {where} leaves a loop or a step out, so it is no parameter"
+    return (
+        f"numbers below {SMALL} {where} change loops (kernels, strides, pads), so they are no "
+        "parameters"
+    )
+
+
+def _type_rule(x: TensorType, y: TensorType, x_key: TypeKey, y_key: TypeKey) -> str | None:
+    """Why two types are not one with parameters; None where they can be."""
+    if x_key == y_key:
+        return None
+    if x.dtype is not y.dtype:
+        return "element types are compiled in"
+    if x_key.dims != y_key.dims:
+        return _dims_rule(x.dims, y.dims, "in a shape")
+    if x_key.order != y_key.order:
+        return "the order of dims in memory is compiled in"
+    return "one is dense and the other a part of something larger, with strides"
+
+
+def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
+    """The rule for executables that differ in extents only."""
+    x, y = next(
+        (
+            (x, y)
+            for x, y in zip(_values(a.function), _values(b.function), strict=True)
+            if x.type != y.type
+        ),
+        (None, None),
+    )
+    texts = [f"%{n}: {v.type}" if v is not None else _NOTHING for n, v in ((0, x), (0, y))]
+    texts = [text.replace("%0: ", "") for text in texts]
+    own = [op.name for op in a.function.block if op.record.kind.has_own_kernel]
+    if own:
+        return Difference(f"kernels of {own[0]} are written for their extents", *texts)
+    schedules: list[list[Hashable]] = [[p.schedule.value for p in e.plans] for e in (a, b)]
+    if schedules[0] != schedules[1]:
+        plans = ["plan " + ", ".join(map(str, s)) for s in schedules]
+        return Difference("they run by other schedules", plans[0], plans[1])
+    if not settings.despecialise:
+        return Difference("only extents differ, and despecialising is off", *texts)
+    tiles = [" ".join(f"{p.rows}x{p.columns}" for p in e.plans) for e in (a, b)]
+    if tiles[0] != tiles[1]:
+        texts = [f"{text}, tile {tile}" for text, tile in zip(texts, tiles, strict=True)]
+    return Difference(
+        "only extents differ: sharing would cost more time than --optimize "
+        f"{settings.optimize} allows",
+        *texts,
+    )

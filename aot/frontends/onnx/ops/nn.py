@@ -1,0 +1,259 @@
+"""ONNX's layers: convolution, matrix products, pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.graph import ConstantData, Value
+
+
+def per_spatial_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
+    found = node.ints_attr(name, (1,) * spatial) or (1,) * spatial
+    if len(found) != spatial:
+        raise node.error(
+            f"attribute {name!r} is {list(found)}, expected one number for each of "
+            f"{spatial} spatial dims"
+        )
+    if min(found, default=1) < 1:
+        raise node.error(f"attribute {name!r} is {list(found)}, expected numbers of at least 1")
+    return found
+
+
+def window_pads(
+    node: Node,
+    extents: Sequence[Dim],
+    kernel: Sequence[Dim],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[Dim, ...]:
+    """Pads of a window, begins then ends; SAME ones follow from the extents."""
+    mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
+    given = node.ints_attr("pads", (0,) * (2 * len(extents))) or (0,) * (2 * len(extents))
+    if mode == "NOTSET":
+        if len(given) != 2 * len(extents):
+            raise node.error(
+                f"attribute 'pads' is {list(given)}, expected two numbers for each of "
+                f"{len(extents)} spatial dims"
+            )
+        return given
+    if mode == "VALID":
+        return (0,) * (2 * len(extents))
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise node.error(
+            f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+        )
+    begins: list[Dim] = []
+    ends: list[Dim] = []
+    for extent, taps, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
+        windows = dims.floor_divide(dims.add(extent, stride - 1), stride)
+        span = dims.add(dims.multiply(dims.add(taps, -1), dilation), 1)
+        covered = dims.add(dims.multiply(dims.add(windows, -1), stride), span)
+        total = dims.maximum(0, dims.add(covered, dims.multiply(extent, -1)))
+        less = dims.floor_divide(total, 2)
+        more = dims.add(total, dims.multiply(less, -1))
+        begins.append(less if mode == "SAME_UPPER" else more)
+        ends.append(more if mode == "SAME_UPPER" else less)
+    return (*begins, *ends)
+
+
+@onnx_op("Conv")
+def conv(node: Node) -> Value:
+    return convolution(node, node.input(0), node.input(1), node.optional(2))
+
+
+def convolution(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    """x convolved with w as the node's attributes say."""
+    spatial = x.type.rank - 2
+    if spatial not in (1, 2, 3):
+        raise UnsupportedNodeError(f"a convolution of rank {x.type.rank} is not supported")
+    kernel = w.type.dims[2:]
+    named = node.ints_attr("kernel_shape", ())
+    if named and all(isinstance(k, int) for k in kernel) and named != kernel:
+        raise node.error(
+            f"attribute 'kernel_shape' is {list(named)}, but the weight has dims "
+            f"({', '.join(map(str, w.type.dims))})"
+        )
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
+    return node.emit(
+        "conv",
+        x,
+        w,
+        bias,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        group=node.int_attr("group", 1),
+    )
+
+
+@onnx_op("MatMul")
+def matmul(node: Node) -> Value:
+    return matrix_product(node, node.input(0), node.input(1))
+
+
+def matrix_product(node: Node, a: Value, b: Value) -> Value:
+    """numpy's matmul; operands of one dim are a row on the left and a column on the right."""
+    if a.type.rank == 0 or b.type.rank == 0:
+        raise node.error("operands have at least one dim")
+    left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
+    right = node.reshape(b, (*b.type.dims, 1)) if b.type.rank == 1 else b
+    result = node.emit("matmul", left, right)
+    shape = list(result.type.dims)
+    if b.type.rank == 1:
+        shape.pop()
+    if a.type.rank == 1:
+        shape.pop(-1 if b.type.rank == 1 else -2)
+    return node.reshape(result, shape)
+
+
+@onnx_op("Gemm", since=7)
+def gemm(node: Node) -> Value:
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.type.rank != 2 or b.type.rank != 2:
+        raise node.error(f"operands have rank {a.type.rank} and {b.type.rank}, expected 2")
+    if node.int_attr("transA", 0):
+        a = node.emit("transpose", a, perm=(1, 0))
+    if node.int_attr("transB", 0):
+        b = node.emit("transpose", b, perm=(1, 0))
+    alpha, beta = node.float_attr("alpha", 1.0), node.float_attr("beta", 1.0)
+    result = node.emit("matmul", a, b)
+    dtype = result.type.dtype
+    if alpha != 1:
+        result = node.emit("mul", result, node.scalar(alpha, dtype))
+    if c is None or beta == 0:
+        return result
+    if beta != 1:
+        c = node.emit("mul", c, node.scalar(beta, dtype))
+    return node.emit("add", result, c)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where a pooling looks: one number a spatial dim, `pads` two, begins before ends."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[Dim, ...]
+
+
+def pool_windows(node: Node) -> Windows:
+    """The windows of a pooling, as its attributes and x's dims say."""
+    x = node.input(0)
+    spatial = x.type.rank - 2
+    kernel = node.ints_attr("kernel_shape")
+    if spatial not in (1, 2, 3) or len(kernel) != spatial:
+        raise node.error(
+            f"attribute 'kernel_shape' is {list(kernel)}, but x has rank {x.type.rank}"
+        )
+    strides = per_spatial_dim(node, "strides", spatial)
+    dilations = per_spatial_dim(node, "dilations", spatial)
+    pads = window_pads(node, x.type.dims[2:], kernel, strides, dilations)
+    return Windows(kernel, strides, dilations, pads)
+
+
+def _pool(node: Node, op: str, **more: bool) -> Value:
+    windows = pool_windows(node)
+    return node.emit(
+        op,
+        node.input(0),
+        kernel=windows.kernel,
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=windows.pads,
+        ceil_mode=bool(node.int_attr("ceil_mode", 0)),
+        **more,
+    )
+
+
+@onnx_op("MaxPool")
+def max_pool(node: Node) -> Sequence[Value]:
+    is_column_major = bool(node.int_attr("storage_order", 0))
+    y = _pool(node, "max_pool")
+    if not node.wants(1):
+        return [y]
+    return [y, _pool(node, "max_pool_indices", column_major=is_column_major)]
+
+
+@onnx_op("AveragePool")
+def average_pool(node: Node) -> Value:
+    return _pool(
+        node, "average_pool", count_include_pad=bool(node.int_attr("count_include_pad", 0))
+    )
+
+
+def _global_pool(node: Node, op: str) -> Value:
+    x = node.input(0)
+    return node.emit(op, x, axes=tuple(range(2, x.type.rank)), keepdims=True)
+
+
+@onnx_op("GlobalAveragePool")
+def global_average_pool(node: Node) -> Value:
+    return _global_pool(node, "reduce_mean")
+
+
+@onnx_op("GlobalMaxPool")
+def global_max_pool(node: Node) -> Value:
+    return _global_pool(node, "reduce_max")
+
+
+@onnx_op("Dropout")
+def dropout(node: Node) -> Sequence[Value]:
+    node.ignore("ratio", "seed", "consumed_inputs")
+    if node.has("is_test") and not node.int_attr("is_test"):
+        raise UnsupportedNodeError("training mode is not supported")
+    if node.optional(2) is not None and node.number(2, "training_mode"):
+        raise UnsupportedNodeError("training mode is not supported")
+    x = node.input(0)
+    return [x, node.emit("fill", shape=x.type.dims, value=ConstantData(np.array(True)))]
+
+
+def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:
+    size = node.int_attr("blocksize")
+    if size < 1 or (
+        multiple and any(dims.modulo(d, size) != 0 for d in spatial if isinstance(d, int))
+    ):
+        raise node.error(f"attribute 'blocksize' is {size}, which does not divide x")
+    return size
+
+
+@onnx_op("DepthToSpace")
+def depth_to_space(node: Node) -> Value:
+    x = node.input(0)
+    if x.type.rank != 4:
+        raise node.error(f"x has rank {x.type.rank}, expected 4")
+    n, c, h, w = x.type.dims
+    size = _block_attr(node, (), False)
+    inner = dims.floor_divide(c, size * size)
+    if dims.multiply(inner, size * size) != c:
+        raise node.error(f"x has {c} channels, not a multiple of {prod((size, size))}")
+    mode = node.str_attr("mode", "DCR")
+    split: tuple[Dim, ...]
+    if mode == "DCR":
+        split, perm = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, perm = (n, inner, size, size, h, w), (0, 1, 4, 2, 5, 3)
+    moved = node.emit("transpose", node.reshape(x, split), perm=perm)
+    return node.reshape(moved, (n, inner, dims.multiply(h, size), dims.multiply(w, size)))
+
+
+@onnx_op("SpaceToDepth")
+def space_to_depth(node: Node) -> Value:
+    x = node.input(0)
+    if x.type.rank != 4:
+        raise node.error(f"x has rank {x.type.rank}, expected 4")
+    n, c, h, w = x.type.dims
+    size = _block_attr(node, (h, w), True)
+    rows, columns = dims.floor_divide(h, size), dims.floor_divide(w, size)
+    split = node.reshape(x, (n, c, rows, size, columns, size))
+    moved = node.emit("transpose", split, perm=(0, 3, 5, 1, 2, 4))
+    return node.reshape(moved, (n, dims.multiply(c, size * size), rows, columns))

@@ -1,0 +1,456 @@
+"""ONNX's ops on shapes and places: reshapes, slices, joins, constants, shapes as tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import ConstantData, Value
+from aot.ir.types import DType
+
+_FAR = 10**9  # exporters write "to the end" as some number from here on
+
+
+@onnx_op("Identity")
+def identity(node: Node) -> Value:
+    return node.input(0)
+
+
+@onnx_op("OptionalHasElement")
+def optional_has_element(node: Node) -> Value:
+    """A tensor always is one, and an absent operand never: optionals are no inputs of ours."""
+    return node.constant(np.array(node.optional(0) is not None))
+
+
+@onnx_op("OptionalGetElement")
+def optional_get_element(node: Node) -> Value:
+    return node.input(0)
+
+
+@onnx_op("Constant")
+def constant(node: Node) -> Value:
+    if node.has("value"):
+        return node.constant(node.tensor_attr("value"))
+    if node.has("value_int"):
+        return node.constant(np.array(node.int_attr("value_int"), np.int64))
+    if node.has("value_float"):
+        return node.constant(np.array(node.float_attr("value_float"), np.float32))
+    if node.has("value_ints"):
+        return node.constant(np.array(node.ints_attr("value_ints"), np.int64))
+    if node.has("value_floats"):
+        return node.constant(np.array(list(node.attribute("value_floats").floats), np.float32))
+    for name in ("value_string", "value_strings", "sparse_value"):
+        if node.has(name):
+            raise UnsupportedNodeError(f"attribute {name!r} is not supported")
+    raise node.error("has no value")
+
+
+@onnx_op("ConstantOfShape", since=9)
+def constant_of_shape(node: Node) -> Value:
+    value = node.tensor_attr("value") if node.has("value") else np.zeros(1, np.float32)
+    if value.size != 1:
+        raise node.error(f"attribute 'value' has {value.size} elements, expected 1")
+    return node.emit("fill", shape=node.dims(0, "shape"), value=ConstantData(value.reshape(())))
+
+
+@onnx_op("Shape")
+def shape(node: Node) -> Value:
+    x = node.input(0)
+    rank = x.type.rank
+    start, end = node.int_attr("start", 0), node.int_attr("end", rank)
+    start, end = (min(max(v + rank if v < 0 else v, 0), rank) for v in (start, end))
+    result = node.emit("shape_of", x)
+    if (start, end) == (0, rank):
+        return result
+    return node.emit("slice", result, starts=(start,), stops=(max(start, end),), steps=(1,))
+
+
+@onnx_op("Size")
+def size(node: Node) -> Value:
+    count = node.emit("dim_values", dims=(node.input(0).type.element_count,))
+    return node.reshape(count, ())
+
+
+@onnx_op("Range")
+def range_(node: Node) -> Value:
+    dtype = node.input(0).type.dtype
+    if dtype.is_float:
+        whole = [_whole_number(node, i) for i in range(3)]
+        if None in whole:
+            return _float_range(node)
+        first, last, by = (d for d in whole if d is not None)
+    else:
+        first, last, by = node.dim(0, "start"), node.dim(1, "limit"), node.dim(2, "delta")
+    if isinstance(by, DimExpr):
+        raise UnsupportedNodeError("operand 2 (delta) depends on the input's shape")
+    if by == 0:
+        raise node.error("delta is 0")
+    span = dims.add(last, dims.multiply(first, -1))
+    if by < 0:
+        span = dims.multiply(span, -1)
+    rounded = dims.floor_divide(dims.add(dims.maximum(0, span), abs(by) - 1), abs(by))
+    wide = dtype if dtype in (DType.I32, DType.I64) else DType.I64
+    return node.cast(node.emit("range", size=rounded, start=first, step=by, dtype=wide), dtype)
+
+
+def _whole_number(node: Node, index: int) -> Dim | None:
+    """A float operand as a dim, where it is a whole number or made from one; floats of 24 bits
+    hold those that extents are."""
+    value = node.input(index)
+    known = node.values.known(value)
+    if known is not None and known.dtype != object and known.size == 1:
+        number = float(known.reshape(()).item())
+        return int(number) if number.is_integer() else None
+    op = value.op
+    source = op.operands[0] if op is not None and op.name == "cast" else None
+    if source is None:
+        return None
+    elements = node.values.of(source)
+    if elements is None or elements.size != 1 or source.type.dtype is DType.BOOL:
+        return None
+    found: Dim = elements.reshape(()).item()
+    return found
+
+
+def _float_range(node: Node) -> Value:
+    dtype = node.input(0).type.dtype
+    start, limit, step = (
+        float(node.number(i, what)) for i, what in enumerate(("start", "limit", "delta"))
+    )
+    if step == 0 or not all(map(math.isfinite, (start, limit, step))):
+        raise node.error(f"there is no range from {start} to {limit} in steps of {step}")
+    count: Dim = max(0, math.ceil((limit - start) / step))
+    counter = node.cast(node.emit("range", size=count), dtype)
+    scaled = node.emit("mul", counter, node.scalar(step, dtype))
+    return node.emit("add", scaled, node.scalar(start, dtype))
+
+
+# reshapes
+
+
+@onnx_op("Reshape", since=5)
+def reshape(node: Node) -> Value:
+    x = node.input(0)
+    shape = list(node.dims(1, "shape"))
+    if not node.int_attr("allowzero", 0):
+        if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
+            raise node.error(
+                f"shape {_shown(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
+            )
+        shape = [x.type.dims[d] if extent == 0 else extent for d, extent in enumerate(shape)]
+    unknown = [d for d, extent in enumerate(shape) if extent == -1]
+    if len(unknown) > 1:
+        raise node.error(f"shape {_shown(shape)} has more than one -1")
+    if any(isinstance(extent, int) and extent < -1 for extent in shape):
+        raise node.error(f"shape {_shown(shape)} has a negative dim")
+    if unknown:
+        shape[unknown[0]] = _missing_extent(node, x, shape)
+    return node.reshape(x, shape)
+
+
+def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
+    """What -1 stands for: what is left once the dims that both shapes have are taken away."""
+    old = list(x.type.dims)
+    rest: list[Dim] = []
+    for extent in shape:
+        if isinstance(extent, DimExpr) and extent in old:
+            old.remove(extent)
+        elif extent != -1:
+            rest.append(extent)
+    divisor = dims.product(rest)
+    total = dims.product(old)
+    if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
+        raise node.error(
+            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_shown(shape)}"
+        )
+    return dims.floor_divide(total, divisor)
+
+
+def _shown(shape: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+@onnx_op("Flatten")
+def flatten(node: Node) -> Value:
+    x = node.input(0)
+    axis = node.axis(node.int_attr("axis", 1), x.type.rank, x.type.rank + 1)
+    return node.reshape(x, (dims.product(x.type.dims[:axis]), dims.product(x.type.dims[axis:])))
+
+
+def _squeezed(node: Node, axes: Sequence[int] | None) -> Value:
+    x = node.input(0)
+    if axes is None:
+        axes = [d for d, extent in enumerate(x.type.dims) if extent == 1]
+    gone = node.axes(axes, x.type.rank)
+    for d in gone:
+        extent = x.type.dims[d]
+        if isinstance(extent, int) and extent != 1:
+            raise node.error(f"axis {d} has extent {extent}, expected 1")
+    return node.reshape(x, [e for d, e in enumerate(x.type.dims) if d not in gone])
+
+
+@onnx_op("Squeeze")
+def squeeze_by_attribute(node: Node) -> Value:
+    return _squeezed(node, node.ints_attr("axes") if node.has("axes") else None)
+
+
+@onnx_op("Squeeze", since=13)
+def squeeze(node: Node) -> Value:
+    return _squeezed(node, None if node.optional(1) is None else node.ints(1, "axes"))
+
+
+def _unsqueezed(node: Node, axes: Sequence[int]) -> Value:
+    x = node.input(0)
+    fresh = node.axes(axes, x.type.rank + len(axes))
+    old = iter(x.type.dims)
+    return node.reshape(
+        x, [1 if d in fresh else next(old) for d in range(x.type.rank + len(fresh))]
+    )
+
+
+@onnx_op("Unsqueeze")
+def unsqueeze_by_attribute(node: Node) -> Value:
+    return _unsqueezed(node, node.ints_attr("axes"))
+
+
+@onnx_op("Unsqueeze", since=13)
+def unsqueeze(node: Node) -> Value:
+    return _unsqueezed(node, node.ints(1, "axes"))
+
+
+@onnx_op("Transpose")
+def transpose(node: Node) -> Value:
+    x = node.input(0)
+    perm = node.ints_attr("perm", range(x.type.rank)[::-1])
+    return node.emit("transpose", x, perm=perm)
+
+
+@onnx_op("Expand", since=8)
+def expand(node: Node) -> Value:
+    x = node.input(0)
+    wanted = node.dims(1, "shape")
+    rank = max(len(wanted), x.type.rank)
+    old = (*(1,) * (rank - x.type.rank), *x.type.dims)
+    new = (*(1,) * (rank - len(wanted)), *wanted)
+    # both sides broadcast; dims that may differ are taken for equal, and checked before a run
+    result = tuple(
+        a if b == 1 else b if a == 1 or not isinstance(a, int) else a
+        for a, b in zip(old, new, strict=True)
+    )
+    return x if result == x.type.dims else node.emit("broadcast_to", x, shape=result)
+
+
+@onnx_op("Tile", since=6)
+def tile(node: Node) -> Value:
+    x = node.input(0)
+    repeats = node.dims(1, "repeats")
+    if len(repeats) != x.type.rank:
+        raise node.error(f"repeats has {len(repeats)} numbers, but x has rank {x.type.rank}")
+    ones = tuple(d for extent in x.type.dims for d in (1, extent))
+    spread = tuple(d for pair in zip(repeats, x.type.dims, strict=True) for d in pair)
+    wide = node.emit("broadcast_to", node.reshape(x, ones), shape=spread)
+    return node.reshape(
+        wide, [dims.multiply(a, b) for a, b in zip(repeats, x.type.dims, strict=True)]
+    )
+
+
+# slices
+
+
+def _is_position(value: Dim) -> bool:
+    """Whether a dim is not negative, unless a tensor is empty, where it makes no difference."""
+    known: dict[str, dims.Interval] = dict.fromkeys(dims.symbols(value), (1, None))
+    low, _ = dims.bounds(value, known)
+    return low is not None and low >= 0
+
+
+def _position(value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
+    """A bound of ONNX's Slice, which may count from the end, clamped to [low, high]."""
+    if isinstance(value, int):
+        if value >= _FAR:
+            return high
+        if value <= -_FAR:
+            return low
+        value = dims.add(extent, value) if value < 0 else value
+    elif not _is_position(value):
+        high_bound = dims.bounds(value, {})[1]
+        if high_bound is None or high_bound >= 0:
+            raise UnsupportedNodeError(f"bound {value} may count from either end")
+        value = dims.add(extent, value)
+    return dims.maximum(low, dims.minimum(value, high))
+
+
+def _sliced(
+    node: Node,
+    starts: Sequence[Dim],
+    ends: Sequence[Dim],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Value:
+    x = node.input(0)
+    rank = x.type.rank
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.error("starts, ends, axes and steps differ in length")
+    node.axes(axes, rank)
+    begin: list[Dim] = [0] * rank
+    stop: list[Dim] = list(x.type.dims)
+    by = [1] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        d = node.axis(axis, rank)
+        extent = x.type.dims[d]
+        if step == 0:
+            raise node.error("a step is 0")
+        by[d] = step
+        if step > 0:
+            begin[d] = _position(start, extent, 0, extent)
+            stop[d] = _position(end, extent, 0, extent)
+        else:
+            last = dims.add(extent, -1)
+            begin[d] = _position(start, extent, -1, last)
+            stop[d] = _position(end, extent, -1, last)
+    for d, step in enumerate(by):
+        # an empty slice has one spelling, so that positions stay in range
+        first, last = begin[d], stop[d]
+        if isinstance(first, int) and isinstance(last, int) and (last - first) * step <= 0:
+            begin[d], stop[d], by[d] = 0, 0, 1
+    return node.emit("slice", x, starts=tuple(begin), stops=tuple(stop), steps=tuple(by))
+
+
+@onnx_op("Slice")
+def slice_by_attributes(node: Node) -> Value:
+    axes = node.ints_attr("axes") if node.has("axes") else None
+    return _sliced(node, node.ints_attr("starts"), node.ints_attr("ends"), axes, None)
+
+
+@onnx_op("Slice", since=10)
+def slice_(node: Node) -> Value:
+    axes = None if node.optional(3) is None else node.ints(3, "axes")
+    steps = None if node.optional(4) is None else node.ints(4, "steps")
+    return _sliced(node, node.dims(1, "starts"), node.dims(2, "ends"), axes, steps)
+
+
+def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
+    x = node.input(0)
+    if len(sizes) != len(node.outputs):
+        raise node.error(f"has {len(node.outputs)} outputs, but {len(sizes)} sizes")
+    total: Dim = 0
+    results = []
+    for extent in sizes:
+        start, total = total, dims.add(total, extent)
+        starts: list[Dim] = [0] * x.type.rank
+        stops = list(x.type.dims)
+        starts[axis], stops[axis] = start, total
+        results.append(
+            node.emit(
+                "slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * x.type.rank
+            )
+        )
+    difference = dims.add(x.type.dims[axis], dims.multiply(total, -1))
+    if isinstance(difference, int) and difference != 0:
+        raise node.error(f"sizes {_shown(sizes)} do not add up to {x.type.dims[axis]}")
+    return results
+
+
+def _equal_parts(node: Node, axis: int, count: int) -> list[Dim]:
+    """`count` parts; all are equal but the last, which may be smaller."""
+    extent = node.input(0).type.dims[axis]
+    part = (
+        dims.floor_divide(dims.add(extent, count - 1), count)
+        if isinstance(extent, int)
+        else dims.floor_divide(extent, count)
+    )
+    last = dims.add(extent, dims.multiply(part, -(count - 1)))
+    if isinstance(last, int) and last < 0:
+        raise node.error(f"axis {axis} of extent {extent} can't be split into {count} parts")
+    return [*[part] * (count - 1), last]
+
+
+@onnx_op("Split")
+def split_by_attribute(node: Node) -> list[Value]:
+    axis = node.axis_attr(node.input(0).type.rank, 0)
+    if node.has("split"):
+        return _split(node, axis, node.ints_attr("split"))
+    return _split(node, axis, _equal_parts(node, axis, len(node.outputs)))
+
+
+@onnx_op("Split", since=13)
+def split(node: Node) -> list[Value]:
+    axis = node.axis_attr(node.input(0).type.rank, 0)
+    if node.optional(1) is not None:
+        return _split(node, axis, node.dims(1, "split"))
+    count = node.int_attr("num_outputs", len(node.outputs))
+    if count != len(node.outputs):
+        raise node.error(f"has {len(node.outputs)} outputs, but attribute 'num_outputs' is {count}")
+    return _split(node, axis, _equal_parts(node, axis, count))
+
+
+# joins, pads, choices
+
+
+@onnx_op("Concat")
+def concat(node: Node) -> Value:
+    parts = [node.input(i) for i in range(len(node.inputs))]
+    axis = node.axis_attr(parts[0].type.rank, 1 if node.opset < 4 else None)
+    return node.emit("concat", *parts, axis=axis)
+
+
+def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
+    x = node.input(0)
+    rank = x.type.rank
+    if len(pads) != 2 * rank:
+        raise node.error(f"pads has {len(pads)} numbers, expected two for each of {rank} dims")
+    if any(isinstance(p, int) and p < 0 for p in pads):
+        starts = [-p if isinstance(p, int) and p < 0 else 0 for p in pads[:rank]]
+        stops = [
+            dims.add(extent, p) if isinstance(p, int) and p < 0 else extent
+            for extent, p in zip(x.type.dims, pads[rank:], strict=True)
+        ]
+        for d, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            if isinstance(stop, int) and start > stop:
+                raise node.error(f"pads take more from dim {d} than it has: {x.type.dims[d]}")
+        x = node.emit("slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
+    positive = tuple(0 if isinstance(p, int) and p < 0 else p for p in pads)
+    if all(p == 0 for p in positive):
+        return x
+    return node.emit("pad", x, pads=positive, mode=mode, value=value)
+
+
+@onnx_op("Pad", since=2)
+def pad_by_attributes(node: Node) -> Value:
+    return _padded(
+        node,
+        node.ints_attr("pads"),
+        node.str_attr("mode", "constant"),
+        node.float_attr("value", 0.0),
+    )
+
+
+@onnx_op("Pad", since=11)
+def pad(node: Node) -> Value:
+    x = node.input(0)
+    pads: Sequence[Dim] = node.dims(1, "pads")
+    value = 0.0 if node.optional(2) is None else float(node.number(2, "constant_value"))
+    if node.optional(3) is not None:
+        axes = [node.axis(a, x.type.rank) for a in node.ints(3, "axes")]
+        if len(pads) != 2 * len(axes):
+            raise node.error(
+                f"pads has {len(pads)} numbers, expected two for each of {len(axes)} axes"
+            )
+        full: list[Dim] = [0] * (2 * x.type.rank)
+        for number, axis in enumerate(axes):
+            full[axis], full[x.type.rank + axis] = pads[number], pads[len(axes) + number]
+        pads = full
+    return _padded(node, pads, node.str_attr("mode", "constant"), value)
+
+
+@onnx_op("Gather")
+def gather(node: Node) -> Value:
+    data = node.input(0)
+    return node.emit("gather", data, node.input(1), axis=node.axis_attr(data.type.rank, 0))

@@ -1,0 +1,253 @@
+"""Runs kernel IR in numpy: the oracle that both backends are compared with.
+
+Owns execution: loops whose iterations are independent become numpy arrays ("batches"), all others
+run in order. With `check_races` it also holds a kernel to what its loop kinds promise. Memory and
+addresses are `aot.kernels.ir.memory`'s, arithmetic is `aot.kernels.ir.scalar`'s. Changes no kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from aot.errors import InternalError
+from aot.ir.dims import Dim, evaluate
+from aot.ir.expr import Expr, Load, Param, Size, Var, children
+from aot.ir.types import DType
+from aot.kernels.ir.memory import LANE_VARS, Batch, Memory
+from aot.kernels.ir.nodes import (
+    Barrier,
+    Combine,
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    Scratch,
+    Stmt,
+    Store,
+    walk,
+)
+from aot.kernels.ir.races import LoopLog, RaceChecker
+from aot.kernels.ir.scalar import Array, apply, apply_binary, schedule
+
+_IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
+
+
+def run(
+    kernel: Kernel,
+    buffers: Mapping[str, Array],
+    params: Mapping[str, float | int],
+    *,
+    check_races: bool = False,
+    fused: bool = True,
+    batch_limit: int = 1 << 16,
+) -> None:
+    """Executes `kernel`, changing `buffers` in place.
+
+    Args:
+        kernel: a kernel that `aot.kernels.ir.verifier.verify` accepts.
+        buffers: the four class buffers as flat uint8 arrays, by lower-case class name
+            (`constants`, `arena`, `inputs`, `outputs`; unused ones may be missing); or one
+            contiguous array per kernel buffer, by the buffer's name, in which case offsets need
+            not be given and nothing aliases.
+        params: the parameter block by name: byte offsets, dims, scalars.
+        check_races: also check that the iterations of PARALLEL, VECTOR, LANE and WORKGROUP loops
+            are independent, and that barriers stand between lanes that share scratch.
+        fused: whether Fma rounds once or twice.
+        batch_limit: iterations evaluated together, about; bounds memory.
+
+    Raises:
+        InternalError: an access out of bounds, undefined scratch read, a broken promise.
+    """
+    _Run(kernel, buffers, params, check_races, fused, batch_limit).run()
+
+
+class _Run:
+    """One execution: parameters, memory and the compiled order of each expression."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        buffers: Mapping[str, Array],
+        params: Mapping[str, float | int],
+        check_races: bool,
+        fused: bool,
+        batch_limit: int,
+    ) -> None:
+        self.kernel = kernel
+        self.fused = fused
+        self.batch_limit = batch_limit
+        self.memory = Memory(kernel, buffers, params)
+        self.dim_values = {
+            p.name: int(self.memory.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX
+        }
+        self.races = RaceChecker(kernel) if check_races else None
+        self.memory.races = self.races
+        self._orders: dict[Expr, list[Expr]] = {}
+        self._extents: dict[Dim, int] = {}
+        self._stored_scratch: dict[For, frozenset[Scratch]] = {}
+
+    def run(self) -> None:
+        self.grid(self.kernel.body, Batch.root())
+        if self.races:
+            self.races.finish()
+
+    def extent(self, dim: Dim) -> int:
+        if dim not in self._extents:
+            self._extents[dim] = evaluate(dim, self.dim_values)
+        return self._extents[dim]
+
+    def grid(self, body: tuple[Stmt, ...], batch: Batch) -> None:
+        """WORKGROUP loops, then the body with scratch of its own for every workgroup."""
+        if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
+            self.independent(body[0], batch, is_grid=True)
+            return
+        batch = batch.child()
+        self.memory.allocate_scratch(batch)
+        if self.races:
+            self.races.enter_workgroups(batch)
+        self.body(body, batch)
+        if self.races:
+            self.races.leave_workgroups()
+
+    def body(self, body: tuple[Stmt, ...], batch: Batch) -> None:
+        if batch.count == 0:
+            return
+        for stmt in body:
+            match stmt:
+                case Let():
+                    batch.values[stmt.var] = self.values([stmt.value], batch)[0]
+                case Store():
+                    self.store(stmt, batch)
+                case For():
+                    self.loop(stmt, batch)
+                case If():
+                    self.branch(stmt, batch)
+                case Combine():
+                    batch.values[stmt.result] = self.combined(stmt, batch)
+                case Barrier():
+                    if self.races:
+                        self.races.barrier(orders_buffers=stmt.orders_buffers)
+
+    def combined(self, stmt: Combine, batch: Batch) -> Array:
+        """What the lanes of each workgroup have together, lane by lane."""
+        inner = batch.expand(stmt.lane, 0, stmt.extent)
+        inner.values[LANE_VARS[0]] = inner.values[stmt.lane]
+        (values,) = self.values([stmt.value], inner)
+        rows = np.broadcast_to(values, (inner.count,)).reshape(batch.count, stmt.extent)
+        total = rows[:, 0]
+        for lane in range(1, stmt.extent):
+            total = apply_binary(stmt.op, total, rows[:, lane], stmt.result.dtype)
+        return total
+
+    def loop(self, loop: For, batch: Batch) -> None:
+        if loop.kind in _IN_ORDER:
+            for i in range(self.extent(loop.extent)):
+                self.body(loop.body, batch.child({loop.var: np.asarray(i, np.int64)}))
+        elif loop.kind is LoopKind.LANE:
+            self.lanes(loop, batch)
+        else:
+            self.independent(loop, batch)
+
+    def lanes(self, loop: For, batch: Batch) -> None:
+        inner = batch.expand(loop.var, 0, self.extent(loop.extent))
+        inner.values[LANE_VARS[loop.axis]] = inner.values[loop.var]
+        self.body(loop.body, inner)
+
+    def independent(self, loop: For, batch: Batch, *, is_grid: bool = False) -> None:
+        """PARALLEL, VECTOR and WORKGROUP iterations: together, as many as the limit allows.
+
+        A PARALLEL body that stores scratch has it to itself, so its iterations run one by one.
+        """
+        extent = self.extent(loop.extent)
+        log = self.races.enter_loop(loop, batch) if self.races else None
+        one_by_one = loop.kind is LoopKind.PARALLEL and self.stored_scratch(loop)
+        step = 1 if one_by_one else max(1, self.batch_limit // batch.count)
+        if loop.kind is LoopKind.VECTOR:
+            step = max(extent, 1)
+        for start in range(0, extent, step):
+            inner = batch.expand(loop.var, start, min(start + step, extent))
+            if log:
+                log.begin(inner, loop.var)
+            if is_grid:
+                self.grid(loop.body, inner)
+            else:
+                self.body(loop.body, inner)
+        if log and self.races:
+            self.leave(loop, log)
+
+    def leave(self, loop: For, log: LoopLog) -> None:
+        assert self.races is not None
+        self.races.leave_loop(log)
+        if loop.kind is LoopKind.PARALLEL:
+            # Which iteration was last is open, so what several stored is nobody's value.
+            for scratch, addresses in log.stored_by_several():
+                self.memory.undefine(scratch, addresses)
+
+    def stored_scratch(self, loop: For) -> frozenset[Scratch]:
+        if loop not in self._stored_scratch:
+            self._stored_scratch[loop] = frozenset(
+                s.target
+                for s in walk(loop.body)
+                if isinstance(s, Store) and isinstance(s.target, Scratch)
+            )
+        return self._stored_scratch[loop]
+
+    def branch(self, stmt: If, batch: Batch) -> None:
+        condition = self.values([stmt.condition], batch)[0]
+        if condition.ndim == 0:
+            self.body(stmt.then if condition else stmt.otherwise, batch.child())
+            return
+        for body, chosen in ((stmt.then, condition), (stmt.otherwise, ~condition)):
+            if body:
+                self.body(body, batch.select(np.flatnonzero(chosen)))
+
+    def store(self, stmt: Store, batch: Batch) -> None:
+        roots = [*stmt.indices, stmt.value]
+        if stmt.guard is None:
+            *indices, value = self.values(roots, batch)
+            self.memory.store(stmt.target, indices, value, batch)
+            return
+        *indices, value, guard = self.values([*roots, stmt.guard], batch)
+        self.memory.store(stmt.target, indices, value, batch, guard)
+
+    def order(self, roots: list[Expr]) -> list[Expr]:
+        """The evaluation order of a statement's expressions, kept by its first one."""
+        if len(roots) > 1:
+            return schedule(roots)
+        if roots[0] not in self._orders:
+            self._orders[roots[0]] = schedule(roots)
+        return self._orders[roots[0]]
+
+    def values(self, roots: list[Expr], batch: Batch) -> list[Array]:
+        """The roots' values for every iteration of `batch`: arrays of its length, or scalars."""
+        values: dict[Expr, Array] = {}
+        for node in self.order(roots):
+            args = [values[c] for c in children(node)]
+            computed = apply(node, args, fused=self.fused)
+            values[node] = self.leaf(node, args, batch) if computed is None else computed
+        return [values[root] for root in roots]
+
+    def leaf(self, node: Expr, args: list[Array], batch: Batch) -> Array:
+        match node:
+            case Var():
+                return self.variable(node, batch)
+            case Size():
+                return np.asarray(self.extent(node.dim), np.int64)
+            case Param():
+                return self.memory.params[node.name]
+            case Load():
+                rank = len(node.indices)
+                guard, other = args[rank:] if node.guard is not None else (None, None)
+                return self.memory.load(node.source, args[:rank], batch, guard, other)
+        raise InternalError(
+            f"kernel {self.kernel.name}: {type(node).__name__} cannot be evaluated in a kernel"
+        )
+
+    def variable(self, var: Var, batch: Batch) -> Array:
+        value = batch.lookup(var)
+        if value is None:
+            raise InternalError(f"kernel {self.kernel.name}: variable {var.name} is not bound")
+        return value

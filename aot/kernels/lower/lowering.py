@@ -1,0 +1,178 @@
+"""From an executable to its kernel: buffers and parameters, then the schedule that the plan chose.
+
+Requires an executable of ops with `compute` (or one recurrence) whose function says which buffer
+class each operand and result has. Never looks at the rest of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aot.analysis.cost.plan import Plan, Schedule, plan
+from aot.analysis.memory.views import memory_order
+from aot.analysis.stages import Stage, heaviest, plans_of, stages_of
+from aot.errors import InternalError
+from aot.ir import expr
+from aot.ir.dims import floor_divide
+from aot.ir.expr import Expr, Var
+from aot.ir.graph import Function, Op, Value
+from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
+from aot.kernels.lower.index_math import simplify
+from aot.kernels.lower.inline import Inliner, flat_index, stored
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.stages import schedule_stages
+from aot.kernels.schedules.attention import schedule_attention
+from aot.kernels.schedules.contraction import schedule_contraction
+from aot.kernels.schedules.general import schedule_elementwise, schedule_reduction
+from aot.kernels.schedules.lines import Lines, schedule_scan
+from aot.kernels.schedules.recurrence import schedule_recurrence
+from aot.kernels.schedules.scatter import schedule_scatter
+from aot.kernels.schedules.sort import schedule_sort
+from aot.kernels.schedules.winograd import schedule_winograd
+from aot.ops.record import Kind, call_of
+from aot.target.model import Target
+
+_LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
+
+
+def root_of(function: Function) -> Op:
+    """The op that decides the schedule: the heaviest kind, the first of it."""
+    ops = [op for op in function.block if not op.record.is_terminator]
+    if not ops:
+        raise InternalError(f"executable {function.name} computes nothing")
+    return heaviest(ops)
+
+
+def lower(function: Function, target: Target, alignments: Sequence[int] = ()) -> Kernel:
+    """The kernel of an executable for a target.
+
+    The parameter block is: a byte offset for each operand, then each result, then the values of
+    `function.dim_names`. `alignments` are what each operand's offset is a multiple of, where that
+    is known (aot/analysis/memory/alignment.py).
+    """
+    builder = KernelBuilder(function.name)
+    buffers: dict[Value, Buffer] = {}
+    classes = [BufferClass(c) for c in function.bindings]
+    count = len(function.inputs)
+    known = alignments or (1,) * count
+    for value, binding, alignment in zip(function.inputs, classes[:count], known, strict=True):
+        buffers[value] = _buffer(builder, "in", value, binding, alignment=alignment)
+    results = [
+        _buffer(builder, "out", value, binding, is_written=True)
+        for value, binding in zip(function.results, classes[count:], strict=True)
+    ]
+    for name in function.dim_names:
+        builder.dim_param(name)
+    made = plan(call_of(root_of(function)), target)
+    nest = Nest(builder, target, made.lanes)
+    if made.schedule is Schedule.RECURRENCE:
+        return builder.build(_recurrence(nest, function, buffers, results, target))
+    if made.schedule is Schedule.LINES:
+        return builder.build(_lines(nest, function, buffers, results))
+    if len(results) != 1:
+        return builder.build(_stages(nest, function, buffers, results, target))
+    if made.schedule is Schedule.ATTENTION:
+        op = root_of(function)
+        return builder.build(schedule_attention(nest, function, op, buffers, results[0], made))
+    output = _output(function.results[0], results[0], Inliner(function, buffers))
+    return builder.build(_schedule(nest, output, plans_of(function, target)[0], target))
+
+
+def _stages(
+    nest: Nest,
+    function: Function,
+    buffers: dict[Value, Buffer],
+    results: list[Buffer],
+    target: Target,
+) -> tuple[Stmt, ...]:
+    """A stage for each result, which later ones load."""
+    own = dict(zip(function.results, results, strict=True))
+    stages = stages_of(function.block, function.results)
+    plans = dict(zip((s.result for s in stages), plans_of(function, target), strict=True))
+
+    def body(stage: Stage, shared: Sequence[Expr]) -> tuple[Stmt, ...]:
+        inliner = Inliner(function, buffers)
+        output = _output(stage.result, own[stage.result], inliner, shared)
+        made = plans[stage.result]
+        buffers[stage.result] = own[stage.result]
+        return _schedule(replace(nest, lanes=made.lanes), output, made, target)
+
+    return schedule_stages(nest, stages, body)
+
+
+def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:
+    if made.schedule is Schedule.WINOGRAD:
+        return schedule_winograd(nest, output, made, target.panel)
+    if made.schedule is Schedule.CONTRACTION:
+        body = schedule_contraction(nest, output, made, target.panel)
+        if body is not None:
+            return body
+    if made.schedule is Schedule.ELEMENTWISE:
+        return schedule_elementwise(nest, output)
+    return schedule_reduction(nest, output, made)
+
+
+def _buffer(
+    builder: KernelBuilder,
+    name: str,
+    value: Value,
+    binding: BufferClass,
+    *,
+    is_written: bool = False,
+    alignment: int = 1,
+) -> Buffer:
+    """A flat buffer: lowerings compute element numbers themselves."""
+    elements = floor_divide(value.type.bytes, value.type.dtype.bytes)
+    return builder.buffer(
+        *(name, value.type.dtype, binding, (elements,), (1,)),
+        is_written=is_written,
+        alignment=alignment,
+    )
+
+
+def _output(value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()) -> Output:
+    """The result's axes stand in the order of its memory, so that lanes run along what is
+    contiguous there; the leading ones in `shared` have their indices already."""
+    axes: list[Axis] = []
+    indices: list[Expr] = [expr.index(0)] * value.type.rank
+    indices[: len(shared)] = shared
+    for number in memory_order(value.type):
+        if number < len(shared):
+            continue
+        extent = value.type.dims[number]
+        if extent == 1:
+            continue
+        var = Var(f"i{number}")
+        axes.append(Axis(var, extent))
+        indices[number] = var
+    extents = {axis.var: axis.extent for axis in axes}
+    element = simplify(inliner.element(value, indices), extents)
+    return Output(buffer, flat_index(value.type, indices), element, tuple(axes))
+
+
+def _recurrence(
+    nest: Nest,
+    function: Function,
+    buffers: dict[Value, Buffer],
+    results: list[Buffer],
+    target: Target,
+) -> tuple[Stmt, ...]:
+    op = root_of(function)
+    return schedule_recurrence(
+        nest, op, buffers, _result_buffers(function, op, results), target.panel
+    )
+
+
+def _lines(
+    nest: Nest, function: Function, buffers: dict[Value, Buffer], results: list[Buffer]
+) -> tuple[Stmt, ...]:
+    op = root_of(function)
+    lines = Lines(nest, op, buffers, _result_buffers(function, op, results))
+    return _LINES[op.record.kind](lines)
+
+
+def _result_buffers(function: Function, op: Op, results: list[Buffer]) -> list[Buffer | None]:
+    """Where each result of `op` goes, converted perhaps; None where nothing reads it."""
+    by_value = {stored(v): buffer for v, buffer in zip(function.results, results, strict=True)}
+    return [by_value.get(v) for v in op.results]

@@ -1,0 +1,536 @@
+"""What every schedule builds its loops from: axes, collapsing, the grid, reductions over lanes.
+
+Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a GPU (LANE loops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Const, Expr, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import (
+    COMBINE_OPS,
+    Barrier,
+    Buffer,
+    Combine,
+    For,
+    If,
+    KernelBuilder,
+    Let,
+    LoopKind,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+)
+from aot.kernels.lower.index_math import simplify
+from aot.target.model import Target
+
+# elements that a CPU workgroup should have at least, so that calling it costs nothing beside them
+GRAIN = 4096
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop to be: its index variable and extent."""
+
+    var: Var
+    extent: Dim
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result as the schedule sees it: `buffer[address] = value` for all `axes`."""
+
+    buffer: Buffer
+    address: Expr
+    value: Expr
+    axes: tuple[Axis, ...]
+
+    def substitute(self, values: dict[Var, Expr]) -> tuple[Expr, Expr]:
+        """Address and value with variables replaced."""
+        return expr.substitute(self.address, values), expr.substitute(self.value, values)
+
+
+def collapse(
+    axes: Sequence[Axis], address: Expr, values: Iterable[Expr]
+) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
+    """Merges neighbouring axes that every access walks as one.
+
+    Axes (i, j) become one of extent `Ei * Ej` where each address is linear in both with
+    `coefficient(i) == coefficient(j) * Ej` and neither variable is used otherwise. Returns the
+    axes left and what to substitute for the variables that went: i -> 0, j -> the merged one.
+    """
+    roots = list(values)
+    addresses = [address, *(load.indices[0] for root in roots for load in expr.loads(root))]
+    used_as_value = set[Var]()
+    for root in roots:
+        used_as_value |= _value_vars(root)
+    left = list(axes)
+    gone: dict[Var, Expr] = {}
+    position = len(left) - 2
+    while position >= 0:
+        outer, inner = left[position], left[position + 1]
+        fits = not {outer.var, inner.var} & used_as_value
+        for where in addresses if fits else ():
+            a, b = expr.coefficient(where, outer.var), expr.coefficient(where, inner.var)
+            if a is None or b is None or a != dims.multiply(b, inner.extent):
+                fits = False
+                break
+        if fits:
+            left[position : position + 2] = [
+                Axis(inner.var, dims.multiply(outer.extent, inner.extent))
+            ]
+            gone[outer.var] = expr.index(0)
+        position -= 1
+    return tuple(left), gone
+
+
+def split_axis(output: Output, number: int, size: Dim) -> Output:
+    """The output with axis `number` in groups of `size`, which divides its extent."""
+    axis = output.axes[number]
+    group, member = Var(f"{axis.var.name}g"), Var(f"{axis.var.name}m")
+    whole = expr.add(expr.mul(group, expr.index(size)), member)
+
+    def rewrite(e: Expr) -> Expr | None:
+        if isinstance(e, Binary) and e.a is axis.var and expr.dim_of(e.b) == size:
+            if e.op == "floordiv":
+                return group
+            if e.op == "floormod":
+                return member
+        return whole if e is axis.var else None
+
+    memo: dict[Expr, Expr] = {}
+    parts = (Axis(group, dims.floor_divide(axis.extent, size)), Axis(member, size))
+    extents = {a.var: a.extent for a in (*output.axes, *parts)}
+    return Output(
+        output.buffer,
+        simplify(expr.transform(output.address, rewrite, memo), extents),
+        simplify(expr.transform(output.value, rewrite, memo), extents),
+        (*output.axes[:number], *parts, *output.axes[number + 1 :]),
+    )
+
+
+def without_division(output: Output) -> Output:
+    """The output with an axis that something sees in groups as two, so that addresses are linear
+    again: what a reshape that moves elements does to them."""
+    for e in expr.nodes(output.value):
+        if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
+            continue
+        for number, axis in enumerate(output.axes):
+            size = expr.dim_of(e.b)
+            if e.a is axis.var and size is not None and dims.modulo(axis.extent, size) == 0:
+                return without_division(split_axis(output, number, size))
+    return output
+
+
+def _value_vars(e: Expr) -> set[Var]:
+    """Variables that `e` uses outside of addresses."""
+    found: set[Var] = set()
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Var):
+            found.add(node)
+        elif isinstance(node, Load):
+            stack.extend(x for x in (node.guard, node.other) if x is not None)
+        else:
+            stack.extend(expr.children(node))
+    return found
+
+
+_IDENTITY = {
+    "sum": 0,
+    "prod": 1,
+    "max": float("-inf"),
+    "min": float("inf"),
+    "and": True,
+    "or": False,
+}
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+
+
+def identity(op: str, dtype: DType) -> Const:
+    """The value that `op` leaves others unchanged with."""
+    value = _IDENTITY[op]
+    if dtype.is_integer and op in ("max", "min"):
+        info = np.iinfo(dtype.numpy)
+        value = int(info.min if op == "max" else info.max)
+    return expr.const(value, dtype)
+
+
+def combine(op: str, a: Expr, b: Expr) -> Expr:
+    """`a op b` of a reduction."""
+    return expr.binary(_COMBINE[op], a, b)
+
+
+@dataclass
+class Nest:
+    """A kernel under construction on a target.
+
+    Attributes:
+        lanes: extent of VECTOR loops (CPU) or LANE loops (GPU).
+    """
+
+    builder: KernelBuilder
+    target: Target
+    lanes: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.target.device == "vulkan"
+
+    def spread(self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "l") -> Stmt:
+        """A loop over lanes."""
+        var = self.builder.var(name)
+        kind = LoopKind.LANE if self.is_gpu else LoopKind.VECTOR
+        return For(var, extent, kind, tuple(body(var)))
+
+    def serial(
+        self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "i"
+    ) -> list[Stmt]:
+        """A loop in order; none for extent 0, no loop for extent 1."""
+        if extent == 0:
+            return []
+        if extent == 1:
+            return list(body(expr.index(0)))
+        var = self.builder.var(name)
+        return [For(var, extent, LoopKind.SERIAL, tuple(body(var)))]
+
+    def vectors(
+        self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "o"
+    ) -> list[Stmt]:
+        """A CPU's loop over `extent` elements: whole vectors, then what is left one by one."""
+        full = dims.floor_divide(extent, self.lanes)
+        size = expr.index(self.lanes)
+        stmts = self.serial(
+            full,
+            lambda o: [
+                self.spread(self.lanes, lambda lane: body(expr.add(expr.mul(o, size), lane)))
+            ],
+            name,
+        )
+        done = expr.index(dims.multiply(full, self.lanes))
+        tail = dims.modulo(extent, self.lanes)
+        return stmts + self.serial(tail, lambda t: body(expr.add(done, t)), "t")
+
+    def unrolled(
+        self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "u"
+    ) -> list[Stmt]:
+        """A loop whose variable becomes a constant."""
+        if extent == 1:
+            return list(body(expr.index(0)))
+        var = self.builder.var(name)
+        return [For(var, extent, LoopKind.UNROLLED, tuple(body(var)))]
+
+    def let(self, value: Expr, into: list[Stmt], name: str = "t") -> Expr:
+        """Names a value unless it is a leaf."""
+        if isinstance(value, (expr.Var, expr.Const, expr.Size, expr.Param)):
+            return value
+        var = self.builder.var(name, value.dtype)
+        into.append(Let(var, value))
+        return var
+
+    def grid(
+        self,
+        axes: Sequence[Axis],
+        body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
+        work: Dim,
+        *,
+        first: int = 0,
+    ) -> tuple[Stmt, ...]:
+        """Loops over `axes` (outermost first) around `body`, which does about `work` elements.
+
+        On a CPU the innermost axes stay inside a workgroup until it has GRAIN elements; the rest
+        is the grid's axis `first`, taken apart by division. Where only the device knows how many
+        that are, a workgroup has several indices of the next axis. On a GPU everything is the grid.
+        """
+        inside: list[Axis] = []
+        outside = list(axes)
+        several = 1
+        while outside and not self.is_gpu:
+            several = _several(work, outside[-1].extent)
+            if several:
+                break
+            inside.insert(0, outside.pop())
+            work = dims.multiply(work, inside[0].extent)
+        values: dict[Var, Expr] = {}
+        stmts: list[Stmt] = []
+        if not outside:
+            return tuple(self._inside(inside, values, body))
+        whole = self.builder.var("g")
+        blocked = outside[-1]
+        outside[-1] = Axis(blocked.var, dims.ceil_divide(blocked.extent, several))
+        self.decode(whole, outside, values, stmts)
+        if several > 1:
+            stmts += self._block(
+                blocked, several, values, lambda: self._inside(inside, values, body)
+            )
+        else:
+            stmts += self._inside(inside, values, body)
+        total = dims.product([a.extent for a in outside])
+        return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
+
+    def _block(
+        self, axis: Axis, size: int, values: dict[Var, Expr], body: Callable[[], list[Stmt]]
+    ) -> list[Stmt]:
+        """A workgroup's share of `axis`: up to `size` indices of the block that `values` names."""
+        start = expr.mul(values[axis.var], expr.index(size))
+
+        def one(n: Expr) -> list[Stmt]:
+            values[axis.var] = expr.add(start, n)
+            inside = body()
+            if dims.modulo(axis.extent, size) == 0:
+                return inside
+            is_there = expr.binary("lt", values[axis.var], expr.index(axis.extent))
+            return [If(is_there, tuple(inside))]
+
+        return self.serial(size, one, f"{axis.var.name}b")
+
+    def decode(
+        self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr], into: list[Stmt]
+    ) -> None:
+        """Takes a flat number apart into indices of `axes`, the last one running fastest."""
+        rest = whole
+        for position in range(len(axes) - 1, -1, -1):
+            axis = axes[position]
+            if position == 0:
+                values[axis.var] = rest
+                return
+            size = expr.index(axis.extent)
+            values[axis.var] = self.let(expr.binary("floormod", rest, size), into, axis.var.name)
+            rest = self.let(expr.binary("floordiv", rest, size), into, "q")
+
+    def _inside(
+        self,
+        axes: Sequence[Axis],
+        values: dict[Var, Expr],
+        body: Callable[[dict[Var, Expr]], Sequence[Stmt]],
+    ) -> list[Stmt]:
+        if not axes:
+            return list(body(values))
+        axis, rest = axes[0], axes[1:]
+        return self.serial(
+            axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body), axis.var.name
+        )
+
+    def reduce_serial(
+        self, reduce: Reduce, width: int, body: Expr, values: dict[Var, Expr], lane_var: Var
+    ) -> tuple[list[Stmt], Scratch]:
+        """A reduction per lane: `width` accumulators, loops in order.
+
+        `body` may use `lane_var` for the lane; `values` replaces result indices.
+        """
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        stmts: list[Stmt] = [
+            self._lanes(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
+
+        def step(indices: dict[Var, Expr]) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                term = expr.substitute(body, {**values, **indices, lane_var: lane})
+                old = Load(acc, (lane,), reduce.dtype)
+                return [Store(acc, (lane,), combine(reduce.op, old, term))]
+
+            return [self._lanes(width, one)]
+
+        axes = [Axis(v, n) for v, n in reduce.axes]
+        stmts += self._inside(axes, {}, step)
+        return stmts, acc
+
+    def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+        """Lanes for a width; one element alone needs no loop on a CPU."""
+        if width == 1 and not self.is_gpu:
+            (stmt,) = body(expr.index(0))
+            return stmt
+        return self.spread(width, body)
+
+    def reduce_lanes(
+        self, reduce: Reduce, body: Expr, values: dict[Var, Expr]
+    ) -> tuple[list[Stmt], Expr]:
+        """A reduction to one value, its innermost axis spread over the lanes."""
+        axes = [Axis(v, n) for v, n in reduce.axes]
+        zero = expr.index(0)
+        axes, gone = self._collapse_reduction(axes, body)
+        values = {**gone, **values}
+        inner = axes[-1]
+        if self.is_gpu:
+            return self._reduce_workgroup(reduce, body, values, axes)
+        width = self.lanes
+        if isinstance(inner.extent, int):
+            while width > 1 and width > inner.extent:
+                width //= 2
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        stmts: list[Stmt] = [
+            self._lanes(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
+
+        def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
+            term = expr.substitute(body, {**values, **indices})
+            return [Store(acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term))]
+
+        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+            full = dims.floor_divide(inner.extent, width)
+            out = self.serial(
+                full,
+                lambda o: [
+                    self._lanes(
+                        width,
+                        lambda lane: accumulate(
+                            lane,
+                            {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)},
+                        ),
+                    )
+                ],
+                "o",
+            )
+            tail = dims.modulo(inner.extent, width)
+            start = expr.index(dims.multiply(full, width))
+            out += self.serial(
+                tail, lambda t: accumulate(zero, {**outer, inner.var: expr.add(start, t)}), "t"
+            )
+            return out
+
+        stmts += self._inside(axes[:-1], {}, rows)
+        half = width // 2
+        while half >= 1:
+            offset = expr.index(half)
+            stmts.append(
+                self._lanes(
+                    half,
+                    lambda lane, offset=offset: [  # type: ignore[misc]
+                        Store(
+                            acc,
+                            (lane,),
+                            combine(
+                                reduce.op,
+                                Load(acc, (lane,), reduce.dtype),
+                                Load(acc, (expr.add(lane, offset),), reduce.dtype),
+                            ),
+                        )
+                    ],
+                )
+            )
+            half //= 2
+        return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
+
+    def _collapse_reduction(
+        self, axes: list[Axis], body: Expr
+    ) -> tuple[list[Axis], dict[Var, Expr]]:
+        kept = [a for a in axes if a.extent != 1] or axes[-1:]
+        gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
+        merged, more = collapse(kept, expr.index(0), [body])
+        # an address without any of the variables agrees with every merge
+        return list(merged), {**gone, **more}
+
+    def _has_subgroups(self, dtype: DType) -> bool:
+        """Whether the target combines values of `dtype` across the lanes of a subgroup."""
+        limits = self.target.vulkan
+        return (
+            limits is not None
+            and "arithmetic" in limits.subgroup_operations
+            and dtype in (DType.F32, DType.I32, DType.U32)
+        )
+
+    def _reduce_workgroup(
+        self, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
+    ) -> tuple[list[Stmt], Expr]:
+        """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
+        a tree over shared memory."""
+        inner, width = axes[-1], self.lanes
+        acc = self.builder.scratch("acc", reduce.dtype, (width,))
+        op = _COMBINE[reduce.op]
+        uses_subgroups = op in COMBINE_OPS and self._has_subgroups(reduce.dtype)
+        # a float's extremum is one of integers in the same order
+        is_ordered = uses_subgroups and reduce.dtype.is_float and op in ("max", "min")
+        dtype = DType.U32 if is_ordered else reduce.dtype
+        shared = self.builder.scratch("shared", dtype, (width,), Space.WORKGROUP)
+        stmts: list[Stmt] = [
+            self.spread(
+                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+            )
+        ]
+
+        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+            def one(o: Expr, lane: Expr) -> list[Stmt]:
+                at = expr.add(expr.mul(o, expr.index(width)), lane)
+                term = expr.substitute(body, {**values, **outer, inner.var: at})
+                update = Store(
+                    acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+                )
+                if dims.modulo(inner.extent, width) == 0:
+                    return [update]
+                return [If(expr.binary("lt", at, expr.index(inner.extent)), (update,))]
+
+            return self.serial(
+                dims.ceil_divide(inner.extent, width),
+                lambda o: [self.spread(width, lambda lane: one(o, lane))],
+                "o",
+            )
+
+        stmts += self._inside(axes[:-1], {}, rows)
+        if uses_subgroups:
+            lane, made = self.builder.var("l"), self.builder.var("r", reduce.dtype)
+            value = Load(acc, (lane,), reduce.dtype)
+            return [*stmts, Combine(made, op, lane, width, value, shared)], made
+        stmts.append(
+            self.spread(
+                width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]
+            )
+        )
+        stmts.append(Barrier())
+        half = width // 2
+        while half >= 1:
+            offset = expr.index(half)
+            stmts.append(
+                self.spread(
+                    width,
+                    lambda lane, offset=offset: [  # type: ignore[misc]
+                        If(
+                            expr.binary("lt", lane, offset),
+                            (
+                                Store(
+                                    shared,
+                                    (lane,),
+                                    combine(
+                                        reduce.op,
+                                        Load(shared, (lane,), reduce.dtype),
+                                        Load(shared, (expr.add(lane, offset),), reduce.dtype),
+                                    ),
+                                ),
+                            ),
+                        )
+                    ],
+                )
+            )
+            stmts.append(Barrier())
+            half //= 2
+        return stmts, self.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
+
+
+def _several(work: Dim, extent: Dim) -> int:
+    """How many indices of an axis a CPU's workgroup has, where each of them has `work` elements:
+    as many as make GRAIN of them, 0 standing for all.
+
+    What only the device knows counts as 2, so that a workgroup is seldom too small; where `work`
+    is known the axis is taken whole, be it ever so long.
+    """
+    least = dims.estimate(work, 2)
+    if least is None or (isinstance(work, int) and work < GRAIN):
+        return 0
+    several = -(-GRAIN // max(least, 1))
+    return 0 if isinstance(extent, int) and extent <= several and several > 1 else several

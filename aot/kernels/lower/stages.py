@@ -1,0 +1,57 @@
+"""Kernels of several results: stage after stage, in one workgroup for each index of the dims that
+all stages walk alike.
+
+Owns the grid over those dims and the order of stages; what a stage does is its schedule's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.analysis.stages import Stage, shared_dims
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Var
+from aot.kernels.ir.nodes import Barrier, For, Let, LoopKind, Stmt
+from aot.kernels.lower.nest import Axis, Nest
+
+Body = Callable[[Stage, Sequence[Expr]], tuple[Stmt, ...]]
+"""A stage's statements, with these index expressions for the shared dims."""
+
+
+def schedule_stages(nest: Nest, stages: Sequence[Stage], body: Body) -> tuple[Stmt, ...]:
+    """All stages in order; a workgroup sees what it stored itself in earlier ones."""
+    shared = stages[0].result.type.dims[: shared_dims(stages)]
+    axes = [Axis(nest.builder.var("s"), n) for n in shared]
+    indices = [expr.index(0) if a.extent == 1 else a.var for a in axes]
+    stmts: list[Stmt] = []
+    for number, stage in enumerate(stages):
+        if number and nest.is_gpu:
+            stmts.append(Barrier(orders_buffers=True))
+        stmts += _in_order(body(stage, indices))
+    return _over(nest, [a for a in axes if a.extent != 1], stmts)
+
+
+def _in_order(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """What would be workgroups as loops of one workgroup."""
+    return tuple(
+        replace(s, kind=LoopKind.SERIAL, body=_in_order(s.body), axis=0)
+        if isinstance(s, For) and s.kind is LoopKind.WORKGROUP
+        else s
+        for s in body
+    )
+
+
+def _over(nest: Nest, axes: Sequence[Axis], body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """A workgroup for each index of `axes`."""
+    if not axes:
+        return tuple(body)
+    if len(axes) == 1:
+        return (For(axes[0].var, axes[0].extent, LoopKind.WORKGROUP, tuple(body)),)
+    whole = nest.builder.var("g")
+    stmts: list[Stmt] = []
+    values: dict[Var, Expr] = {}
+    nest.decode(whole, axes, values, stmts)
+    stmts += [Let(a.var, values[a.var]) for a in axes]
+    total = dims.product([a.extent for a in axes])
+    return (For(whole, total, LoopKind.WORKGROUP, (*stmts, *body)),)

@@ -1,0 +1,105 @@
+"""Register tiles along rows and columns: what one covers, and what is done where one doesn't fit.
+
+Shared by contractions and windows. Owns which of a few tiles takes which rows; computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Reduce, Unary
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt
+from aot.kernels.lower.nest import Nest
+
+LONG = 24  # parts of an epilogue that is written once and not for each of a tile's vectors
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a tile covers.
+
+    Attributes:
+        rows: how many.
+        chunks, width: its columns, as vectors of `width`.
+        has_all_rows, has_all_columns: whether all that it covers is there, wherever it starts.
+    """
+
+    rows: int
+    chunks: int
+    width: int
+    has_all_rows: bool
+    has_all_columns: bool
+
+    @property
+    def columns(self) -> int:
+        return self.chunks * self.width
+
+    def row_at(self, first: Expr, r: Expr, extent: Dim, *, is_clamped: bool) -> Expr:
+        """Row `r` of a tile that begins at `first`; the last one there is, where it is clamped."""
+        at = expr.add(first, r)
+        if not is_clamped or self.has_all_rows:
+            return at
+        return expr.binary("min", at, expr.index(dims.add(extent, -1)))
+
+    def span_of(self, r: int, extent: Dim) -> tuple[Dim, Dim | None]:
+        """The least and the greatest that row `r` of a tile may be, the latter where tiles have all
+        their rows."""
+        last = dims.add(extent, r - self.rows) if self.has_all_rows else None
+        return r, last
+
+
+Build = Callable[[Shape, Expr], list[Stmt]]
+"""The statements of a tile of a shape, from its first row on."""
+
+
+def over_rows(
+    nest: Nest, extent: Dim, first: Expr, shape: Shape, height: int, build: Build
+) -> list[Stmt]:
+    """All rows, from `first` on, that one tile of `shape.rows` has.
+
+    Where only the device knows how many there are, such tiles have all theirs, and what is left
+    is done by those of `height`; 0 stands for none.
+    """
+    rows = shape.rows
+    if dims.modulo(extent, rows) == 0:
+        return build(replace(shape, has_all_rows=True), first)
+    if isinstance(extent, int) or nest.is_gpu or not height:
+        return build(replace(shape, has_all_rows=False), first)
+    whole = build(replace(shape, has_all_rows=True), first)
+    # a lower tile may start anywhere that a higher one does
+    divides = dims.modulo(extent, height) == 0 and rows % height == 0
+    lower = replace(shape, rows=height, has_all_rows=divides)
+    count = dims.ceil_divide(dims.modulo(extent, rows), height)
+    rest = nest.serial(
+        count, lambda n: build(lower, expr.add(first, expr.mul(n, expr.index(height)))), "mr"
+    )
+    end = expr.add(first, expr.index(rows))
+    return [If(expr.binary("le", end, expr.index(extent)), tuple(whole), tuple(rest))]
+
+
+class Spill:
+    """Scratch that all tiles of a kernel use in turn, as large as the first of them wants it."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.made: dict[str, Scratch] = {}
+
+    def get(self, name: str, like: Scratch, shape: tuple[int, ...]) -> Scratch:
+        """Scratch of at least `shape`, in every dim."""
+        known = self.made.get(name)
+        if known is None or any(a < b for a, b in zip(known.shape, shape, strict=True)):
+            known = self.nest.builder.scratch(name, like.dtype, shape, Space.WORKGROUP)
+            self.made[name] = known
+        return known
+
+
+def is_long(value: Expr, reduce: Reduce) -> bool:
+    """Whether a copy of `value`, around the reduction in it, a row would be most of a kernel's
+    code."""
+    around = set(expr.nodes(value)) - set(expr.nodes(reduce))
+    return len(around) > LONG or any(
+        isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
+    )

@@ -1,0 +1,378 @@
+"""The kernel of attention: an online softmax, so that no score outlives its tile of keys.
+
+Owns its loops on a CPU. What the operands' elements are and where the result's go, the
+inliner says: transposes, masks and epilogues around the op cost no memory of their own.
+
+A query keeps the largest score that it has met, the sum of its weights and the mix of values so
+far; a tile of keys with a larger score scales the latter two down. A score that is left out is
+-inf, and the first largest is the lowest finite number, so that no difference is inf - inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aot.analysis.cost.plan import Plan
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Fma, Var
+from aot.ir.graph import Function, Op, Value
+from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.schedules.attention_elements import Elements, Values, load
+from aot.kernels.schedules.attention_few import FEW, FewQueries
+from aot.kernels.schedules.attention_gpu import OnGpu
+
+# keys of a tile on a CPU: its scores stay in the nearest cache beside the keys and values
+KEYS_AT_ONCE = 64
+# vectors of a value that a register tile is wide
+VECTORS_OF_VALUES = 2
+
+Body = Callable[[Expr], Sequence[Stmt]]
+
+
+def schedule_attention(
+    nest: Nest,
+    function: Function,
+    op: Op,
+    buffers: Mapping[Value, Buffer],
+    result: Buffer,
+    plan: Plan,
+) -> tuple[Stmt, ...]:
+    """The loops of an executable around `op`.
+
+    Raises:
+        UnsupportedError: the depth of the queries or values is not known at compile time.
+    """
+    kernel = OnGpu if nest.is_gpu else _OnCpu
+    return kernel(nest, function, op, buffers, result, plan).build()
+
+
+def _tiles(total: Dim, size: int) -> Dim:
+    return dims.ceil_divide(total, size)
+
+
+class _OnCpu(Elements):
+    """A block of queries a workgroup.
+
+    Scores: lanes along queries, whose transposes are made once, and keys as scalars; so is their
+    softmax, in which no lane asks another. The mix: lanes along the values' width, with weights as
+    scalars.
+    """
+
+    def tile_keys(self) -> int:
+        """Keys of a tile: its scores stay in the nearest cache beside the keys and values."""
+        columns = self.plan.columns
+        most = self.all_keys if isinstance(self.all_keys, int) else KEYS_AT_ONCE
+        return columns * max(1, -(-min(most, KEYS_AT_ONCE) // columns))
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, rows = self.nest, self.plan.rows
+        block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
+        rest = self._rest()
+        few = FewQueries(self) if rest else None
+        has_blocks = self.queries != rest
+        if has_blocks:
+            self._take_scratch()
+
+        def one(values: dict[Var, Expr]) -> list[Stmt]:
+            first = expr.mul(values[block.var], expr.index(rows))
+            whole = self._block(values, first) if has_blocks else []
+            if few is None:
+                return whole
+            is_exact = isinstance(self.queries, int)
+            alone = few.build(values, first, rest, is_exact=is_exact)
+            if not has_blocks:
+                return alone
+            left = expr.sub(expr.index(self.queries), first)
+            is_few = expr.binary("le", left, expr.index(rest))
+            return [If(is_few, tuple(alone), tuple(whole))]
+
+        return nest.grid([*self.axes, block], one, 1 << 30)
+
+    def _rest(self) -> int:
+        """How many queries at most are taken one by one: where a block has no more, or 0."""
+        if not self.has_whole_keys():
+            return 0
+        if not isinstance(self.queries, int):
+            return FEW
+        rest = self.queries % self.plan.rows
+        return rest if rest <= FEW else 0
+
+    def _take_scratch(self) -> None:
+        rows = self.plan.rows
+        self.lanes = self.nest.lanes
+        self.vectors = rows // self.lanes
+        self.padded = -(-self.width // self.lanes) * self.lanes
+        self.turned = self.scratch("turned", self.depth, rows)
+        self.weights = self.scratch("weights", self.keys, rows)
+        self.mix = self.scratch("mix", rows, self.padded)
+        self.largest, self.total, self.shrink = (
+            self.scratch(name, rows) for name in ("largest", "total", "shrink")
+        )
+        self.staged: Scratch | None = None
+        if self.padded != self.width or not self.has_whole_values():
+            self.staged = self.scratch("values", self.keys, self.padded)
+
+    def _block(self, values: Values, first: Expr) -> list[Stmt]:
+        stmts = self._start(values, first)
+        stmts += self.nest.serial(
+            _tiles(self.all_keys, self.keys), lambda t: self._tile(values, first, t), "t"
+        )
+        return stmts + self._end(values, first)
+
+    # loops
+
+    def _over_rows(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
+        """`body(u, lane)` for each query, in lanes; row `u * lanes + lane`."""
+        return self.nest.unrolled(
+            self.vectors, lambda u: [self.nest.spread(self.lanes, lambda lane: body(u, lane))]
+        )
+
+    def _row_of(self, u: Expr, lane: Expr) -> Expr:
+        return expr.add(expr.mul(u, expr.index(self.lanes)), lane)
+
+    def _over_width(self, body: Body) -> list[Stmt]:
+        """`body(e)` for each place of a padded value, in lanes."""
+        size = expr.index(self.lanes)
+        return self.nest.serial(
+            self.padded // self.lanes,
+            lambda c: [
+                self.nest.spread(self.lanes, lambda lane: body(expr.add(expr.mul(c, size), lane)))
+            ],
+            "c",
+        )
+
+    def _start(self, values: Values, first: Expr) -> list[Stmt]:
+        nest, rows, zero = self.nest, self.plan.rows, self.const(0)
+
+        def turn(r: Expr) -> list[Stmt]:
+            row = self.real_row(expr.add(first, r), rows)
+            return nest.serial(
+                self.depth,
+                lambda d: [Store(self.turned, (d, r), self.scaled_query(values, row, d))],
+                "d",
+            )
+
+        stmts = nest.serial(rows, turn, "r")
+        stmts += self._over_rows(
+            lambda u, lane: [
+                Store(self.largest, (self._row_of(u, lane),), self.lowest),
+                Store(self.total, (self._row_of(u, lane),), zero),
+            ]
+        )
+        return stmts + nest.serial(
+            rows, lambda r: self._over_width(lambda e: [Store(self.mix, (r, e), zero)]), "r"
+        )
+
+    def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
+        start = expr.mul(tile, expr.index(self.keys))
+        stmts = self._stage(values, start)
+        columns = self.plan.columns
+        stmts += self.nest.serial(
+            self.keys // columns,
+            lambda j: self._products(values, start, expr.mul(j, expr.index(columns))),
+            "j",
+        )
+        stmts += self._soften(values, first, start)
+        stmts += self._mix(values, first, start)
+        end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
+        return self.reached(end, start, stmts)
+
+    def _stage(self, values: Values, start: Expr) -> list[Stmt]:
+        staged = self.staged
+        if staged is None:
+            return []
+
+        def one(t: Expr) -> list[Stmt]:
+            key = expr.add(start, t)
+            return self._over_width(
+                lambda e: [Store(staged, (t, e), self.padded_value(values, key, e))]
+            )
+
+        return self.nest.serial(self.keys, one, "t")
+
+    def _products(self, values: Values, start: Expr, at: Expr) -> list[Stmt]:
+        """The queries' products with a register tile's keys, from the tile's key `at` on."""
+        nest, columns = self.nest, self.plan.columns
+        acc = self.scratch("acc", columns, self.vectors, self.lanes, space=Space.REGISTER)
+
+        def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+            return nest.unrolled(
+                columns, lambda j: self._over_rows(lambda u, lane: [body(j, u, lane)]), "j"
+            )
+
+        def step(d: Expr) -> list[Stmt]:
+            def one_key(j: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                key = self.key_element(values, expr.add(expr.add(start, at), j), d)
+                scalar = nest.let(key, stmts, "k")
+
+                def add(u: Expr, lane: Expr) -> list[Stmt]:
+                    query = load(self.turned, d, self._row_of(u, lane))
+                    old = load(acc, j, u, lane)
+                    return [Store(acc, (j, u, lane), Fma(scalar, query, old, self.wide))]
+
+                return stmts + self._over_rows(add)
+
+            return nest.unrolled(columns, one_key, "j")
+
+        stmts = each(lambda j, u, lane: Store(acc, (j, u, lane), self.const(0)))
+        stmts += nest.serial(self.depth, step, "d")
+        return stmts + each(
+            lambda j, u, lane: Store(
+                self.weights, (expr.add(at, j), self._row_of(u, lane)), load(acc, j, u, lane)
+            )
+        )
+
+    def _soften(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        """From products to weights; what is there already is scaled down later by `shrink`."""
+        nest, rows = self.nest, self.plan.rows
+        best = self.scratch("best", self.vectors, self.lanes, space=Space.REGISTER)
+        total = self.scratch("sum", self.vectors, self.lanes, space=Space.REGISTER)
+
+        def compare(t: Expr) -> list[Stmt]:
+            def one(u: Expr, lane: Expr) -> list[Stmt]:
+                at = (t, self._row_of(u, lane))
+                stmts: list[Stmt] = []
+                score: Expr = load(self.weights, *at)
+                if not self.has_plain_scores:
+                    row = self.real_row(expr.add(first, at[1]), rows)
+                    found = self.score(values, row, expr.add(start, t), score)
+                    score = nest.let(found, stmts, "s")
+                    stmts.append(Store(self.weights, at, score))
+                larger = self.larger(load(best, u, lane), score)
+                return [*stmts, Store(best, (u, lane), larger)]
+
+            return self._over_rows(one)
+
+        def raise_largest(u: Expr, lane: Expr) -> list[Stmt]:
+            row = (self._row_of(u, lane),)
+            drop = expr.sub(load(self.largest, *row), load(best, u, lane))
+            return [
+                Store(self.shrink, row, expr.unary("exp", drop)),
+                Store(self.largest, row, load(best, u, lane)),
+                Store(total, (u, lane), self.const(0)),
+            ]
+
+        def weigh(t: Expr) -> list[Stmt]:
+            def one(u: Expr, lane: Expr) -> list[Stmt]:
+                at = (t, self._row_of(u, lane))
+                stmts: list[Stmt] = []
+                drop = expr.sub(load(self.weights, *at), load(best, u, lane))
+                weight = nest.let(expr.unary("exp", drop), stmts, "w")
+                stmts.append(Store(self.weights, at, weight))
+                return [*stmts, Store(total, (u, lane), expr.add(load(total, u, lane), weight))]
+
+            return self._over_rows(one)
+
+        def add_up(u: Expr, lane: Expr) -> list[Stmt]:
+            row = (self._row_of(u, lane),)
+            before, shrink = load(self.total, *row), load(self.shrink, *row)
+            return [Store(self.total, row, Fma(before, shrink, load(total, u, lane), self.wide))]
+
+        stmts = self._over_rows(
+            lambda u, lane: [
+                Store(best, (u, lane), load(self.largest, self._row_of(u, lane))),
+            ]
+        )
+        stmts += nest.serial(self.keys, compare, "t")
+        stmts += self._over_rows(raise_largest)
+        stmts += nest.serial(self.keys, weigh, "t")
+        return stmts + self._over_rows(add_up)
+
+    # the mix of values
+
+    def _mix(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        """Adds the tile's values to what each query has mixed, in register tiles."""
+        count = self.padded // self.lanes
+        wide = min(VECTORS_OF_VALUES, count)
+
+        def columns(c: Expr) -> list[Stmt]:
+            return self._mix_columns(values, first, start, expr.mul(c, expr.index(wide)), wide)
+
+        stmts = self.nest.serial(count // wide, columns, "c")
+        if count % wide:
+            last = expr.index(count - count % wide)
+            stmts += self._mix_columns(values, first, start, last, count % wide)
+        return stmts
+
+    def _mix_columns(
+        self, values: Values, first: Expr, start: Expr, vector: Expr, count: int
+    ) -> list[Stmt]:
+        """`count` vectors of the values' width, from number `vector` on, for all queries."""
+        nest, size = self.nest, expr.index(self.lanes)
+        registers = max(nest.target.vector_registers, 2 * count + 1)
+        fits = (n for n in (8, 4, 2, 1) if (n + 1) * count + 1 <= registers)
+        rows = next(n for n in fits if self.plan.rows % n == 0)
+        acc = self.scratch("mixed", rows, count, self.lanes, space=Space.REGISTER)
+
+        def vectors(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+            """`body(u, lane, e)` for the lanes of each vector."""
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                return body(u, lane, expr.add(expr.mul(expr.add(vector, u), size), lane))
+
+            return nest.unrolled(
+                count, lambda u: [nest.spread(self.lanes, lambda lane: [one(u, lane)])]
+            )
+
+        def block(b: Expr) -> list[Stmt]:
+            base = expr.mul(b, expr.index(rows))
+
+            def take(r: Expr) -> list[Stmt]:
+                row = expr.add(base, r)
+                stmts: list[Stmt] = []
+                shrink = nest.let(load(self.shrink, row), stmts, "s")
+                return stmts + vectors(
+                    lambda u, lane, e: Store(
+                        acc, (r, u, lane), expr.mul(load(self.mix, row, e), shrink)
+                    )
+                )
+
+            def step(t: Expr) -> list[Stmt]:
+                def one_row(r: Expr) -> list[Stmt]:
+                    stmts: list[Stmt] = []
+                    weight = nest.let(load(self.weights, t, expr.add(base, r)), stmts, "w")
+
+                    def add(u: Expr, lane: Expr, e: Expr) -> Stmt:
+                        value = self._value_at(values, start, t, e)
+                        old = load(acc, r, u, lane)
+                        return Store(acc, (r, u, lane), Fma(weight, value, old, self.wide))
+
+                    return stmts + vectors(add)
+
+                return nest.unrolled(rows, one_row, "r")
+
+            def give(r: Expr) -> list[Stmt]:
+                return vectors(
+                    lambda u, lane, e: Store(
+                        self.mix, (expr.add(base, r), e), load(acc, r, u, lane)
+                    )
+                )
+
+            stmts = nest.unrolled(rows, take, "r") + nest.serial(self.keys, step, "t")
+            stmts += nest.unrolled(rows, give, "r")
+            return self.has_row(expr.add(first, base), self.plan.rows, stmts)
+
+        return nest.serial(self.plan.rows // rows, block, "b")
+
+    def _value_at(self, values: Values, start: Expr, t: Expr, e: Expr) -> Expr:
+        if self.staged is not None:
+            return load(self.staged, t, e)
+        return self.value_element(values, expr.add(start, t), e)
+
+    def _end(self, values: Values, first: Expr) -> list[Stmt]:
+        nest, rows = self.nest, self.plan.rows
+
+        def one(r: Expr) -> list[Stmt]:
+            row = expr.add(first, r)
+            stmts: list[Stmt] = []
+            share = nest.let(self.share(load(self.total, r)), stmts, "share")
+            stmts += nest.vectors(
+                self.width,
+                lambda e: [self.store(values, row, e, load(self.mix, r, e), share)],
+            )
+            return self.has_row(row, rows, stmts)
+
+        return nest.serial(rows, one, "r")

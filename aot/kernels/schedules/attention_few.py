@@ -1,0 +1,212 @@
+"""Attention of a few queries on a CPU, such as a decoder's next token: one query after the other.
+
+Owns the loops of that case: lanes along depths in products, along keys in the softmax and along
+the values' width in the mix, so that each key and value is read once and in whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Fma, Load
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.schedules.attention_elements import Elements, Values, load
+
+# Up to so many queries lanes along queries would mostly idle.
+FEW = 4
+# products side by side, to hide the multiply-add's latency
+PRODUCTS_AT_ONCE = 4
+# vectors of the mix that stay in registers over a tile
+VECTORS_AT_ONCE = 8
+
+Body = Callable[[Expr], Sequence[Stmt]]
+
+
+class FewQueries:
+    """The loops over `elements`, whose tiles of keys they share."""
+
+    def __init__(self, elements: Elements) -> None:
+        self.elements, self.nest = elements, elements.nest
+        self.keys, self.depth, self.width = elements.keys, elements.depth, elements.width
+        self.asked = elements.scratch("asked", self.depth)
+        self.weights = elements.scratch("few_weights", self.keys)
+        self.mix = elements.scratch("few_mix", self.width)
+        register = Space.REGISTER
+        self.largest, self.total, self.best = (
+            elements.scratch(name, space=register) for name in ("few_largest", "few_total", "best")
+        )
+
+    def build(self, values: Values, first: Expr, count: int, *, is_exact: bool) -> list[Stmt]:
+        """`count` queries from `first` on, or as many of them as there are."""
+
+        def one(r: Expr) -> list[Stmt]:
+            row = expr.add(first, r)
+            stmts = self._query(values, row)
+            if is_exact:
+                return stmts
+            return [If(expr.binary("lt", row, expr.index(self.elements.queries)), tuple(stmts))]
+
+        return self.nest.serial(count, one, "r")
+
+    def _query(self, values: Values, row: Expr) -> list[Stmt]:
+        el, nest, zero = self.elements, self.nest, self.elements.const(0)
+        stmts = nest.vectors(
+            self.depth, lambda d: [Store(self.asked, (d,), el.scaled_query(values, row, d))]
+        )
+        stmts += nest.vectors(self.width, lambda e: [Store(self.mix, (e,), zero)])
+        stmts += [Store(self.largest, (), el.lowest), Store(self.total, (), zero)]
+        tiles = dims.ceil_divide(el.all_keys, self.keys)
+        stmts += nest.serial(tiles, lambda t: self._tile(values, row, t), "t")
+        share = nest.let(el.share(load(self.total)), stmts, "share")
+        return stmts + nest.vectors(
+            self.width, lambda e: [el.store(values, row, e, load(self.mix, e), share)]
+        )
+
+    def _tile(self, values: Values, row: Expr, tile: Expr) -> list[Stmt]:
+        start = expr.mul(tile, expr.index(self.keys))
+        group = gcd(self.keys, PRODUCTS_AT_ONCE)
+        stmts: list[Stmt] = [Store(self.best, (), load(self.largest))]
+        stmts += self.nest.serial(
+            self.keys // group,
+            lambda g: self._scores(values, row, start, expr.mul(g, expr.index(group)), group),
+            "g",
+        )
+        drop = expr.sub(load(self.largest), load(self.best))
+        shrink = self.nest.let(expr.unary("exp", drop), stmts, "shrink")
+        stmts += self._soften(shrink)
+        stmts += self._mix(values, start, shrink)
+        return self.elements.reached(row, start, stmts)
+
+    def _lanes(self, extent: int) -> int:
+        """Lanes of a vector that is not longer than `extent`."""
+        lanes = self.nest.lanes
+        while lanes > max(extent, 1):
+            lanes //= 2
+        return lanes
+
+    def _fold(self, source: Scratch, lanes: int, *before: Expr) -> list[Stmt]:
+        """Adds all lanes of `source` up in the first one."""
+        stmts: list[Stmt] = []
+        while lanes > 1:
+            lanes //= 2
+            half = expr.index(lanes)
+
+            def one(lane: Expr, half: Expr = half) -> list[Stmt]:
+                other = load(source, *before, expr.add(lane, half))
+                return [
+                    Store(source, (*before, lane), expr.add(load(source, *before, lane), other))
+                ]
+
+            stmts.append(self.nest.spread(lanes, one))
+        return stmts
+
+    def _scores(self, values: Values, row: Expr, start: Expr, at: Expr, count: int) -> list[Stmt]:
+        """Scores of `count` keys, from the tile's key `at` on."""
+        el, nest = self.elements, self.nest
+        lanes = self._lanes(self.depth)
+        acc = el.scratch("products", count, lanes, space=Space.REGISTER)
+
+        def each(body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
+            return nest.unrolled(count, lambda j: body(j, expr.add(at, j)), "j")
+
+        def add(j: Expr, t: Expr, lane: Expr, d: Expr) -> list[Stmt]:
+            key = el.key_element(values, expr.add(start, t), d)
+            return [
+                Store(acc, (j, lane), Fma(load(self.asked, d), key, load(acc, j, lane), el.wide))
+            ]
+
+        def vectors(c: Expr) -> list[Stmt]:
+            base = expr.mul(c, expr.index(lanes))
+            return each(
+                lambda j, t: [
+                    nest.spread(lanes, lambda lane: add(j, t, lane, expr.add(base, lane)))
+                ]
+            )
+
+        def finish(j: Expr, t: Expr) -> list[Stmt]:
+            stmts = self._fold(acc, lanes, j)
+            product = load(acc, j, expr.index(0))
+            found = el.score(values, row, expr.add(start, t), product)
+            score = nest.let(found, stmts, "s")
+            larger = el.larger(load(self.best), score)
+            return [*stmts, Store(self.weights, (t,), score), Store(self.best, (), larger)]
+
+        zero = el.const(0)
+        stmts = each(lambda j, t: [nest.spread(lanes, lambda lane: [Store(acc, (j, lane), zero)])])
+        stmts += nest.serial(self.depth // lanes, vectors, "c")
+        done, first = expr.index(self.depth // lanes * lanes), expr.index(0)
+        stmts += nest.serial(
+            self.depth % lanes,
+            lambda d: each(lambda j, t: add(j, t, first, expr.add(done, d))),
+            "d",
+        )
+        return stmts + each(finish)
+
+    def _soften(self, shrink: Expr) -> list[Stmt]:
+        """From scores to weights, and their total."""
+        el, nest = self.elements, self.nest
+        lanes = gcd(self.keys, nest.lanes)
+        sums = el.scratch("few_sum", lanes, space=Space.REGISTER)
+
+        def weigh(c: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                t = expr.add(expr.mul(c, expr.index(lanes)), lane)
+                fall = expr.sub(load(self.weights, t), load(self.best))
+                weight = nest.let(expr.unary("exp", fall), stmts, "w")
+                total = expr.add(load(sums, lane), weight)
+                return [*stmts, Store(self.weights, (t,), weight), Store(sums, (lane,), total)]
+
+            return [nest.spread(lanes, one)]
+
+        stmts: list[Stmt] = [nest.spread(lanes, lambda n: [Store(sums, (n,), el.const(0))])]
+        stmts += nest.serial(self.keys // lanes, weigh, "c")
+        stmts += self._fold(sums, lanes)
+        total = Fma(load(self.total), shrink, load(sums, expr.index(0)), el.wide)
+        return [
+            *stmts,
+            Store(self.total, (), total),
+            Store(self.largest, (), load(self.best)),
+        ]
+
+    def _mix(self, values: Values, start: Expr, shrink: Expr) -> list[Stmt]:
+        """Adds the tile's values to the mix."""
+        lanes = self._lanes(self.width)
+        vectors, rest = divmod(self.width, lanes)
+        stmts: list[Stmt] = []
+        for first in range(0, vectors, VECTORS_AT_ONCE):
+            count = min(VECTORS_AT_ONCE, vectors - first)
+            stmts += self._mix_part(values, start, shrink, first * lanes, count, lanes)
+        if rest:
+            stmts += self._mix_part(values, start, shrink, vectors * lanes, rest, 1)
+        return stmts
+
+    def _mix_part(
+        self, values: Values, start: Expr, shrink: Expr, first: int, count: int, lanes: int
+    ) -> list[Stmt]:
+        """`count` vectors of `lanes` places each, from place `first` on."""
+        el, nest = self.elements, self.nest
+        acc = el.scratch("few_mixed", count, lanes, space=Space.REGISTER)
+
+        def over(body: Callable[[Load, Expr], Stmt]) -> list[Stmt]:
+            def one(u: Expr, lane: Expr) -> list[Stmt]:
+                place = expr.add(expr.mul(u, expr.index(lanes)), lane)
+                return [body(load(acc, u, lane), expr.add(place, expr.index(first)))]
+
+            return nest.unrolled(count, lambda u: [nest.spread(lanes, lambda n: one(u, n))])
+
+        def step(t: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            weight = nest.let(load(self.weights, t), stmts, "w")
+
+            def add(old: Load, e: Expr) -> Stmt:
+                value = el.value_element(values, expr.add(start, t), e)
+                return Store(acc, old.indices, Fma(weight, value, old, el.wide))
+
+            return stmts + over(add)
+
+        stmts = over(lambda old, e: Store(acc, old.indices, expr.mul(load(self.mix, e), shrink)))
+        stmts += nest.serial(self.keys, step, "t")
+        return stmts + over(lambda new, e: Store(self.mix, (e,), new))

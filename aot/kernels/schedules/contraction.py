@@ -1,0 +1,175 @@
+"""Contractions: register tiles of outer products, lanes along the weights' outputs.
+
+Obeys the plan's rows and columns. The same nest serves matmul and convolution, packed and plain
+weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are; products.py has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aot.analysis.cost.plan import Plan, rest_chunks, tail_rows
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Load, Var
+from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
+from aot.kernels.lower.inline import reduces_of
+from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
+from aot.kernels.lower.tiles import Shape, Spill, over_rows
+from aot.kernels.schedules.products import Roles, Tile, Values, loaded
+from aot.kernels.schedules.products_gpu import GpuTile
+
+
+def find_roles(output: Output) -> Roles | None:
+    """The contraction in an output's value, or None where it has not that form."""
+    reduces = reduces_of(output.value)
+    if len(reduces) != 1 or reduces[0].op != "sum":
+        return None
+    (reduce,) = reduces
+    body = reduce.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    left, right = body.a, body.b
+    weight = loaded(right)
+    if weight is None or weight.guard is not None:
+        return None
+    in_left, in_right = expr.free_vars(left), expr.free_vars(right)
+    only_left = [a for a in output.axes if a.var in in_left and a.var not in in_right]
+    only_right = [a for a in output.axes if a.var in in_right and a.var not in in_left]
+    if not only_right:
+        return None
+    columns = min(only_right, key=lambda a: _step(weight, a.var))
+    rows = only_left[-1] if only_left else None
+    outer = tuple(a for a in output.axes if a is not rows and a is not columns)
+    return Roles(reduce, left, right, weight, rows, columns, outer)
+
+
+def _without_groups(output: Output) -> Output:
+    """The output with an axis i that the left side of a product sees as `i // n` as two, groups
+    and their `n` members, so that only the right side varies along the members."""
+    for reduce in reduces_of(output.value):
+        if not isinstance(reduce.body, Binary):
+            continue
+        for e in expr.nodes(reduce.body.a):
+            if not isinstance(e, Binary) or e.op != "floordiv":
+                continue
+            for number, axis in enumerate(output.axes):
+                size = expr.dim_of(e.b)
+                if e.a is axis.var and size is not None and dims.modulo(axis.extent, size) == 0:
+                    return split_axis(output, number, size)
+    return output
+
+
+def _step(load: Load, var: Var) -> int:
+    """How far apart neighbours along `var` lie: 0 where the address is packed, else its stride."""
+    step = expr.coefficient(load.indices[0], var)
+    if step is None:
+        return 0
+    return step if isinstance(step, int) else 1 << 30
+
+
+def schedule_contraction(
+    nest: Nest, output: Output, plan: Plan, panel: int
+) -> tuple[Stmt, ...] | None:
+    """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
+    output = _without_groups(output)
+    roles = find_roles(output)
+    if roles is None:
+        return None
+    others = [a for a in output.axes if a is not roles.columns]
+    merged, gone = collapse(others, output.address, [output.value])
+    if gone:
+        address, value = output.substitute(gone)
+        keep = [*merged, roles.columns]
+        roles = find_roles(replace(output, address=address, value=value, axes=tuple(keep)))
+        assert roles is not None
+        output = Output(output.buffer, address, value, tuple(keep))
+    return _Tiles(nest, output, roles, plan, panel).build()
+
+
+class _Tiles:
+    """The tiles of a contraction and the loops around them.
+
+    Where only the device knows an extent, tiles of the plan's size have all that they cover; what
+    is left of the rows is done by lower ones, and of the columns by narrower ones.
+    """
+
+    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        self.spill = Spill(nest)
+        extent = None if roles.rows is None else roles.rows.extent
+        self.rows = 1 if extent is None else plan.rows
+        if isinstance(extent, int) and not nest.is_gpu:
+            self.rows = min(self.rows, extent)
+        self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
+        self.chunks = plan.columns // self.width
+        self.columns = self.chunks * self.width
+
+    def build(self) -> tuple[Stmt, ...]:
+        roles, nest = self.roles, self.nest
+        column_tile = nest.builder.var("nt")
+        axes = list(roles.outer)
+        row_tile = Axis(nest.builder.var("mt"), 1)
+        if roles.rows is not None:
+            row_tile = Axis(row_tile.var, dims.ceil_divide(roles.rows.extent, self.rows))
+            axes.append(row_tile)
+        work = dims.multiply(
+            dims.product([n for _, n in roles.reduce.axes]), self.rows * self.columns // 16 + 1
+        )
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.index(0)
+            if roles.rows is not None:
+                first = expr.mul(values[row_tile.var], expr.index(self.rows))
+            return self._columns(values, first, column_tile)
+
+        # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
+        # fastest, and neighbours there share the rows
+        along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
+        rows = nest.grid(axes, body, work, first=along_rows)
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns)
+        return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=along_columns),)
+
+    def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """All columns of tile `number`."""
+        extent = self.roles.columns.extent
+        start = expr.mul(number, expr.index(self.chunks))
+        is_divided = dims.modulo(extent, self.columns) == 0
+        if is_divided or isinstance(extent, int) or self.nest.is_gpu or self.chunks == 1:
+            return self._rows(values, first, start, self.chunks, has_all=is_divided)
+        end = expr.mul(expr.add(number, expr.index(1)), expr.index(self.columns))
+        is_there = expr.binary("le", end, expr.index(extent))
+        whole = self._rows(values, first, start, self.chunks, has_all=True)
+        left = dims.ceil_divide(dims.modulo(extent, self.columns), self.width)
+        has_all = dims.modulo(extent, self.width) == 0
+        rest: list[Stmt] = []
+        done: Dim = 0
+        for chunks in rest_chunks(self.chunks):
+            count = dims.floor_divide(dims.add(left, dims.multiply(done, -1)), chunks)
+            begin = expr.add(start, expr.index(done))
+
+            def tiles(n: Expr, chunks: int = chunks, begin: Expr = begin) -> list[Stmt]:
+                at = expr.add(begin, expr.mul(n, expr.index(chunks)))
+                return self._rows(values, first, at, chunks, has_all=has_all)
+
+            rest += self.nest.serial(count, tiles, "nr")
+            done = dims.add(done, dims.multiply(count, chunks))
+        return [If(is_there, tuple(whole), tuple(rest))]
+
+    def _rows(
+        self, values: Values, first: Expr, start: Expr, chunks: int, *, has_all: bool
+    ) -> list[Stmt]:
+        """Tiles of all rows from `first` on that one of the plan's height has."""
+
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            tile = GpuTile if self.nest.is_gpu else Tile
+            made = tile(self.nest, self.output, self.roles, self.panel, shape, self.spill)
+            return made.build(values, first, start)
+
+        extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
+        shape = Shape(self.rows, chunks, self.width, True, has_all)
+        height = tail_rows(self.rows, shape.columns, self.nest.lanes)
+        return over_rows(self.nest, extent, first, shape, height, build)

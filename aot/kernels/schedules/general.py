@@ -1,0 +1,316 @@
+"""Schedules for elementwise and reducing executables: how per-element expressions become loops.
+
+One function a schedule class; the plan chose which. Contractions and recurrences have files of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.cost.plan import Plan
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
+from aot.kernels.lower.inline import reduces_of
+from aot.kernels.lower.nest import (
+    GRAIN,
+    Axis,
+    Nest,
+    Output,
+    collapse,
+    combine,
+    identity,
+    without_division,
+)
+from aot.kernels.schedules.windows import find_window, schedule_window
+
+Values = dict[Var, Expr]
+ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
+"""Statements of one element: index values, lanes of the loop it stands in, the lane's variable."""
+
+
+def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
+    """Lanes along the innermost collapsed dim; no Reduce in the value."""
+    output = without_division(output)
+    axes, gone = collapse(output.axes, output.address, [output.value])
+
+    def store(values: Values) -> list[Stmt]:
+        address, value = output.substitute({**gone, **values})
+        return [Store(output.buffer, (address,), value)]
+
+    return lanes_over_output(nest, axes, lambda values, width, lane: store(values))
+
+
+def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
+    """Loops over all `axes` with lanes along the last.
+
+    `body(values, width, lane_var)` gives the statements of one element; with a width above 1 on a
+    CPU they stand inside a VECTOR loop. On a GPU one invocation does one element.
+    """
+    if nest.is_gpu:
+        return _one_invocation_each(nest, axes, body)
+    if not axes:
+        return tuple(body({}, 1, None))
+    inner, outer = axes[-1], axes[:-1]
+    width = nest.lanes
+    if isinstance(inner.extent, int):
+        while width > 1 and width > inner.extent:
+            width //= 2
+    if width == 1:
+        return nest.grid(axes, lambda values: body(values, 1, None), 1)
+
+    def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
+        """`count` elements from `start`: vectors, then narrower ones for what is left."""
+
+        def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
+            return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
+
+        out: list[Stmt] = []
+        done: Dim = 0
+        for wide in _widths(width, count):
+            size = expr.index(wide)
+            begin = expr.index(done)
+            full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
+
+            def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
+                first = expr.add(begin, expr.mul(o, size))
+                return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
+
+            out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
+            done = dims.add(done, dims.multiply(full, wide))
+        rest = dims.add(count, dims.multiply(done, -1))
+        end = expr.index(done)
+        return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
+
+    if _is_one_piece(inner.extent, outer):
+        return nest.grid(
+            outer, lambda values: row(values, expr.index(0), inner.extent), inner.extent
+        )
+    piece = nest.builder.var("piece")
+    start = expr.mul(piece, expr.index(GRAIN))
+    end = expr.index(inner.extent)
+    is_full = expr.binary("le", expr.add(start, expr.index(GRAIN)), end)
+
+    def rows(values: Values) -> list[Stmt]:
+        whole = row(values, start, GRAIN)
+        rest = dims.modulo(inner.extent, GRAIN)
+        if rest == 0:
+            return whole
+        return [If(is_full, tuple(whole), tuple(row(values, start, rest)))]
+
+    inside = nest.grid(outer, rows, GRAIN, first=1)
+    pieces = dims.ceil_divide(inner.extent, GRAIN)
+    return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
+
+
+def _widths(width: int, count: Dim) -> list[int]:
+    """Widths of the vectors that `count` elements are taken in, ever narrower."""
+    if not isinstance(count, int):
+        return [width]
+    widths: list[int] = []
+    while width > 1 and count:
+        if count >= width:
+            widths.append(width)
+            count %= width
+        width //= 2
+    return widths
+
+
+def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
+    """Whether a workgroup takes the innermost dim whole: it is short, or there are other dims to
+    make workgroups of."""
+    return extent <= 2 * GRAIN if isinstance(extent, int) else bool(outer)
+
+
+def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
+    total = dims.product([a.extent for a in axes])
+    group = nest.builder.var("g")
+    size = expr.index(nest.lanes)
+
+    def one(lane: Expr) -> list[Stmt]:
+        inside: list[Stmt] = []
+        whole = nest.let(expr.add(expr.mul(group, size), lane), inside, "n")
+        values: Values = {}
+        if axes:
+            nest.decode(whole, axes, values, inside)
+        inside += body(values, 1, lane)
+        if dims.modulo(total, nest.lanes) == 0:
+            return inside
+        first = inside[0]
+        return [first, If(expr.binary("lt", whole, expr.index(total)), tuple(inside[1:]))]
+
+    return (
+        For(
+            group,
+            dims.ceil_divide(total, nest.lanes),
+            LoopKind.WORKGROUP,
+            (nest.spread(nest.lanes, one),),
+            axis=0,
+        ),
+    )
+
+
+def schedule_reduction(nest: Nest, output: Output, plan: Plan) -> tuple[Stmt, ...]:
+    """Reductions where their inputs are known, lanes along what is contiguous."""
+    reduces = reduces_of(output.value)
+    window = find_window(nest, output, reduces)
+    if window is not None:
+        return schedule_window(nest, output, window, plan)
+    inner = output.axes[-1].var if output.axes else None
+    depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
+    is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
+    if depends and (is_short or _prefers_output_lanes(depends, inner)):
+        return _lanes_over_results(nest, output, reduces)
+    return _lanes_over_reduction(nest, output, reduces, is_row=bool(inner) and not depends)
+
+
+def _is_short(reduce: Reduce, lanes: int) -> bool:
+    """Whether a workgroup's lanes would mostly idle over the reduction."""
+    count = dims.product([n for _, n in reduce.axes])
+    return isinstance(count, int) and count <= 4 * lanes
+
+
+def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
+    """Whether more loads are contiguous along the result than along the reduction."""
+    assert inner is not None
+    along_result = along_reduction = 0
+    for reduce in reduces:
+        axes = [v for v, n in reduce.axes if n != 1]
+        last = axes[-1] if axes else None
+        for load in expr.loads(reduce.body):
+            along_result += expr.coefficient(load.indices[0], inner) == 1
+            along_reduction += last is not None and expr.coefficient(load.indices[0], last) == 1
+            if load.guard is not None and inner in expr.free_vars(load.guard):
+                along_result += 1  # windows slide along the result: keep them whole
+    return along_result >= along_reduction
+
+
+def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tuple[Stmt, ...]:
+    """Each lane reduces its own result element."""
+    axes, gone = collapse(output.axes, output.address, [output.value])
+
+    def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
+        values = {**gone, **values}
+        stmts: list[Stmt] = []
+        done: dict[Expr, Expr] = {}
+        for reduce in reduces:
+            loops, value = _reduce_here(nest, reduce, done, values, lane)
+            stmts += loops
+            done[reduce] = value
+        value = expr.transform(output.value, done.get)
+        stmts.append(
+            Store(
+                output.buffer,
+                (expr.substitute(output.address, values),),
+                expr.substitute(value, values),
+            )
+        )
+        return stmts
+
+    return lanes_over_output(nest, axes, body)
+
+
+def _reduce_here(
+    nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Values, lane: Expr | None
+) -> tuple[list[Stmt], Expr]:
+    """A reduction inside a lane: one accumulator per lane, serial loops."""
+    width = nest.lanes
+    slot = expr.index(0) if lane is None else lane
+    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lane is None else width,))
+    body = expr.rebuild(reduce.body, lambda c: expr.transform(c, done.get))
+    body = done.get(body, body)
+    stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
+
+    def loops(axes: Sequence[tuple[Var, Dim]], indices: Values) -> list[Stmt]:
+        if not axes:
+            term = expr.substitute(body, {**values, **indices})
+            return [Store(acc, (slot,), combine(reduce.op, Load(acc, (slot,), reduce.dtype), term))]
+        (var, extent), rest = axes[0], axes[1:]
+        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}), var.name)
+
+    stmts += loops(reduce.axes, {})
+    return stmts, Load(acc, (slot,), reduce.dtype)
+
+
+def _lanes_over_reduction(
+    nest: Nest, output: Output, reduces: list[Reduce], is_row: bool
+) -> tuple[Stmt, ...]:
+    """Lanes along the reduced dim; with `is_row` the innermost result dim is a loop after it."""
+    outer = output.axes[:-1] if is_row else output.axes
+    work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
+
+    def row(values: Values) -> list[Stmt]:
+        stmts: list[Stmt] = []
+        done: dict[Expr, Expr] = {}
+        for reduce in reduces:
+            body = expr.transform(reduce.body, done.get)
+            loops, value = nest.reduce_lanes(reduce, body, values)
+            stmts += loops
+            done[reduce] = value
+        value = expr.transform(output.value, done.get)
+
+        def store(more: Values) -> list[Stmt]:
+            both = {**values, **more}
+            return [
+                Store(
+                    output.buffer,
+                    (expr.substitute(output.address, both),),
+                    expr.substitute(value, both),
+                )
+            ]
+
+        if is_row:
+            return stmts + _row_of_stores(nest, output.axes[-1], store)
+        if nest.is_gpu:
+            return [
+                *stmts,
+                nest.spread(
+                    nest.lanes,
+                    lambda lane: [If(expr.binary("eq", lane, expr.index(0)), tuple(store({})))],
+                ),
+            ]
+        return stmts + store({})
+
+    return nest.grid(outer, row, work)
+
+
+def _row_of_stores(nest: Nest, axis: Axis, store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
+    """The elements of one row, spread over lanes."""
+    width = nest.lanes
+    if nest.is_gpu:
+
+        def strided(o: Expr, lane: Expr) -> list[Stmt]:
+            at = expr.add(expr.mul(o, expr.index(width)), lane)
+            stmts = store({axis.var: at})
+            if dims.modulo(axis.extent, width) == 0:
+                return list(stmts)
+            return [If(expr.binary("lt", at, expr.index(axis.extent)), tuple(stmts))]
+
+        return nest.serial(
+            dims.ceil_divide(axis.extent, width),
+            lambda o: [nest.spread(width, lambda lane: strided(o, lane))],
+            "o",
+        )
+    if isinstance(axis.extent, int):
+        while width > 1 and width > axis.extent:
+            width //= 2
+    full = dims.floor_divide(axis.extent, width)
+    out: list[Stmt] = []
+    if width > 1:
+        out += nest.serial(
+            full,
+            lambda o: [
+                nest.spread(
+                    width,
+                    lambda lane: store({axis.var: expr.add(expr.mul(o, expr.index(width)), lane)}),
+                )
+            ],
+            "o",
+        )
+    else:
+        full = 0
+    start = expr.index(dims.multiply(full, width))
+    tail = dims.add(axis.extent, dims.multiply(dims.multiply(full, width), -1))
+    return out + nest.serial(tail, lambda t: store({axis.var: expr.add(start, t)}), "t")

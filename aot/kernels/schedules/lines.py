@@ -1,0 +1,147 @@
+"""Kernels in which one lane goes along a whole line of elements, in order; scans are such.
+
+Owns how lines are spread over lanes and the grid. Lines never touch each other's elements, so that
+any number of them may run side by side, on a CPU's vector lanes and a GPU's invocations alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aot.errors import InternalError
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.graph import Op, Value
+from aot.kernels.ir.nodes import Buffer, If, Let, Stmt, Store
+from aot.kernels.lower.inline import flat_index, stored
+from aot.kernels.lower.nest import Axis, Nest, combine, identity
+from aot.kernels.schedules.general import lanes_over_output
+from aot.ops.contraction import accumulator
+from aot.ops.elementwise import narrowed
+
+Body = Callable[[Sequence[Expr], int, "Expr | None"], Sequence[Stmt]]
+
+
+class Lines:
+    """What the kernels of one op share.
+
+    Attributes:
+        results: the buffer of each of the op's results; None where nothing reads it.
+    """
+
+    def __init__(
+        self, nest: Nest, op: Op, buffers: Mapping[Value, Buffer], results: Sequence[Buffer | None]
+    ) -> None:
+        self.nest, self.op, self.buffers, self.results = nest, op, buffers, results
+
+    def operand(self, number: int) -> Value:
+        value = self.op.operands[number]
+        assert value is not None
+        return value
+
+    def load(self, number: int, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
+        """An element of an operand; 0 where `guard` is false."""
+        value = stored(self.operand(number))
+        dtype = value.type.dtype
+        other = None if guard is None else expr.const(0, dtype)
+        address = flat_index(value.type, indices)
+        loaded = Load(self.buffers[value], (address,), dtype, guard, other)
+        return expr.cast(loaded, self.operand(number).type.dtype)
+
+    def result(self, number: int) -> Buffer:
+        buffer = self.results[number]
+        assert buffer is not None
+        return buffer
+
+    def address(self, number: int, indices: Sequence[Expr]) -> Expr:
+        """Where in its buffer a result's element lies."""
+        return flat_index(self.op.results[number].type, indices)
+
+    def store(self, number: int, indices: Sequence[Expr], value: Expr) -> Store:
+        buffer = self.result(number)
+        return Store(buffer, (self.address(number, indices),), narrowed(value, buffer.dtype))
+
+    def read_back(
+        self,
+        number: int,
+        indices: Sequence[Expr],
+        guard: Expr | None = None,
+        other: Expr | None = None,
+    ) -> Expr:
+        """What the lane itself stored in a result before."""
+        buffer, dtype = self.result(number), self.op.results[number].type.dtype
+        if buffer.dtype is not dtype:
+            raise InternalError(f"{self.op} reads result {number} back, which is rounded")
+        return Load(buffer, (self.address(number, indices),), dtype, guard, other)
+
+    def each(self, extents: Sequence[Dim], body: Body) -> tuple[Stmt, ...]:
+        """`body(indices, width, lane)` for every line; `extents` are the dims across lines."""
+        axes: list[Axis] = []
+        at: list[Expr] = []
+        for d, extent in enumerate(extents):
+            if extent == 1:
+                at.append(expr.index(0))
+                continue
+            axes.append(Axis(self.nest.builder.var(f"i{d}"), extent))
+            at.append(axes[-1].var)
+
+        def line(values: dict[Var, Expr], width: int, lane: Expr | None) -> list[Stmt]:
+            indices = [values.get(i, i) if isinstance(i, Var) else i for i in at]
+            return list(body(indices, width, lane))
+
+        return lanes_over_output(self.nest, axes, line)
+
+    def serial(
+        self, extents: Sequence[Dim], body: Callable[[list[Expr]], Sequence[Stmt]], name: str = "k"
+    ) -> list[Stmt]:
+        """Loops in order over `extents`, the last one innermost."""
+
+        def inside(number: int, indices: list[Expr]) -> Sequence[Stmt]:
+            if number == len(extents):
+                return body(indices)
+            return self.nest.serial(
+                extents[number], lambda i: inside(number + 1, [*indices, i]), name
+            )
+
+        return list(inside(0, []))
+
+
+def let(lines: Lines, value: Expr, into: list[Stmt], name: str) -> Expr:
+    """Names a value, so that a load happens where the name is made."""
+    var = lines.nest.builder.var(name, value.dtype)
+    into.append(Let(var, value))
+    return var
+
+
+def when(conditions: Sequence[Expr], body: Sequence[Stmt]) -> list[Stmt]:
+    """`body` where all conditions hold."""
+    condition = expr.all_of(conditions)
+    return list(body) if condition is None else [If(condition, tuple(body))]
+
+
+def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
+    """Running sums or products: one accumulator a lane."""
+    op = lines.op
+    x = lines.operand(0)
+    axis, reduce = op.attrs["axis"], str(op.attrs["combine"])
+    assert isinstance(axis, int)
+    extent = x.type.dims[axis]
+    wide = accumulator(x.type.dtype)
+
+    def line(at: Sequence[Expr], width: int, lane: Expr | None) -> list[Stmt]:
+        slot = expr.index(0) if lane is None or width == 1 else lane
+        acc = lines.nest.builder.scratch("acc", wide, (width,))
+        now = Load(acc, (slot,), wide)
+
+        def step(i: Expr) -> list[Stmt]:
+            if op.attrs["reverse"]:
+                i = expr.sub(expr.index(dims.add(extent, -1)), i)
+            where = [*at[:axis], i, *at[axis:]]
+            more = Store(acc, (slot,), combine(reduce, now, expr.cast(lines.load(0, where), wide)))
+            out = lines.store(0, where, expr.cast(now, x.type.dtype))
+            return [out, more] if op.attrs["exclusive"] else [more, out]
+
+        return [Store(acc, (slot,), identity(reduce, wide)), *lines.nest.serial(extent, step, "i")]
+
+    return lines.each([n for d, n in enumerate(x.type.dims) if d != axis], line)

@@ -1,0 +1,504 @@
+"""One register tile of a contraction: its sums, the loops over what is summed, and its epilogue.
+
+Owns what happens inside a tile, given where it starts; which tiles there are is contraction.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.borders import Borders, masked, without_guard
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import Shape, Spill, is_long
+
+# how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
+STAGED = 256
+# vectors of a single row whose epilogue is written out, so that its sums stay in registers
+MOST_UNROLLED = 4
+UNKNOWN = 256  # what an open dim counts as, where strides are compared
+
+Values = dict[Var, Expr]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each axis of a contraction does.
+
+    Attributes:
+        weight: the load in `right`, which is it or a conversion of it.
+        rows: the innermost axis that only `left` varies along, or None.
+        columns: the axis that only `right` varies along, in lanes.
+        outer: the other axes, outermost first.
+    """
+
+    reduce: Reduce
+    left: Expr
+    right: Expr
+    weight: Load
+    rows: Axis | None
+    columns: Axis
+    outer: tuple[Axis, ...]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the weights lie in panels of columns."""
+        return expr.coefficient(self.weight.indices[0], self.columns.var) is None
+
+    def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
+        """The right side at place `within` of panel `number`, with other variables' values."""
+        columns = self.columns.var
+
+        def rewrite(e: Expr) -> Expr | None:
+            if isinstance(e, Binary) and e.a is columns and expr.dim_of(e.b) == panel:
+                if e.op == "floordiv":
+                    return number
+                if e.op == "floormod":
+                    return within
+            return values.get(e) if isinstance(e, Var) else None
+
+        return expr.transform(self.right, rewrite)
+
+
+def loaded(e: Expr) -> Load | None:
+    """The load that `e` is, or is a conversion of."""
+    while isinstance(e, Cast):
+        e = e.a
+    return e if isinstance(e, Load) else None
+
+
+class Tile:
+    """The statements of one register tile."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: Roles, panel: int, shape: Shape, spill: Spill
+    ) -> None:
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        self.shape = shape
+        self.spill = spill
+        self.acc: Scratch = nest.builder.scratch(
+            "acc", roles.reduce.dtype, (shape.rows, shape.chunks, self.lanes)
+        )
+
+    @property
+    def lanes(self) -> int:
+        """What runs side by side."""
+        return self.shape.width
+
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        """The tile whose first row is `first` and whose first column `start` times the width."""
+        return Placed(self, values, first, start).build()
+
+
+class Placed:
+    """A tile at its place."""
+
+    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
+        self.nest = tile.nest
+        self.output = tile.output
+        self.roles = tile.roles
+        self.panel = tile.panel
+        self.shape = tile.shape
+        self.spill = tile.spill
+        self.acc = tile.acc
+        self.values = values
+        self.first = first
+        self.start = start
+        # whether rows past the last one read that one again; else guards keep them from reading
+        self.is_clamped = True
+
+    def build(self) -> list[Stmt]:
+        zero = expr.const(0, self.acc.dtype)
+        stmts = self._each_row(lambda r, u, lane: Store(self.acc, (r, u, lane), zero), "u")
+        return stmts + self._sum() + self._finish()
+
+    def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
+        """`body(row, chunk, lane)` for all of the tile, in registers."""
+        return self.nest.unrolled(
+            self.shape.rows, lambda r: self._each_chunk(lambda u, lane: body(r, u, lane)), name
+        )
+
+    def _each_chunk(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
+        """`body(chunk, lane)` for the vectors of the columns."""
+        nest, shape = self.nest, self.shape
+        return nest.unrolled(shape.chunks, lambda u: self._each_lane(lambda lane: [body(u, lane)]))
+
+    def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(lane)` for the lanes of a vector."""
+        return [self.nest.spread(self.shape.width, body)]
+
+    # The reduction
+
+    def _sum(self) -> list[Stmt]:
+        """The reduction: taps outside, the axis that packed weights run along inside.
+
+        Inside the borders no guard is asked; taps that are outside for all rows are left out.
+        """
+        roles = self.roles
+        axes = [Axis(v, n) for v, n in roles.reduce.axes]
+        indices: Values = {a.var: expr.index(0) for a in axes if a.extent == 1}
+        axes = [a for a in axes if a.extent != 1]
+        axes.sort(key=lambda a: -_step_or_large(roles.right, a.var))
+        inner = axes[-1:]
+        rows = [roles.rows] if roles.rows is not None else []
+        borders = Borders.of(roles.reduce, [a.var for a in (*inner, *rows)])
+        self.is_clamped = roles.rows is None or not borders.keep(roles.left, roles.rows.var)
+        free = expr.transform(roles.left, without_guard)
+        corners = {a.var: (expr.index(0), expr.index(dims.add(a.extent, -1))) for a in axes}
+        if roles.rows is not None:
+            ends = (self._at(expr.index(r))[roles.rows.var] for r in (0, self.shape.rows - 1))
+            corners[roles.rows.var] = (next(ends), next(ends))
+        skipped = list(borders.skipped)
+        if not borders.asked:
+            return self._loops(axes, indices, free, skipped)
+        # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
+        if self.nest.is_gpu or not borders.is_told_by(corners):
+            return self._loops(axes, indices, borders.asking(roles.left), skipped)
+        inside = borders.inside(corners, {**self.values, **indices})
+        assert inside is not None
+        fast = self._loops(axes, indices, free, skipped)
+        slow = self._loops(axes, indices, borders.asking(roles.left), skipped)
+        return [If(inside, tuple(fast), tuple(slow))]
+
+    def _loops(
+        self, axes: Sequence[Axis], indices: Values, left: Expr, skipped: Sequence[Expr]
+    ) -> list[Stmt]:
+        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known."""
+        waiting = {a.var for a in axes}
+        known = [c for c in skipped if not expr.free_vars(c) & waiting]
+        if known:
+            left_out = [c for c in skipped if c not in known]
+            held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(self._loops(axes, indices, left, left_out)))]
+        if len(axes) > 1:
+            axis = axes[0]
+            return self.nest.serial(
+                axis.extent,
+                lambda k: self._loops(axes[1:], {**indices, axis.var: k}, left, skipped),
+                "k",
+            )
+        if axes and any(sides := self._staged_sides(axes[0], left)):
+            return self._staged(axes[0], sides, indices, left)
+        return self._steps(axes[0] if axes else None, indices, left)
+
+    def _steps(self, inner: Axis | None, indices: Values, left: Expr) -> list[Stmt]:
+        def scalar(r: Expr, here: Values) -> Expr:
+            return expr.substitute(left, {**here, **self._at(r)})
+
+        def step(here: Values, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
+            return self._product(
+                of_row or (lambda r: scalar(r, here)),
+                lambda u, lane: self._right({**here, **self.values}, u, lane),
+            )
+
+        if inner is None:
+            return step(indices)
+
+        def at(k: Expr) -> Values:
+            return {**indices, inner.var: k}
+
+        if self._has_lines(inner, left):
+            return by_lanes(
+                self.nest,
+                (self.shape.rows, inner.extent),
+                self.acc.dtype,
+                lambda r, k: scalar(r, at(k)),
+                lambda k, of_row: step(at(k), of_row),
+            )
+        together = self._steps_together(inner)
+        whole = dims.floor_divide(inner.extent, together)
+        return self.nest.serial(
+            whole,
+            lambda k: self.nest.unrolled(
+                together, lambda j: step(at(expr.add(expr.mul(k, expr.index(together)), j))), "j"
+            ),
+            "k",
+        )
+
+    def _has_lines(self, inner: Axis, left: Expr) -> bool:
+        """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
+        of each row beside the sums."""
+        if not self.nest.target.multiplies_by_lane or not isinstance(left, Load):
+            return False
+        if left.guard is not None and inner.var in expr.free_vars(left.guard):
+            return False
+        if isinstance(inner.extent, int) and inner.extent < self.nest.lanes:
+            return False
+        is_alike = left.dtype is self.acc.dtype is DType.F32
+        is_line = expr.coefficient(left.indices[0], inner.var) == 1
+        return is_alike and is_line and holds_lines(self.nest, self.shape.rows, self.shape.columns)
+
+    def _steps_together(self, inner: Axis) -> int:
+        """Steps of the innermost loop that are written out: a divisor of its extent."""
+        return 1
+
+    def _product(
+        self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
+    ) -> list[Stmt]:
+        """One outer product: each row's scalar `left(row)` times the columns' vectors, of
+        `right(chunk, lane)`."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        before: list[Stmt] = []
+        columns = right
+        if not (nest.is_gpu or shape.has_all_columns or self.roles.is_packed or shape.rows == 1):
+            # under a mask, which is dear where it takes branches: once for all rows
+            held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
+
+            def columns(u: Expr, lane: Expr) -> Expr:
+                return Load(held, (u, lane), held.dtype)
+
+            before = self._each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
+
+        def one_row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            scalar = nest.let(left(r), stmts, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(acc, (r, u, lane), acc.dtype)
+                return Store(acc, (r, u, lane), _plus_product(old, scalar, columns(u, lane)))
+
+            return stmts + self._each_chunk(one)
+
+        return before + nest.unrolled(shape.rows, one_row, "r")
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        """Which sides to convert into scratch before they are multiplied: a left one that lies in
+        order, because a scalar at a time is slow; a right one where conversions are no instructions
+        and would leave the tile no registers."""
+        lanes, right = self.nest.lanes, self.roles.weight
+        is_short = isinstance(inner.extent, int) and inner.extent < lanes
+        if self.nest.is_gpu or lanes == 1 or is_short:
+            return False, False
+        read = loaded(left)
+        return (
+            read is not None
+            and read.dtype is not self.acc.dtype
+            and expr.coefficient(read.indices[0], inner.var) == 1,
+            right.dtype is DType.F16 and not self.nest.target.converts_half,
+        )
+
+    def _staged(
+        self, inner: Axis, sides: tuple[bool, bool], indices: Values, left: Expr
+    ) -> list[Stmt]:
+        """The reduction in pieces, each converted into scratch before its outer products."""
+        nest, shape = self.nest, self.shape
+        size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
+        shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}
+        lefts, rights = (
+            self.spill.get(name, self.acc, shapes[name]) if is_wanted else None
+            for name, is_wanted in zip(shapes, sides, strict=True)
+        )
+
+        def piece(start: Expr, count: dims.Dim) -> list[Stmt]:
+            def at(k: Expr) -> Values:
+                return {**indices, inner.var: expr.add(start, k)}
+
+            def left_of(r: Expr, k: Expr) -> Expr:
+                return expr.substitute(left, {**at(k), **self._at(r)})
+
+            def right_of(k: Expr) -> Callable[[Expr, Expr], Expr]:
+                return lambda u, lane: self._right({**at(k), **self.values}, u, lane)
+
+            stmts: list[Stmt] = []
+            if lefts is not None:
+                stmts += nest.serial(
+                    shape.rows,
+                    lambda r: nest.vectors(count, lambda k: [Store(lefts, (r, k), left_of(r, k))]),
+                    "r",
+                )
+            if rights is not None:
+                stmts += nest.serial(
+                    count,
+                    lambda k: self._each_chunk(
+                        lambda u, lane: Store(rights, (k, u, lane), right_of(k)(u, lane))
+                    ),
+                    "k",
+                )
+
+            def step(k: Expr) -> list[Stmt]:
+                return self._product(
+                    lambda r: left_of(r, k) if lefts is None else Load(lefts, (r, k), lefts.dtype),
+                    right_of(k)
+                    if rights is None
+                    else lambda u, lane: Load(rights, (k, u, lane), rights.dtype),
+                )
+
+            return stmts + nest.serial(count, step, "k")
+
+        whole, rest = dims.floor_divide(inner.extent, size), dims.modulo(inner.extent, size)
+        stmts = nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
+        if rest != 0:
+            stmts += piece(expr.index(dims.multiply(whole, size)), rest)
+        return stmts
+
+    # Where things are
+
+    def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
+        """The indices around the reduction, for row `r` of the tile."""
+        rows = self.roles.rows
+        if rows is None:
+            return self.values
+        is_clamped = is_clamped and self.is_clamped
+        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
+        return {**self.values, rows.var: at}
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        """The column of lane `lane` of chunk `u`."""
+        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
+
+    def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        """The panel of that column, and where it is in the panel."""
+        width, panel = self.shape.width, expr.index(self.panel)
+        if width == self.panel:
+            number, within = expr.add(self.start, u), lane
+        elif self.nest.is_gpu:
+            whole = self._column(u, lane)
+            number = expr.binary("floordiv", whole, panel)
+            within = expr.binary("floormod", whole, panel)
+        else:  # a vector never straddles a panel
+            start = self._column(u, expr.index(0))
+            number = expr.binary("floordiv", start, panel)
+            within = expr.add(expr.binary("floormod", start, panel), lane)
+        if self._covers():
+            return number, within
+        # a tile past the last panel reads that one again; its lanes aren't stored
+        last = expr.index(dims.add(self.roles.columns.extent, -1))
+        return expr.binary("min", number, expr.binary("floordiv", last, panel)), within
+
+    def _covers(self) -> bool:
+        """Whether all panels of a tile are there."""
+        shape, extent = self.shape, self.roles.columns.extent
+        padded = dims.multiply(dims.ceil_divide(extent, self.panel), self.panel)
+        return (
+            shape.has_all_columns
+            or dims.modulo(padded, shape.columns) == 0
+            or (shape.chunks == 1 and self.panel % shape.width == 0)
+        )
+
+    def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
+        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
+        columns = self.roles.columns
+        number, within = self._panel(u, lane)
+        at = self._column(u, lane)
+        right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
+        if self.roles.is_packed or self.shape.has_all_columns:
+            return right
+        return masked(right, expr.binary("lt", at, expr.index(columns.extent)))
+
+    # What becomes of the sums
+
+    def _finish(self) -> list[Stmt]:
+        """Epilogue and stores of the tile.
+
+        On a CPU the registers go through memory, so that one copy of the epilogue serves all
+        rows: unrolled it would be most of a kernel's code.
+        """
+        nest, acc, shape = self.nest, self.acc, self.shape
+        if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
+            return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
+        tile = self.spill.get("tile", acc, acc.shape)
+        spill = self._each_row(
+            lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+        )
+        loop = nest.serial if is_long(self.output.value, self.roles.reduce) else nest.unrolled
+        return spill + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
+
+    def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
+        """Epilogue and store of one row, where the row is there."""
+        roles, shape = self.roles, self.shape
+        here = self._at(r, is_clamped=False)
+
+        def chunk(u: Expr) -> list[Stmt]:
+            def lanes(lane: Expr) -> list[Stmt]:
+                at = self._column(u, lane)
+                total = Load(source, (r, u, lane), source.dtype)
+                value = expr.transform(
+                    self.output.value, lambda e: total if e is roles.reduce else None
+                )
+                place = {**here, roles.columns.var: at}
+                store = Store(
+                    self.output.buffer,
+                    (expr.substitute(self.output.address, place),),
+                    expr.substitute(value, place),
+                )
+                if shape.has_all_columns:
+                    return [store]
+                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+
+            return self._each_lane(lanes)
+
+        stmts = loop(shape.chunks, chunk)
+        rows = roles.rows
+        if rows is None or shape.has_all_rows:
+            return stmts
+        is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+        return [If(is_there, tuple(stmts))]
+
+
+def holds_lines(nest: Nest, rows: int, columns: int) -> bool:
+    """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
+    return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
+
+
+def by_lanes(
+    nest: Nest,
+    sizes: tuple[int, dims.Dim],
+    dtype: DType,
+    left: Callable[[Expr, Expr], Expr],
+    step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """Outer products in order, for which a row's scalars are loaded a vector at a time.
+
+    Args:
+        sizes: rows, and steps.
+        left: the scalar of a row at a step; side by side along the steps.
+        step: the product of a step, given the scalar of each row.
+    """
+    rows, extent = sizes
+    lanes = nest.lanes
+    held = nest.builder.scratch("lines", dtype, (rows, lanes))
+
+    def group(n: Expr) -> list[Stmt]:
+        first = expr.mul(n, expr.index(lanes))
+
+        def load(r: Expr) -> list[Stmt]:
+            return [
+                nest.spread(
+                    lanes, lambda lane: [Store(held, (r, lane), left(r, expr.add(first, lane)))]
+                )
+            ]
+
+        return nest.unrolled(rows, load, "r") + nest.unrolled(
+            lanes, lambda k: step(expr.add(first, k), lambda r: Load(held, (r, k), dtype)), "k"
+        )
+
+    whole = dims.floor_divide(extent, lanes)
+    done = expr.index(dims.multiply(whole, lanes))
+
+    def single(n: Expr) -> list[Stmt]:
+        k = expr.add(done, n)
+        return step(k, lambda r: left(r, k))
+
+    return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, lanes), single, "k")
+
+
+def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
+    """`total + a * b`; integers have no fused form."""
+    if total.dtype.is_float:
+        return Fma(a, b, total, total.dtype)
+    return expr.add(total, expr.mul(a, b))
+
+
+def _step_or_large(load: Expr, var: Var) -> int:
+    """Stride of the weights along a reduced axis; the smallest goes innermost."""
+    found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
+    steps = [dims.estimate(s, UNKNOWN) for s in found if s is not None]
+    return min((s for s in steps if s is not None), default=1 << 30)

@@ -1,0 +1,131 @@
+"""A contraction's register tile on a GPU: a workgroup's lanes in a grid over rows and columns.
+
+Each lane has a small outer product of its own: a few rows, and neighbouring columns, so that what
+it reads of packed weights lies together. Owns the lanes' geometry; what is summed is products.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from aot.analysis.cost.plan import GPU_COLUMNS, gpu_lanes
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.kernels.ir.nodes import Buffer, If, Space, Stmt, Store
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import Shape, Spill
+from aot.kernels.schedules.products import Placed, Roles, Tile, Values, loaded
+
+QUAD = 4  # elements that a GPU loads at a time
+
+
+class GpuTile(Tile):
+    """The statements of a workgroup's tile."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: Roles, panel: int, shape: Shape, spill: Spill
+    ) -> None:
+        self.along_rows, self.along_columns = gpu_lanes(nest.lanes, shape.rows, shape.width)
+        columns = GPU_COLUMNS if panel % GPU_COLUMNS == 0 else 1
+        if shape.width != self.along_columns * columns:  # one each
+            self.along_columns, columns = shape.width, 1
+        own = replace(
+            shape, rows=shape.rows // self.along_rows, chunks=columns, width=self.along_columns
+        )
+        super().__init__(nest, output, roles, panel, own, spill)
+
+    @property
+    def lanes(self) -> int:
+        return self.nest.lanes  # all loops over lanes of a kernel are as long
+
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        def lanes(lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            placed = _PlacedOnGpu(self, values, first, start, lane, stmts)
+            stmts += placed.build()
+            used = self.along_rows * self.along_columns
+            if used == self.lanes:
+                return stmts
+            return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+
+        return [self.nest.spread(self.lanes, lanes)]
+
+
+class _PlacedOnGpu(Placed):
+    """The part of a tile that is a lane's."""
+
+    def __init__(
+        self,
+        tile: GpuTile,
+        values: Values,
+        first: Expr,
+        start: Expr,
+        lane: Expr,
+        stmts: list[Stmt],
+    ) -> None:
+        across = expr.index(tile.along_columns)
+        own_rows = expr.index(tile.shape.rows)
+        is_split = tile.along_rows > 1
+        row = expr.binary("floordiv", lane, across) if is_split else expr.index(0)
+        column = expr.binary("floormod", lane, across) if is_split else lane
+        first = tile.nest.let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
+        super().__init__(tile, values, first, start)
+        self.lane = lane
+        # the first of its columns, a multiple of how many it has
+        self.column = tile.nest.let(
+            expr.add(
+                expr.mul(start, expr.index(self.shape.columns)),
+                expr.mul(column, expr.index(self.shape.chunks)),
+            ),
+            stmts,
+            "column",
+        )
+        self.place = self._first_panel(stmts)
+
+    def _first_panel(self, stmts: list[Stmt]) -> tuple[Expr, Expr]:
+        panel = expr.index(self.panel)
+        number = expr.binary("floordiv", self.column, panel)
+        within = expr.binary("floormod", self.column, panel)
+        if not self._covers():
+            # columns past the last panel read that one again; they aren't stored
+            last = expr.index(dims.add(self.roles.columns.extent, -1))
+            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
+        return self.nest.let(number, stmts, "panel"), self.nest.let(within, stmts, "within")
+
+    def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        return body(self.lane)
+
+    def _steps_together(self, inner: Axis) -> int:
+        """As many as a row's elements are loaded at a time: where they lie side by side, and the
+        first of them at a multiple of a vector's bytes. Where sums are no vectors it would be most
+        of a shader."""
+        rows = loaded(self.roles.left)
+        has_vectors = self.shape.chunks % QUAD == 0 and (
+            self.roles.is_packed or self.shape.has_all_columns
+        )
+        if not has_vectors or rows is None or not isinstance(rows.source, Buffer):
+            return 1
+        is_row = expr.coefficient(rows.indices[0], inner.var) == 1
+        is_aligned = rows.source.alignment % (QUAD * rows.dtype.bytes) == 0
+        return QUAD if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0 else 1
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        return expr.add(self.column, u)
+
+    def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        number, within = self.place
+        return number, expr.add(within, u)
+
+    def _finish(self) -> list[Stmt]:
+        """The epilogue once for all elements: written out for each it would be most of a shader."""
+        if self.shape.rows * self.shape.chunks == 1:
+            return super()._finish()
+        nest, acc = self.nest, self.acc
+        tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
+        spill = self._each_row(
+            lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+        )
+        return spill + nest.serial(
+            self.shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
+        )

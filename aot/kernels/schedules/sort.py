@@ -1,0 +1,187 @@
+"""The kernel of top_k: each lane keeps the best k so far as a heap in its line of the result.
+
+The worst of them is the heap's root, so that an element that is not better costs one comparison.
+At the end the heap is taken apart, worst first, into its own memory: O(n log k) in all. Of equal
+elements the one in front is the better, which makes the order total, and the result stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.schedules.lines import Lines, let
+
+VALUES, POSITIONS = 0, 1
+# levels of a heap whose size is not known
+_MOST_LEVELS = 31
+
+
+def schedule_sort(lines: Lines) -> tuple[Stmt, ...]:
+    """Results values and positions, each where something reads it."""
+    return _TopK(lines).build()
+
+
+class _TopK:
+    """Attributes:
+    held: for each result the scratch of the element that is looking for its place; None where
+        the result is not read.
+    hole: the scratch of that place.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.x = lines.operand(0).type
+        axis, count = lines.op.attrs["axis"], lines.op.attrs["k"]
+        assert isinstance(axis, int) and isinstance(count, (int, DimExpr))
+        self.axis, self.count = axis, count
+        self.extent = self.x.dims[axis]
+        self.compare = "gt" if lines.op.attrs["largest"] else "lt"
+        self.position_dtype = lines.op.results[POSITIONS].type.dtype
+        self.wanted = [n for n in (VALUES, POSITIONS) if lines.results[n] is not None]
+        builder = lines.nest.builder
+        self.held = {
+            VALUES: builder.scratch("value", self.x.dtype, (1,)),
+            POSITIONS: builder.scratch("position", self.position_dtype, (1,)),
+        }
+        self.hole = builder.scratch("hole", DType.INDEX, (1,))
+        self.levels = count.bit_length() if isinstance(count, int) else _MOST_LEVELS
+
+    def build(self) -> tuple[Stmt, ...]:
+        return self.lines.each(
+            [n for d, n in enumerate(self.x.dims) if d != self.axis],
+            lambda at, width, lane: self.line(at),
+        )
+
+    def line(self, at: Sequence[Expr]) -> list[Stmt]:
+        serial, k = self.lines.nest.serial, self.count
+        half = dims.floor_divide(k, 2)
+        return [
+            *serial(k, lambda i: self.fill(at, i), "i"),
+            *serial(
+                half, lambda j: self.settle(at, expr.sub(expr.index(dims.add(half, -1)), j)), "j"
+            ),
+            *serial(
+                self.at_least_0(dims.add(self.extent, dims.multiply(k, -1))),
+                lambda i: self.offer(at, expr.add(i, expr.index(k))),
+                "i",
+            ),
+            *serial(
+                self.at_least_0(dims.add(k, -1)),
+                lambda j: self.take_worst(at, expr.sub(expr.index(dims.add(k, -1)), j)),
+                "j",
+            ),
+        ]
+
+    def at_least_0(self, extent: Dim) -> Dim:
+        return max(extent, 0) if isinstance(extent, int) else dims.maximum(0, extent)
+
+    # the four phases
+
+    def fill(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
+        """The first k elements, in their order."""
+        is_known = isinstance(self.count, int) and isinstance(self.extent, int)
+        guard = None if is_known else expr.binary("lt", i, expr.index(self.extent))
+        return self.store(at, i, self.lines.load(0, self.place(at, i), guard), i)
+
+    def settle(self, at: Sequence[Expr], p: Expr) -> list[Stmt]:
+        """Makes a heap of what hangs below place p."""
+        return [*self.hold(at, p), *self.sink(at, p, expr.index(self.count))]
+
+    def offer(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
+        """An element replaces the worst one if it is better; an equal one is not, being later."""
+        stmts: list[Stmt] = []
+        zero = expr.index(0)
+        value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
+        held = [
+            Store(self.held[VALUES], (zero,), value),
+            Store(self.held[POSITIONS], (zero,), expr.cast(i, self.position_dtype)),
+        ]
+        is_better = expr.binary(self.compare, value, self.value(at, zero))
+        return [*stmts, If(is_better, (*held, *self.sink(at, zero, expr.index(self.count))))]
+
+    def take_worst(self, at: Sequence[Expr], end: Expr) -> list[Stmt]:
+        """The root goes behind the heap, whose last element looks for a place in the rest."""
+        zero = expr.index(0)
+        return [*self.hold(at, end), *self.move(at, end, zero), *self.sink(at, zero, end)]
+
+    # elements of the heap
+
+    def place(self, at: Sequence[Expr], i: Expr) -> list[Expr]:
+        return [*at[: self.axis], i, *at[self.axis :]]
+
+    def value(self, at: Sequence[Expr], p: Expr) -> Expr:
+        """The value in place p."""
+        if VALUES in self.wanted:
+            return self.lines.read_back(VALUES, self.place(at, p))
+        position = expr.cast(self.position(at, p), DType.INDEX)
+        return self.lines.load(0, self.place(at, position))
+
+    def position(self, at: Sequence[Expr], p: Expr) -> Expr:
+        """Where in x the element in place p was; 0 where positions aren't kept."""
+        if POSITIONS in self.wanted:
+            return self.lines.read_back(POSITIONS, self.place(at, p))
+        return expr.const(0, self.position_dtype)
+
+    def store(self, at: Sequence[Expr], p: Expr, value: Expr, position: Expr) -> list[Stmt]:
+        stored = {VALUES: value, POSITIONS: expr.cast(position, self.position_dtype)}
+        return [self.lines.store(n, self.place(at, p), stored[n]) for n in self.wanted]
+
+    def move(self, at: Sequence[Expr], to: Expr, source: Expr) -> list[Stmt]:
+        return [
+            self.lines.store(n, self.place(at, to), self.lines.read_back(n, self.place(at, source)))
+            for n in self.wanted
+        ]
+
+    def hold(self, at: Sequence[Expr], p: Expr) -> list[Stmt]:
+        zero = expr.index(0)
+        return [
+            Store(self.held[VALUES], (zero,), self.value(at, p)),
+            Store(self.held[POSITIONS], (zero,), self.position(at, p)),
+        ]
+
+    def is_worse(self, value: Expr, position: Expr, other: Expr, than: Expr) -> Expr:
+        """Whether an element comes after another in the result."""
+        is_worse = expr.binary(self.compare, other, value)
+        if POSITIONS not in self.wanted:
+            return is_worse  # equal values can't be told apart
+        is_later = expr.binary(
+            "and", expr.binary("eq", value, other), expr.binary("gt", position, than)
+        )
+        return expr.binary("or", is_worse, is_later)
+
+    def sink(self, at: Sequence[Expr], start: Expr, size: Expr) -> list[Stmt]:
+        """The held element goes down from `start` until nothing below it is worse."""
+        zero, one = expr.index(0), expr.index(1)
+        hole = Load(self.hole, (zero,), DType.INDEX)
+        value, position = self.read(self.held[VALUES]), self.read(self.held[POSITIONS])
+
+        def level(_: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            left = let(self.lines, expr.add(expr.mul(hole, expr.index(2)), one), stmts, "left")
+            right = expr.binary("min", expr.add(left, one), expr.sub(size, one))
+            inner: list[Stmt] = []
+            right = let(self.lines, right, inner, "right")
+            is_right = self.is_worse(
+                self.value(at, right),
+                self.position(at, right),
+                self.value(at, left),
+                self.position(at, left),
+            )
+            child = let(self.lines, expr.select(is_right, right, left), inner, "child")
+            sinks = self.is_worse(self.value(at, child), self.position(at, child), value, position)
+            inner.append(If(sinks, (*self.move(at, hole, child), Store(self.hole, (zero,), child))))
+            return [*stmts, If(expr.binary("lt", left, size), tuple(inner))]
+
+        return [
+            Store(self.hole, (zero,), start),
+            *self.lines.nest.serial(self.levels, level, "level"),
+            *self.store(at, hole, value, position),
+        ]
+
+    def read(self, scratch: Scratch) -> Expr:
+        return Load(scratch, (expr.index(0),), scratch.dtype)

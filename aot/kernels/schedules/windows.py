@@ -1,0 +1,429 @@
+"""Reductions whose lanes run along a dim that every load walks in step: channels-last windows.
+
+Depthwise convolution, pooling and sums over planes, as register tiles of `plan.rows` neighbours by
+`plan.columns` channels, so that taps are loaded once a tile and guards are asked at borders only.
+CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from aot.analysis.cost.plan import Plan
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.borders import Borders, masked, with_guard, without_guard
+from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identity
+from aot.kernels.lower.tiles import Shape, Spill, is_long, over_rows
+
+Values = dict[Var, Expr]
+
+# taps along the innermost axis that are written out, so that neighbours share what they load
+UNROLLED_TAPS = 7
+# vectors that do what is left of the lanes without masks
+FEW_VECTORS = 4
+
+
+@dataclass(frozen=True)
+class Window:
+    """A result that reduces over taps.
+
+    Attributes:
+        axes: what the reduction runs over, outermost first.
+        outer: loops around the tile.
+        rows: neighbours that a tile takes together, or None.
+        lane: the axis that lanes run along, contiguous in the result; no guard depends on it.
+    """
+
+    reduce: Reduce
+    axes: tuple[Axis, ...]
+    outer: tuple[Axis, ...]
+    rows: Axis | None
+    lane: Axis
+
+
+def find_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Window | None:
+    """The window that `output` is, or None where lanes along its last axis would gather."""
+    if nest.is_gpu or len(reduces) != 1 or not output.axes:
+        return None
+    (reduce,) = reduces
+    lane = output.axes[-1]
+    loads = expr.loads(reduce.body)
+    steps = [expr.coefficient(load.indices[0], lane.var) for load in loads]
+    if expr.coefficient(output.address, lane.var) != 1 or 1 not in steps:
+        return None
+    if not all(step in (0, 1) for step in steps):
+        return None
+    guards = [x.guard for x in loads if x.guard is not None]
+    if any(lane.var in expr.free_vars(guard) for guard in guards):
+        return None
+    axes = tuple(Axis(v, n) for v, n in reduce.axes)
+    rows = output.axes[-2] if len(output.axes) > 1 else None
+    return Window(reduce, axes, output.axes[:-2], rows, lane)
+
+
+def schedule_window(nest: Nest, output: Output, window: Window, plan: Plan) -> tuple[Stmt, ...]:
+    """The loops of a window."""
+    return _Tiles(nest, output, window, plan).build()
+
+
+class _Tiles:
+    """The tiles of a window and the loops around them."""
+
+    def __init__(self, nest: Nest, output: Output, window: Window, plan: Plan) -> None:
+        self.nest = nest
+        self.output = output
+        self.window = window
+        self.plan = plan
+        self.spill = Spill(nest)
+        rows, extent = window.rows, window.lane.extent
+        self.rows = plan.rows if rows is not None else 1
+        if rows is not None and isinstance(rows.extent, int):
+            self.rows = max(1, min(self.rows, rows.extent))
+        self.pieces = _pieces(extent, plan.columns, nest.lanes)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, window = self.nest, self.window
+        axes = list(window.outer)
+        row_tile = Axis(nest.builder.var("mt"), 1)
+        if window.rows is not None:
+            row_tile = Axis(row_tile.var, dims.ceil_divide(window.rows.extent, self.rows))
+            axes.append(row_tile)
+        tiles: Dim = 0
+        for piece in self.pieces:
+            tiles = dims.add(tiles, piece.tiles)
+        column_tile = Axis(nest.builder.var("nt"), tiles)
+        axes.append(column_tile)
+        taps = dims.product([a.extent for a in window.axes])
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.index(0)
+            if window.rows is not None:
+                first = expr.mul(values[row_tile.var], expr.index(self.rows))
+            return self._columns(self.pieces, values, first, values[column_tile.var])
+
+        return nest.grid(axes, body, dims.multiply(taps, self.rows * self.pieces[0].columns // 4))
+
+    def _columns(
+        self, pieces: Sequence[_Piece], values: Values, first: Expr, number: Expr
+    ) -> list[Stmt]:
+        """Tile `number` of those along the lanes, which `pieces` has in order."""
+        piece, later = pieces[0], pieces[1:]
+        start = expr.add(expr.mul(number, expr.index(piece.columns)), expr.index(piece.begin))
+        shape = Shape(self.rows, piece.chunks, piece.width, True, not piece.is_masked)
+        whole = self._rows(values, first, start, shape)
+        if not later:
+            return whole
+        is_own = expr.binary("lt", number, expr.index(piece.tiles))
+        left = expr.sub(number, expr.index(piece.tiles))
+        return [If(is_own, tuple(whole), tuple(self._columns(later, values, first, left)))]
+
+    def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
+        extent: Dim = 1 if self.window.rows is None else self.window.rows.extent
+
+        # what is left where only the device knows how much is little: one copy of its loops does
+        is_open = not isinstance(self.window.lane.extent, int)
+        is_rest = is_open and shape.columns < self.pieces[0].columns
+
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            tile = _Tile(self, shape, values, first, start)
+            return tile.build(is_common=not is_rest and shape.rows == self.rows)
+
+        height = 0 if is_rest else self.rows // 2
+        return over_rows(self.nest, extent, first, shape, height, build)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Columns that tiles of one width take, in order along the lanes.
+
+    Attributes:
+        begin: the first of them.
+        tiles: how many tiles take them.
+        is_masked: whether the last tile's end may not be there.
+    """
+
+    begin: Dim
+    chunks: int
+    width: int
+    tiles: Dim
+    is_masked: bool
+
+    @property
+    def columns(self) -> int:
+        return self.chunks * self.width
+
+
+def _pieces(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
+    """How tiles take `extent` columns: ever narrower ones where it is known; else whole ones, and
+    what is left by vectors that are surely there, or by masked ones where those were many."""
+    width = min(lanes, max(columns, 1))
+    chunks = max(1, columns // width)
+    if isinstance(extent, int):
+        return _known_pieces(extent, chunks, width)
+    if dims.modulo(extent, chunks * width) == 0:
+        return [_Piece(0, chunks, width, dims.floor_divide(extent, chunks * width), False)]
+    tiles = dims.floor_divide(extent, chunks * width)
+    done = dims.multiply(tiles, chunks * width)
+    rest = dims.add(extent, dims.multiply(done, -1))
+    small = width
+    while dims.modulo(extent, small) != 0:
+        small //= 2
+    if width // small > FEW_VECTORS:
+        small = width
+    is_masked = dims.modulo(extent, small) != 0
+    last = _Piece(done, 1, small, dims.ceil_divide(rest, small), is_masked)
+    return [_Piece(0, chunks, width, tiles, False), last]
+
+
+def _known_pieces(extent: int, chunks: int, width: int) -> list[_Piece]:
+    found: list[_Piece] = []
+    begin = 0
+    while begin < extent or not found:
+        left = extent - begin
+        while width > 1 and width // 2 >= left:
+            width //= 2
+        chunks = max(1, min(chunks, left // width))
+        tiles = left // (chunks * width)
+        if tiles == 0:  # a last vector that isn't full
+            found.append(_Piece(begin, 1, width, 1, True))
+            break
+        found.append(_Piece(begin, chunks, width, tiles, False))
+        begin += tiles * chunks * width
+    return found
+
+
+class _Tile:
+    """One register tile at its place: from row `first` and column `start` on."""
+
+    def __init__(
+        self, tiles: _Tiles, shape: Shape, values: Values, first: Expr, start: Expr
+    ) -> None:
+        self.nest = tiles.nest
+        self.output = tiles.output
+        self.window = tiles.window
+        self.spill = tiles.spill
+        self.shape = shape
+        self.values = values
+        self.first = first
+        self.start = start
+        self.number = Var("r")  # of a row within the tile
+        # whether rows past the last one read that one again; else guards keep them from reading
+        self.is_clamped = True
+        self.acc: Scratch = self.nest.builder.scratch(
+            "acc", self.window.reduce.dtype, (shape.rows, shape.chunks, shape.width)
+        )
+
+    def build(self, *, is_common: bool) -> list[Stmt]:
+        """The statements; a tile that is common has loops without guards, too."""
+        reduce = self.window.reduce
+        nothing = identity(reduce.op, reduce.dtype)
+        stmts = self._each(lambda r, u, lane: [Store(self.acc, (r, u, lane), nothing)])
+        return stmts + self._sum(is_common=is_common) + self._finish()
+
+    def _each(self, body: Callable[[Expr, Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
+        """`body(row, chunk, lane)` for all of the tile, in registers."""
+        nest, shape = self.nest, self.shape
+        return nest.unrolled(
+            shape.rows,
+            lambda r: nest.unrolled(
+                shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: body(r, u, lane))]
+            ),
+            "r",
+        )
+
+    # The reduction
+
+    def _sum(self, *, is_common: bool) -> list[Stmt]:
+        """All taps. Inside the borders no guard is asked; taps outside for all are left out."""
+        window = self.window
+        reduce = window.reduce
+        indices: Values = {a.var: expr.index(0) for a in window.axes if a.extent == 1}
+        axes = [a for a in window.axes if a.extent != 1]
+        if not any(load.guard is not None for load in expr.loads(reduce.body)):
+            merged, gone = collapse(axes, expr.index(0), [reduce.body])
+            return self._loops(list(merged), {**indices, **gone}, reduce.body, ())
+        rows = [window.rows] if window.rows is not None else []
+        borders = Borders.of(reduce, [a.var for a in (*axes[-1:], *rows)])
+        self.is_clamped = window.rows is None or not borders.keep(reduce.body, window.rows.var)
+        free = expr.transform(reduce.body, without_guard)
+        corners = {a.var: (expr.index(0), expr.index(dims.add(a.extent, -1))) for a in axes}
+        if window.rows is not None:
+            low, high = (self._at(expr.index(r)) for r in (0, self.shape.rows - 1))
+            corners[window.rows.var] = low[window.rows.var], high[window.rows.var]
+        skipped = borders.skipped
+        if not borders.asked:
+            return self._loops(axes, indices, free, skipped)
+        asking = borders.asking(reduce.body)
+        if not borders.is_told_by(corners):
+            return self._loops(axes, indices, asking, skipped)
+        place = {**self.values, **indices}
+        ask: list[Stmt] = []
+        held = self._asked_once(borders, axes[-1:], place)
+        if held is not None:
+            ask, guard = held
+            asking = expr.transform(reduce.body, with_guard(guard))
+        slow = ask + self._loops(axes, indices, asking, skipped)
+        inside = borders.inside(corners, place)
+        if inside is None or not is_common:
+            return slow
+        return [If(inside, tuple(self._loops(axes, indices, free, skipped)), tuple(slow))]
+
+    def _asked_once(
+        self, borders: Borders, inner: Sequence[Axis], place: Values
+    ) -> tuple[list[Stmt], Expr] | None:
+        """What is asked, before all taps and once for each position that neighbours share by taps
+        of the innermost axis, so that they share what they load there as well; and the guard that
+        looks it up. None where positions aren't shared like that."""
+        rows, shape = self.window.rows, self.shape
+        if rows is None or not borders.asked or not inner or not borders.skipped:
+            return None
+        (axis,) = inner
+        is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
+        steps = borders.steps(rows.var, axis.var)
+        used = {v for c in borders.asked for v in expr.free_vars(c)}
+        others = used - {*place, rows.var, axis.var}
+        is_moved = self.is_clamped and not shape.has_all_rows
+        if not is_short or is_moved or steps is None or others:
+            return None
+        assert isinstance(axis.extent, int)
+        by_row, by_tap = steps
+        found: dict[int, Stmt] = {}
+        count = by_row * (shape.rows - 1) + by_tap * (axis.extent - 1) + 1
+        held = self.nest.builder.scratch("held", DType.BOOL, (count,))
+        for r, k in product(range(shape.rows), range(axis.extent)):
+            at = by_row * r + by_tap * k
+            if at in found:
+                continue
+            tap = {axis.var: expr.index(k)}
+            unsure = borders.unsure(rows.var, shape.span_of(r, rows.extent), tap)
+            asked = expr.const(True, DType.BOOL) if unsure is None else unsure
+            here = {**place, **self._at(expr.index(r)), **tap}
+            found[at] = Store(held, (expr.index(at),), expr.substitute(asked, here))
+        position = expr.add(
+            expr.mul(self.number, expr.index(by_row)), expr.mul(axis.var, expr.index(by_tap))
+        )
+        return list(found.values()), Load(held, (position,), DType.BOOL)
+
+    def _loops(
+        self, axes: Sequence[Axis], indices: Values, body: Expr, skipped: Sequence[Expr]
+    ) -> list[Stmt]:
+        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known."""
+        known = [c for c in skipped if not expr.free_vars(c) & {a.var for a in axes}]
+        if known:
+            left = [c for c in skipped if c not in known]
+            held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(self._loops(axes, indices, body, left)))]
+        if not axes:
+            return self._tap(indices, body)
+        axis = axes[0]
+
+        def inside(k: Expr) -> list[Stmt]:
+            return self._loops(axes[1:], {**indices, axis.var: k}, body, skipped)
+
+        is_short = isinstance(axis.extent, int) and axis.extent <= UNROLLED_TAPS
+        if len(axes) > 1 or not is_short or not isinstance(axis.extent, int):
+            return self.nest.serial(axis.extent, inside, "k")
+        nest, taps = self.nest, axis.extent
+        # a vector of neighbours after the other: what taps share of one is in registers only then
+        return nest.unrolled(
+            self.shape.chunks,
+            lambda u: nest.unrolled(
+                taps, lambda k: self._tap({**indices, axis.var: k}, body, u), "k"
+            ),
+        )
+
+    def _tap(self, indices: Values, body: Expr, chunk: Expr | None = None) -> list[Stmt]:
+        """One tap for every element of the tile, or of one of its chunks."""
+        nest, shape = self.nest, self.shape
+        acc, reduce = self.acc, self.window.reduce
+        body = self._masked(body)
+
+        def one(r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+            place = {**indices, **self._at(r), self.number: r}
+            place[self.window.lane.var] = self._column(u, lane)
+            term = expr.substitute(body, place)
+            old = Load(acc, (r, u, lane), acc.dtype)
+            return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
+
+        if chunk is None:
+            return self._each(one)
+        return nest.unrolled(
+            shape.rows, lambda r: [nest.spread(shape.width, lambda lane: one(r, chunk, lane))], "r"
+        )
+
+    def _masked(self, e: Expr) -> Expr:
+        """`e`, whose loads along the lanes read nothing past the end."""
+        axis = self.window.lane
+        if self.shape.has_all_columns:
+            return e
+        return masked(e, expr.binary("lt", axis.var, expr.index(axis.extent)), axis.var)
+
+    # Where things are
+
+    def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
+        """The indices around the reduction, for row `r` of the tile."""
+        rows = self.window.rows
+        if rows is None:
+            return self.values
+        is_clamped = is_clamped and self.is_clamped
+        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
+        return {**self.values, rows.var: at}
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        return expr.add(expr.add(self.start, expr.mul(u, expr.index(self.shape.width))), lane)
+
+    # What becomes of the sums
+
+    def _finish(self) -> list[Stmt]:
+        """Epilogue and stores; a long epilogue stands once, after the registers went to memory."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        if shape.rows * shape.chunks == 1 or not is_long(self.output.value, self.window.reduce):
+            return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
+        tile = self.spill.get("tile", acc, acc.shape)
+        spill = self._each(
+            lambda r, u, lane: [Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))]
+        )
+        return spill + nest.serial(
+            shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
+        )
+
+    def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
+        nest, window, output, shape = self.nest, self.window, self.output, self.shape
+        here = self._at(r, is_clamped=False)
+
+        def lanes(u: Expr, lane: Expr) -> list[Stmt]:
+            at = self._column(u, lane)
+            place = {**here, window.lane.var: at}
+            total = Load(source, (r, u, lane), source.dtype)
+            value = expr.transform(output.value, lambda e: total if e is window.reduce else None)
+            store = Store(
+                output.buffer,
+                (expr.substitute(output.address, place),),
+                expr.substitute(value, place),
+            )
+            if shape.has_all_columns:
+                return [store]
+            return [If(expr.binary("lt", at, expr.index(window.lane.extent)), (store,))]
+
+        stmts = loop(
+            shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: lanes(u, lane))]
+        )
+        rows = window.rows
+        if rows is None or shape.has_all_rows:
+            return stmts
+        is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+        return [If(is_there, tuple(stmts))]
+
+
+def _combined(op: str, total: Expr, term: Expr) -> Expr:
+    """`total op term`, a sum of products as one fused step."""
+    if op == "sum" and isinstance(term, Binary) and term.op == "mul" and term.dtype.is_float:
+        return Fma(term.a, term.b, total, term.dtype)
+    return combine(op, total, term)

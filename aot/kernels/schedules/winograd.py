@@ -1,0 +1,457 @@
+"""3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): 36 products where there are 144.
+
+Owns the loops on a CPU. A workgroup does some tiles of 4 by 4 outputs and some columns: piece by
+piece of the channels it transforms inputs and filters into scratch and adds up 36 products of
+matrices, then transforms the sums and stores them. Filters are transformed where they are used, so
+that they are stored once, as they are for other convolutions.
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015; points 0, 1, -1, 2, -2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aot.analysis.cost.plan import Plan
+from aot.analysis.cost.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, tiles_of
+from aot.errors import InternalError
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Fma, Load, Var
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.lower.borders import masked
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.schedules.contraction import find_roles
+from aot.kernels.schedules.products import Roles, by_lanes, holds_lines
+
+Name = Callable[[Expr], Expr]
+"""Gives a value that is used twice a name."""
+
+
+def schedule_winograd(nest: Nest, output: Output, plan: Plan, panel: int) -> tuple[Stmt, ...]:
+    """Blocks of tiles by `plan.columns` filters, `plan.rows` tiles of them in registers at a time.
+
+    Raises:
+        InternalError: the output is no convolution that `aot.analysis.cost.winograd.fits`.
+    """
+    roles = find_roles(output)
+    if roles is None or len(roles.reduce.axes) != 3:
+        raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
+    return _Winograd(nest, output, roles, plan, panel).build()
+
+
+# transforms
+
+
+def _input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
+    """B^T d."""
+    even, odd = name(_fma(-4, d[2], d[4])), name(_fma(-4, d[1], d[3]))
+    near, far = name(expr.sub(d[4], d[2])), name(expr.sub(d[3], d[1]))
+    return [
+        _fma(4, d[0], _fma(-5, d[2], d[4])),
+        expr.add(even, odd),
+        expr.sub(even, odd),
+        _fma(2, far, near),
+        _fma(-2, far, near),
+        _fma(4, d[1], _fma(-5, d[3], d[5])),
+    ]
+
+
+def _filter_line(name: Name, g: Sequence[Expr]) -> list[Expr]:
+    """G g."""
+    ones = name(_scaled(-1 / 6, expr.add(g[0], g[2])))
+    twos = name(_fma(1 / 6, g[2], _scaled(1 / 24, g[0])))
+    return [
+        _scaled(1 / 4, g[0]),
+        _fma(-1 / 6, g[1], ones),
+        _fma(1 / 6, g[1], ones),
+        _fma(1 / 12, g[1], twos),
+        _fma(-1 / 12, g[1], twos),
+        g[2],
+    ]
+
+
+def _output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
+    """A^T m."""
+    sum1, sum2 = name(expr.add(m[1], m[2])), name(expr.add(m[3], m[4]))
+    odd1, odd2 = name(expr.sub(m[1], m[2])), name(expr.sub(m[3], m[4]))
+    return [
+        expr.add(expr.add(m[0], sum1), sum2),
+        _fma(2, odd2, odd1),
+        _fma(4, sum2, sum1),
+        expr.add(_fma(8, odd2, odd1), m[5]),
+    ]
+
+
+def _scaled(factor: float, x: Expr) -> Expr:
+    return expr.mul(expr.const(factor, x.dtype), x)
+
+
+def _fma(factor: float, x: Expr, y: Expr) -> Expr:
+    return Fma(expr.const(factor, x.dtype), x, y, x.dtype)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Where a tile's outputs begin, and what else is known there."""
+
+    y: Expr
+    x: Expr
+    values: dict[Var, Expr]
+
+
+class _Winograd:
+    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+        self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
+        self.dtype = roles.reduce.dtype
+        self.rows = plan.rows
+        self.tiles = tiles_of(plan.rows, plan.columns)
+        self.width = min(plan.columns, panel)
+        self.chunks = plan.columns // self.width
+        self.columns = plan.columns
+        (self.channel, self.channels), *self.taps = roles.reduce.axes
+        spatial = {a.var.name: a for a in output.axes}
+        self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
+        self.outer = [
+            a for a in roles.outer if a is not self.rows_axis and a is not self.columns_axis
+        ]
+        b = nest.builder
+        lanes = self.lanes = nest.lanes
+        self.inputs = self._scratch("inputs", POINTS, self.tiles, CHANNELS)
+        self.filters = self._scratch("filters", POINTS, CHANNELS, self.chunks, self.width)
+        self.sums = self._scratch("sums", POINTS, self.tiles, self.chunks, self.width)
+        self.half = self._scratch("half", INPUTS, INPUTS, max(lanes, self.width))
+        self.acc = b.scratch("acc", self.dtype, (self.rows, self.chunks, self.width))
+
+    def _scratch(self, name: str, *shape: int) -> Scratch:
+        return self.nest.builder.scratch(name, self.dtype, shape, Space.WORKGROUP)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest = self.nest
+        column_tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
+        down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
+        count = dims.product([*(a.extent for a in self.outer), down, across])
+        self.down, self.across, self.count = down, across, count
+        nt, mt = nest.builder.var("nt"), nest.builder.var("mt")
+        body: list[Stmt] = []
+        first = nest.let(expr.mul(mt, expr.index(self.tiles)), body, "first")
+        column = nest.let(expr.mul(nt, expr.index(self.columns)), body, "column")
+        body += self._zero()
+        body += nest.serial(
+            dims.ceil_divide(self.channels, CHANNELS),
+            lambda n: self._piece(expr.mul(n, expr.index(CHANNELS)), first, column),
+            "c",
+        )
+        body += nest.serial(self.tiles, lambda r: self._finish(r, first, column), "r")
+        rows = For(mt, dims.ceil_divide(count, self.tiles), LoopKind.WORKGROUP, tuple(body), axis=0)
+        return (For(nt, column_tiles, LoopKind.WORKGROUP, (rows,), axis=1),)
+
+    def _spread(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+        return self.nest.spread(width, body)
+
+    def _zero(self) -> list[Stmt]:
+        zero = expr.const(0, self.dtype)
+        return self.nest.serial(
+            POINTS,
+            lambda p: self.nest.serial(
+                self.tiles,
+                lambda r: self.nest.unrolled(
+                    self.chunks,
+                    lambda u: [
+                        self._spread(
+                            self.width, lambda lane: [Store(self.sums, (p, r, u, lane), zero)]
+                        )
+                    ],
+                ),
+                "r",
+            ),
+            "p",
+        )
+
+    def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        """Products over the channels from `start` on."""
+        nest = self.nest
+        stmts = nest.serial(self.tiles, lambda r: self._transform_inputs(r, first, start), "r")
+        stmts += nest.serial(CHANNELS, lambda c: self._transform_filters(c, start, column), "k")
+        return stmts + nest.serial(POINTS, self._multiply, "p")
+
+    # inputs
+
+    def _tile_of(self, r: Expr, first: Expr, into: list[Stmt]) -> _Tile:
+        nest = self.nest
+        number = expr.add(first, r)
+        if dims.modulo(self.count, self.tiles) != 0:
+            number = expr.binary("min", number, expr.index(dims.add(self.count, -1)))
+        axes = [*self.outer, Axis(nest.builder.var("th"), self.down)]
+        axes.append(Axis(nest.builder.var("tw"), self.across))
+        values: dict[Var, Expr] = {}
+        nest.decode(nest.let(number, into, "t"), axes, values, into)
+        size = expr.index(OUTPUTS)
+        y = nest.let(expr.mul(values.pop(axes[-2].var), size), into, "y")
+        x = nest.let(expr.mul(values.pop(axes[-1].var), size), into, "x")
+        return _Tile(y, x, values)
+
+    def _transform_inputs(self, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
+        nest, lanes = self.nest, min(self.lanes, CHANNELS)
+        stmts: list[Stmt] = []
+        tile = self._tile_of(r, first, stmts)
+
+        def channels(q: Expr) -> list[Stmt]:
+            begin = expr.mul(q, expr.index(lanes))
+
+            def column(b: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    at = expr.add(begin, lane)
+                    body: list[Stmt] = []
+                    loaded = [
+                        nest.let(
+                            self._input(tile, expr.index(a), b, expr.add(start, at)), body, "d"
+                        )
+                        for a in range(INPUTS)
+                    ]
+                    line = _input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    return body + [
+                        Store(self.half, (expr.index(a), b, lane), value)
+                        for a, value in enumerate(line)
+                    ]
+
+                return [self._spread(lanes, one)]
+
+            def row(a: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    body: list[Stmt] = []
+                    loaded = [
+                        nest.let(Load(self.half, (a, expr.index(b), lane), self.dtype), body, "d")
+                        for b in range(INPUTS)
+                    ]
+                    line = _input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    first_point = expr.mul(a, expr.index(INPUTS))
+                    return body + [
+                        Store(
+                            self.inputs,
+                            (expr.add(first_point, expr.index(b)), r, expr.add(begin, lane)),
+                            value,
+                        )
+                        for b, value in enumerate(line)
+                    ]
+
+                return [self._spread(lanes, one)]
+
+            return nest.serial(INPUTS, column, "b") + nest.serial(INPUTS, row, "a")
+
+        return stmts + nest.serial(CHANNELS // lanes, channels, "q")
+
+    def _input(self, tile: _Tile, a: Expr, b: Expr, channel: Expr) -> Expr:
+        """The element of the left side that tap 0 of output (a, b) of a tile reads."""
+        y, x = expr.add(tile.y, a), expr.add(tile.x, b)
+        y = self._inside(y, self.rows_axis.extent)
+        x = self._inside(x, self.columns_axis.extent)
+        zero = expr.index(0)
+        values = {
+            **tile.values,
+            self.rows_axis.var: y,
+            self.columns_axis.var: x,
+            self.channel: channel,
+            **{v: zero for v, _ in self.taps},
+        }
+        return self._only(expr.substitute(self.roles.left, values), channel)
+
+    def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
+        """`at`, but no further than the last output's last tap reads."""
+        if dims.modulo(extent, OUTPUTS) == 0:
+            return at
+        return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
+
+    def _only(self, e: Expr, channel: Expr) -> Expr:
+        """`e` where there is such a channel, else 0."""
+        if dims.modulo(self.channels, CHANNELS) == 0:
+            return e
+        return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
+
+    # filters
+
+    def _transform_filters(self, c: Expr, start: Expr, column: Expr) -> list[Stmt]:
+        nest = self.nest
+
+        def chunk(u: Expr) -> list[Stmt]:
+            begin = expr.add(column, expr.mul(u, expr.index(self.width)))
+
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                channel = expr.add(start, c)
+
+                def name(e: Expr) -> Expr:
+                    return nest.let(e, body, "g")
+
+                g = [
+                    [name(self._filter(begin, lane, channel, i, j)) for j in range(3)]
+                    for i in range(3)
+                ]
+                columns = [
+                    [name(e) for e in _filter_line(name, [g[i][j] for i in range(3)])]
+                    for j in range(3)
+                ]
+                for a in range(INPUTS):
+                    line = _filter_line(name, [columns[j][a] for j in range(3)])
+                    body += [
+                        Store(self.filters, (expr.index(INPUTS * a + b), c, u, lane), value)
+                        for b, value in enumerate(line)
+                    ]
+                return body
+
+            return [self._spread(self.width, one)]
+
+        return nest.serial(self.chunks, chunk, "u")
+
+    def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: int, j: int) -> Expr:
+        """A tap of filter `begin + lane`; where there is none, 0 or what pads the last panel."""
+        columns, panel = self.roles.columns, expr.index(self.panel)
+        at = expr.add(begin, lane)
+        values = {
+            self.channel: channel,
+            self.taps[0][0]: expr.index(i),
+            self.taps[1][0]: expr.index(j),
+            columns.var: at,
+        }
+        last = expr.index(dims.floor_divide(dims.add(columns.extent, -1), self.panel))
+
+        number = expr.binary("min", expr.binary("floordiv", begin, panel), last)
+        within = expr.add(expr.binary("floormod", begin, panel), lane)
+        found = self.roles.weight_at(self.panel, number, within, values)
+        if not self.roles.is_packed and dims.modulo(columns.extent, self.columns) != 0:
+            found = masked(found, expr.binary("lt", at, expr.index(columns.extent)))
+        return self._only(found, channel)
+
+    # products
+
+    def _multiply(self, p: Expr) -> list[Stmt]:
+        """Adds up point p's products, some tiles at a time."""
+        size = expr.index(self.rows)
+        return self.nest.serial(
+            self.tiles // self.rows, lambda g: self._add_products(p, expr.mul(g, size)), "g"
+        )
+
+    def _add_products(self, p: Expr, first: Expr) -> list[Stmt]:
+        nest, acc, dtype = self.nest, self.acc, self.dtype
+
+        def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+            return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
+
+        def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
+            return (p, expr.add(first, r), u, lane)
+
+        def left(r: Expr, k: Expr) -> Expr:
+            return Load(self.inputs, (p, expr.add(first, r), k), dtype)
+
+        def step(k: Expr, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
+            def row(r: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                scalar = nest.let(left(r, k) if of_row is None else of_row(r), stmts, "a")
+
+                def one(r: Expr, u: Expr, lane: Expr) -> Stmt:
+                    weight = Load(self.filters, (p, k, u, lane), dtype)
+                    old = Load(acc, (r, u, lane), dtype)
+                    return Store(acc, (r, u, lane), Fma(scalar, weight, old, dtype))
+
+                return stmts + self._each_chunk(r, one)
+
+            return nest.unrolled(self.rows, row, "r")
+
+        stmts = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
+        if nest.target.multiplies_by_lane and holds_lines(nest, self.rows, self.columns):
+            stmts += by_lanes(nest, (self.rows, CHANNELS), dtype, left, step)
+        else:
+            stmts += nest.serial(CHANNELS, step, "k")
+        return stmts + each(lambda *at: Store(self.sums, sums_at(*at), Load(acc, at, dtype)))
+
+    def _each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+        """`body(row, chunk, lane)` for the vectors of the columns."""
+        return self.nest.unrolled(
+            self.chunks,
+            lambda u: [self._spread(self.width, lambda lane: [body(r, u, lane)])],
+        )
+
+    # outputs
+
+    def _finish(self, r: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        nest = self.nest
+        stmts: list[Stmt] = []
+        tile = self._tile_of(r, first, stmts)
+
+        def chunk(u: Expr) -> list[Stmt]:
+            def below(b: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    body: list[Stmt] = []
+                    points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
+                    loaded = [
+                        nest.let(Load(self.sums, (p, r, u, lane), self.dtype), body, "m")
+                        for p in points
+                    ]
+                    line = _output_line(lambda e: nest.let(e, body, "h"), loaded)
+                    return body + [
+                        Store(self.half, (expr.index(y), b, lane), value)
+                        for y, value in enumerate(line)
+                    ]
+
+                return [self._spread(self.width, one)]
+
+            def across(y: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    body: list[Stmt] = []
+                    loaded = [
+                        nest.let(Load(self.half, (y, expr.index(b), lane), self.dtype), body, "m")
+                        for b in range(INPUTS)
+                    ]
+                    line = _output_line(lambda e: nest.let(e, body, "h"), loaded)
+                    return body + [
+                        Store(self.half, (y, expr.index(x), lane), value)
+                        for x, value in enumerate(line)
+                    ]
+
+                stored = nest.serial(OUTPUTS, lambda x: self._store(tile, y, x, u, column), "x")
+                return self._if_there(
+                    expr.add(tile.y, y),
+                    self.rows_axis.extent,
+                    [self._spread(self.width, one), *stored],
+                )
+
+            return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
+
+        stmts += nest.serial(self.chunks, chunk, "u")
+        if dims.modulo(self.count, self.tiles) == 0:
+            return stmts
+        there = expr.binary("lt", expr.add(first, r), expr.index(self.count))
+        return [If(there, tuple(stmts))]
+
+    def _if_there(self, at: Expr, extent: dims.Dim, body: Sequence[Stmt]) -> list[Stmt]:
+        if dims.modulo(extent, OUTPUTS) == 0:
+            return list(body)
+        return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]
+
+    def _store(self, tile: _Tile, y: Expr, x: Expr, u: Expr, column: Expr) -> list[Stmt]:
+        roles = self.roles
+        at_y, at_x = expr.add(tile.y, y), expr.add(tile.x, x)
+
+        def one(lane: Expr) -> list[Stmt]:
+            at = expr.add(expr.add(column, expr.mul(u, expr.index(self.width))), lane)
+            place = {
+                **tile.values,
+                self.rows_axis.var: at_y,
+                self.columns_axis.var: at_x,
+                roles.columns.var: at,
+            }
+            total = Load(self.half, (y, x, lane), self.dtype)
+            value = expr.transform(
+                self.output.value, lambda e: total if e is roles.reduce else None
+            )
+            store = Store(
+                self.output.buffer,
+                (expr.substitute(self.output.address, place),),
+                expr.substitute(value, place),
+            )
+            if dims.modulo(roles.columns.extent, self.columns) == 0:
+                return [store]
+            return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+
+        return self._if_there(at_x, self.columns_axis.extent, [self._spread(self.width, one)])

@@ -1,0 +1,500 @@
+"""The formulas behind `aot.kernels.transcendentals.expansion` in single precision.
+
+Owns one function each; coefficients are minimax (Remez in 40 digits, then rounded to f32), with
+the interval and the error of the exact polynomial beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, binary, select, unary
+from aot.ir.types import DType
+
+F32, I32, U32 = DType.F32, DType.I32, DType.U32
+_SIGN = 0x80000000
+
+
+@dataclass(frozen=True)
+class _V:
+    """An expression with Python's operators; numbers on the right take its dtype."""
+
+    e: Expr
+
+    def of(self, other: _V | float) -> Expr:
+        return other.e if isinstance(other, _V) else Const(self.e.dtype, other)
+
+    def op(self, name: str, other: _V | float) -> _V:
+        return _V(binary(name, self.e, self.of(other)))
+
+    def __add__(self, other: _V | float) -> _V:
+        return self.op("add", other)
+
+    def __sub__(self, other: _V | float) -> _V:
+        return self.op("sub", other)
+
+    def __mul__(self, other: _V | float) -> _V:
+        return self.op("mul", other)
+
+    def __truediv__(self, other: _V | float) -> _V:
+        return self.op("div", other)
+
+    def __and__(self, other: _V | int) -> _V:
+        return self.op("and", other)
+
+    def __or__(self, other: _V | int) -> _V:
+        return self.op("or", other)
+
+    def __xor__(self, other: _V | int) -> _V:
+        return self.op("xor", other)
+
+    def __lshift__(self, other: _V | int) -> _V:
+        return self.op("shl", other)
+
+    def __rshift__(self, other: _V | int) -> _V:
+        return self.op("shr", other)
+
+    def __lt__(self, other: _V | float) -> _V:
+        return self.op("lt", other)
+
+    def __gt__(self, other: _V | float) -> _V:
+        return self.op("gt", other)
+
+    def __ge__(self, other: _V | float) -> _V:
+        return self.op("ge", other)
+
+    def equals(self, other: _V | float) -> _V:
+        return self.op("eq", other)
+
+    def differs(self, other: _V | float) -> _V:
+        return self.op("ne", other)
+
+    def abs(self) -> _V:
+        return _V(unary("abs", self.e))
+
+    def fma(self, b: _V | float, c: _V | float) -> _V:
+        """`self * b + c`."""
+        return _V(Fma(self.e, self.of(b), self.of(c), self.e.dtype))
+
+    def bits(self, dtype: DType = I32) -> _V:
+        return _V(Bitcast(self.e, dtype))
+
+    def float_bits(self) -> _V:
+        return _V(Bitcast(self.e, F32))
+
+    def choose(self, a: _V | float, b: _V | float) -> _V:
+        """`self ? a : b`; at least one is an expression."""
+        typed = a if isinstance(a, _V) else b
+        assert isinstance(typed, _V)
+        return _V(select(self.e, typed.of(a), typed.of(b)))
+
+
+def _polynomial(x: _V, coefficients: tuple[float, ...]) -> _V:
+    """Horner's rule, constant term first."""
+    result = x.fma(coefficients[-1], coefficients[-2])
+    for c in reversed(coefficients[:-2]):
+        result = result.fma(x, c)
+    return result
+
+
+def _at_least(x: _V, low: float) -> _V:
+    """max(x, low), NaN staying NaN: one instruction where `min` with its NaN rule is several."""
+    return (x < low).choose(low, x)
+
+
+def _at_most(x: _V, high: float) -> _V:
+    return (x > high).choose(high, x)
+
+
+def _with_sign(magnitude: _V, x: _V) -> _V:
+    """`magnitude`, which is not negative, with the sign of `x`."""
+    return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits()
+
+
+def _head(x: _V) -> _V:
+    """The first 12 bits of `x`: a product of two heads is exact."""
+    return (x.bits(U32) & 0xFFFFF000).float_bits()
+
+
+# exp(r) = 1 + r + r^2 p(r) on |r| <= 1.003 ln(2)/2, relative error 2^-28.2.
+_EXP = (
+    0.499999933333404782,
+    0.166665189382590815,
+    0.0416684079989498955,
+    0.00836892182546909977,
+    0.00138141730791947443,
+)
+_LOG2E = 1.4426950408889634
+# 355/512 has 9 bits, so that n * _LN2_HIGH is exact for |n| < 2^15.
+_LN2_HIGH = 355 / 512
+_LN2_LOW = -0.00021219444005469058
+# Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
+_MAGIC = 12582912.0
+
+
+def _scale(p: _V, magic_sum: _V) -> _V:
+    """`p * 2^n` for the n that `magic_sum` (n + _MAGIC) holds, |n| < 200, rounded once.
+
+    2^n is split in two factors, both normal, so that only the second product can leave the range
+    of normal numbers. The magic number's own bits leave at the top of both shifts.
+    """
+    bits = magic_sum.bits()
+    first = (bits >> 1) << 23
+    second = (bits << 23) - first
+    one = 0x3F800000
+    return p * (first + one).float_bits() * (second + one).float_bits()
+
+
+def _exp_clamped(x: _V) -> _V:
+    """exp for x that is NaN or in [-104, 89].
+
+    Cody and Waite, "Software Manual for the Elementary Functions", 1980, chapter 6: x = n ln 2 + r.
+    """
+    t = x.fma(_LOG2E, _MAGIC)
+    n = t - _MAGIC
+    r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
+    p = (_polynomial(r, _EXP) * r).fma(r, r) + 1.0
+    return _scale(p, t)
+
+
+def exp(a: Expr) -> Expr:
+    """At most 1.1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
+    return _exp_clamped(_at_most(_at_least(_V(a), -104.0), 89.0)).e
+
+
+def sigmoid(a: Expr) -> Expr:
+    """1 / (1 + exp(-x)), at most 2.5 ulp.
+
+    Written with exp(-|x|), which cannot overflow, so that denormal results come out right.
+    """
+    x = _V(a)
+    z = _exp_clamped(_at_least(_V(unary("neg", x.abs().e)), -104.0))
+    return ((x < 0.0).choose(z, 1.0) / (z + 1.0)).e
+
+
+# log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
+_LOG = (
+    0.333333317079741642,
+    -0.250008210098687069,
+    0.200012270300410447,
+    -0.166233579543574843,
+    0.142017531432324473,
+    -0.131601732395109732,
+    0.127616125496812677,
+    -0.0763456395104199821,
+)
+_SQRT_HALF_BITS = 0x3F3504F3
+_SMALLEST_NORMAL = 2.0**-126
+
+
+def _split_exponent(x: _V) -> tuple[_V, _V]:
+    """(k, m) with x == m * 2^k and sqrt(1/2) <= m < sqrt(2), for positive finite x; k in f32."""
+    is_small = x < _SMALLEST_NORMAL
+    bits = is_small.choose(x * 2.0**24, x).bits()
+    exponent = (bits - _SQRT_HALF_BITS) >> 23
+    mantissa = (bits - (exponent << 23)).float_bits()
+    k = _V(Cast(exponent.e, F32)) + is_small.choose(_V(Const(F32, -24.0)), 0.0)
+    return k, mantissa
+
+
+def log(a: Expr) -> Expr:
+    """Natural logarithm, at most 1 ulp; -inf at zeros, NaN below.
+
+    Cody and Waite, chapter 5, with the polynomial in f = m - 1 instead of a quotient.
+    """
+    x = _V(a)
+    k, mantissa = _split_exponent(x)
+    f = mantissa - 1.0
+    square = f * f
+    tail = k.fma(_LN2_LOW, _polynomial(f, _LOG) * f * square)
+    result = k.fma(_LN2_HIGH, f + square.fma(-0.5, tail))
+    positive = (x < math.inf).choose(result, x)
+    return (x > 0.0).choose(positive, x.equals(0.0).choose(_V(Const(F32, -math.inf)), math.nan)).e
+
+
+# tanh(x) = x + x^3 p(x^2) on |x| <= 0.875, relative error 2^-26.4.
+_TANH_SMALL = (
+    -0.333332423935008499,
+    0.133309749182401542,
+    -0.0537616019338447857,
+    0.0210171039152208037,
+    -0.00700324979739173741,
+    0.00137098913667519212,
+)
+_TANH_SMALL_END = 0.875
+# tanh(x / 2) = (x + x^3 P(x^2)) / (2 Q(x^2)) on |x| <= 9.2; the tanh(x) that follows has relative
+# error 2^-26.9.
+_TANH_P = (0.029769382740322542, 0.0001141570763831671)
+_TANH_Q = (1.0, 0.113102680224039346, 0.0012060846160062302, 1.22692934291379174e-06)
+
+
+def tanh(a: Expr) -> Expr:
+    """At most 2.5 ulp, never beyond 1.
+
+    From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 1 - (1 - t)^2 / (1 + t^2), with one division:
+    1 - (d - n / 2)^2 / (d^2 + n^2 / 4). The closer that is to 1, the less errors in t count.
+    """
+    x = _V(a)
+    size = _at_most(x.abs(), 9.2)
+    u = size * size
+    cube = size * u
+    n, d = cube.fma(_polynomial(u, _TANH_P), size), _polynomial(u, _TANH_Q)
+    rest = n.fma(-0.5, d)
+    large = _V(Const(F32, 1.0)) - rest * rest / (n * 0.25).fma(n, d * d)
+    small = cube.fma(_polynomial(u, _TANH_SMALL), size)
+    return _with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
+
+
+# erf(x) = x + x p(x^2) on |x| <= 1.0625, relative error 2^-28.4.
+_ERF_SMALL = (
+    0.128379164017281372,
+    -0.376126129222125384,
+    0.112834287197626812,
+    -0.0268469293322916741,
+    0.0051747301301996895,
+    -0.00078870648994447364,
+    7.43770419865011961e-05,
+)
+_ERF_SMALL_END = 1.0625
+# erf(x) = p(x - 2.541015625) on 1.0625 <= x <= 4, error 2^-26.6 with rounded coefficients: about
+# its middle the polynomial's first term is nearly all of it, so that rounding in the others does
+# not show, and this middle is one where the first term is nearly a float32.
+_ERF_LARGE = (
+    0.999673781206616371,
+    0.00177134240828589146,
+    -0.00450109534924797439,
+    0.00703582184425462107,
+    -0.00743790962009278237,
+    0.00544240099532819905,
+    -0.00262909953952336296,
+    0.000627825901069890567,
+    0.000169482294174543238,
+    -0.000234578829903104321,
+    8.4303075559884829e-05,
+    9.59368485663571083e-06,
+    -1.42402120269280875e-05,
+    1.08445036891671888e-06,
+    7.42963280278518777e-07,
+)
+_ERF_LARGE_CENTRE = 2.541015625
+
+
+def erf(a: Expr) -> Expr:
+    """At most 1.75 ulp, never beyond 1: two polynomials, no division."""
+    x = _V(a)
+    size = _at_most(x.abs(), 4.0)
+    u = size * size
+    small = size.fma(_polynomial(u, _ERF_SMALL), size)
+    large = _polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
+    return _with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
+
+
+# sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
+# both relative, on |x| <= 1.
+_SIN = (
+    -0.166666664854683696,
+    0.00833331605378880523,
+    -0.000198361151284473592,
+    2.69480999045358114e-06,
+)
+_COS = (0.0416665738836042839, -0.00138846751770071414, 2.42002999922102264e-05)
+_HALF_PI = math.pi / 2
+_HALF_PI_HEAD = 1.5703125  # its first 12 bits
+# The first 199 bits of 2/pi, with 25 zeros before them.
+_TWO_OVER_PI = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
+
+
+def _window(offset: _V) -> tuple[_V, _V, _V]:
+    """96 bits of `_TWO_OVER_PI` from bit `offset` (0 to 127) on, most significant word first.
+
+    A barrel shifter over constants: by two words, by one word, then by bits.
+    """
+    words = [_V(Const(U32, w)) for w in _TWO_OVER_PI]
+    for step in (2, 1):
+        is_shifted = (offset & 32 * step).differs(0)
+        words = [
+            is_shifted.choose(far, near) for near, far in zip(words, words[step:], strict=False)
+        ]
+    left = offset & 31
+    right = left ^ 31
+    first, second, third, *_ = (
+        (near << left) | ((far >> 1) >> right) for near, far in pairwise(words)
+    )
+    return first, second, third
+
+
+def _product_top(mantissa: _V, window: tuple[_V, _V, _V]) -> tuple[_V, _V]:
+    """Top two words of the low 96 bits of a 24-bit number times 96 bits.
+
+    Halves of 16 bits make 32x32-bit products of 32-bit multiplications. Of the last word the upper
+    half is enough: what is left out is below 2^-53 quadrants, and no float32 but zero comes nearer
+    to a multiple of pi/2 than 2^-30 of it.
+    """
+    w0, w1, w2 = window
+    low, high = mantissa & 0xFFFF, mantissa >> 16
+    w1_low, w1_high = w1 & 0xFFFF, w1 >> 16
+    middle = low * w1_high + (low * w1_low >> 16)
+    cross = high * w1_low + (middle & 0xFFFF)
+    w1_carry = high * w1_high + (middle >> 16) + (cross >> 16)
+    w2_high = w2 >> 16
+    w2_carry = high * w2_high + (low * w2_high >> 16)
+    second = mantissa * w1 + w2_carry
+    overflow = _V(Cast((second < w2_carry).e, U32))
+    return mantissa * w0 + w1_carry + overflow, second
+
+
+def _reduce(x: _V) -> tuple[_V, _V]:
+    """(r, q) with x == q * pi/2 + r modulo 2 pi and |r| <= pi/4 * (1 + 2^-20), for finite x >= 0.
+
+    Below 1 r is x itself. Payne and Hanek, "Radian reduction for trigonometric functions", SIGNUM
+    Newsletter 18, 1983: only those bits of 2/pi count that make neither multiples of four
+    quadrants nor less than what is wanted.
+    """
+    bits = x.bits(U32)
+    mantissa = (bits & 0x7FFFFF) | 0x800000
+    first, second = _product_top(mantissa, _window((bits >> 23) - 127))
+    # Two bits of quadrants, then the fraction: as a signed number it is the nearest quadrant's.
+    quadrant = (first + 0x20000000) >> 30
+    fraction = (first << 2) | (second >> 30)
+    rest = second << 2
+    sign = (fraction.bits() >> 31).bits(U32)
+    fraction, rest = fraction ^ sign, rest ^ sign
+    high = _V(Cast((fraction >> 8).bits().e, F32))
+    low = _V(Cast((((fraction & 0xFF) << 23) | (rest >> 9)).bits().e, F32))
+    head = _head(high)
+    tail = low.fma(_HALF_PI * 2.0**-55, (high - head) * (_HALF_PI * 2.0**-24))
+    tail = head.fma((_HALF_PI - _HALF_PI_HEAD) * 2.0**-24, tail)
+    r = head.fma(_HALF_PI_HEAD * 2.0**-24, tail)
+    r = (r.bits(U32) | (sign & _SIGN)).float_bits()
+    is_reduced = x >= 1.0
+    return is_reduced.choose(r, x), is_reduced.choose(quadrant, 0)
+
+
+def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
+    x = _V(a)
+    size = x.abs()
+    r, quadrant = _reduce(size)
+    if is_cos:
+        quadrant = quadrant + 1
+    u = r * r
+    sine = (_polynomial(u, _SIN) * u).fma(r, r)
+    cosine = (u * u).fma(_polynomial(u, _COS), u.fma(-0.5, 1.0))
+    magnitude = (quadrant & 1).equals(0).choose(sine, cosine)
+    sign = (quadrant & 2) << 30
+    if not is_cos:
+        sign = sign ^ (x.bits(U32) & _SIGN)
+    result = (magnitude.bits(U32) ^ sign).float_bits()
+    return (size < math.inf).choose(result, math.nan).e
+
+
+def sin(a: Expr) -> Expr:
+    """At most 1.75 ulp for every float32; NaN at infinities."""
+    return _sin_or_cos(a, is_cos=False)
+
+
+def cos(a: Expr) -> Expr:
+    """At most 1.75 ulp for every float32; NaN at infinities."""
+    return _sin_or_cos(a, is_cos=True)
+
+
+# atanh(s) * 3 / s = 3 + s^2 + s^4 p(s^2) on |s| <= (sqrt(2) - 1) / (sqrt(2) + 1), relative error
+# 2^-36.7; log2(m) = _POW_SCALE * s * that for s = (m - 1) / (m + 1).
+_POW_LOG = (0.600002282647376997, 0.428207004838258289, 0.351278635637386786)
+_POW_SCALE = 0.96179669392597560491  # 2 / (3 ln 2)
+_POW_SCALE_HIGH = 0.961669921875  # its first 12 bits
+# 2^z = 1 + z p(z) on |z| <= 0.502, relative error 2^-28.4.
+_EXP2 = (
+    0.693147216021335998,
+    0.240226528467395042,
+    0.0555030851461931741,
+    0.00961768410877397265,
+    0.00134073810419713111,
+    0.000155966166224565153,
+)
+
+
+def _log2_pair(x: _V) -> tuple[_V, _V]:
+    """log2 of a positive finite number as an unevaluated sum, head of 12 bits and tail.
+
+    Relative error below 2^-33. The scheme is that of FreeBSD's e_powf.c (Sun Microsystems, 1993)
+    on one interval: every product that must be exact is one of heads, so nothing rests on Fma.
+    """
+    k, m = _split_exponent(x)
+    difference, total = m - 1.0, m + 1.0
+    inverse = _V(Const(F32, 1.0)) / total
+    s = difference * inverse
+    s_head, total_head = _head(s), _head(total)
+    total_tail = m - (total_head - 1.0)
+    s_tail = inverse * (difference - s_head * total_head - s_head * total_tail)
+    square = s * s
+    r = square * square * _polynomial(square, _POW_LOG) + s_tail * (s_head + s)
+    head_square = s_head * s_head
+    t_head = _head(head_square + 3.0 + r)
+    t_tail = r - (t_head - 3.0 - head_square)
+    # (s_head + s_tail) * (t_head + t_tail), then times _POW_SCALE, then plus k.
+    main, rest = s_head * t_head, s_tail * t_head + t_tail * s
+    p_head = _head(main + rest)
+    p_tail = rest - (p_head - main)
+    z_head = p_head * _POW_SCALE_HIGH
+    z_tail = p_head * (_POW_SCALE - _POW_SCALE_HIGH) + p_tail * _POW_SCALE
+    head = _head(z_head + z_tail + k)
+    return head, z_tail - (head - k - z_head)
+
+
+def _pow_finite(size: _V, y: _V) -> _V:
+    """size^y for positive finite size and any y but an infinity."""
+    log_head, log_tail = _log2_pair(size)
+    # Beyond 2^32 every power but that of 1 has overflowed or underflowed.
+    y = _at_most(_at_least(y, -(2.0**32)), 2.0**32)
+    y_head = _head(y)
+    high = y_head * log_head
+    low = (y - y_head) * log_head + y * log_tail
+    t = _at_most(_at_least(high + low, -152.0), 130.0) + _MAGIC
+    z = _at_most(_at_least(high - (t - _MAGIC) + low, -1.0), 1.0)
+    return _scale(_polynomial(z, _EXP2).fma(z, 1.0), t)
+
+
+def pow(a: Expr, b: Expr) -> Expr:
+    """C's powf with its special cases (C17, F.10.4.4), at most 2 ulp."""
+    x, y = _V(a), _V(b)
+    size = x.abs()
+    nan = _V(Const(F32, math.nan))
+    # Where size is 0 or infinite, or y infinite, only the direction counts.
+    is_limit = _any(size.equals(0.0), size.equals(math.inf), y.abs().equals(math.inf))
+    is_vanishing = _V(binary("ne", (size < 1.0).e, (y < 0.0).e))
+    result = is_limit.choose(
+        is_vanishing.choose(_V(Const(F32, 0.0)), math.inf), _pow_finite(size, y)
+    )
+    result = size.equals(1.0).choose(1.0, result)
+    half = y * 0.5
+    is_integer = _V(unary("floor", y.e)).equals(y)
+    is_odd = is_integer & _V(unary("floor", half.e)).differs(half)
+    sign = x.bits(U32) & is_odd.choose(_V(Const(U32, _SIGN)), 0)
+    result = (result.bits(U32) | sign).float_bits()
+    is_undefined = _any(
+        (x < 0.0) & (x > -math.inf) & _V(unary("not", is_integer.e)), x.differs(x), y.differs(y)
+    )
+    result = is_undefined.choose(nan, result)
+    return _any(x.equals(1.0), y.equals(0.0)).choose(1.0, result).e
+
+
+def _any(*conditions: _V) -> _V:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = result | condition
+    return result
+
+
+FUNCTIONS: dict[str, Callable[..., Expr]] = {
+    "exp": exp,
+    "log": log,
+    "tanh": tanh,
+    "erf": erf,
+    "sigmoid": sigmoid,
+    "sin": sin,
+    "cos": cos,
+    "pow": pow,
+}

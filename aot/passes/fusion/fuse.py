@@ -1,0 +1,486 @@
+"""fuse: groups ops into dispatch regions.
+
+Requires: constants folded, weights packed.
+Ensures: every op that computes stands in a `region`; views, constants and the return don't.
+Never: recomputes a value in two regions, makes a region that the schedules can't lower, reads
+    memory behind a write that came after the read, or lets what only a host can run share a region
+    with what the target can.
+
+A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
+taken as long as the region can end in a single value. Producers: regions that only rename or
+cheaply compute elements, and that only this region uses, move into its loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.alias.write_order import WriteOrder
+from aot.analysis.control import control_blocks
+from aot.analysis.memory.views import is_view
+from aot.analysis.on_host import why_on_host
+from aot.analysis.renaming import permutation_of
+from aot.ir import expr
+from aot.ir.clone import clone_op
+from aot.ir.dims import Dim
+from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.types import DType
+from aot.ops.elementwise import CAST
+from aot.ops.record import Compute, Kind, call_of
+from aot.ops.structure import CONSTANT, REGION, YIELD
+from aot.passes.base import Pass, PassContext
+from aot.passes.fusion.journal import FusionJournal
+from aot.target.model import Target
+
+MAX_OPS = 48
+MAX_OPERANDS = 14
+# A value of more uses has users that no group can take all: elementwise ops have three operands.
+MAX_USES = 3 * MAX_OPS
+
+
+@dataclass(eq=False)
+class Group:
+    """A region in the making: its ops, and the value it ends in (None for several results).
+
+    It runs where its last op stands, before place `until`, at which what it reads may be written.
+    `ended` says why it took no more users, `why_on_host` why the target can't run it.
+    """
+
+    ops: list[Op]
+    result: Value | None
+    root: Op
+    until: int
+    why_on_host: str = ""
+    ended: str = ""
+    is_gone: bool = False
+    inputs: dict[Value, None] = field(default_factory=dict)
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.entry_points:
+        fuse(
+            function,
+            shares=context.options.fusion,
+            journal=context.journal,
+            target=context.target,
+        )
+
+
+def fuse(
+    function: Function,
+    *,
+    shares: bool = True,
+    journal: FusionJournal | None = None,
+    target: Target | None = None,
+) -> None:
+    """Forms the regions of a function's control blocks; each op's own unless it `shares` regions.
+
+    None crosses the border of a block: a branch may not run, and a loop's body runs often.
+    """
+    for block in control_blocks(function):
+        _fuse_block(function, block, shares=shares, journal=journal, target=target)
+
+
+def _fuse_block(
+    function: Function,
+    block: Block,
+    *,
+    shares: bool,
+    journal: FusionJournal | None,
+    target: Target | None,
+) -> None:
+    order = WriteOrder(AliasDb.where_written(function), block)
+    position = order.position
+    groups: dict[Op, Group] = {}
+    ordered: list[Group] = []
+    for op in block:
+        if op in groups or not (_computes(op) or _shows_counter(op, groups)):
+            continue
+        result = op.result if len(op.results) == 1 else None
+        group = Group([op], result, op, order.sinks_until(op), why_on_host(op, target))
+        if shares:
+            _take_epilogue(group, groups, order, target)
+        for member in group.ops:
+            groups[member] = group
+        ordered.append(group)
+    for group in ordered:
+        if shares and not group.is_gone:
+            _take_producers(group, groups, position)
+    left = [group for group in ordered if not group.is_gone]
+    numbers = {} if journal is None else _note(left, groups, position, journal)
+    for group in left:
+        group.ops.sort(key=position.__getitem__)
+        region = _build(function, group)
+        if journal is not None:
+            journal.formed(region, numbers[group])
+
+
+def _note(
+    left: list[Group], groups: dict[Op, Group], position: dict[Op, int], journal: FusionJournal
+) -> dict[Group, int]:
+    """Writes down why those that read each other's values stay apart; gives their numbers."""
+    numbers = {group: len(journal.roots) + n for n, group in enumerate(left)}
+    journal.roots += [(group.root.name, group.root.origin) for group in left]
+    for group in left:
+        end = max(map(position.__getitem__, group.ops))
+        for value in _inputs(group.ops):
+            producer = groups.get(value.op) if value.op is not None else None
+            if producer is not None and producer is not group:
+                found = (producer.ended, _obstacle(producer, value, group, end))
+                cut = numbers[producer], numbers[group]
+                journal.cuts[cut] = tuple(reason for reason in found if reason)
+    return numbers
+
+
+def _computes(op: Op) -> bool:
+    return (op.record.compute is not None and not is_view(op)) or op.record.kind.has_own_kernel
+
+
+def _shows_counter(op: Op, groups: dict[Op, Group]) -> bool:
+    """Whether the op is a view of what is computed from places and dims alone: such values have no
+    memory to be a view of, as each user computes its own."""
+    if op.record.compute is None or len(op.operands) != 1 or op.operands[0] is None:
+        return False
+    source = groups.get(op.operands[0].op) if op.operands[0].op is not None else None
+    return source is not None and len(op.operands[0].uses) == 1 and _counts(source)
+
+
+def _counts(group: Group) -> bool:
+    """Whether the group's elements follow from their places, dims and single constants, at next to
+    no cost."""
+    return (
+        len(group.ops[-1].results) == 1
+        and all(op.record.is_cheap or op.record.kind in _PLACES for op in group.ops)
+        and all(
+            v.op is not None and v.op.record is CONSTANT and v.type.element_count == 1
+            for v in _inputs(group.ops)
+        )
+    )
+
+
+def _inputs(ops: list[Op]) -> dict[Value, None]:
+    inside = set(ops)
+    return {v: None for op in ops for v in op.operands if v is not None and v.op not in inside}
+
+
+def _take_epilogue(
+    group: Group, groups: dict[Op, Group], order: WriteOrder, target: Target | None
+) -> None:
+    """Extends the group by elementwise users up to the last point where one value leaves it."""
+    if group.result is None:
+        group.ended = f"{group.root.name} has several results"
+        return
+    if group.root.record.kind.is_alone:
+        group.ended = f"kernels of {group.root.name} are written by hand and store what they make"
+        return
+    position, dims = order.position, group.result.type.dims
+    taken: dict[Op, None] = {}
+    best, until = 0, group.until
+    open_values = {group.result: None}
+    while True:
+        if len(group.ops) + len(taken) >= MAX_OPS:
+            group.ended = f"a region has at most {MAX_OPS} ops"
+            break
+        if any(len(v.uses) > MAX_USES for v in open_values):
+            group.ended = f"its value has more than {MAX_USES} uses"
+            break
+        users = {u for v in open_values for u in v.users if u not in taken}
+        if not users:
+            break
+        user = min(users, key=lambda u: position.get(u, 1 << 60))
+        reason = _no_epilogue(user, groups, position, dims, until)
+        reason = reason or _elsewhere(group.why_on_host, why_on_host(user, target))
+        if reason is not None:
+            group.ended = reason
+            break
+        until = min(until, order.sinks_until(user))
+        taken[user] = None
+        open_values[user.result] = None
+        open_values = {
+            v: None for v in open_values if not v.uses or any(u not in taken for u in v.users)
+        }
+        if len(_inputs([*group.ops, *taken])) > MAX_OPERANDS:
+            del taken[user]
+            group.ended = f"with {user.name} it would read more than {MAX_OPERANDS} values"
+            break
+        if len(open_values) == 1:
+            best, group.until = len(taken), until
+            group.result = next(iter(open_values))
+    group.ops += list(taken)[:best]
+    if best < len(taken):
+        group.ended = f"several values would leave it; {group.ended}"
+    if group.root.record.kind is Kind.ATTENTION:
+        _take_transpose(group, groups, order)
+
+
+def _no_epilogue(
+    user: Op, groups: dict[Op, Group], position: dict[Op, int], dims: tuple[Dim, ...], until: int
+) -> str | None:
+    """Why a region whose elements have `dims` does not go on with `user`; None where it does."""
+    if user not in position:
+        return f"{user.name} is in another block of control flow"
+    if user in groups:
+        return f"{user.name} is in a region already"
+    if user.record.kind is not Kind.ELEMENTWISE:
+        return f"{user.name} is not elementwise"
+    if not _computes(user):
+        return f"{user.name} only shows its memory"
+    if user.result.type.dims != dims:
+        return f"{user.name} has other dims"
+    if position[user] >= until:
+        return f"what it reads is written before {user.name}"
+    return None
+
+
+def _elsewhere(why: str, other: str) -> str | None:
+    """Why what is kept off the target for one reason, if any, and what is for another one don't
+    run as one dispatch; None where both run alike."""
+    return None if bool(why) == bool(other) else f"only one of them is {why or other}"
+
+
+def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
+    """Extends the group by its only user, if that just stores rows in another order."""
+    if group.result is None or len(group.result.uses) != 1:
+        return
+    (user,) = group.result.users
+    perm, place = permutation_of(user), order.position.get(user, group.until)
+    if user in groups or perm is None or perm[-1] != len(perm) - 1 or place >= group.until:
+        return
+    group.ops.append(user)
+    group.result = user.result
+    group.until = min(group.until, order.sinks_until(user))
+
+
+def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+    """Moves producer groups into this one, as long as any fits."""
+    changed, end = True, max(map(position.__getitem__, group.ops))
+    while changed:
+        changed = False
+        inputs = list(_inputs(group.ops))
+        if len(inputs) - 1 > MAX_OPERANDS:
+            return  # a producer takes away one operand, its result
+        for value in inputs:
+            producer = groups.get(value.op) if value.op is not None else None
+            if producer is None or producer.is_gone or producer is group:
+                continue
+            if _obstacle(producer, value, group, end) is not None:
+                continue
+            group.ops = [*producer.ops, *group.ops]
+            group.until = min(group.until, producer.until)
+            producer.is_gone = True
+            for op in producer.ops:
+                groups[op] = group
+            changed = True
+
+
+_PLACES = (Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE)
+_LIGHT = (Kind.ELEMENTWISE, *_PLACES)
+
+
+def _obstacle(producer: Group, value: Value, group: Group, end: int) -> str | None:
+    """Why the producer does not move into a group that ends at place `end`; None where it does."""
+    if producer.until <= end:
+        return "what it reads is written in between"
+    apart = _elsewhere(producer.why_on_host, group.why_on_host)
+    if apart is not None:
+        return apart
+    reason = _price(producer, value, group)
+    if reason is not None:
+        return reason
+    merged = [*producer.ops, *group.ops]
+    if len(merged) > MAX_OPS:
+        return f"together they would have more than {MAX_OPS} ops"
+    if len(_inputs(merged)) > MAX_OPERANDS:
+        return f"together they would read more than {MAX_OPERANDS} values"
+    return None
+
+
+def _price(producer: Group, value: Value, group: Group) -> str | None:
+    """Why computing the producer's elements where the group loads them would cost something; None
+    where it costs nothing."""
+    if value is not producer.result:
+        return "it ends in another value, or in several"
+    other = next((u for u, _ in value.uses if u not in group.ops), None)
+    if other is not None and other.record.is_terminator:
+        return "it is a result too, and nothing is computed twice"
+    if other is not None:
+        return f"{_named(other)} uses it too, and nothing is computed twice"
+    heavy = next((op for op in producer.ops if op.record.kind not in _LIGHT), None)
+    if heavy is not None:
+        return f"{heavy.name} has loops of its own, which no load can hold"
+    if group.root.record.kind.is_alone:
+        # their kernels widen what they load, and take in nothing else
+        if all(op.record is CAST and _is_renaming(op) for op in producer.ops):
+            return None
+        return f"kernels of {group.root.name} are written by hand and load what is in memory"
+    is_renaming = all(_is_renaming(op) for op in producer.ops)
+    is_cheap = _counts(producer) or all(
+        op.record.is_cheap or _is_renaming(op) for op in producer.ops
+    )
+    for user in value.users:
+        for number, operand in enumerate(user.operands):
+            if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
+                return _misfit(user, number, is_cheap)
+    return None
+
+
+def _misfit(user: Op, number: int, is_cheap: bool) -> str:
+    """What `_fits_use` found wrong, for the reader."""
+    kind = user.record.kind
+    if kind is Kind.CONTRACTION and number > 0:
+        return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"
+    if kind in (Kind.CONTRACTION, Kind.ATTENTION):
+        return f"{user.name} loads each element many times, so it must be a mere renaming"
+    if kind is Kind.REDUCTION and is_cheap:
+        return f"windows of {user.name} overlap, so it would be computed more than once"
+    if kind is Kind.REDUCTION:
+        return f"it is not cheap enough to be computed in the loads of {user.name}"
+    return f"{user.name} loads an element more than once, or under a condition"
+
+
+def _named(op: Op) -> str:
+    return f"{op.name} ({op.origin})" if op.origin else op.name
+
+
+def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
+    kind = user.record.kind
+    if kind is Kind.CONTRACTION:
+        if number == 0:
+            return is_renaming or all(_picks_along(op, _summed(user)) for op in producer.ops)
+        # the right side is read in lanes: its innermost dim must stay in place
+        return is_renaming and all(map(_keeps_innermost, producer.ops))
+    if kind is Kind.ATTENTION:
+        # keys and values are read again for each block of queries
+        return is_renaming or (is_cheap and user.operands[number] not in user.operands[1:3])
+    computes = _computes_of(user)
+    if kind is Kind.REDUCTION:
+        return is_cheap and not any(_overlaps(c, number) for c in computes)
+    if _counts(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
+        return True
+    return all(_reads_once(c, number) for c in computes)
+
+
+def _computes_of(op: Op) -> list[Compute]:
+    assert op.record.compute is not None
+    return list(op.record.compute(call_of(op)))
+
+
+def _loads(compute: Compute, operand: int) -> list[expr.Load]:
+    return [load for load in expr.loads(compute.value) if load.source == operand]
+
+
+def _is_renaming(op: Op) -> bool:
+    """Whether the op's elements are operand elements at indices linear in the result's."""
+    if (op.record.kind is not Kind.MOVEMENT and op.record is not CAST) or len(op.operands) != 1:
+        return False
+    load = _element(op)
+    if load is None or load.guard is not None:
+        return False
+    (compute,) = _computes_of(op)
+    return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+
+
+def _summed(user: Op) -> int | None:
+    """The dim of a contraction's left side that it sums over, where it reads that side a scalar at
+    a time: each serves all columns, so that finding it may take some arithmetic."""
+    if "group" not in user.attrs:
+        return -1
+    weight = user.operands[1]
+    assert weight is not None
+    # of a depthwise convolution, lanes go along the channels
+    is_depthwise = weight.type.dims[1] == 1 or user.attrs["group"] == weight.type.dims[0]
+    return 1 if user.attrs["group"] == 1 or not is_depthwise else None
+
+
+def _picks_along(op: Op, dim: int | None) -> bool:
+    """Whether the op's elements are operand elements, whose indices are linear in the result's but
+    for that of dim number `dim`."""
+    if dim is None or op.record.kind not in _PLACES or len(op.operands) != 1:
+        return False
+    load = _element(op)
+    if load is None or load.guard is not None:
+        return False
+    (compute,) = _computes_of(op)
+    free = compute.indices[dim]
+    return all(
+        expr.coefficient(i, v) is not None
+        for i in load.indices
+        for v in compute.indices
+        if v is not free
+    )
+
+
+def _element(op: Op) -> expr.Load | None:
+    """What each of the op's elements is a load of; widening f16 is part of loading it."""
+    (compute,) = _computes_of(op)
+    value = compute.value
+    if isinstance(value, expr.Cast) and (value.a.dtype, value.dtype) == (DType.F16, DType.F32):
+        value = value.a
+    return value if isinstance(value, expr.Load) else None
+
+
+def _only_repeats(op: Op) -> bool:
+    """Whether the op repeats elements of its operand and leaves them in order."""
+    (compute,) = _computes_of(op)
+    load = _element(op)
+    assert load is not None
+    places = [i for i in load.indices if not isinstance(i, expr.Const)]
+    order = [compute.indices.index(i) for i in places if i in compute.indices]
+    return len(order) == len(places) and order == sorted(order)
+
+
+def _keeps_innermost(op: Op) -> bool:
+    (compute,) = _computes_of(op)
+    load = _element(op)
+    assert load is not None
+    last = compute.indices[-1]
+    return expr.coefficient(load.indices[-1], last) == 1 and all(
+        expr.coefficient(i, last) == 0 for i in load.indices[:-1]
+    )
+
+
+def _reads_once(compute: Compute, operand: int) -> bool:
+    """Whether no element of the operand is read for two result elements, or under a choice."""
+    loads = _loads(compute, operand)
+    if len(loads) != 1 or loads[0].guard is not None:
+        return False
+    for var in compute.indices:
+        steps = [expr.coefficient(i, var) for i in loads[0].indices]
+        if None in steps or all(s == 0 for s in steps):
+            return False
+    return True
+
+
+def _overlaps(compute: Compute, operand: int) -> bool:
+    """Whether windows over the operand overlap: an index with two variables, or a guard."""
+    return any(
+        load.guard is not None
+        or any(not isinstance(i, (expr.Var, expr.Const, expr.Size)) for i in load.indices)
+        for load in _loads(compute, operand)
+    )
+
+
+def _build(function: Function, group: Group) -> Op:
+    """Makes the `region` op in place of the group's last op."""
+    inside = set(group.ops)
+    inputs = list(_inputs(group.ops))
+    results = [v for op in group.ops for v in op.results if any(u not in inside for u in v.users)]
+    block = Block([v.type for v in inputs])
+    values: dict[Value, Value] = dict(zip(inputs, block.args, strict=True))
+    into = Rewriter(function, block)
+    for op in group.ops:
+        clone_op(op, values, into)
+    into.insert(Op(YIELD, [values[v] for v in results], {}, []))
+    region = Op(REGION, inputs, {}, [v.type for v in results], [block], group.root.origin)
+    Rewriter(function).at(group.ops[-1]).insert(region)
+    outer = Rewriter(function)
+    for old, fresh in zip(results, region.results, strict=True):
+        fresh.name = old.name
+        outer.replace(old, fresh)
+    for op in reversed(group.ops):
+        outer.erase(op)
+    return region
+
+
+FUSE = Pass("fuse", run, __doc__)

@@ -1,0 +1,361 @@
+"""join-regions: small dispatches that follow each other become stages of one.
+
+A mean and the two tiny convolutions of a squeeze-and-excite block, the reductions of a decomposed
+normalisation or softmax: each is over before another thread could have helped, so one workgroup
+does them in order. Where all of them walk the same leading dims (rows of a batch), each index of
+those is a workgroup of its own.
+
+Requires: regions are formed, and nothing is tied yet.
+Ensures: no region is left that could be joined with one that feeds it, or with the one before it
+    that has nothing to do with it, for less than the limit of elements a lane and workgroup.
+Never: computes anything twice, moves a region over one that it depends on or over a write to what
+    it reads, or joins ops whose kernels are written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.alias.location_sets import intersect
+from aot.analysis.control import control_blocks, nested_operands
+from aot.analysis.cost.plan import lanes_of
+from aot.analysis.memory.views import is_view
+from aot.analysis.on_host import why_on_host
+from aot.analysis.stages import UNKNOWN, estimate, shared_dims, stages_of, work_of
+from aot.ir.clone import clone_op
+from aot.ir.dims import Dim, product
+from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.types import TensorType
+from aot.ops.record import Kind
+from aot.ops.structure import REGION, YIELD
+from aot.passes.base import Pass, PassContext
+from aot.passes.fusion.journal import FusionJournal
+from aot.target.model import Target
+
+# elements that a lane may go through where a workgroup is alone: a few microseconds
+MAX_SERIAL_CPU = 1 << 15
+MAX_SERIAL_GPU = 1 << 10
+# What an open dim counts as on a GPU: a workgroup that is alone with a long input holds up the
+# whole device, and lavapipe ends loops after 65,535 iterations of a lane in sum.
+UNKNOWN_GPU = 1 << 12
+MAX_OPS = 64
+MAX_BUFFERS = 20
+MAX_BETWEEN = 64  # ops between two regions that are joined
+
+
+def run(module: Module, context: PassContext) -> None:
+    if context.target is not None and context.options.fusion:
+        for function in module.entry_points:
+            joined = join_regions(function, context.target, context.journal)
+            context.count("join-regions", "joined", joined)
+
+
+def join_regions(function: Function, target: Target, journal: FusionJournal | None = None) -> int:
+    """Joins what can be joined; gives how many regions went away."""
+    joiner = _Joiner(function, target, AliasDb.where_written(function), journal=journal)
+    joined = 0
+    for block in control_blocks(function):
+        for op in block:
+            current: Op | None = op if op.record is REGION else None
+            while current is not None:
+                current = joiner.join_a_producer(current) or joiner.join_neighbour(current)
+                joined += current is not None
+    return joined
+
+
+def explainer(function: Function, target: Target) -> Callable[[Op, Op], str]:
+    """Says why a region is not one with another that reads what it makes."""
+    return _Joiner(function, target, AliasDb.where_written(function)).why_apart
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a region is, as far as joining asks.
+
+    Attributes:
+        has_stages: its kernel is made of loops over expressions.
+        ops, buffers: how many it has.
+        work: elements that its ops go through.
+        contractions: the types of their results.
+        why_on_host: why the target can't run one of its ops; "" where it can run all.
+    """
+
+    has_stages: bool
+    ops: int
+    buffers: int
+    work: int
+    contractions: tuple[TensorType, ...]
+    why_on_host: str = ""
+
+    @staticmethod
+    def of(region: Op, unknown: int, target: Target) -> _Facts:
+        ops = [op for op in region.blocks[0] if not op.record.is_terminator]
+        return _Facts(
+            all(op.record.compute and not op.record.kind.has_own_kernel for op in ops),
+            len(ops),
+            len(region.operands) + len(region.results),
+            sum(work_of(op, unknown=unknown) for op in ops),
+            tuple(op.result.type for op in ops if op.record.kind is Kind.CONTRACTION),
+            next(filter(None, (why_on_host(op, target) for op in ops)), ""),
+        )
+
+    def with_(self, other: _Facts) -> _Facts:
+        """Those of both joined; at most so many buffers."""
+        return _Facts(
+            self.has_stages and other.has_stages,
+            self.ops + other.ops,
+            self.buffers + other.buffers,
+            self.work + other.work,
+            self.contractions + other.contractions,
+            self.why_on_host or other.why_on_host,
+        )
+
+
+@dataclass
+class _Joiner:
+    function: Function
+    target: Target
+    db: AliasDb | None
+    known: dict[Op, _Facts] = field(default_factory=dict)
+    journal: FusionJournal | None = None
+
+    def facts(self, region: Op) -> _Facts:
+        if region not in self.known:
+            self.known[region] = _Facts.of(region, self.unknown, self.target)
+        return self.known[region]
+
+    def join_a_producer(self, consumer: Op) -> Op | None:
+        """The region that `consumer` and one of its producers became, if one could be joined."""
+        if not self.facts(consumer).has_stages:
+            return None
+        for value in consumer.operands:
+            producer = None if value is None else _root(value).op
+            if producer is None or producer.record is not REGION:
+                continue
+            made = self.join(producer, consumer, is_fed=True)
+            if made is not None:
+                return made
+        return None
+
+    def join_neighbour(self, second: Op) -> Op | None:
+        """The region that `second` and the one before it became, where both are short work."""
+        first = second.prev
+        for _ in range(MAX_BETWEEN):
+            if first is None or first.record is REGION:
+                break
+            first = first.prev
+        if first is None or first.record is not REGION:
+            return None
+        return self.join(first, second, is_fed=False)
+
+    def join(self, first: Op, second: Op, *, is_fed: bool) -> Op | None:
+        """Both as one, if nothing stands between them and no workgroup is long at it."""
+        facts = self.facts(first).with_(self.facts(second))
+        if self.obstacle(facts, first, second, is_fed=is_fed) is not None:
+            return None
+        between = _between(first, second)
+        assert between is not None
+        block, outside = _joined_block(self.function, first, second)
+        if self.block_obstacle(facts, block) is not None:
+            return None
+        made = _put(self.function, first, second, block, outside, between)
+        self.known[made] = facts
+        if self.journal is not None:
+            self.journal.joined(made, first, second)
+        return made
+
+    def obstacle(self, facts: _Facts, first: Op, second: Op, *, is_fed: bool) -> str | None:
+        """Why two regions do not become one, whatever their body would be; None where they may."""
+        if not facts.has_stages:
+            return "kernels that are written by hand have no stages"
+        if bool(self.facts(first).why_on_host) != bool(self.facts(second).why_on_host):
+            return f"only one of them is {facts.why_on_host}"
+        if facts.ops > MAX_OPS:
+            return f"together they would have more than {MAX_OPS} ops"
+        if facts.buffers > 2 * MAX_BUFFERS:
+            return f"together they would have more than {MAX_BUFFERS} buffers"
+        is_short = facts.work <= self.most
+        if not is_short and not (is_fed and self.may_be_short(facts, first, second)):
+            return self.too_long(facts)
+        if _between(first, second) is None:
+            return "something between them needs the first one"
+        if not self.may_sink(first, second):
+            return "what the first one reads is written in between"
+        return None
+
+    def block_obstacle(self, facts: _Facts, block: Block) -> str | None:
+        """Why two regions with this body together do not become one; None where they do."""
+        if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
+            return f"together they would have more than {MAX_BUFFERS} buffers"
+        if facts.work > self.most and not self.is_short_each(facts, block):
+            return self.too_long(facts)
+        return None
+
+    def too_long(self, facts: _Facts) -> str:
+        return (
+            f"one workgroup would go through {facts.work:,} elements, and alone it may through "
+            f"{self.most:,}"
+        )
+
+    def why_apart(self, first: Op, second: Op) -> str:
+        """Why the region `second`, which reads what `first` makes, is not one with it."""
+        facts = self.facts(first).with_(self.facts(second))
+        reason = self.obstacle(facts, first, second, is_fed=True)
+        if reason is None:
+            block, _ = _joined_block(self.function, first, second)
+            reason = self.block_obstacle(facts, block)
+        return reason or "they were not tried"
+
+    def may_sink(self, first: Op, second: Op) -> bool:
+        """Whether what `first` reads is the same where `second` stands."""
+        if self.db is None:
+            return True
+        if not any(self.db.has_writers(v) for v in first.operands):
+            return True
+        reads, op = self.db.effects(first).reads, first.next
+        while op is not None and op is not second:
+            if intersect(reads, self.db.written(op)):
+                return False
+            op = op.next
+        return True
+
+    @property
+    def unknown(self) -> int:
+        return UNKNOWN if self.target.is_cpu else UNKNOWN_GPU
+
+    @property
+    def most(self) -> int:
+        """Elements that a workgroup may go through alone: what others could have done meanwhile is
+        little."""
+        each = MAX_SERIAL_CPU if self.target.is_cpu else MAX_SERIAL_GPU
+        return each * lanes_of(self.target, 4)
+
+    def may_be_short(self, facts: _Facts, first: Op, second: Op) -> bool:
+        """Whether workgroups for the leading dims that all results have could be short."""
+        shared = _common([v.type for v in (*first.results, *second.results)])
+        return self.is_short_over(facts, shared)
+
+    def is_short_each(self, facts: _Facts, block: Block) -> bool:
+        results = [v for v in block.terminator.operands if v is not None]
+        stages = stages_of(block, results)
+        return self.is_short_over(facts, stages[0].result.type.dims[: shared_dims(stages)])
+
+    def is_short_over(self, facts: _Facts, shared: Sequence[Dim]) -> bool:
+        """Whether the workgroup for one index of the dims `shared` is short."""
+        if facts.contractions:
+            # their tiles want rows of their own; but an open batch before those is often one
+            if any(type.rank < 3 for type in facts.contractions):
+                return False
+            shared = [d for d in shared[:1] if not isinstance(d, int)]
+        each = facts.work // max(estimate(product(tuple(shared)), self.unknown), 1)
+        return each <= self.most
+
+
+def _common(types: Sequence[TensorType]) -> list[Dim]:
+    """The leading dims that all types have."""
+    found: list[Dim] = []
+    for extents in zip(*(type.dims for type in types), strict=False):
+        if any(extent != extents[0] for extent in extents):
+            break
+        found.append(extents[0])
+    return found
+
+
+def _between(producer: Op, consumer: Op) -> list[Op] | None:
+    """Views of the producer's results that stand before the consumer, in order; None where
+    anything else there needs the producer."""
+    made = set(producer.results)
+    views: list[Op] = []
+    op = producer.next
+    for _ in range(MAX_BETWEEN):
+        if op is None or op is consumer:
+            return views if op is consumer else None
+        if any(v in made for v in (nested_operands(op) if op.blocks else op.operands)):
+            if op.blocks or op.record.writes or not is_view(op):
+                return None
+            views.append(op)
+            made.update(op.results)
+        op = op.next
+    return None
+
+
+def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block, list[Value]]:
+    """Both bodies as one that yields what both yield, and the values outside that it is given."""
+    (first,), (second,) = producer.blocks, consumer.blocks
+    outside: dict[Value, None] = dict.fromkeys(v for v in producer.operands if v is not None)
+    chains: dict[Value, list[Op]] = {}
+    for value in consumer.operands:
+        assert value is not None
+        if _root(value).op is producer:
+            chains[value] = _chain(value)
+        else:
+            outside[value] = None
+    block = Block([v.type for v in outside])
+    into = Rewriter(function, block)
+    seen: dict[Value, Value] = dict(zip(outside, block.args, strict=True))
+    inner = {a: seen[v] for a, v in zip(first.args, producer.operands, strict=True) if v}
+    for op in first:
+        if not op.record.is_terminator:
+            clone_op(op, inner, into)
+    yielded = [inner[v] for v in first.terminator.operands if v is not None]
+    seen.update(zip(producer.results, yielded, strict=True))
+    for chain in chains.values():
+        for op in chain:
+            if op.result not in seen:
+                clone_op(op, seen, into)
+    inner = {a: seen[v] for a, v in zip(second.args, consumer.operands, strict=True) if v}
+    for op in second:
+        if not op.record.is_terminator:
+            clone_op(op, inner, into)
+    yielded += [inner[v] for v in second.terminator.operands if v is not None]
+    into.insert(Op(YIELD, yielded, {}, []))
+    return block, list(outside)
+
+
+def _root(value: Value) -> Value:
+    """What a value is a view of, if it is one; what a write leaves is no view here."""
+    while value.op is not None and is_view(value.op) and not value.op.record.writes:
+        source = value.op.operands[value.op.record.view_of or 0]
+        assert source is not None
+        value = source
+    return value
+
+
+def _chain(value: Value) -> list[Op]:
+    """The views that lead to `value`, first one first."""
+    found: list[Op] = []
+    while value.op is not None and is_view(value.op) and value.op.operands[0] is not None:
+        found.insert(0, value.op)
+        value = value.op.operands[0]
+    return found
+
+
+def _put(
+    function: Function,
+    producer: Op,
+    consumer: Op,
+    block: Block,
+    outside: Sequence[Value],
+    between: Sequence[Op],
+) -> Op:
+    """The joined region in the consumer's place; views of what the producer made come after it."""
+    types = [v.type for v in block.terminator.operands if v is not None]
+    made = Op(REGION, outside, {}, types, [block], consumer.origin)
+    rewriter = Rewriter(function).at(consumer)
+    rewriter.insert(made)
+    for old, fresh in zip([*producer.results, *consumer.results], made.results, strict=True):
+        fresh.name = old.name
+        rewriter.replace(old, fresh)
+    for view in between:
+        rewriter.move_before(view, consumer)
+    rewriter.erase(consumer)
+    rewriter.erase(producer)
+    for view in reversed(between):
+        if not view.result.uses:
+            rewriter.erase(view)
+    return made
+
+
+JOIN_REGIONS = Pass("join-regions", run, __doc__)

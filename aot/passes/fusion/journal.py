@@ -1,0 +1,41 @@
+"""Why regions end where they do: what the passes that form them write down where someone asks.
+
+Filled by `fuse` and `join-regions` from the same predicates that decide; decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aot.ir.graph import Op
+
+
+@dataclass
+class FusionJournal:
+    """
+    Attributes:
+        groups: what `fuse` formed, by number, of each region.
+        roots: the op that each group grew from, as the text has it, and its node.
+        cuts: why two groups stayed apart, by the one that makes a value and the one that reads it:
+            first what ended the former, then what kept the latter from taking it in.
+    """
+
+    groups: dict[Op, tuple[int, ...]] = field(default_factory=dict)
+    roots: list[tuple[str, str]] = field(default_factory=list)
+    cuts: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+
+    def formed(self, region: Op, number: int) -> None:
+        """Group `number` became a region."""
+        self.groups[region] = (number,)
+
+    def joined(self, made: Op, first: Op, second: Op) -> None:
+        """Two regions became one."""
+        self.groups[made] = self.groups.pop(first) + self.groups.pop(second)
+
+    def reasons(self, first: Op, second: Op) -> list[str]:
+        """Why `fuse` kept the groups of two regions apart that now stand in them."""
+        found: dict[str, None] = {}
+        for a in self.groups.get(first, ()):
+            for b in self.groups.get(second, ()):
+                found.update(dict.fromkeys(self.cuts.get((a, b), ())))
+        return list(found)

@@ -1,0 +1,123 @@
+"""outline: turns each region into a dispatch of an executable; equal executables are one.
+
+Requires: regions with ties.
+Ensures: no region is left; executables have canonical names, symbolic dims are their parameters
+    `d0, d1, ...` in order of appearance, and `bindings` say where each buffer is.
+Never: merges executables that differ in anything that a kernel depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from aot.analysis.control import control_ops
+from aot.analysis.memory.storage import Homes
+from aot.ir.clone import clone_op
+from aot.ir.compare import body_key
+from aot.ir.dims import Dim, DimExpr, symbol
+from aot.ir.graph import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
+from aot.ir.types import TensorType
+from aot.ops.structure import DISPATCH, REGION, RETURN
+from aot.passes.base import Pass, PassContext
+
+
+@dataclass
+class DimNames:
+    """Gives each distinct symbolic dim of a region a parameter."""
+
+    names: dict[DimExpr, str] = field(default_factory=dict)
+
+    def dim(self, dim: Dim) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        return symbol(self.names.setdefault(dim, f"d{len(self.names)}"))
+
+    def type(self, type: TensorType) -> TensorType:
+        layout = type.layout and type.layout.map_dims(self.dim)
+        return TensorType(type.dtype, tuple(map(self.dim, type.dims)), layout)
+
+    def attr(self, value: Attr) -> Attr:
+        if isinstance(value, DimExpr):
+            return self.dim(value)
+        if isinstance(value, tuple):
+            return tuple(self.attr(v) for v in value)
+        return value
+
+
+def run(module: Module, context: PassContext) -> None:
+    met, kept = outline(module)
+    context.count("outline", "met", met)
+    context.count("outline", "kept", kept)
+
+
+def outline(module: Module) -> tuple[int, int]:
+    """Outlines every function's regions; returns how many executables it met and kept."""
+    kept: dict[Hashable, Function] = {}
+    met = 0
+    for function in list(module.entry_points):
+        homes = Homes(function)
+        bindings = {
+            op: homes.bindings([*(v for v in op.operands if v is not None), *op.results])
+            for op in control_ops(function)
+            if op.record is REGION
+        }
+        for op, classes in bindings.items():
+            met += 1
+            made, values = _executable(op, classes)
+            key = identity(made, op.attrs.get("ties", ()))
+            if key not in kept:
+                made.name = f"e{len(kept)}"
+                kept[key] = made
+                module.add(made)
+            _dispatch(function, op, kept[key].name, values)
+    return met, len(kept)
+
+
+def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[Dim, ...]]:
+    """The region's block as a function of its own, and the values of its dim parameters."""
+    (block,) = region.blocks
+    dims = DimNames()
+    body = Block([dims.type(a.type) for a in block.args])
+    function = Function("", body, [f"r{n}" for n in range(len(region.results))], "executable")
+    values: dict[Value, Value] = dict(zip(block.args, body.args, strict=True))
+    into = Rewriter(function, body)
+    for op in block:
+        if op.record.is_terminator:
+            results = [values[v] for v in op.operands if v is not None]
+            into.insert(Op(RETURN, results, {}, []))
+            continue
+        fresh = clone_op(op, values, into, dims.type, dims.attr)
+        fresh.origin = ""
+        for result in fresh.results:
+            result.name = ""
+    function.dim_names = tuple(dims.names.values())
+    function.bindings = bindings
+    return function, tuple(dims.names)
+
+
+def identity(function: Function, ties: Attr) -> Hashable:
+    """Everything a kernel depends on: equal keys mean equal kernels."""
+    return body_key(function), function.dim_names, ties
+
+
+def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) -> None:
+    attrs: dict[str, Attr] = {
+        "executable": FunctionRef(name),
+        "dims": dims,
+        "ties": region.attrs.get("ties", ()),
+    }
+    made = Op(
+        DISPATCH,
+        region.operands,
+        attrs,
+        [v.type for v in region.results],
+        (),
+        region.origin,
+    )
+    rewriter = Rewriter(function).at(region)
+    rewriter.insert(made)
+    rewriter.replace_op(region, made.results)
+
+
+OUTLINE = Pass("outline", run, __doc__)

@@ -1,0 +1,300 @@
+"""assign-layouts: chooses how values of three dims and more lie in memory, over the whole graph.
+
+Each value lies as it does or as a proposal says (channels last; as its users see it), whichever
+costs least in all: for each op what the plan says of reading its operands and writing its results
+so. Two ways to lie with costs of pairs are a minimum cut, which is exact; each further proposal is
+weighed against the best so far. Producers are made anew, and their users see a pending change.
+
+Requires: dtypes are legal for the target; weights are not packed yet; nothing is pending.
+Ensures: what differs from before is pending where users were not told.
+Never: changes inputs, results, constants, what blocks or calls see or hand on, what is written in
+    place, or what an op computes.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Mapping
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import block_of, control_ops
+from aot.analysis.cost.layout_costs import LayoutCosts, copy_cost
+from aot.analysis.cost.min_cut import Labelling
+from aot.analysis.memory.views import canonical, map_of, view_type
+from aot.ir.compare import attrs_key
+from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ir.types import Layout, TensorType
+from aot.ops.record import Kind, call_of
+from aot.ops.selection import CONCAT
+from aot.ops.structure import CONSTANT, PENDING
+from aot.passes.base import Pass, PassContext
+from aot.target.model import Target
+
+Types = dict[Value, TensorType]
+Proposal = Callable[[Function, Types], Types]
+"""Types that values would have, of those that differ from what they have or were given so far."""
+
+UNIT = 16  # costs are whole numbers of this part of one
+
+
+def run(module: Module, context: PassContext) -> None:
+    if context.target is None:
+        return
+    for function in module.entry_points:
+        context.count("assign-layouts", "changed", assign_layouts(function, context.target))
+
+
+def assign_layouts(function: Function, target: Target) -> int:
+    """Assigns layouts to the values of a function; gives how many got another one."""
+    chosen: Types = {}
+    costs = _Costs(target)
+    for propose in PROPOSALS:
+        chosen.update(_improved(function, costs, chosen, propose(function, chosen)))
+    chosen = {value: type for value, type in chosen.items() if type != value.type}
+    changed = len(chosen)
+    _carry_out(function, chosen)
+    return changed
+
+
+def _may_choose(op: Op) -> bool:
+    """Whether results of the op may lie in any order."""
+    record = op.record
+    return (
+        record.compute is not None
+        and not record.kind.has_own_kernel
+        and record.results_from == "rule"
+        and not record.is_terminator
+    )
+
+
+def channels_last(function: Function, now: Types) -> Types:
+    """Dim 1 innermost.
+
+    What is seen of a value in that order through a transpose or reshape lies as it does there, and
+    what is computed from it by element does too.
+    """
+    found: Types = {}
+    db = AliasDb.where_written(function)
+    for op in control_ops(function):
+        if not _may_choose(op):
+            continue
+        for value in op.results:
+            rank = value.type.rank
+            if value.type.layout is not None or _is_memory(value, db):
+                continue
+            type = _seen_type(op, found) or _followed_type(op, found)
+            if type is None and rank > 2:
+                layout = Layout(order=(0, *range(2, rank), 1))
+                type = TensorType(value.type.dtype, value.type.dims, layout)
+            if type is not None:
+                _propose(found, value, type, now)
+    return found
+
+
+def as_seen(function: Function, now: Types) -> Types:
+    """The order that a user wants: what is transposed lies as the transpose should."""
+    found: Types = {}
+    merged = ChainMap(found, now)
+    db = AliasDb.where_written(function)
+    for op in reversed(list(control_ops(function))):
+        if not _may_choose(op):
+            continue
+        for value in op.results:
+            if _is_memory(value, db):
+                continue
+            beside = [user for user in value.users if user.parent is op.parent]
+            wanted = (_wanted_type(user, value, merged) for user in beside)
+            type = next((t for t in wanted if t is not None), None)
+            if type is not None:
+                _propose(found, value, type, now)
+    return found
+
+
+PROPOSALS: tuple[Proposal, ...] = (channels_last, as_seen)
+
+
+def _is_memory(value: Value, db: AliasDb | None) -> bool:
+    """Whether it counts how a value lies: what is written in place, or to what is."""
+    return db is not None and (
+        db.has_writers(value) or any(user.record.writes for user in value.users)
+    )
+
+
+def _propose(found: Types, value: Value, type: TensorType, now: Types) -> None:
+    type = canonical(type)
+    if type != now.get(value, value.type):
+        found[value] = type
+
+
+def _seen_type(op: Op, types: Types) -> TensorType | None:
+    """The type of a view of what the op reads."""
+    map, source = map_of(op), op.operands[0] if op.operands else None
+    if map is None or source is None:
+        return None
+    seen = view_type(map, types.get(source, source.type))
+    # memory with gaps is for the passes that place views
+    return None if seen is None or (seen.layout and seen.layout.strides) else seen
+
+
+def _followed_type(op: Op, types: Types) -> TensorType | None:
+    """The type of an elementwise result that lies as the first operand of its dims does."""
+    if op.record.kind is not Kind.ELEMENTWISE:
+        return None
+    for value in _full_operands(op):
+        type = types.get(value, value.type)
+        return TensorType(op.result.type.dtype, op.result.type.dims, type.layout)
+    return None
+
+
+def _wanted_type(user: Op, value: Value, types: Mapping[Value, TensorType]) -> TensorType | None:
+    """The type under which `user` would have nothing to move, if it would."""
+    if len(user.results) != 1 or not _may_choose(user):
+        return None
+    result = types.get(user.result, user.result.type)
+    map = map_of(user)
+    if map is not None:
+        back = map.inverse(value.type.dims)
+        return None if back is None else view_type(back, result)
+    is_alike = user.record.kind is Kind.ELEMENTWISE and value.type.dims == result.dims
+    if result.layout is None or result.layout.strides or not (is_alike or user.record is CONCAT):
+        return None
+    return TensorType(value.type.dtype, value.type.dims, result.layout)
+
+
+def _full_operands(op: Op) -> list[Value]:
+    """Operands of the result's dims that are no constants."""
+    return [
+        v
+        for v in op.operands
+        if v is not None
+        and v.type.dims == op.result.type.dims
+        and not (v.op is not None and v.op.record is CONSTANT)
+    ]
+
+
+class _Costs:
+    """The costs of ops; those of one kind and types share theirs."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._known: dict[Hashable, LayoutCosts] = {}
+
+    def of(self, op: Op) -> LayoutCosts:
+        key = (op.name, attrs_key(op), op.operand_types, tuple(v.type for v in op.results))
+        if key not in self._known:
+            self._known[key] = LayoutCosts(call_of(op), self.target)
+        return self._known[key]
+
+
+def _improved(function: Function, costs: _Costs, now: Types, other: Types) -> Types:
+    """Which values should have their other type."""
+    numbers = {value: number for number, value in enumerate(other)}
+    labelling = Labelling(len(numbers))
+
+    def types(value: Value) -> list[TensorType]:
+        mine = now.get(value, value.type)
+        return [mine, other[value]] if value in numbers else [mine]
+
+    for op in control_ops(function):
+        if any(v in numbers for v in (*op.operands, *op.results)):
+            _add_costs(labelling, op, numbers, types, costs)
+    labels = labelling.solve()
+    return {value: type for value, type in other.items() if labels[numbers[value]]}
+
+
+def _add_costs(
+    labelling: Labelling,
+    op: Op,
+    numbers: dict[Value, int],
+    types: Callable[[Value], list[TensorType]],
+    costs: _Costs,
+) -> None:
+    """What an op costs in each combination of types."""
+    for value in op.operands:
+        if value is None or value not in numbers:
+            continue
+        # what is handed on, and what a block sees of those around it, is brought into its old order
+        if not (_may_choose(op) and _is_beside(value, op)):
+            a, b = (0.0 if t.layout is None else copy_cost(t, costs.target) for t in types(value))
+            labelling.add(numbers[value], (_whole(a), _whole(b)))
+    if not _may_choose(op):
+        return
+    asked = costs.of(op)
+    for value in op.results:
+        if value in numbers:
+            a, b = (_whole(asked.result(value.index, t)) for t in types(value))
+            labelling.add(numbers[value], (a, b))
+    result = op.results[0]
+    for number, value in enumerate(op.operands):
+        if value is None or not (value in numbers or result in numbers):
+            continue
+        if value.op is not None and value.op.record is CONSTANT:
+            continue  # a constant is brought into any order while compiling
+        is_beside = _is_beside(value, op)
+        table = [
+            [_whole(asked.operand(number, mine, its)) for its in types(result)]
+            for mine in (types(value) if is_beside else [value.type])
+        ]
+        if value not in numbers or not is_beside:
+            if result not in numbers:
+                continue
+            labelling.add(numbers[result], (table[0][0], table[0][1]))
+        elif result not in numbers:
+            labelling.add(numbers[value], (table[0][0], table[1][0]))
+        else:
+            (a, b), (c, d) = table
+            labelling.add_pair(numbers[value], numbers[result], ((a, b), (c, d)))
+
+
+def _is_beside(value: Value, op: Op) -> bool:
+    """Whether a value is made in the block of an op that reads it."""
+    return block_of(value) is op.parent
+
+
+def _whole(cost: float) -> int:
+    return round(cost * UNIT)
+
+
+def _carry_out(function: Function, chosen: Types) -> None:
+    """Makes the producers anew whose results don't follow from their operands."""
+    for op in list(control_ops(function)):
+        if not any(v in chosen for v in op.results) or _follows(op, chosen):
+            continue
+        types = [chosen.get(v, v.type) for v in op.results]
+        rewriter = Rewriter(function).at(op)
+        fresh = rewriter.insert(Op(op.record, op.operands, op.attrs, types, (), op.origin))
+        for old, made in zip(op.results, fresh.results, strict=True):
+            rewriter.replace_lazily(old, made)
+            if old in chosen:
+                made.name, chosen[made] = old.name, chosen[old]
+        rewriter.erase(op)
+
+
+def _follows(op: Op, chosen: Types) -> bool:
+    """Whether resolve-shapes gives the op's result its type, once its operands have theirs."""
+    wanted = chosen[op.result] if len(op.results) == 1 else None
+    if wanted is None:
+        return False
+    if op.record.kind is Kind.ELEMENTWISE:
+        layouts = {canonical(_type_after(v, op, chosen)).layout for v in _full_operands(op)}
+        return layouts == {wanted.layout}
+    map, source = map_of(op), op.operands[0] if op.operands else None
+    if map is None or source is None or _type_after(source, op, chosen) == source.type:
+        return False
+    return view_type(map, _type_after(source, op, chosen)) == wanted
+
+
+def _type_after(value: Value, user: Op, chosen: Types) -> TensorType:
+    """The type that a value, or what it is a pending change of, has been given for `user`."""
+    if not _is_beside(value, user):
+        return value.type
+    if value in chosen:
+        return chosen[value]
+    if value.op is not None and value.op.record is PENDING:
+        source = value.op.operands[0]
+        assert source is not None
+        return source.type
+    return value.type
+
+
+ASSIGN_LAYOUTS = Pass("assign-layouts", run, __doc__)

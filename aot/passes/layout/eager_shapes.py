@@ -1,0 +1,113 @@
+"""The classical cascade, for comparison (`--shapes eager`): users are told at once.
+
+After each pending change every user's shape rule runs, in program order, and so on from the users
+whose results change. What becomes of the ops is decided as a sweep does it, and carried out by
+resolve-shapes, so that the programs are the same; only when and how often rules run differs.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from aot.ir.graph import Function, Listener, Module, Op, Value
+from aot.ops.absorb import Seen
+from aot.ops.structure import PENDING
+from aot.passes.layout.shape_sweep import Decision, Sweep
+
+
+class EagerShapes(Listener):
+    """Follows one function; `finish` gives what a sweep over it would have decided."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._start()
+
+    def _start(self) -> None:
+        self._sweep = Sweep(self.function)
+        self._inputs: dict[Op, list[Seen | None]] = {}
+        self._order: dict[Op, float] = {}
+
+    def op_created(self, op: Op) -> None:
+        if self._order:
+            before = self._order.get(op.prev, -1.0) if op.prev is not None else -1.0
+            after = self._order.get(op.next, before + 1) if op.next is not None else before + 1
+            self._order[op] = (before + after) / 2
+            if op.record is not PENDING and self._sweep.concerns(op):
+                self._decide(op)  # who made it has asked its rule
+
+    def op_erased(self, op: Op) -> None:
+        self._sweep.decisions.pop(op, None)
+        self._inputs.pop(op, None)
+        for value in op.results:
+            self._sweep.changed.pop(value, None)
+
+    def pending_made(self, value: Value) -> None:
+        """Runs the cascade from the users of `value`."""
+        if not self._order:
+            self._order = {op: float(n) for n, op in enumerate(self.function.walk())}
+        assert value.op is not None
+        queue: list[tuple[float, int, Op]] = []
+        queued: dict[Op, None] = {}
+        self._enqueue(value.op, queue, queued)
+        while queue:
+            op = heapq.heappop(queue)[-1]
+            del queued[op]
+            if self._tell(op):
+                for result in op.results:
+                    for user in result.users:
+                        self._enqueue(user, queue, queued)
+
+    def _enqueue(self, op: Op, queue: list[tuple[float, int, Op]], queued: dict[Op, None]) -> None:
+        if op not in queued:
+            queued[op] = None
+            heapq.heappush(queue, (self._order.get(op, 0.0), len(self._inputs) + len(queue), op))
+
+    def _tell(self, op: Op) -> bool:
+        """Asks the op's shape rule once; gives whether its users must be told too."""
+        self._sweep.has_asked = False
+        is_news = self._decide(op)
+        is_ruled = op.record.results_from == "rule" and not op.record.is_terminator
+        if is_ruled and not self._sweep.has_asked and op.record is not PENDING:
+            op.record.call(op.operand_types, op.attrs, op.origin)
+        return is_news
+
+    def _decide(self, op: Op) -> bool:
+        self._inputs[op] = self._sweep.operands(op)
+        return self._sweep.take(op, self._sweep.decide(op))
+
+    def finish(self) -> Sweep:
+        """The sweep over the function as it is now, from what is known; forgets all."""
+        made = _Remembering(self.function, self._sweep.decisions, self._inputs)
+        made.run()
+        self._start()
+        return made
+
+
+class _Remembering(Sweep):
+    """A sweep that asks again only where operands are not those of the last time."""
+
+    def __init__(
+        self,
+        function: Function,
+        known: dict[Op, Decision],
+        inputs: dict[Op, list[Seen | None]],
+    ) -> None:
+        super().__init__(function)
+        self.known = known
+        self.inputs = inputs
+
+    def decide(self, op: Op) -> Decision:
+        if op in self.known and self.inputs.get(op) == self.operands(op):
+            return self.known[op]
+        return super().decide(op)
+
+
+def follow_eagerly(module: Module) -> None:
+    """Lets every function of a module have its changes told at once."""
+    for function in module.functions.values():
+        function.listeners.append(EagerShapes(function))
+
+
+def following(function: Function) -> EagerShapes | None:
+    """The follower of a function, where changes are told at once."""
+    return next((x for x in function.listeners if isinstance(x, EagerShapes)), None)

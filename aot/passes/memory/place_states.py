@@ -1,0 +1,137 @@
+"""A growing state variable is written where it lies: what a run adds is made behind what is there.
+
+    assign(state, concat(past, new)) -> assign(state, assemble(past, new)), with new made in place
+
+Part of place-views. What can't be made there is copied there, which is what a run adds at most; the
+past is never copied. Owns the question whether other readers can tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import control_ops
+from aot.analysis.memory.views import canonical
+from aot.errors import UnsupportedError
+from aot.ir.graph import Function, Op, Rewriter, Value
+from aot.ir.types import Layout
+from aot.ops import movement, selection
+from aot.passes.memory.placing import Placer, places_of
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One assignment of a growing state variable.
+
+    Attributes:
+        shown: the state as it is afterwards.
+        concat: what is assigned: the past, and what is new.
+    """
+
+    assign: Op
+    shown: Value
+    concat: Op
+
+
+def place_states(function: Function, placer: Placer) -> int:
+    """Lets growing states be written in place; gives how many are.
+
+    Raises:
+        UnsupportedError: a growing state is assigned something else than itself and more.
+    """
+    placed = 0
+    for op in list(control_ops(function)):
+        if op.record.writes and _is_growing(op.operands[0]):
+            _place(_growth(op), placer)
+            placed += 1
+    return placed
+
+
+def _is_growing(value: Value | None) -> bool:
+    op = None if value is None else value.op
+    return op is not None and op.record.is_state and op.attrs["capacity"] != 0
+
+
+def _growth(assign: Op) -> Growth:
+    """What an assignment to a growing state does.
+
+    Raises:
+        UnsupportedError: it can't be done.
+    """
+    shown, value = assign.operands
+    assert shown is not None and shown.op is not None and value is not None
+    while value.op is not None and value.op.record is movement.COPY:
+        assert value.op.operands[0] is not None
+        value = value.op.operands[0]  # of what is assigned, only where it goes to counts
+    op, variable = value.op, str(shown.op.attrs["variable"])
+    found = op is not None and op.record is selection.CONCAT and _is_past(op, shown)
+    if op is None or not found or not _is_alone(assign, shown):
+        raise UnsupportedError(
+            f"state {variable!r} grows, and what is assigned to it is not itself and more, once at "
+            "the end of a run:",
+            [f"it is made by {'an input' if op is None else op.name}"],
+        )
+    return Growth(assign, shown, op)
+
+
+def _is_past(concat: Op, shown: Value) -> bool:
+    """Whether the first part of a concat is what the state held, where it will hold it."""
+    past = concat.operands[0]
+    if past is None or past.op is None or shown.op is None or not past.op.record.is_state:
+        return False
+    same = all(past.op.attrs[k] == shown.op.attrs[k] for k in ("variable", "capacity", "axis"))
+    return same and concat.attrs["axis"] == shown.op.attrs["axis"]
+
+
+def _is_alone(assign: Op, shown: Value) -> bool:
+    """Whether nothing else writes the state, or looks at what is behind its past."""
+    function = assign.parent.owner if assign.parent is not None else None
+    assert shown.op is not None
+    if not isinstance(function, Function):
+        return False  # it may run any number of times
+    variable, axis = shown.op.attrs["variable"], shown.op.attrs["axis"]
+    assert isinstance(axis, int)
+    for op in control_ops(function):
+        if not op.record.is_state or op.attrs["variable"] != variable:
+            continue
+        is_past = op.result.type.dims[axis] == op.attrs["length"]
+        uses = list(op.result.uses)
+        if not (uses == [(assign, 0)] if op is shown.op else is_past):
+            return False
+    db = AliasDb.of(function)
+    return all(writer is assign for writer in db.writers(shown))
+
+
+def _place(growth: Growth, placer: Placer) -> None:
+    """Makes what is new behind what is there."""
+    concat, type = growth.concat, canonical(growth.shown.type)
+    rewriter = Rewriter(placer.function).at(concat)
+    types = placer.users_types(concat.result, type, but=growth.assign)
+    if types is not None:
+        placer.set_types(types)
+    parts = list(concat.operands[:1])
+    for part, place in zip(concat.operands[1:], places_of(concat, type)[1:], strict=True):
+        assert part is not None and place is not None
+        found = None if types is None or part in parts else placer.placed_types(concat, part, place)
+        if found is None:
+            attrs = {"layout": place.layout or Layout()}
+            part = rewriter.create(movement.COPY, [part], attrs, concat.origin).result
+            placer.placed.add(part)
+        else:
+            placer.set_types(found[1])
+            placer.placed.add(found[0])
+        parts.append(part)
+    made = Op(selection.ASSEMBLE, parts, concat.attrs, [type], (), concat.origin)
+    whole = rewriter.insert(made).result
+    placer.placed.add(whole)
+    dead = growth.assign.operands[1]
+    rewriter.rewire(growth.assign, 1, whole)
+    while dead is not None and not dead.uses and dead is not concat.result and dead.op is not None:
+        before = dead.op.operands[0]
+        rewriter.erase(dead.op)
+        dead = before
+    if types is not None:
+        rewriter.replace_op(concat, [whole])
+    elif not concat.result.uses:
+        rewriter.erase(concat)

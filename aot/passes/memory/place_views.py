@@ -1,0 +1,102 @@
+"""place-views: concats and slices that move nothing.
+
+A slice whose users read any layout is a view into what it slices. A concat whose parts are made by
+ops that write any layout is only the memory that they write to: it becomes `assemble`, and each
+part is made in its place.
+    concat(a, b) -> assemble(a, b), where a and b have the strides of the whole
+A state variable that grows is such a whole, and what it held is a part in its place.
+
+Requires: layouts are assigned and nothing is pending; no regions yet.
+Ensures: what became a view has a type under which its elements are where the whole has them.
+Never: places a value twice, one that a caller gave or gets, or one that is written in place, turns
+    a view that is free into a copy elsewhere, or adds a dispatch: at most one part is copied to its
+    place, where the concat itself would have been a dispatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import block_of, control_ops
+from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ops import movement, selection
+from aot.ops.record import Kind
+from aot.passes.base import Pass, PassContext
+from aot.passes.memory.place_states import place_states
+from aot.passes.memory.placing import Placer
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.entry_points:
+        db = AliasDb.where_written(function)
+        placer = Placer(function, context.target, db)
+        if db is not None:
+            context.count("place-views", "states", place_states(function, placer))
+        if not context.options.fusion:
+            continue
+        for op in list(control_ops(function)):
+            if op.record is selection.CONCAT:
+                context.count("place-views", "pushed", push_ends(function, op))
+        # what is assembled last has the say on where its parts are
+        for op in reversed(list(control_ops(function))):
+            if op.record is selection.CONCAT and placer.assemble(op):
+                context.count("place-views", "assembled")
+        for op in list(control_ops(function)):
+            if op.record is movement.SLICE and placer.view(op):
+                context.count("place-views", "slices")
+            elif op.record is movement.RESHAPE and placer.store_moved(op):
+                context.count("place-views", "stored")
+
+
+def push_ends(function: Function, concat: Op) -> int:
+    """Moves elementwise ops behind a concat to its parts, into the dispatches that make those.
+
+        f(concat(a, b)) -> concat(f(a), f(b))
+
+    Gives how many ops were moved.
+    """
+    pushed = 0
+    while (end := _pushable(concat)) is not None:
+        rewriter = Rewriter(function).at(end)
+        parts: list[Value] = []
+        for part in concat.operands:
+            operands = [part if v is concat.result else v for v in end.operands]
+            parts.append(rewriter.create(end.record, operands, end.attrs, end.origin).result)
+        fresh = rewriter.create(concat.record, parts, concat.attrs, concat.origin)
+        layout = end.result.type.layout
+        rewriter.set_type(fresh.result, replace(fresh.result.type, layout=layout))
+        for value, old in zip(parts, concat.operands, strict=True):
+            assert old is not None
+            rewriter.set_type(value, replace(value.type, layout=old.type.layout))
+        rewriter.replace_op(end, fresh.results)
+        rewriter.erase(concat)
+        concat = fresh
+        pushed += 1
+    return pushed
+
+
+_TAKES_ENDS = (Kind.CONTRACTION, Kind.REDUCTION, Kind.ELEMENTWISE)
+
+
+def _pushable(concat: Op) -> Op | None:
+    """The one op that uses a concat, if each part can take it where it is made."""
+    if len(concat.result.uses) != 1 or any(
+        part is None or part.op is None or part.op.record.kind not in _TAKES_ENDS
+        for part in concat.operands
+    ):
+        return None
+    if any(part is not None and len(part.uses) != 1 for part in concat.operands):
+        return None
+    (user,) = concat.result.users
+    if user.parent is not concat.parent or any(
+        part is not None and block_of(part) is not concat.parent for part in concat.operands
+    ):
+        return None
+    dims = concat.result.type.dims
+    is_end = user.record.kind is Kind.ELEMENTWISE and user.result.type.dims == dims
+    others = [v for v in user.operands if v is not None and v is not concat.result]
+    return user if is_end and all(v.type.rank == 0 for v in others) else None
+
+
+PLACE_VIEWS = Pass("place-views", run, __doc__)

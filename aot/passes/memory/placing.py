@@ -1,0 +1,235 @@
+"""Giving values their places in something larger: types under which an op's result lies in the
+memory of a whole, and whether all who read it can take that.
+
+Part of place-views, which decides what is placed. Never places a value twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.memory.views import is_view, map_of, view_type
+from aot.ir.dims import Dim, add
+from aot.ir.graph import Function, Op, Rewriter, Value
+from aot.ir.index_map import IndexMap, Slice, make_map
+from aot.ir.types import Layout, TensorType
+from aot.ops import movement, selection
+from aot.ops.record import Kind
+from aot.ops.structure import CONSTANT
+from aot.target.model import Target
+
+Types = dict[Value, TensorType]
+
+
+@dataclass
+class Placer:
+    """
+    Attributes:
+        db: None where nothing is written.
+        placed: what has a place in something larger already.
+    """
+
+    function: Function
+    target: Target | None
+    db: AliasDb | None
+    placed: set[Value] = field(default_factory=set)
+
+    def is_written(self, *values: Value | None) -> bool:
+        """Whether anything may write the memory of one of the values."""
+        return self.db is not None and any(self.db.has_writers(v) for v in values)
+
+    def users_types(self, value: Value, type: TensorType, but: Op) -> Types | None:
+        """All types that change if `value` gets `type`; None where a user other than `but` can't
+        take it."""
+        types: Types = {}
+        return types if _retype(value, type, types, but) else None
+
+    def assemble(self, op: Op) -> bool:
+        """Makes `op` an `assemble`, if at most one of its parts must be copied for it."""
+        if self.is_written(op.result):
+            return False
+        types: Types = {}
+        roots: dict[Value, None] = {}
+        copied: list[int] = []
+        places = places_of(op, op.result.type)
+        for number, (part, place) in enumerate(zip(op.operands, places, strict=True)):
+            if part is None or place is None:
+                return False
+            found = self.placed_types(op, part, place)
+            if found is None or found[0] in roots or part in op.operands[:number]:
+                copied.append(number)
+            else:
+                roots[found[0]] = None
+                types.update(found[1])
+        if len(copied) > 1 or not roots:
+            return False
+        rewriter = Rewriter(self.function)
+        self.set_types(types)
+        for number in copied:
+            self._copy_part(op, number)
+        self.placed.update(roots)
+        fresh = Op(selection.ASSEMBLE, op.operands, op.attrs, [op.result.type], (), op.origin)
+        rewriter.at(op).insert(fresh)
+        if op.result in self.placed:
+            self.placed.add(fresh.result)
+        rewriter.replace_op(op, fresh.results)
+        return True
+
+    def _copy_part(self, op: Op, number: int) -> None:
+        place, part = places_of(op, op.result.type)[number], op.operands[number]
+        assert place is not None and part is not None
+        rewriter = Rewriter(self.function).at(op)
+        attrs = {"layout": place.layout or Layout()}
+        copy = rewriter.create(movement.COPY, [part], attrs, op.origin)
+        rewriter.rewire(op, number, copy.result)  # the op is about to be made anew
+        self.placed.add(copy.result)
+
+    def placed_types(self, op: Op, part: Value, place: TensorType) -> tuple[Value, Types] | None:
+        """The value whose memory `part` is, and all types that change if `part` is at `place`."""
+        root, type = part, place
+        while root.op is not None and is_view(root.op):
+            source, back = _seen_back(root.op)
+            moved = None if back is None else view_type(back, type)
+            if source is None or moved is None:
+                return None
+            root, type = source, moved
+        if root.op is None or not _stores_anywhere(root.op) or root in self.placed:
+            return None
+        if root.op.parent is not op.parent:
+            return None  # the memory would have to be there around the block
+        if self.is_written(root):
+            return None
+        if _could_be_view(root.op):
+            return None  # making it in its place is a copy that is not needed for itself
+        types: Types = {}
+        return (root, types) if _retype(root, type, types) else None
+
+    def store_moved(self, op: Op) -> bool:
+        """Lets what makes the elements of a reshape that must move them store them where they go,
+        if nothing else reads them: a channel shuffle is a matter of addresses.
+
+        Not where a CPU's lanes would go their own ways: storing each by itself costs a contraction
+        more than copying its result in order does.
+        """
+        type: TensorType | None = op.result.type
+        at, types = op, Types()
+        while True:
+            source, back = _seen_back(at)
+            if source is None or back is None or type is None or len(source.uses) != 1:
+                return False
+            type = view_type(back, type, may_split=True)
+            if type is None:
+                return False
+            types[source] = type
+            if source.op is None or not is_view(source.op):
+                break
+            at = source.op
+        maker = source.op
+        if self.is_written(op.result, source):
+            return False
+        if is_view(op) or maker is None or not _stores_anywhere(maker) or source in self.placed:
+            return False
+        is_cpu = self.target is not None and self.target.is_cpu
+        if is_cpu and _has_contraction(maker):
+            return False
+        old = {value: value.type for value in types}
+        self.set_types(types)
+        if is_view(op):
+            return True
+        self.set_types(old)
+        return False
+
+    def set_types(self, types: Types) -> None:
+        for value, type in types.items():
+            Rewriter(self.function).set_type(value, type)
+
+    def view(self, op: Op) -> bool:
+        """Gives a slice the type of a view, if that spares a copy and its users can read it."""
+        source = op.operands[0]
+        assert source is not None
+        maker = source.op
+        if maker is not None and (maker.record is CONSTANT or _joins_its_only_user(source)):
+            return False
+        if self.is_written(source, op.result):
+            return False
+        map = map_of(op)
+        type = None if map is None else view_type(map, source.type)
+        types: Types = {}
+        if type is None or not _retype(op.result, type, types):
+            return False
+        self.set_types(types)
+        return True
+
+
+def _has_contraction(op: Op | None, depth: int = 16) -> bool:
+    """Whether the dispatch that makes the op's result is a contraction: the op, or one before it
+    whose end it is."""
+    if op is None or depth == 0:
+        return False
+    if op.record.kind is not Kind.ELEMENTWISE:
+        return op.record.kind is Kind.CONTRACTION
+    return any(_has_contraction(v.op, depth - 1) for v in op.operands if v is not None)
+
+
+def _could_be_view(op: Op) -> bool:
+    """Whether the op's result could be its operand's memory under some type."""
+    map, source = map_of(op), op.operands[0] if op.operands else None
+    return map is not None and source is not None and view_type(map, source.type) is not None
+
+
+def _stores_anywhere(op: Op) -> bool:
+    """Whether the op's kernel can write its result under any layout."""
+    return op.record.compute is not None and op.record is not CONSTANT
+
+
+def _joins_its_only_user(value: Value) -> bool:
+    """Whether fusion would compute just the elements that the value's one user takes."""
+    light = (Kind.ELEMENTWISE, Kind.MOVEMENT)
+    return len(value.uses) == 1 and value.op is not None and value.op.record.kind in light
+
+
+def _retype(value: Value, type: TensorType, types: Types, but: Op | None = None) -> bool:
+    """Collects the types that change if `value` gets `type`; whether all users can take it."""
+    types[value] = type
+    for user in value.users:
+        if user is but:
+            continue
+        if user.record.is_terminator or user.record is selection.ASSEMBLE:
+            return False  # memory of its own is wanted, or has a place already
+        if type == value.type:
+            continue
+        if user.record.compute is None and user.record.kind is not Kind.ATTENTION:
+            return False  # a kernel of its own that reads dense memory
+        if is_view(user):
+            map = map_of(user)
+            moved = None if map is None else view_type(map, type)
+            if moved is None or not _retype(user.result, moved, types):
+                return False
+    return True
+
+
+def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
+    """The types under which the parts of a concat would lie in its memory, of type `whole`."""
+    axis = op.attrs["axis"]
+    assert isinstance(axis, int)
+    found: list[TensorType | None] = []
+    begin: Dim = 0
+    for part in op.operands:
+        assert part is not None
+        end = add(begin, part.type.dims[axis])
+        starts = tuple(begin if d == axis else 0 for d in range(whole.rank))
+        stops = tuple(end if d == axis else n for d, n in enumerate(whole.dims))
+        steps = make_map([Slice(starts, stops, (1,) * whole.rank)], whole.dims)
+        place = view_type(steps, whole)
+        found.append(place and TensorType(place.dtype, part.type.dims, place.layout))
+        begin = end
+    return found
+
+
+def _seen_back(op: Op) -> tuple[Value | None, IndexMap | None]:
+    """What a view is a view of, and the map from the view to that."""
+    source, map = op.operands[0], map_of(op)
+    if source is None or map is None:
+        return source, None
+    return source, map.inverse(source.type.dims)

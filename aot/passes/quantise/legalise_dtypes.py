@@ -1,0 +1,463 @@
+"""legalise-dtypes: the program computes in element types that the target computes in.
+
+Every target loads, stores and casts all dtypes, but f64 only where it computes in it; what it does
+arithmetic in is its `dtypes`.
+
+Requires: no regions and no executables yet.
+Ensures: no op but casts, movements, views, constants and shapes has an operand or a result of a
+    dtype that the target does not compute.
+    Where the wide ones (i64, u64, f64) lack, every value inside a function is i32, u32 or f32, with
+    casts behind the inputs and before the results, which keep their types, and where memory that is
+    written in place or kept between calls is read; integers are taken to fit, and a constant that
+    does not fit is an error unless its reader clamps anyway. A finite f64 constant beyond f32
+    becomes the largest f32.
+    Where a Vulkan target has a host that computes them, f64 stays f64, and what is computed from an
+    integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
+    runs it (`aot.analysis.on_host`).
+    Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
+    operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were.
+Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
+    count, or bool, which is a byte in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import control_blocks, control_ops
+from aot.errors import InternalError, UnsupportedError
+from aot.ir import expr
+from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import CAST
+from aot.ops.record import Kind, call_of
+from aot.passes.base import Pass, PassContext
+from aot.target.model import Target
+
+DTypes = Mapping[DType, DType]
+
+NARROWER: DTypes = {DType.I64: DType.I32, DType.U64: DType.U32, DType.F64: DType.F32}
+WIDER: DTypes = {
+    DType.F16: DType.F32,
+    DType.I8: DType.I32,
+    DType.I16: DType.I32,
+    DType.U8: DType.U32,
+    DType.U16: DType.U32,
+}
+_FREE_KINDS = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
+
+
+def run(module: Module, context: PassContext) -> None:
+    target = context.target
+    if target is None:
+        return
+    host = None if target.is_cpu else context.host
+    hosted = {d for d in NARROWER if host is not None and host.computes(d)}
+    narrow = {d: n for d, n in NARROWER.items() if not target.computes(d)}
+    if DType.F64 in hosted:
+        narrow.pop(DType.F64, None)
+    widen = {d: w for d, w in WIDER.items() if not target.computes(d)}
+    for function in module.functions.values():
+        if any(_is_dispatched(op) for op in function.walk()):
+            raise InternalError("legalise-dtypes runs before dispatch regions are formed")
+        if narrow:
+            stays = stays_wide(function, narrow, hosted) if hosted else Stays()
+            _Narrowing(function, narrow, target, stays).run()
+        if widen:
+            _widen(function, widen)
+        _refuse_wide_functions(function)
+        if not target.computes(DType.F64) and DType.F64 not in hosted:
+            _refuse_wide_interface(function, target)
+
+
+def _is_dispatched(op: Op) -> bool:
+    return op.record.is_isolated or op.record.results_from == "callee"
+
+
+def _refuse_wide_interface(function: Function, target: Target) -> None:
+    """A target that does not compute in f64 has no way to load, store or cast it either.
+
+    Raises:
+        UnsupportedError: lists the inputs and results that are f64.
+    """
+    named = [
+        *((f"input {v.name!r}", v) for v in function.inputs if v.uses),
+        *(
+            (f"output {name!r}", v)
+            for name, v in zip(function.result_names, function.results, strict=True)
+        ),
+        *(
+            (f"state variable {op.attrs['variable']!r}", op.result)
+            for op in control_ops(function)
+            if op.record.is_state
+        ),
+    ]
+    problems = [f"{what} is {value.type}" for what, value in named if value.type.dtype is DType.F64]
+    problems = list(dict.fromkeys(problems))
+    if problems:
+        raise UnsupportedError(
+            f"target {target.name} has no f64; export the model in float32{or_host(target)}:",
+            problems,
+        )
+
+
+def _refuse_wide_functions(function: Function) -> None:
+    """Transcendental functions of f64 have no formula yet.
+
+    Raises:
+        UnsupportedError: lists every node that needs one.
+    """
+    problems = [
+        f"{op.name} of f64 (node {op.origin!r})"
+        for op in function.walk()
+        if any(t is not None and t.dtype is DType.F64 for t in op.operand_types)
+        and _is_transcendental(op)
+    ]
+    if problems:
+        raise UnsupportedError(
+            "these need functions that there are in 32 bits only; export the model in float32:",
+            problems,
+        )
+
+
+def _is_transcendental(op: Op) -> bool:
+    if op.record.compute is None:
+        return op.record.kind is Kind.RECURRENCE
+    return any(
+        isinstance(node, (expr.Unary, expr.Binary)) and node.op in expr.TRANSCENDENTAL_OPS
+        for compute in op.record.compute(call_of(op))
+        for node in expr.nodes(compute.value)
+    )
+
+
+def or_host(target: Target) -> str:
+    """What an error of a Vulkan target suggests beside."""
+    return "" if target.is_cpu else ", or add a --target for the CPU, to run what is not for a GPU"
+
+
+def computes(op: Op) -> bool:
+    """Whether `op` does arithmetic in its operands' or results' dtypes."""
+    return op.record.kind not in _FREE_KINDS and op.record is not CAST
+
+
+def _cast(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:
+    return rewriter.create(CAST, [value], {"to": to}, origin).result
+
+
+def _as(rewriter: Rewriter, value: Value, dtype: DType, origin: str) -> Value:
+    return value if value.type.dtype is dtype else _cast(rewriter, value, dtype, origin)
+
+
+@dataclass
+class Stays:
+    """What of a function is not made narrow.
+
+    Attributes:
+        ops: they keep their dtypes.
+        borders: arguments and results of control flow that keep theirs.
+    """
+
+    ops: set[Op] = field(default_factory=set)
+    borders: set[Value] = field(default_factory=set)
+
+
+def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
+    """What is computed from integer constants that don't fit, as far as it is as wide, where a host
+    computes those dtypes. What memory of its own holds is taken to fit all the same."""
+    found = Stays()
+    waiting = [
+        op.result
+        for op in control_ops(function)
+        if isinstance(data := op.attrs.get("value"), ConstantData)
+        and data.type.dtype in hosted
+        and data.type.dtype in dtypes
+        and not all(_clamps(user, number) for user, number in op.result.uses)
+        and not _fits(data, dtypes[data.type.dtype])
+    ]
+    found.ops.update(v.op for v in waiting if v.op is not None)
+
+    def take(value: Value) -> None:
+        if value.type.dtype in hosted and value.type.dtype in dtypes:
+            waiting.append(value)
+
+    while waiting:
+        for op, number in waiting.pop().uses:
+            through = _through(op, number)
+            if through is not None:
+                for value in through:
+                    if value not in found.borders:
+                        found.borders.add(value)
+                        take(value)
+            elif not (op.record.is_terminator or op.blocks or op.record.writes) and (
+                op not in found.ops
+            ):
+                found.ops.add(op)
+                for value in op.results:
+                    take(value)
+    return found
+
+
+def _through(op: Op, number: int) -> list[Value] | None:
+    """The arguments and the result that operand `number` of an op with blocks, or of what ends such
+    a block, becomes; None where it becomes none."""
+    outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
+    if not isinstance(outer, Op) or outer.record.body is None:
+        return None
+    body = outer.record.body
+    place = number - (body.first if outer is op else len(body.steering))
+    if place < 0 or place >= len(outer.results):
+        return None
+    at = place + len(body.given)
+    return [outer.results[place], *(v for block in outer.blocks for v in block.args[at : at + 1])]
+
+
+def _fits(data: ConstantData, narrow: DType) -> bool:
+    if narrow.is_float:
+        return True
+    info = np.iinfo(narrow.numpy)
+    return bool(((data.array >= info.min) & (data.array <= info.max)).all())
+
+
+class _Narrowing:
+    """Makes a second function inside the first, in narrower dtypes, and removes the first.
+
+    Attributes:
+        values: what is read in place of an old value.
+        kept: old values that keep their dtypes, because they are memory that is written in place or
+            lives on, and what is that memory now. Whoever reads one casts it then and there.
+        retyped: dtypes that values at the borders of blocks had.
+    """
+
+    def __init__(self, function: Function, dtypes: DTypes, target: Target, stays: Stays) -> None:
+        self.function = function
+        self.dtypes = dtypes
+        self.target = target
+        self.stays = stays
+        self.values: dict[Value, Value] = {}
+        memory = [*_memory(function), *stays.borders]
+        self.kept = {v: v for v in memory if v.type.dtype in dtypes}
+        self.retyped: dict[Value, DType] = {}
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        function = self.function
+        order = list(control_ops(function))
+        self.block(function.block, [])
+        if self.problems:
+            raise UnsupportedError(
+                f"target {self.target.name} computes in "
+                f"{', '.join(map(str, self.dtypes.values()))} only, and these "
+                f"constants do not fit{or_host(self.target)}:",
+                self.problems,
+            )
+        for op in reversed(order):
+            if op.results and all(self.now(v) is not v for v in op.results):
+                Rewriter(function).erase(op)
+
+    def now(self, value: Value) -> Value:
+        """What is in place of an old value."""
+        return self.values.get(value, self.kept.get(value, value))
+
+    def visit(self, op: Op) -> None:
+        if op.record.is_terminator:
+            self.end(op)
+        elif op.blocks:
+            self.control(op)
+        elif op in self.stays.ops or op.record.is_state or op.record.writes or self.shows_kept(op):
+            self.leave(op)
+        elif self.is_touched(op):
+            self.rebuild(op)
+
+    def shows_kept(self, op: Op) -> bool:
+        """Whether the op only shows memory that keeps its dtype."""
+        shown = op.record.view_of
+        return shown is not None and op.operands[shown] in self.kept
+
+    def is_touched(self, op: Op) -> bool:
+        users = [user for value in op.results for user in value.users]
+        if not op.operands and all(user is self.function.block.last for user in users):
+            return False  # known, and computed with nowhere
+        return any(v in self.values or v in self.kept for v in op.operands if v is not None) or any(
+            v.type.dtype in self.dtypes for v in op.results
+        )
+
+    def block(self, block: Block, narrowed: Sequence[int]) -> None:
+        """Narrows what is in a block. Arguments `narrowed` are given narrow, others are cast."""
+        order = list(block)
+        start = Rewriter(self.function, block, block.first)
+        for number, value in enumerate(block.args):
+            dtype = self.dtypes.get(value.type.dtype)
+            if number in narrowed:
+                self.retype(value)
+            elif dtype is not None and value.uses and value not in self.kept:
+                self.values[value] = _cast(start, value, dtype, "")
+        for op in order:
+            self.visit(op)
+
+    def leave(self, op: Op) -> None:
+        """Gives an op its operands in the dtypes that they had."""
+        rewriter = Rewriter(self.function).at(op)
+        for number, value in enumerate(op.operands):
+            if value is not None:
+                rewriter.rewire(op, number, self.wide(value, rewriter, op.origin))
+        for value in op.results:
+            if value.type.dtype in self.dtypes:
+                self.kept.setdefault(value, value)
+
+    def control(self, op: Op) -> None:
+        """Narrows what goes through the blocks of an op, and what is in them."""
+        body, rewriter = op.record.body, Rewriter(self.function).at(op)
+        assert body is not None
+        for number, value in enumerate(op.operands):
+            if value is not None:
+                is_narrow = self.is_handed_narrow(op, number - body.first)
+                found = (self.narrow if is_narrow else self.wide)(value, rewriter, op.origin)
+                rewriter.rewire(op, number, found)
+        for block in op.blocks:
+            numbers = range(len(block.args))
+            first = len(body.given)
+            self.block(block, [n for n in numbers if self.is_handed_narrow(op, n - first)])
+        for value in [v for v in op.results if self.is_handed_narrow(op, v.index)]:
+            self.retype(value)
+
+    def is_handed_narrow(self, op: Op, number: int) -> bool:
+        """Whether value `number` of those that go through an op's blocks is to be narrow."""
+        body = op.record.body
+        assert body is not None
+        if not 0 <= number < len(op.results):
+            return False
+        at, result = number + len(body.given), op.results[number]
+        arguments = [v for block in op.blocks for v in block.args[at : at + 1]]
+        dtype = self.retyped.get(result, result.type.dtype)
+        return dtype in self.dtypes and not any(v in self.kept for v in (result, *arguments))
+
+    def retype(self, value: Value) -> None:
+        """Makes a value at the border of a block narrow; who reads it is made anew."""
+        old = value.type
+        self.retyped[value] = old.dtype
+        self.values[value] = value
+        Rewriter(self.function).set_type(value, old.with_dtype(self.dtypes[old.dtype]))
+
+    def rebuild(self, op: Op) -> None:
+        """Makes `op` anew on narrow operands and with narrow results."""
+        rewriter = Rewriter(self.function).at(op)
+        attrs = {name: self.attr(value, op) for name, value in op.attrs.items()}
+        operands = [self.operand(op, number, rewriter) for number in range(len(op.operands))]
+        made = rewriter.create(op.record, operands, attrs, op.origin)
+        for old, fresh in zip(op.results, made.results, strict=True):
+            fresh.name = old.name
+            # ops such as shape_of have one dtype whatever their operands
+            dtype = self.dtypes.get(fresh.type.dtype, fresh.type.dtype)
+            if old in self.kept:
+                self.kept[old] = _as(rewriter, fresh, old.type.dtype, op.origin)
+            else:
+                self.values[old] = _as(rewriter, fresh, dtype, op.origin)
+
+    def operand(self, op: Op, number: int, rewriter: Rewriter) -> Value | None:
+        value = op.operands[number]
+        if value is None or not (value in self.values or value in self.kept):
+            return value
+        fresh = self.narrow(value, rewriter, op.origin)
+        spec = op.record.operands[min(number, len(op.record.operands) - 1)]
+        if fresh.type.dtype in spec.dtypes:
+            return fresh
+        return _cast(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
+
+    def narrow(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
+        """An old value as it is computed with."""
+        found = self.now(value)
+        return _as(rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin)
+
+    def wide(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
+        """An old value in the dtype that it had."""
+        # what a block is given still is what it was, unless it was retyped
+        found = value if value.op is None else self.now(value)
+        return _as(rewriter, found, self.retyped.get(value, value.type.dtype), origin)
+
+    def attr(self, value: Attr, op: Op) -> Attr:
+        if isinstance(value, DType):
+            return self.dtypes.get(value, value)
+        if isinstance(value, ConstantData) and value.type.dtype in self.dtypes:
+            return self.data(value, op)
+        return value
+
+    def data(self, data: ConstantData, op: Op) -> ConstantData:
+        """The contents in the narrow dtype, clamped to what it holds."""
+        narrow = self.dtypes[data.type.dtype]
+        array = data.array
+        if narrow.is_float:
+            limit = np.finfo(narrow.numpy).max
+            clamped = np.where(np.isfinite(array), np.clip(array, -limit, limit), array)
+        else:
+            info = np.iinfo(narrow.numpy)
+            clamped = np.clip(array, info.min, info.max)
+            if (clamped != array).any() and not all(
+                _clamps(user, number) for user, number in op.result.uses
+            ):
+                bad = array[clamped != array].reshape(-1)[0]
+                self.problems.append(
+                    f"{bad} as {narrow} in {op.name}"
+                    + (f" (node {op.origin!r})" if op.origin else "")
+                )
+        type = TensorType(narrow, data.type.dims, data.type.layout)
+        return ConstantData(clamped.astype(narrow.numpy), type)
+
+    def end(self, op: Op) -> None:
+        """Hands on what an op with blocks hands on narrow; casts results of the function back to
+        the types that they have outside."""
+        rewriter = Rewriter(self.function).at(op)
+        outer = op.parent.owner if op.parent is not None else None
+        body = outer.record.body if isinstance(outer, Op) else None
+        for number, value in enumerate(op.operands):
+            if value is None:
+                continue
+            is_narrow = False
+            if isinstance(outer, Op) and body is not None:
+                is_narrow = self.is_handed_narrow(outer, number - len(body.steering))
+            found = (self.narrow if is_narrow else self.wide)(value, rewriter, "")
+            rewriter.rewire(op, number, found)
+
+
+def _memory(function: Function) -> list[Value]:
+    """Values that are state variables, or memory that something writes."""
+    values = [v for block in control_blocks(function) for v in block.args]
+    values += [v for op in control_ops(function) for v in op.results]
+    db = AliasDb.where_written(function)
+    return [
+        v
+        for v in values
+        if (v.op is not None and v.op.record.is_state) or (db is not None and db.has_writers(v))
+    ]
+
+
+def _clamps(op: Op, number: int) -> bool:
+    """Whether a number too large for the dtype means to `op` what the largest one means."""
+    return op.record.operands[min(number, len(op.record.operands) - 1)].clamps
+
+
+def _widen(function: Function, dtypes: DTypes) -> None:
+    """Surrounds each op that computes in one of `dtypes` by casts."""
+    for op in list(control_ops(function)):
+        types = [v.type for v in (*op.operands, *op.results) if v is not None]
+        if not computes(op) or not any(t.dtype in dtypes for t in types):
+            continue
+        rewriter = Rewriter(function).at(op)
+        operands: list[Value | None] = []
+        for value in op.operands:
+            wide = None if value is None else dtypes.get(value.type.dtype)
+            operands.append(
+                value if value is None or wide is None else _cast(rewriter, value, wide, op.origin)
+            )
+        made = rewriter.create(op.record, operands, op.attrs, op.origin)
+        results = [
+            fresh if fresh.type == old.type else _cast(rewriter, fresh, old.type.dtype, op.origin)
+            for old, fresh in zip(op.results, made.results, strict=True)
+        ]
+        rewriter.replace_op(op, results)
+
+
+LEGALISE_DTYPES = Pass("legalise-dtypes", run, __doc__)

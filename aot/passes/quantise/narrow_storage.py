@@ -1,0 +1,358 @@
+"""narrow-storage: under `--storage fp16`, what crosses dispatches lies in memory as f16.
+
+Regions read and write f16 and compute in f32: nothing is rounded but at their borders, where finite
+numbers beyond f16 become its largest.
+
+Requires: regions are formed and joined; no pending shape change is left.
+Ensures: with storage fp16, each f32 value that only regions make and read (through views and
+    assemblies) is f16, and so are the f32 constants that they read, but for those listed below.
+Never: changes inputs and results of a function, or what shares memory with them: a conversion of
+    its own would cost more than it saves. Nor activations from which a region makes integers or
+    booleans (positions, codes, masks: a rounding there is an error of 1), squares and what is
+    squared to them (power spectra), and results that their kernel reads back. Nor constants that
+    f16 can't hold: finite numbers beyond 65504; all too small to be normal in f16; whole numbers
+    that it would change; and the smallest ones, up to 1/128 of the bytes, because biases and
+    scalars weigh most and save least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from aot.analysis.control import control_blocks, control_ops
+from aot.analysis.half import misfit, squares
+from aot.analysis.memory.storage import root_of
+from aot.analysis.memory.views import is_view
+from aot.errors import InternalError
+from aot.ir.clone import clone_op
+from aot.ir.graph import Block, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import CAST
+from aot.ops.record import Kind
+from aot.ops.selection import ASSEMBLE
+from aot.ops.structure import CONSTANT, PENDING, REGION, YIELD, insert_constant
+from aot.passes.base import Pass, PassContext
+
+NAME = "narrow-storage"
+F32, F16 = DType.F32, DType.F16
+# of the constants' bytes, this part may stay as it is for accuracy
+SPARED = 128
+# what rodata aligns segments to: half of it takes no less
+SLOT_BYTES = 64
+KEYS = (
+    "constants",
+    "activations",
+    "constant_bytes_saved",
+    *(f"constants_{reason}" for reason in ("small", "too_large", "too_small", "whole")),
+)
+
+
+def run(module: Module, context: PassContext) -> None:
+    if context.options.storage != "fp16":
+        return
+    for function in module.entry_points:
+        choice = choose(function)
+        narrow(function, choice)
+        for key, amount in choice.counts.items():
+            context.count(NAME, key, amount)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Attributes:
+    values: the values to be stored in f16.
+    counts: constants and other values chosen, constants that stay by reason, bytes saved.
+    """
+
+    values: dict[Value, None]
+    counts: dict[str, int]
+
+
+def choose(function: Function) -> Choice:
+    """Which values outside regions are to be f16. Changes nothing."""
+    groups = _Groups(function)
+    for value in squares(function):
+        groups.keep(value)
+    constants = [v for v in groups.members if v.op is not None and v.op.record is CONSTANT]
+    counts = dict.fromkeys(KEYS, 0)
+    kept = _kept_constants([v for v in constants if groups.may_change(v)], counts)
+    for value in kept:
+        groups.keep(value)
+    chosen = {v: None for v in groups.members if groups.may_change(v)}
+    saved = [v for v in constants if v in chosen]
+    made = [v for v in chosen if v.op is not None and v.op.record is REGION]
+    counts["constants"] = len(saved)
+    counts["constant_bytes_saved"] = sum(_data(v).array.nbytes // 2 for v in saved)
+    counts["activations"] = len(made)
+    return Choice(chosen, counts)
+
+
+class _Groups:
+    """f32 values outside regions by the memory that they share: what holds for one holds for all.
+
+    Attributes:
+        members: every f32 value, in order.
+    """
+
+    def __init__(self, function: Function) -> None:
+        arguments = [v for block in control_blocks(function) for v in block.args]
+        self.members: list[Value] = [v for v in arguments if v.type.dtype is F32]
+        self._leader: dict[Value, Value] = {}
+        self._kept: set[Value] = set()
+        for op in control_ops(function):
+            self.members += [v for v in op.results if v.type.dtype is F32]
+            for value in _memory_of(op):
+                self._join(op.result, value)
+            if op.record is REGION:
+                self._join_results(op)
+        for value in self.members:
+            # what only later stages of its own region read is not worth a rounding
+            is_read = bool(value.uses) and all(map(self._may_read, value.uses))
+            if not is_read or not _is_made_by_region(value):
+                self.keep(value)
+
+    def keep(self, value: Value) -> None:
+        """Lets the memory of `value` stay f32."""
+        self._kept.add(self._find(value))
+
+    def may_change(self, value: Value) -> bool:
+        return self._find(value) not in self._kept
+
+    def _find(self, value: Value) -> Value:
+        while (above := self._leader.get(value, value)) is not value:
+            self._leader[value] = value = self._leader.get(above, above)
+        return value
+
+    def _join(self, a: Value, b: Value) -> None:
+        a, b = self._find(a), self._find(b)
+        if a is not b:
+            self._leader[b] = a
+
+    def _join_results(self, region: Op) -> None:
+        """Results that are one value inside are one thing here."""
+        first: dict[Value | None, Value] = {}
+        for made, value in zip(region.blocks[0].terminator.operands, region.results, strict=True):
+            if value.type.dtype is F32:
+                self._join(first.setdefault(made, value), value)
+
+    def _may_read(self, use: tuple[Op, int]) -> bool:
+        """Whether a user takes f16 where it had f32."""
+        op, number = use
+        value = op.operands[number]
+        assert value is not None
+        if op.record is not REGION:
+            return value in _memory_of(op)
+        root, _ = root_of(value)
+        if root.op is not None and root.op.record is CONSTANT:
+            return True
+        return _makes_floats(op)
+
+
+def _makes_floats(region: Op) -> bool:
+    return all(v.type.dtype.is_float for v in region.results)
+
+
+def _memory_of(op: Op) -> list[Value]:
+    """The operands whose memory the op's result is, where it is f32 as they are."""
+    operands: list[Value | None] = []
+    if op.record is ASSEMBLE:
+        operands = op.operands
+    elif op.results and is_view(op) and not op.record.writes:
+        operands = [op.operands[op.record.view_of or 0]]
+    found = [v for v in operands if v is not None]
+    return found if all(v.type.dtype is F32 for v in (*op.results, *found)) else []
+
+
+def _is_made_by_region(value: Value) -> bool:
+    """Whether what makes `value` can make it in f16, or it is memory that others make."""
+    op = value.op
+    if op is None:
+        return False
+    if op.record is not REGION:
+        return op.record is CONSTANT or bool(_memory_of(op))
+    made = op.blocks[0].terminator.operands[value.index]
+    assert made is not None
+    if made.uses.keys() - {(op.blocks[0].terminator, value.index)} and not _makes_floats(op):
+        return False  # a later stage of the region reads it, perhaps to make integers
+    return made.op is None or not reads_back(made.op)
+
+
+def reads_back(op: Op) -> bool:
+    """Whether the op's kernel looks at results that it has stored: they can't be rounded."""
+    return op.record.kind in (Kind.SCATTER, Kind.SORT)
+
+
+def _data(value: Value) -> ConstantData:
+    assert value.op is not None
+    data = value.op.attrs["value"]
+    assert isinstance(data, ConstantData)
+    return data
+
+
+def _kept_constants(constants: list[Value], counts: dict[str, int]) -> list[Value]:
+    """Which constants stay f32; counts them by reason."""
+    arrays = {v: _data(v).array for v in constants}
+    reasons = {v: misfit(array) for v, array in arrays.items()}
+    spare = sum(a.nbytes for a in arrays.values()) // SPARED
+    spare -= sum(arrays[v].nbytes for v, reason in reasons.items() if reason)
+    for value in sorted(constants, key=lambda v: arrays[v].nbytes):
+        if not reasons[value] and arrays[value].nbytes <= max(SLOT_BYTES, spare):
+            reasons[value] = "small"
+            spare -= arrays[value].nbytes
+    kept = [v for v in constants if reasons[v]]
+    for value in kept:
+        counts[f"constants_{reasons[value]}"] += 1
+    return kept
+
+
+def narrow(function: Function, choice: Choice) -> None:
+    """Makes the values of `choice` f16, in one sweep.
+
+    Who reads such a value sees it through a pending change of its dtype at first. A view or an
+    assembly runs on f16 and the change moves behind it; a region takes the f16 value and folds the
+    change into its block. What is chosen has no other readers, so that nothing is left pending.
+    """
+    chosen = choice.values
+    pending: dict[Value, None] = {}
+    for op in list(control_ops(function)):
+        rewriter = Rewriter(function).at(op)
+        if op.record is REGION:
+            fresh = _narrowed_region(op, chosen, rewriter)
+        elif op.results and op.results[0] in chosen:
+            fresh = [_narrowed(op, rewriter)]
+        else:
+            continue
+        for old, value in zip(op.results, fresh, strict=True):
+            if value is not old:
+                seen = rewriter.replace_lazily(old, value)
+                if seen is not value:
+                    pending[seen] = None
+        if fresh != op.results:
+            rewriter.erase(op)
+    for value in pending:
+        if value.op is None or value.uses:
+            raise InternalError(f"{NAME}: {value!r} is still read as f32")
+        Rewriter(function).erase(value.op)
+
+
+def _seen(value: Value | None) -> Value | None:
+    """What a pending change of f16 to f32 is a change of, else `value`."""
+    op = None if value is None else value.op
+    if op is None or op.record is not PENDING:
+        return value
+    source = op.operands[0]
+    assert source is not None
+    return source
+
+
+def _half(type: TensorType) -> TensorType:
+    return replace(type, dtype=F16)
+
+
+def _narrowed(op: Op, rewriter: Rewriter) -> Value:
+    """A constant, a view or an assembly, in f16."""
+    if op.record is CONSTANT:
+        data = _data(op.result)
+        with np.errstate(all="ignore"):  # what is below f16 becomes 0
+            array = data.array.astype(np.float16)
+        return insert_constant(rewriter, ConstantData(array, _half(data.type)), op.origin)
+    operands = [_seen(v) for v in op.operands]
+    made = Op(op.record, operands, op.attrs, [_half(op.result.type)], (), op.origin)
+    return rewriter.insert(made).result
+
+
+def _narrowed_region(op: Op, chosen: dict[Value, None], rewriter: Rewriter) -> list[Value]:
+    """The results of a region made anew on what its operands really are; its own where it reads
+    and makes no f16."""
+    operands = [_seen(v) for v in op.operands]
+    is_half = [v in chosen for v in op.results]
+    if operands == op.operands and not any(is_half):
+        return op.results
+    inputs = [v for v in operands if v is not None]
+    block = Block([v.type for v in inputs])
+    body = _Body(rewriter.function, op.blocks[0], block)
+    yielded = body.build(is_half)
+    made = Op(REGION, inputs, op.attrs, [v.type for v in yielded], [block], op.origin)
+    return rewriter.insert(made).results
+
+
+class _Body:
+    """A region's block made anew: f32 arguments may be f16, and so may what it yields.
+
+    Ops that only move elements run on f16; casts stand in front of the first op that computes.
+    What is yielded as f16 is read as such by later stages of the block, too.
+    """
+
+    def __init__(self, function: Function, old: Block, fresh: Block) -> None:
+        self.old = old
+        self.into = Rewriter(function, fresh)
+        self.values: dict[Value, Value] = {}
+        self.halves: dict[Value, Value] = {}
+        for before, arg in zip(old.args, fresh.args, strict=True):
+            is_half = arg.type.dtype is not before.type.dtype
+            (self.halves if is_half else self.values)[before] = arg
+
+    def build(self, is_half: list[bool]) -> list[Value]:
+        """Fills the block; gives what it yields, f16 where `is_half` says so."""
+        end = self.old.terminator
+        rounded = {v for v, half in zip(end.operands, is_half, strict=True) if half}
+        for op in self.old:
+            if op is end:
+                break
+            if self._only_moves(op):
+                self._move(op)
+            else:
+                for value in op.operands:
+                    if value is not None:
+                        self._wide(value)
+                clone_op(op, self.values, self.into)
+            for value in op.results:
+                if value in rounded and value not in self.halves:
+                    self.halves[value] = self._cast(self.values.pop(value), F16, clamps=True)
+        results: list[Value] = []
+        for value in end.operands:
+            assert value is not None
+            results.append(self.halves[value] if value in rounded else self._wide(value))
+        self.into.insert(Op(YIELD, results, {}, []))
+        return results
+
+    def _only_moves(self, op: Op) -> bool:
+        """Whether the op gives elements of f16 operands, whatever their dtype."""
+        operands = [v for v in op.operands if v is not None and v.type.dtype is F32]
+        return (
+            op.record.kind in (Kind.MOVEMENT, Kind.VIEW)
+            and bool(operands)
+            and all(v in self.halves for v in operands)
+            and all(v.type.dtype is F32 for v in op.results)
+            and all(F16 in o.dtypes for o in op.record.operands if F32 in o.dtypes)
+            and all(map(_is_kept, op.attrs.values()))
+        )
+
+    def _move(self, op: Op) -> None:
+        operands = [v if v is None else self.halves.get(v) or self.values[v] for v in op.operands]
+        types = [_half(v.type) for v in op.results]
+        made = self.into.insert(Op(op.record, operands, op.attrs, types, (), op.origin))
+        self.halves.update(zip(op.results, made.results, strict=True))
+
+    def _wide(self, value: Value) -> Value:
+        """`value` in its own dtype."""
+        if value not in self.values:
+            self.values[value] = self._cast(self.halves[value], F32, clamps=False)
+        return self.values[value]
+
+    def _cast(self, value: Value, to: DType, *, clamps: bool) -> Value:
+        type = replace(value.type, dtype=to)
+        made = Op(CAST, [value], {"to": to, "clamps": clamps}, [type])
+        return self.into.insert(made).result
+
+
+def _is_kept(attr: object) -> bool:
+    """Whether an attribute means the same to an op on f16."""
+    if isinstance(attr, DType):
+        return False
+    return not isinstance(attr, float) or float(np.float16(attr)) == attr
+
+
+NARROW_STORAGE = Pass(NAME, run, __doc__)

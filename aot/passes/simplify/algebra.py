@@ -1,0 +1,219 @@
+"""algebra: equations of real numbers that need not hold to the last bit of floats.
+
+Requires: canonical form, constants folded. What it emits on constants wants folding after it.
+Ensures: scales and shifts by constants stand in the weights and biases before them; chains of
+    constant factors and terms are one; a decomposed layer norm is `layer_norm`, and so are `gelu`,
+    `hard_swish` and `attention`.
+Never: changes a result by more than a few roundings, touches integers, or keeps the old op alive
+    beside the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from aot.ir.graph import ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ops import OpRecord, contraction, elementwise, reduction
+from aot.ops.structure import CONSTANT
+from aot.passes.base import Pass, PassContext
+from aot.passes.simplify import algebra_activations, algebra_attention, algebra_shuffles
+from aot.passes.simplify.algebra_terms import emit, is_along, shaped, sole, will_fold
+from aot.passes.simplify.rewriting import Rewrite, Rule, RuleSet, constant_of, definer, is_all, make
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.functions.values():
+        context.count("algebra", "rewritten", rewrite(function))
+
+
+def rewrite(function: Function) -> int:
+    """Applies the rules to one function; gives how often one did."""
+    return _RULE_SET.apply(function)
+
+
+# scales and shifts into weights
+
+
+def _scale_conv(op: Op, rewriter: Rewriter) -> Value | None:
+    conv, scale = sole(op.operands[0], contraction.CONV), op.operands[1]
+    if conv is None or scale is None or not is_along(scale, op.result.type.rank, 1):
+        return None
+    x, weight, bias = (*conv.operands, None)[:3]
+    if not will_fold(weight) or (bias is not None and not will_fold(bias)):
+        return None
+    assert weight is not None
+    outputs = weight.type.dims[0]
+    factor = shaped(op, rewriter, scale, (outputs, *(1,) * (weight.type.rank - 1)))
+    weight = emit(op, rewriter, elementwise.MUL, weight, factor)
+    if bias is not None:
+        factor = shaped(op, rewriter, scale, (outputs,))
+        bias = emit(op, rewriter, elementwise.MUL, bias, factor)
+    return make(op, rewriter, conv.record, x, weight, bias, **conv.attrs)
+
+
+def _shift_conv(op: Op, rewriter: Rewriter) -> Value | None:
+    conv, shift = sole(op.operands[0], contraction.CONV), op.operands[1]
+    if conv is None or shift is None or not is_along(shift, op.result.type.rank, 1):
+        return None
+    x, weight, bias = (*conv.operands, None)[:3]
+    if bias is not None and not will_fold(bias):
+        return None
+    assert weight is not None
+    total = shaped(op, rewriter, shift, (weight.type.dims[0],))
+    if bias is not None:
+        total = emit(op, rewriter, elementwise.ADD, bias, total)
+    return make(op, rewriter, conv.record, x, weight, total, **conv.attrs)
+
+
+def _scale_matmul(op: Op, rewriter: Rewriter) -> Value | None:
+    product, scale = sole(op.operands[0], contraction.MATMUL), op.operands[1]
+    rank = op.result.type.rank
+    if product is None or scale is None or not is_along(scale, rank, rank - 1):
+        return None
+    a, b = product.operands
+    if b is None or not will_fold(b):
+        return None
+    columns = (1,) * (b.type.rank - 1) + (b.type.dims[-1],)
+    weight = emit(op, rewriter, elementwise.MUL, b, shaped(op, rewriter, scale, columns))
+    return make(op, rewriter, product.record, a, weight)
+
+
+# chains of constants
+
+
+def _join_constants(record: OpRecord) -> Rewrite:
+    """(x op a) op b -> x op (a op b)"""
+
+    def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
+        inner, outer = sole(op.operands[0], record), op.operands[1]
+        if inner is None or not will_fold(outer):
+            return None
+        x, first = inner.operands
+        if not will_fold(first) or will_fold(x):
+            return None
+        return make(op, rewriter, record, x, emit(op, rewriter, record, first, outer))
+
+    return rewrite
+
+
+def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
+    """Where neither the divisors nor their inverses are zero, infinite or denormal."""
+    x, divisor = op.operands
+    data = constant_of(divisor)
+    if x is None or data is None or divisor is None or not divisor.type.dtype.is_float:
+        return None
+    tiny = np.finfo(data.array.dtype).tiny
+    size = np.abs(data.array.astype(np.float64))
+    if data.array.size == 0 or not ((size >= tiny) & (size <= 1 / float(tiny))).all():
+        return None
+    if will_fold(x):
+        return None
+    one = emit(op, rewriter, CONSTANT, value=_one_like(data.array))
+    return make(op, rewriter, elementwise.MUL, x, emit(op, rewriter, elementwise.DIV, one, divisor))
+
+
+def _one_like(array: np.ndarray) -> object:
+    return ConstantData(np.ones((), array.dtype))
+
+
+# layer norm
+
+
+def _last_dims_mean(value: Value | None) -> tuple[Op, int] | None:
+    """A mean over the last dims that keeps them, and the first of these dims."""
+    op = definer(value, reduction.REDUCE_MEAN)
+    if op is None or not op.attrs["keepdims"]:
+        return None
+    axes, operand = op.attrs["axes"], op.operands[0]
+    assert isinstance(axes, tuple) and operand is not None
+    first = operand.type.rank - len(axes)
+    return (op, first) if axes == tuple(range(first, operand.type.rank)) else None
+
+
+def _layer_norm(op: Op, rewriter: Rewriter) -> Value | None:
+    centred, spread = op.operands
+    root = definer(spread, elementwise.SQRT)
+    if root is None:
+        return None
+    variance = _variance_of(root.operands[0], centred)
+    minus = definer(centred, elementwise.SUB)
+    if variance is None or minus is None:
+        return None
+    epsilon, axis = variance
+    x, mean = minus.operands
+    found = _last_dims_mean(mean)
+    if x is None or found is None or found[1] != axis or found[0].operands[0] is not x:
+        return None
+    dims = x.type.dims[axis:]
+    if not all(isinstance(d, int) for d in dims) or not x.type.dtype.is_float:
+        return None
+    ones = ConstantData(np.ones([d for d in dims if isinstance(d, int)], x.type.dtype.numpy))
+    scale = emit(op, rewriter, CONSTANT, value=ones)
+    return make(op, rewriter, reduction.LAYER_NORM, x, scale, None, axis=axis, epsilon=epsilon)
+
+
+def _variance_of(value: Value | None, centred: Value | None) -> tuple[float, int] | None:
+    """epsilon and first dim, where `value` is mean(centred * centred) + epsilon."""
+    total = definer(value, elementwise.ADD)
+    if total is None:
+        return None
+    epsilon = constant_of(total.operands[1])
+    if epsilon is None or epsilon.array.size != 1:
+        return None
+    found = _last_dims_mean(total.operands[0])
+    square = definer(found[0].operands[0], elementwise.MUL) if found is not None else None
+    if found is None or square is None or square.operands != [centred, centred]:
+        return None
+    return float(epsilon.array.reshape(-1)[0]), found[1]
+
+
+def _affine(number: int, is_free: Callable[[Op], bool]) -> Rewrite:
+    """layer_norm's operand `number` from a constant of the normalised dims."""
+
+    def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
+        norm, constant = sole(op.operands[0], reduction.LAYER_NORM), op.operands[1]
+        if norm is None or constant is None or constant_of(constant) is None or not is_free(norm):
+            return None
+        operands = [*norm.operands, None][:3]
+        scale = operands[1]
+        assert scale is not None
+        if constant.type.dims != scale.type.dims:
+            return None
+        operands[number] = constant
+        return make(op, rewriter, norm.record, *operands, **norm.attrs)
+
+    return rewrite
+
+
+def _has_no_bias(norm: Op) -> bool:
+    return len(norm.operands) < 3 or norm.operands[2] is None
+
+
+def _has_plain_scale(norm: Op) -> bool:
+    return is_all(norm.operands[1], 1) and _has_no_bias(norm)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(elementwise.MUL, "conv(x, w, b) * s -> conv(x, w * s, b * s), s a channel's", _scale_conv),
+    Rule(elementwise.ADD, "conv(x, w, b) + t -> conv(x, w, b + t), t a channel's", _shift_conv),
+    Rule(elementwise.MUL, "(a @ b) * s -> a @ (b * s), s a column's", _scale_matmul),
+    Rule(elementwise.DIV, "x / c -> x * (1 / c)", _multiply_by_inverse),
+    Rule(
+        elementwise.DIV,
+        "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x, 1)",
+        _layer_norm,
+    ),
+    Rule(elementwise.MUL, "layer_norm(x, 1) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
+    Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
+    *algebra_activations.RULES,
+    *algebra_attention.RULES,
+    *algebra_shuffles.RULES,
+    Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
+    Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
+)
+
+_RULE_SET = RuleSet("algebra", RULES)
+
+ALGEBRA = Pass("algebra", run, __doc__)

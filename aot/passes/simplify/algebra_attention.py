@@ -1,0 +1,271 @@
+"""Rules of algebra that know attention by the ways in which exporters write it out.
+
+Scales stand before or after the product, on queries, keys or both; masks are added or chosen; keys
+come transposed; heads are repeated for grouped queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from aot.ir.dims import Dim
+from aot.ir.graph import Op, Rewriter, Value, is_kept
+from aot.ops import contraction, elementwise, movement, reduction
+from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
+from aot.passes.simplify import canonicalize
+from aot.passes.simplify.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
+from aot.passes.simplify.rewriting import Rule, definer, make
+
+# Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
+# products of their own are as good.
+MAX_DEPTH = 128
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """`where(keep, scale * (q @ keys) + biases, fill)`; `is_flipped`: where keep does not hold.
+
+    Attributes:
+        lead: dims before queries and keys as the masks have them, where heads and batch may be two
+            dims that are one in the products; None if there is no mask.
+    """
+
+    q: Value
+    keys: Value
+    scale: float = 1.0
+    biases: tuple[Value, ...] = ()
+    keep: Value | None = None
+    is_flipped: bool = False
+    fill: float = float("-inf")
+    lead: tuple[Dim, ...] | None = None
+
+    def fits_mask(self, op: Op) -> bool:
+        """Whether a mask that `op` applies has the same leading dims as those before."""
+        return self.keep is None and self.lead in (None, op.result.type.dims[:-2])
+
+
+def _scores_of(value: Value | None, depth: int = MAX_STEPS) -> _Scores | None:
+    """`value` as scores of queries and keys, if nothing else uses what it is made of."""
+    if value is None or depth == 0:
+        return None
+    for record, step in _STEPS:
+        op = sole(value, record)
+        if op is not None:
+            found = step(op, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _product(op: Op, _: int) -> _Scores | None:
+    q, keys = op.operands
+    return None if q is None or keys is None else _Scores(q, keys)
+
+
+def _has_dims(value: Value | None, op: Op) -> bool:
+    return value is not None and value.type.dims == op.result.type.dims
+
+
+def _scaled(op: Op, depth: int) -> _Scores | None:
+    for inner, other in (op.operands, op.operands[::-1]):
+        number = number_of(other)
+        found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
+        if found is not None and number is not None and found.lead is None:
+            return replace(found, scale=found.scale * number)
+    return None
+
+
+def _biased(op: Op, depth: int) -> _Scores | None:
+    for inner, bias in (op.operands, op.operands[::-1]):
+        found = _scores_of(inner, depth) if _has_dims(inner, op) else None
+        if found is not None and found.fits_mask(op) and bias is not None:
+            lead = op.result.type.dims[:-2]
+            return replace(found, biases=(*found.biases, bias), lead=lead)
+    return None
+
+
+def _chosen(op: Op, depth: int) -> _Scores | None:
+    condition, then, other = op.operands
+    for inner, constant, is_flipped in ((then, other, False), (other, then, True)):
+        number = number_of(constant)
+        found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
+        if found is not None and number is not None and found.fits_mask(op):
+            made = replace(found, keep=condition, is_flipped=is_flipped, fill=number)
+            return replace(made, lead=op.result.type.dims[:-2])
+    return None
+
+
+def _widened(op: Op, depth: int) -> _Scores | None:
+    """The kernel sums in f32 whatever it reads."""
+    inner = op.operands[0]
+    if inner is None or not is_kept(inner.type.dtype, op.result.type.dtype):
+        return None
+    return _scores_of(inner, depth)
+
+
+def _folded(op: Op, depth: int) -> _Scores | None:
+    """Heads and batch may be one dim in the products, and two where masks are."""
+    inner = op.operands[0]
+    if inner is None or inner.type.dims[-2:] != op.result.type.dims[-2:]:
+        return None
+    return _scores_of(inner, depth)
+
+
+_STEPS = (
+    (contraction.MATMUL, _product),
+    (elementwise.MUL, _scaled),
+    (elementwise.ADD, _biased),
+    (elementwise.WHERE, _chosen),
+    (elementwise.CAST, _widened),
+    (movement.RESHAPE, _folded),
+)
+
+
+def _without_scale(value: Value) -> tuple[Value, float]:
+    """What a number scales for this use alone, and the number."""
+    scale = 1.0
+    while (op := sole(value, elementwise.MUL)) is not None:
+        inner, number = op.operands[0], number_of(op.operands[1])
+        if number is None or inner is None or inner.type.dims != value.type.dims:
+            break
+        value, scale = inner, scale * number
+    return value, scale
+
+
+def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
+    """`value` with its last two dims swapped; transposes that do the same vanish."""
+    rank = value.type.rank
+    inner = definer(value, movement.TRANSPOSE)
+    if inner is not None:
+        perm = inner.attrs["perm"]
+        assert isinstance(perm, tuple)
+        order = (*perm[:-2], perm[-1], perm[-2])
+        if order == tuple(range(rank)):
+            assert inner.operands[0] is not None
+            return inner.operands[0]
+        return emit(op, rewriter, movement.TRANSPOSE, inner.operands[0], perm=order)
+    merged = definer(value, movement.RESHAPE)
+    source = merged.operands[0] if merged is not None else None
+    turned = definer(source, movement.TRANSPOSE)
+    # heads and batch are one dim while keys are transposed
+    if source is not None and turned is not None and source.type.dims[-2:] == value.type.dims[-2:]:
+        back = _swapped(op, rewriter, source)
+        shape = (*value.type.dims[:-2], value.type.dims[-1], value.type.dims[-2])
+        return reshaped(op, rewriter, back, shape)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return emit(op, rewriter, movement.TRANSPOSE, value, perm=order)
+
+
+def _softmax_of(weights: Value, v: Value) -> Op | None:
+    """The softmax over keys that `weights` are, perhaps rounded to the dtype of `v`, and with 0
+    for a query without keys, as the op has it anyway."""
+    folded = sole(weights, movement.RESHAPE)
+    inner = folded.operands[0] if folded is not None else None
+    if inner is not None and inner.type.dims[-2:] == weights.type.dims[-2:]:
+        weights = inner
+    rounded = sole(weights, elementwise.CAST)
+    wide = rounded.operands[0] if rounded is not None else None
+    if wide is not None and is_kept(v.type.dtype, wide.type.dtype):
+        weights = wide
+    safe = sole(weights, elementwise.WHERE)
+    if safe is not None:
+        is_nan, zero, inner = safe.operands
+        check = sole(is_nan, elementwise.IS_NAN)
+        if check is None or check.operands[0] is not inner or number_of(zero) != 0:
+            return None
+        softmax = definer(inner, reduction.SOFTMAX)
+        if softmax is None or set(softmax.result.users) != {check, safe}:
+            return None
+    else:
+        softmax = sole(weights, reduction.SOFTMAX)
+    if softmax is None or softmax.attrs["axis"] != softmax.result.type.rank - 1:
+        return None
+    return softmax
+
+
+def _is_fit(scores: _Scores, v: Value) -> bool:
+    """Whether the kernel takes these heads, and is the better choice."""
+    q, keys = scores.q.type, scores.keys.type
+    if not q.rank == keys.rank == v.type.rank >= 3 or q.dtype not in FLOATS:
+        return False
+    if not q.dims[:-2] == keys.dims[:-2] == v.type.dims[:-2] or keys.dims[-1] != v.type.dims[-2]:
+        return False
+    depths = (q.dims[-1], v.type.dims[-1])
+    if not all(isinstance(n, int) and n <= MAX_DEPTH for n in depths):
+        return False
+    if any(bias.type.dtype is not q.dtype for bias in scores.biases):
+        return False
+    # products with weights are better off with panels
+    return not will_fold(scores.keys) and not will_fold(v)
+
+
+def _attention(op: Op, rewriter: Rewriter) -> Value | None:
+    weights, v = op.operands
+    assert weights is not None and v is not None
+    softmax = _softmax_of(weights, v)
+    if softmax is None:
+        return None
+    scores = _scores_of(softmax.operands[0])
+    if scores is None or not _is_fit(scores, v):
+        return None
+    q, q_scale = _without_scale(scores.q)
+    keys, k_scale = _without_scale(scores.keys)
+    k = _swapped(op, rewriter, keys)
+    lead = op.result.type.dims[:-2] if scores.lead is None else scores.lead
+    q, k, v = (reshaped(op, rewriter, x, (*lead, *x.type.dims[-2:])) for x in (q, k, v))
+    bias = scores.biases[0] if scores.biases else None
+    for other in scores.biases[1:]:
+        bias = emit(op, rewriter, elementwise.ADD, bias, other)
+    keep = scores.keep
+    if scores.is_flipped:
+        keep = emit(op, rewriter, elementwise.NOT, keep)
+    masks = [bias] if keep is None else [bias, keep]
+    if masks == [None]:
+        masks = []
+    scale = scores.scale * q_scale * k_scale
+    attrs = {"scale": scale, "fill": scores.fill}
+    if lead == op.result.type.dims[:-2]:
+        return make(op, rewriter, ATTENTION, q, k, v, *masks, **attrs)
+    made = emit(op, rewriter, ATTENTION, q, k, v, *masks, **attrs)
+    return make(op, rewriter, movement.RESHAPE, made, shape=op.result.type.dims)
+
+
+def _one_of_each_group(op: Op, rewriter: Rewriter, value: Value | None) -> Value | None:
+    """x [..., groups, keys, d] where `value` is x with each group repeated for several heads."""
+    merged = definer(value, movement.RESHAPE)
+    repeated = definer(merged.operands[0], movement.BROADCAST_TO) if merged is not None else None
+    source = repeated.operands[0] if repeated is not None else None
+    if value is None or repeated is None or source is None:
+        return None
+    given, wide = source.type.dims, repeated.result.type.dims
+    if len(given) != len(wide) or len(wide) != value.type.rank + 1 or given[-3] != 1:
+        return None
+    if (*given[:-3], *given[-2:]) != (*wide[:-3], *wide[-2:]):
+        return None
+    if (*wide[:-4], *wide[-2:]) != (*value.type.dims[:-3], *value.type.dims[-2:]):
+        return None
+    return reshaped(op, rewriter, source, (*given[:-3], *given[-2:]))
+
+
+def _grouped(op: Op, rewriter: Rewriter) -> Value | None:
+    k = _one_of_each_group(op, rewriter, op.operands[K])
+    v = _one_of_each_group(op, rewriter, op.operands[V])
+    if k is None or v is None or k.type.dims[:-1] != v.type.dims[:-1]:
+        return None
+    return make(op, rewriter, ATTENTION, op.operands[Q], k, v, *op.operands[3:], **op.attrs)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        contraction.MATMUL,
+        "softmax(q @ k^T * scale + bias) @ v -> attention(q, k, v, bias)",
+        _attention,
+    ),
+    Rule(
+        ATTENTION,
+        "attention(q, k, v), heads of k and v repeated -> attention(q, k, v), heads in groups",
+        _grouped,
+    ),
+    # what becomes of heads and batch after it is one step again
+    *(rule for rule in canonicalize.RULES if rule.record is movement.RESHAPE),
+)

@@ -1,0 +1,162 @@
+"""Rewriting by rules: the walk, and what rules are written with.
+
+Owns no rule. A rule looks at an op and at what defines its operands, and gives what replaces the
+op's only result; what it emits on constants is left to constant folding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.analysis.alias.database import AliasDb
+from aot.errors import InternalError
+from aot.ir.graph import Attr, ConstantData, Function, Op, Rewriter, Value
+from aot.ops import OpRecord
+from aot.ops.structure import CONSTANT
+
+MAX_STEPS = 64  # for one op; a chain of rules is short, so that more means that two undo each other
+
+Rewrite = Callable[[Op, Rewriter], Value | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`rewrite` gives what replaces the op's only result, of the same type, or None."""
+
+    record: OpRecord
+    equation: str
+    rewrite: Rewrite
+
+
+class RuleSet:
+    """Rules by the op they look at.
+
+    Args:
+        name: the pass they belong to, for messages.
+    """
+
+    def __init__(self, name: str, rules: Sequence[Rule]) -> None:
+        self.name = name
+        self.rules = tuple(rules)
+        self._by_name: dict[str, list[Rule]] = {}
+        for rule in rules:
+            self._by_name.setdefault(rule.record.name, []).append(rule)
+
+    def apply(self, function: Function) -> int:
+        """Applies the rules to a function; gives how often one did.
+
+        Operands come before an op and are done, and what a rule makes is looked at next, so that
+        one walk suffices.
+        """
+        rewritten = 0
+        db = AliasDb.where_written(function)
+        for op in function.walk():
+            current: Op | None = op
+            for _ in range(MAX_STEPS):
+                fresh = self._apply(current, function, db) if current is not None else None
+                if fresh is None:
+                    break
+                rewritten += 1
+                current = fresh.op
+            else:
+                raise InternalError(f"rules of {self.name} go in circles at {op}")
+        return rewritten
+
+    def _apply(self, op: Op, function: Function, db: AliasDb | None) -> Value | None:
+        """The value that replaced the result of `op`, if a rule did."""
+        for rule in self._by_name.get(op.name, ()):
+            before = op.prev
+            fresh = rule.rewrite(op, Rewriter(function).at(op))
+            if fresh is not None and db is not None and not _may_stand_for(db, op, fresh, before):
+                continue
+            if fresh is not None:
+                Rewriter(function).replace_op(op, [fresh])
+                return fresh
+        return None
+
+
+def _may_stand_for(db: AliasDb, op: Op, fresh: Value, before: Op | None) -> bool:
+    """Whether a rule's equation holds where memory is written in place: it was written for values
+    that never change. If not, what the rule made (from `before` to `op`) goes."""
+    made: list[Op] = []
+    while (last := made[-1].prev if made else op.prev) is not None and last is not before:
+        made.append(last)
+    touched = [op.result, fresh, *op.operands, *(v for m in made for v in m.operands)]
+    if not any(db.has_writers(v) for v in touched):
+        return True
+    for member in made:
+        Rewriter(db.function).erase(member)
+    return False
+
+
+def like(op: Op, value: Value | None) -> Value | None:
+    """`value` where it can stand for the result of `op`."""
+    return value if value is not None and value.type == op.result.type else None
+
+
+def definer(value: Value | None, record: OpRecord) -> Op | None:
+    """The op that defines `value`, if it is one of `record`."""
+    found = None if value is None else value.op
+    return found if found is not None and found.record is record else None
+
+
+def constant_of(value: Value | None) -> ConstantData | None:
+    """The contents of `value` if it is a constant."""
+    op = definer(value, CONSTANT)
+    data = None if op is None else op.attrs["value"]
+    return data if isinstance(data, ConstantData) else None
+
+
+def is_all(value: Value | None, number: float) -> bool:
+    """Whether `value` is a constant all of whose elements are `number`, the sign of 0 included."""
+    data = constant_of(value)
+    if data is None or data.array.size == 0:
+        return False
+    wanted = np.array(number).astype(data.array.dtype)
+    flat = data.array.reshape(-1)
+    return bool(
+        flat[0] == wanted
+        and (flat == wanted).all()
+        and (
+            number != 0
+            or wanted.dtype.kind != "f"
+            or (np.signbit(flat) == np.signbit(wanted)).all()
+        )
+    )
+
+
+def relaid(op: Op, rewriter: Rewriter, operands: Sequence[Value | None]) -> list[Value]:
+    """The results of `op` made anew on operands that only lie otherwise in memory.
+
+    Ops keep their logical meaning whatever the layouts, so that the results keep their types and
+    no shape rule is asked.
+    """
+    for number, (old, fresh) in enumerate(zip(op.operands, operands, strict=True)):
+        if old is not fresh and not _are_alike(old, fresh):
+            raise InternalError(f"operand {number} of {op} would be {fresh!r} in place of {old!r}")
+    types = [v.type for v in op.results]
+    return rewriter.insert(Op(op.record, operands, op.attrs, types, (), op.origin)).results
+
+
+def _are_alike(a: Value | None, b: Value | None) -> bool:
+    return (
+        a is not None
+        and b is not None
+        and (a.type.dtype, a.type.dims) == (b.type.dtype, b.type.dims)
+    )
+
+
+def make(
+    op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: Attr
+) -> Value | None:
+    """A fresh op in place of `op`; None if its result would not have the same type."""
+    call = record.call([None if v is None else v.type for v in operands], attrs, op.origin)
+    if call.result_types != (op.result.type,):
+        return None
+    rewriter.function.assumptions.update(dict.fromkeys(call.assumptions))
+    return rewriter.insert(
+        Op(record, operands, call.attrs, call.result_types, (), op.origin)
+    ).result

@@ -1,0 +1,93 @@
+"""sink-counters: what follows from places and dims alone is computed where it is read.
+
+Requires: constants folded.
+Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own
+    block, unless its users can't take it in: fusion then leaves nothing of it that is computed for
+    its own sake.
+Never: copies an op that reads memory, other than a single constant element, one whose result is
+    written in place, or a chain of more than MAX_CHAIN ops.
+"""
+
+from __future__ import annotations
+
+from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import control_ops
+from aot.ir.clone import clone_op
+from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ops.record import Kind
+from aot.ops.structure import CONSTANT
+from aot.passes.base import Pass, PassContext
+
+MAX_CHAIN = 8
+MAX_USES = 64
+_KINDS = (Kind.SHAPE, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW)
+
+
+def run(module: Module, context: PassContext) -> None:
+    for function in module.entry_points:
+        context.count("sink-counters", "copies", sink(function))
+
+
+def sink(function: Function) -> int:
+    """Gives each user of a counter its own; gives how many copies were made."""
+    chains: dict[Value, int] = {}
+    for op in control_ops(function):
+        length = _chain(op, chains)
+        if length is not None:
+            chains[op.result] = length
+    copies, db = 0, AliasDb.where_written(function)
+    # users first: a copy is one more user of what it reads
+    for op in reversed(list(control_ops(function))):
+        if op.record is CONSTANT or len(op.results) != 1 or op.result not in chains:
+            continue
+        if db is None or db.is_repeatable(op):
+            copies += _copy_for_users(function, op)
+    return copies
+
+
+def _chain(op: Op, chains: dict[Value, int]) -> int | None:
+    """Ops in the chain that ends here; None where the result is no counter."""
+    if op.record is CONSTANT:
+        return 0 if op.result.type.element_count == 1 else None
+    record = op.record
+    is_light = record.is_cheap or record.kind in (Kind.MOVEMENT, Kind.VIEW)
+    if record.kind not in _KINDS or record.compute is None or not is_light or not op.operands:
+        is_counter = record.kind is Kind.SHAPE and record.is_cheap and not op.operands
+        return 1 if is_counter and len(op.results) == 1 else None
+    total = 1
+    for value in op.operands:
+        if value is None or value not in chains:
+            return None
+        total += chains[value]
+    is_constant = total == 1  # of constants alone: folding has left it for a reason
+    return None if is_constant or total > MAX_CHAIN or len(op.results) != 1 else total
+
+
+def _copy_for_users(function: Function, op: Op) -> int:
+    users = op.result.users
+    if len(users) > MAX_USES:
+        return 0
+    takers = [user for user in users if _takes_in(user, op.result)]
+    beside = [user for user in takers if user.parent is op.parent]
+    if beside and len(takers) == len(users):
+        takers.remove(beside[0])  # has the original
+    for user in takers:
+        into = Rewriter(function).at(user)
+        (copy,) = clone_op(op, {v: v for v in op.operands if v is not None}, into).results
+        for number, value in enumerate(user.operands):
+            if value is op.result:
+                into.set_operand(user, number, copy)
+    if not op.result.uses:
+        Rewriter(function).erase(op)
+    return len(takers)
+
+
+def _takes_in(user: Op, value: Value) -> bool:
+    """Whether a region of the user can compute the counter's elements as it reads them."""
+    if user.record.kind is Kind.ATTENTION:
+        return value not in user.operands[:3]
+    is_alone = user.record.kind.is_alone or user.record.kind is Kind.CONTRACTION
+    return user.record.compute is not None and not is_alone
+
+
+SINK_COUNTERS = Pass("sink-counters", run, __doc__)

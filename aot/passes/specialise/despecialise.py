@@ -1,0 +1,353 @@
+"""despecialise: executables that differ in extents only become one, which is told them.
+
+Each extent, stride or position in an executable's types and attributes is a slot. Executables whose
+bodies are equal but for slots are a family; what differs within a part of it that becomes one are
+dim parameters, equal slots one parameter, products of others those products, and multiples of a
+power of two stay so, because kernels need no masks there. What is equal in all stays a number.
+
+Requires: executables are outlined.
+Ensures: executables that merged have the common tiles that cost them least, and all mergers
+    together cost no more than the bound of `--optimize`, in the estimate of analysis/tile_costs.py.
+Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
+    (kernels, strides, pads), which change loops, or merges ops whose kernels are written by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import combinations, pairwise
+
+from aot.analysis.cost.plan import Plan, Schedule
+from aot.analysis.cost.tile_costs import (
+    Kernel,
+    Loops,
+    Open,
+    Tile,
+    cost,
+    is_window,
+    loops_of,
+    shared_tiles,
+)
+from aot.analysis.dispatches import dispatches_of
+from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.ir.dims import Dim, DimExpr, substitute
+from aot.ir.graph import Function, FunctionRef, Module, Op
+from aot.ops.record import Call, call_of
+from aot.passes.base import Pass, PassContext
+from aot.passes.specialise.slots import SMALL, Slot, parameters, rebuilt, slots_of
+from aot.target.model import Target
+
+__all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
+
+# how much more all dispatches may cost together, in the estimate, by `--optimize`; what is promised
+# of `balanced` is 0.05
+BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
+# how many parts of a family are tried each with each; of more, neighbours in the order of their
+# extents are
+FEW = 24
+
+Tiles = tuple[Tile, ...]
+
+_TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
+
+
+def run(module: Module, context: PassContext) -> None:
+    options, target = context.options, context.target
+    if target is None or not options.despecialise:
+        return
+    met = len(module.executables)
+    despecialise(module, target, BOUNDS[options.optimize])
+    context.count("despecialise", "met", met)
+    context.count("despecialise", "kept", len(module.executables))
+
+
+def despecialise(module: Module, target: Target, bound: float) -> None:
+    """Merges families of a module's executables, for up to `bound` of what all cost together.
+
+    What costs least comes first: two parts of a family at a time.
+    """
+    calls: dict[str, list[Op]] = {}
+    for op, name in dispatches_of(module):
+        calls.setdefault(name, []).append(op)
+    families: dict[Hashable, list[_Member]] = {}
+    for number, function in enumerate(module.executables):
+        member = _Member.of(number, function, calls.get(function.name, []), target)
+        families.setdefault(member.family, []).append(member)
+    members = [m for family in families.values() for m in family]
+    left = bound * sum(m.cost(m.tiles, m.opened) for m in members)
+    parts = _Parts(families.values())
+    parts.merge(left)
+    for part in parts.merged():
+        _merge(module, part)
+    _renumber(module)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage of an executable: its kernel, and the loops that each of its dispatches runs, with
+    how many do."""
+
+    kernel: Kernel
+    loops: tuple[tuple[Loops, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """An executable of a family.
+
+    Attributes:
+        number: its place among all.
+        family: equal for executables that differ in slots only.
+        tiles: rows and columns that its own dims want, by stage.
+        opened: what its own kernel doesn't know, by stage.
+    """
+
+    number: int
+    function: Function
+    calls: list[Op]
+    slots: list[Slot]
+    family: Hashable
+    tiles: Tiles
+    opened: tuple[Open, ...]
+    stages: tuple[_Stage, ...]
+
+    @staticmethod
+    def of(number: int, function: Function, calls: list[Op], target: Target) -> _Member:
+        if any(op.record.kind.has_own_kernel for op in function.block):
+            return _Member(number, function, calls, [], function.name, (), (), ())
+        plans = plans_of(function, target)
+        is_tiled = all(p.schedule in _TILED or is_window(p) for p in plans)
+        key, slots = slots_of(function, loose=1 if is_tiled else 0)
+        ties = frozenset(op.attrs.get("ties", ()) for op in calls)
+        schedules = tuple((p.schedule, is_window(p)) for p in plans)
+        stages, opened = _stages(function, calls, plans, target)
+        return _Member(
+            number,
+            function,
+            calls,
+            slots,
+            (key, ties, schedules),
+            tuple((p.rows, p.columns) for p in plans),
+            opened,
+            stages,
+        )
+
+    @staticmethod
+    def order(member: _Member) -> tuple[object, ...]:
+        """Brings those together that lose little as one: of like tiles, then of like loops."""
+        loops = [s.loops[0][0] for s in member.stages]
+        return member.tiles, [(n.rows, n.columns, n.terms) for n in loops], member.number
+
+    def cost(self, tiles: Tiles, opened: Sequence[Open]) -> float:
+        """What its dispatches cost with `tiles`, where `opened` is not known."""
+        total = 0.0
+        for stage, tile, what in zip(self.stages, tiles, opened, strict=True):
+            for loops, count in stage.loops:
+                total += count * cost(stage.kernel, loops, tile, what)
+        return total
+
+
+def _stages(
+    function: Function, calls: Sequence[Op], plans: Sequence[Plan], target: Target
+) -> tuple[tuple[_Stage, ...], tuple[Open, ...]]:
+    """By stage: its plan and loops, and what is open in them.
+
+    Loops have the extents of the caller's dims: a parameter alone does not say that a layer is a
+    deep, small one.
+    """
+    values = [_given(function, op) for op in calls] or [{}]
+    repeated = 1 if function.dim_names else len(values)
+    values = values[: len(values) // repeated]
+    stages: list[_Stage] = []
+    opened: list[Open] = []
+    for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
+        call: Call = call_of(heaviest(stage.ops))
+        found = [loops_of(call, made, given) for given in values]
+        counts = Counter(loops for loops, _ in found)
+        runs = tuple((loops, count * repeated) for loops, count in counts.items())
+        stages.append(_Stage(Kernel.of(made, target, call), runs))
+        opened.append(found[0][1])
+    return tuple(stages), tuple(opened)
+
+
+def _given(function: Function, call: Op) -> dict[str, Dim]:
+    """The dim parameters of an executable, as one of its dispatches gives them."""
+    given = call.attrs.get("dims", ())
+    assert isinstance(given, tuple)
+    pairs = zip(function.dim_names, given, strict=True)
+    return {name: dim for name, dim in pairs if isinstance(dim, (int, DimExpr))}
+
+
+@dataclass(eq=False)
+class _Part:
+    """Members of a family that are one executable.
+
+    Attributes:
+        number: its place among the parts of all families, which decides between equals.
+        opened: what its kernel doesn't know, by stage.
+        tiles: those that cost its members least together.
+        neighbours: the parts before and after it, where only those are tried.
+    """
+
+    number: int
+    members: list[_Member]
+    opened: tuple[Open, ...]
+    tiles: Tiles
+    totals: dict[tuple[Tiles, tuple[Open, ...]], float] = field(default_factory=dict)
+    is_alive: bool = True
+    neighbours: list[_Part | None] = field(default_factory=lambda: [None, None])
+
+    def cost(self, tiles: Tiles, opened: tuple[Open, ...]) -> float:
+        key = tiles, opened
+        if key not in self.totals:
+            self.totals[key] = sum(m.cost(tiles, opened) for m in self.members)
+        return self.totals[key]
+
+    @property
+    def loops(self) -> list[Loops]:
+        """One dispatch's loops, by stage: what is not open is the same in all."""
+        return [stage.loops[0][0] for stage in self.members[0].stages]
+
+
+@dataclass(order=True)
+class _Merger:
+    """Two parts that may become one.
+
+    Attributes:
+        lost: what that costs more.
+    """
+
+    lost: float
+    order: tuple[int, int]
+    parts: tuple[_Part, _Part] = field(compare=False)
+    opened: tuple[Open, ...] = field(compare=False)
+    tiles: Tiles = field(compare=False)
+
+    @staticmethod
+    def of(a: _Part, b: _Part) -> _Merger:
+        opened = tuple(
+            x.with_(y).with_(Open.between(p, q))
+            for x, y, p, q in zip(a.opened, b.opened, a.loops, b.loops, strict=True)
+        )
+        stages = a.members[0].stages
+        tried = [a.tiles, b.tiles]
+        if len(stages) == 1:
+            own = [tiles[0] for tiles in tried]
+            tried += [(tile,) for tile in shared_tiles(stages[0].kernel, own)]
+        costs = {
+            tiles: a.cost(tiles, opened) + b.cost(tiles, opened) for tiles in dict.fromkeys(tried)
+        }
+        tiles = min(costs, key=costs.__getitem__)
+        now = a.cost(a.tiles, a.opened) + b.cost(b.tiles, b.opened)
+        return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), opened, tiles)
+
+
+class _Parts:
+    """The parts of all families, of which those merge that lose least."""
+
+    def __init__(self, families: Iterable[Sequence[_Member]]) -> None:
+        self.alive: dict[int, list[_Part]] = {}  # by family
+        self.family: dict[_Part, int] = {}
+        self.heap: list[_Merger] = []
+        self.count = 0
+        for number, family in enumerate(families):
+            ordered = sorted(family, key=_Member.order)
+            parts = [self._part(number, [m], m.opened, m.tiles) for m in ordered]
+            self.alive[number] = parts
+            if len(parts) > FEW:
+                for one, other in pairwise(parts):
+                    one.neighbours[1], other.neighbours[0] = other, one
+            tried = pairwise(parts) if len(parts) > FEW else combinations(parts, 2)
+            self.heap += [_Merger.of(a, b) for a, b in tried if a.members[0].slots]
+        heapify(self.heap)
+
+    def _part(
+        self, family: int, members: list[_Member], opened: tuple[Open, ...], tiles: Tiles
+    ) -> _Part:
+        made = _Part(self.count, members, opened, tiles)
+        self.count += 1
+        self.family[made] = family
+        return made
+
+    def merge(self, left: float) -> None:
+        """Merges for up to `left` in all; what seems to gain is free."""
+        while self.heap and self.heap[0].lost <= left:
+            step = heappop(self.heap)
+            if not all(part.is_alive for part in step.parts):
+                continue
+            left -= max(0.0, step.lost)
+            self._join(step)
+
+    def _join(self, step: _Merger) -> None:
+        a, b = step.parts
+        large, small = (a, b) if len(a.members) >= len(b.members) else (b, a)
+        large.members.extend(small.members)
+        family = self.family[a]
+        made = self._part(family, large.members, step.opened, step.tiles)
+        known = a.totals[step.tiles, step.opened] + b.totals[step.tiles, step.opened]
+        made.totals[step.tiles, step.opened] = known
+        a.is_alive = b.is_alive = False
+        if any((*a.neighbours, *b.neighbours)):
+            others = self._relink(a, b, made)
+        else:
+            self.alive[family] = others = [p for p in self.alive[family] if p.is_alive]
+        for other in others:
+            heappush(self.heap, _Merger.of(other, made))
+        self.alive[family].append(made)
+
+    @staticmethod
+    def _relink(a: _Part, b: _Part, made: _Part) -> list[_Part]:
+        """Puts a part in the place of two neighbours; those it has now."""
+        first, last = (a, b) if a.neighbours[1] is b else (b, a)
+        made.neighbours = [first.neighbours[0], last.neighbours[1]]
+        before, after = made.neighbours
+        if before is not None:
+            before.neighbours[1] = made
+        if after is not None:
+            after.neighbours[0] = made
+        return [part for part in made.neighbours if part is not None]
+
+    def merged(self) -> Iterator[_Part]:
+        """The parts that have several members, in the order of these."""
+        for parts in self.alive.values():
+            for part in parts:
+                if part.is_alive and len(part.members) > 1:
+                    part.members.sort(key=lambda m: m.number)
+                    yield part
+
+
+def _merge(module: Module, part: _Part) -> None:
+    """One executable in the place of all; dispatches say what its parameters are."""
+    members = part.members
+    first = members[0]
+    fresh, values = parameters([m.slots for m in members])
+    made = rebuilt(first.function, fresh)
+    made.dim_names = tuple(values)
+    made.tiles = part.tiles
+    for number, member in enumerate(members):
+        for op in member.calls:
+            own = _given(member.function, op)
+            op.attrs["executable"] = FunctionRef(made.name)
+            op.attrs["dims"] = tuple(substitute(c[number], own) for c in values.values())
+    for member in members:
+        del module.functions[member.function.name]
+    module.functions[made.name] = made
+
+
+def _renumber(module: Module) -> None:
+    """Executables are e0, e1, ... in the order of their first dispatch."""
+    names: dict[str, str] = {}
+    for op, name in dispatches_of(module):
+        op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))
+    old = {f.name: f for f in module.executables}
+    for name in old:
+        del module.functions[name]
+    for name, fresh in names.items():
+        old[name].name = fresh
+        module.add(old[name])
+
+
+DESPECIALISE = Pass("despecialise", run, __doc__)

@@ -1,0 +1,240 @@
+"""Slots: the extents, strides and positions of an executable that may become parameters of it.
+
+Owns which numbers these are, the key of all else, and how columns of their values in several
+executables become dims of one. Decides nothing: despecialise.py says which executables merge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aot.analysis.memory.views import memory_order
+from aot.ir.clone import clone_op
+from aot.ir.compare import attr_key
+from aot.ir.dims import Dim, DimExpr, multiply, symbol
+from aot.ir.graph import Attr, Block, Function, Op, Rewriter, Value
+from aot.ir.types import Layout, TensorType
+from aot.ops.record import Kind
+
+# numbers below it in attributes and in a convolution's kernel are kernels, strides, pads
+SMALL = 8
+MAX_FACTOR = 64  # of what a parameter is known to be a multiple
+
+
+class Place(NamedTuple):
+    """A number and its slot, -1 where it has none."""
+
+    value: Dim
+    slot: int = -1
+
+
+class Slot(NamedTuple):
+    """A number that may become a parameter.
+
+    Attributes:
+        inner: for a stride: that of the next dim in, and its extent. Their product is this one
+            where the dims lie without a gap.
+    """
+
+    value: Dim
+    inner: tuple[Place, Place] | None = None
+
+
+@dataclass
+class _Walk:
+    """Goes through the numbers of an executable, always in one order.
+
+    Attributes:
+        fresh: a dim for each slot, to rebuild with; None to see which slots there are.
+        loose: how many of a type's innermost dims may lie with or without a gap.
+    """
+
+    fresh: Sequence[Dim] | None = None
+    loose: int = 0
+    found: list[Slot] = field(default_factory=list)
+
+    def place(self, dim: Dim, least: int = 2, inner: tuple[Place, Place] | None = None) -> Place:
+        """A number's slot; those below `least` are none."""
+        if isinstance(dim, int) and dim < least:
+            return Place(dim)
+        self.found.append(Slot(dim, inner))
+        return Place(dim, len(self.found) - 1)
+
+    def dim(self, place: Place) -> Dim:
+        """What stands for a number: itself, its fresh dim, or -1 in a key."""
+        if place.slot < 0:
+            return place.value
+        return -1 if self.fresh is None else self.fresh[place.slot]
+
+    def type(self, type: TensorType, kernel_from: int) -> tuple[Hashable, TensorType]:
+        """The type's key, and the type with its slots' dims; from dim `kernel_from` on extents are
+        a convolution's kernel.
+
+        Strides are slots of what is dense, too, so that the same kernel can serve what is part of
+        something larger; which dims a loop can walk as one is part of the key.
+        """
+        layout = type.layout or Layout()
+        extents = [self.place(d, SMALL if n >= kernel_from else 2) for n, d in enumerate(type.dims)]
+        made = tuple(map(self.dim, extents))
+        if layout.splits:
+            splits = tuple((dim, self.dim(self.place(f))) for dim, f in layout.splits)
+            inside_out = [self.dim(self.place(s)) for s in reversed(layout.strides)]
+            fresh = Layout(splits, layout.order, tuple(reversed(inside_out)))
+            return (type.dtype, made, fresh), TensorType(type.dtype, made, fresh)
+        strides, gaps = self._strides(type, extents)
+        key = (type.dtype, made, layout.order, gaps)
+        plain = TensorType(type.dtype, made, Layout((), layout.order) if layout.order else None)
+        wide = [d for d in range(type.rank) if type.dims[d] != 1]
+        if self.fresh is None or all(strides[d] == plain.strides[d] for d in wide):
+            return key, plain
+        return key, TensorType(type.dtype, made, Layout((), layout.order, strides))
+
+    def _strides(
+        self, type: TensorType, extents: Sequence[Place]
+    ) -> tuple[tuple[Dim, ...], Hashable]:
+        """The strides, and which dims have a gap to the next one in; inner ones are slots first."""
+        made: list[Dim] = [1] * type.rank
+        gaps: list[bool] = []
+        inner: tuple[Place, Place] | None = None
+        for d in reversed(memory_order(type)):
+            if type.dims[d] == 1:
+                continue
+            stride = type.strides[d]
+            if inner is not None:
+                gaps.append(stride != multiply(inner[0].value, inner[1].value))
+            place = self.place(stride, 2, inner)
+            made[d] = self.dim(place)
+            inner = place, extents[d]
+        return tuple(made), tuple(gaps[self.loose :])
+
+    def attrs(self, op: Op) -> dict[str, Attr]:
+        """Attributes with the slots of those that the record declares as dims replaced."""
+        kinds = {a.name: a.type for a in op.record.attributes}
+        made: dict[str, Attr] = {}
+        for name, value in op.attrs.items():
+            is_dims = kinds.get(name) in ("dim", "dims")
+            # what repeats the result's extents has the slots that they have
+            is_shape = bool(op.results) and value == op.results[0].type.dims
+            made[name] = self.attr(value, 2 if is_shape else SMALL) if is_dims else value
+        return made
+
+    def attr(self, value: Attr, least: int) -> Attr:
+        if isinstance(value, tuple):
+            return tuple(self.attr(v, least) for v in value)
+        if isinstance(value, DimExpr) or (isinstance(value, int) and not isinstance(value, bool)):
+            return self.dim(self.place(value, least))
+        return value
+
+
+def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:
+    """A key of all of an executable but its slots' values, and its slots.
+
+    With `loose` innermost dims may lie with or without a gap to the next: what tiles of rows and
+    columns have loops for anyway.
+    """
+    walk = _Walk(loose=loose)
+    kernels = _kernels(function)
+    numbers: dict[Value, int] = {arg: n for n, arg in enumerate(function.inputs)}
+    types = [walk.type(arg.type, kernels.get(arg, arg.type.rank))[0] for arg in function.inputs]
+    ops: list[Hashable] = []
+    for op in function.block:
+        operands = tuple(-1 if v is None else numbers[v] for v in op.operands)
+        attrs = walk.attrs(op)
+        results = [walk.type(v.type, v.type.rank)[0] for v in op.results]
+        for result in op.results:
+            numbers[result] = len(numbers)
+        named = tuple(sorted((name, attr_key(value)) for name, value in attrs.items()))
+        ops.append((op.name, operands, named, tuple(results)))
+    return (tuple(types), tuple(ops), function.bindings), walk.found
+
+
+def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
+    """A copy of an executable with a dim of `fresh` for each of its slots."""
+    walk = _Walk(fresh)
+    kernels = _kernels(function)
+    body = Block([walk.type(a.type, kernels.get(a, a.type.rank))[1] for a in function.inputs])
+    made = Function(function.name, body, function.result_names, "executable")
+    values: dict[Value, Value] = dict(zip(function.inputs, body.args, strict=True))
+    into = Rewriter(made, body)
+    for op in function.block:
+        attrs = walk.attrs(op)
+        copy = clone_op(op, values, into, lambda type: walk.type(type, type.rank)[1])
+        copy.attrs = attrs
+    made.bindings = function.bindings
+    return made
+
+
+def _kernels(function: Function) -> Mapping[Value, int]:
+    """The constants that are weights of convolutions, and from which dim on they are kernels."""
+    return {
+        op.operands[1]: 2
+        for op in function.block
+        if op.record.kind is Kind.CONTRACTION and "group" in op.attrs and op.operands[1] is not None
+    }
+
+
+def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
+    """The dim of each slot of the one executable, and what each parameter is in each member.
+
+    What is equal in all stays a number, what differs alike is one parameter, and a product of
+    others is that product.
+    """
+    fresh: list[Dim] = []
+    known: dict[tuple[Dim, ...], Dim] = {}
+    values: dict[str, list[Dim]] = {}
+    for column in zip(*slots, strict=True):
+        numbers = tuple(slot.value for slot in column)
+        inner = column[0].inner
+        if inner is not None and all(_is_joined(slot) for slot in column):
+            made = multiply(*(_dim(place, fresh) for place in inner))
+            known.setdefault(numbers, made)
+        elif numbers in known:
+            made = known[numbers]
+        else:
+            made = known[numbers] = _parameter(numbers, known, values)
+        fresh.append(made)
+    return fresh, values
+
+
+def _is_joined(slot: Slot) -> bool:
+    """Whether a stride's dim lies without a gap around the next one in."""
+    assert slot.inner is not None
+    return slot.value == multiply(slot.inner[0].value, slot.inner[1].value)
+
+
+def _dim(place: Place, fresh: Sequence[Dim]) -> Dim:
+    return place.value if place.slot < 0 else fresh[place.slot]
+
+
+def _parameter(
+    column: tuple[Dim, ...],
+    known: Mapping[tuple[Dim, ...], Dim],
+    values: dict[str, list[Dim]],
+) -> Dim:
+    """One slot's dim: a number, a product of dims that have parameters, or a new parameter."""
+    first = column[0]
+    if isinstance(first, int) and all(value == first for value in column):
+        return first
+    made = _product_of(column, known)
+    if made is not None:
+        return made
+    factor = 1
+    if all(isinstance(value, int) for value in column):
+        common = math.gcd(*(int(v) for v in column))
+        factor = min(common & -common, MAX_FACTOR)
+    name = f"d{len(values)}"
+    values[name] = [v // factor for v in column]
+    return multiply(symbol(name), factor)
+
+
+def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
+    """The column as a product of two others, in every member."""
+    varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
+    for a, dim_a in varying:
+        for b, dim_b in varying:
+            if all(multiply(x, y) == z for x, y, z in zip(a, b, column, strict=True)):
+                return multiply(dim_a, dim_b)
+    return None

@@ -1,0 +1,218 @@
+"""What this machine can run modules on: its CPU and its Vulkan devices, and the targets that fit.
+
+Asks Vulkan through the package `vulkan` (extra `aotc[vulkan]`), a path of its own beside the
+runtime's driver; compiles and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot.errors import AotError, RuntimeFailure
+from aot.target import model as targets
+from aot.target.model import SUBGROUP_OPERATIONS, Target, VulkanLimits
+
+_KINDS = {0: "other", 1: "integrated gpu", 2: "discrete gpu", 3: "virtual gpu", 4: "software"}
+# Limits that a target names, by Vulkan's names; of the last the device's must be the smaller.
+_LIMITS = {
+    "max_storage_buffers": "maxPerStageDescriptorStorageBuffers",
+    "max_push_constant_bytes": "maxPushConstantsSize",
+    "max_workgroup_invocations": "maxComputeWorkGroupInvocations",
+    "max_workgroup_size": "maxComputeWorkGroupSize",
+    "max_workgroup_count": "maxComputeWorkGroupCount",
+    "max_shared_bytes": "maxComputeSharedMemorySize",
+    "max_storage_buffer_bytes": "maxStorageBufferRange",
+    "min_storage_alignment_bytes": "minStorageBufferOffsetAlignment",
+}
+_LEAST_VERSION = (1, 1)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device and what it offers.
+
+    Attributes:
+        name: as its driver calls it; a CPU's is its best target.
+        device: "cpu" or "vulkan".
+        kind: such as "integrated gpu" or "software"; "" for a CPU.
+        api_version: of Vulkan, "" for a CPU.
+        driver_version: the vendor's number.
+        memory_bytes: of the largest heap that is the device's own.
+        limits: what the targets' limits are compared with, by the keys of target files.
+        features: the optional Vulkan features that modules can ask for and that are there.
+        fits: targets that run here, best first.
+        misses: other targets of the kind, with the first thing that each lacks here.
+    """
+
+    name: str
+    device: str
+    kind: str
+    api_version: str
+    driver_version: int
+    memory_bytes: int
+    limits: Mapping[str, int | tuple[int, int, int]]
+    features: tuple[str, ...]
+    fits: tuple[str, ...]
+    misses: Mapping[str, str]
+
+
+def list_devices() -> tuple[DeviceInfo, ...]:
+    """The CPU, if a target fits it, then the Vulkan devices in the order that Vulkan gives.
+
+    Raises:
+        RuntimeFailure: the package `vulkan` or the Vulkan loader is missing, or it fails.
+    """
+    return (*_cpu(), *_vulkan())
+
+
+def _cpu() -> Iterator[DeviceInfo]:
+    try:
+        host = targets.host()
+    except AotError:
+        return
+    yield DeviceInfo(host.name, "cpu", "", "", 0, 0, {}, host.features, (host.name,), {})
+
+
+def _vulkan() -> Iterator[DeviceInfo]:
+    try:
+        import vulkan as vk
+    except ImportError:
+        raise RuntimeFailure(
+            "listing devices needs the package vulkan: pip install 'aotc[vulkan]'", "unsupported"
+        ) from None
+    except OSError as error:
+        raise RuntimeFailure(f"cannot load the Vulkan loader: {error}", "unsupported") from None
+    try:
+        application = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(*_LEAST_VERSION, 0))
+        instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(pApplicationInfo=application), None)
+    except vk.VkErrorIncompatibleDriver:
+        return  # a loader and no driver: there are no devices
+    except vk.VkError as error:
+        raise RuntimeFailure(f"vulkan fails: {type(error).__name__}", "device") from None
+    try:
+        for device in vk.vkEnumeratePhysicalDevices(instance):
+            yield _device(vk, device)
+    finally:
+        vk.vkDestroyInstance(instance, None)
+
+
+def _device(vk: Any, device: Any) -> DeviceInfo:
+    properties = vk.vkGetPhysicalDeviceProperties(device)
+    version = properties.apiVersion
+    major, minor, patch = version >> 22, version >> 12 & 0x3FF, version & 0xFFF
+    limits, operations = _limits(properties.limits), _subgroup_operations(vk, device)
+    features = _features(vk, device)
+    fits, misses = [], {}
+    for target in map(targets.load, targets.names()):
+        if target.vulkan is None:
+            continue
+        missing = _missing(target, target.vulkan, (major, minor), limits)
+        missing = missing or _missing_operation(target.name, target.vulkan, operations)
+        missing = missing or _missing_feature(target, features)
+        if missing:
+            misses[target.name] = missing
+        else:
+            fits.append(target)
+    fits.sort(key=_rank, reverse=True)
+    heaps = vk.vkGetPhysicalDeviceMemoryProperties(device)
+    own = [
+        heaps.memoryHeaps[n].size
+        for n in range(heaps.memoryHeapCount)
+        if heaps.memoryHeaps[n].flags & vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
+    ]
+    return DeviceInfo(
+        properties.deviceName,
+        "vulkan",
+        _KINDS.get(properties.deviceType, "other"),
+        f"{major}.{minor}.{patch}",
+        int(properties.driverVersion),
+        max(own, default=0),
+        limits,
+        features,
+        tuple(t.name for t in fits),
+        misses,
+    )
+
+
+def _limits(found: Any) -> dict[str, int | tuple[int, int, int]]:
+    limits: dict[str, int | tuple[int, int, int]] = {}
+    for key, name in _LIMITS.items():
+        value = getattr(found, name)
+        limits[key] = int(value) if isinstance(value, int) else (value[0], value[1], value[2])
+    return limits
+
+
+def _missing(
+    target: Target,
+    wanted: VulkanLimits,
+    version: tuple[int, int],
+    limits: Mapping[str, int | tuple[int, int, int]],
+) -> str:
+    """The first thing that a target needs and the device lacks; "" where it has all."""
+    if version < _LEAST_VERSION:
+        return f"vulkan {version[0]}.{version[1]}, not 1.1"
+    for key, name in _LIMITS.items():
+        has, needs = limits[key], getattr(wanted, key)
+        if key.startswith("min_"):
+            is_there = has <= needs
+        elif isinstance(needs, tuple):
+            assert isinstance(has, tuple)
+            is_there = all(h >= n for h, n in zip(has, needs, strict=True))
+        else:
+            is_there = has >= needs
+        if not is_there:
+            return f"{name} is {has}, {target.name} needs {needs}"
+    return ""
+
+
+def _subgroup_operations(vk: Any, device: Any) -> set[str]:
+    """What subgroups can do in a compute shader, by the names of target files."""
+    subgroups = vk.VkPhysicalDeviceSubgroupProperties()
+    vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
+    if not subgroups.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
+        return set()
+    bits = {n: getattr(vk, f"VK_SUBGROUP_FEATURE_{n.upper()}_BIT") for n in SUBGROUP_OPERATIONS}
+    return {name for name, bit in bits.items() if subgroups.supportedOperations & bit}
+
+
+def _missing_operation(name: str, wanted: VulkanLimits, operations: set[str]) -> str:
+    """The first operation of subgroups that a target needs and the device lacks."""
+    lacking = [o for o in wanted.subgroup_operations if o not in operations]
+    return f"subgroups have no {lacking[0]} operations, which {name} needs" if lacking else ""
+
+
+def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
+    """The first feature that a target's shaders may need and the device lacks."""
+    wanted = (*target.features, *target.narrow_features)
+    lacking = [f for f in wanted if f not in features]
+    return f"there is no {lacking[0]}, which {target.name} needs" if lacking else ""
+
+
+def _rank(target: Target) -> tuple[int, int, int, str]:
+    """A target that asks for more knows more of the device."""
+    assert target.vulkan is not None
+    limits = target.vulkan
+    features = len(target.narrow_features)
+    return (limits.max_workgroup_invocations, limits.max_shared_bytes, features, target.name)
+
+
+def _features(vk: Any, device: Any) -> tuple[str, ...]:
+    """The features of requirements.c in the runtime's driver that the device has."""
+    storage16 = vk.VkPhysicalDevice16BitStorageFeatures()
+    storage8 = vk.VkPhysicalDevice8BitStorageFeatures(pNext=storage16)
+    arithmetic = vk.VkPhysicalDeviceShaderFloat16Int8Features(pNext=storage8)
+    all_features = vk.VkPhysicalDeviceFeatures2(pNext=arithmetic)
+    vk.vkGetPhysicalDeviceFeatures2(device, all_features)
+    core = all_features.features
+    found = {
+        "shaderInt16": core.shaderInt16,
+        "shaderInt64": core.shaderInt64,
+        "shaderFloat64": core.shaderFloat64,
+        "storageBuffer16BitAccess": storage16.storageBuffer16BitAccess,
+        "storageBuffer8BitAccess": storage8.storageBuffer8BitAccess,
+        "shaderFloat16": arithmetic.shaderFloat16,
+        "shaderInt8": arithmetic.shaderInt8,
+    }
+    return tuple(name for name, is_there in found.items() if is_there)

@@ -1,0 +1,503 @@
+"""The Python binding of the runtime: opens a module file and runs it, numpy in and out.
+
+Calls the same C library that a phone runs, through ctypes. Owns no semantics: every check is the
+runtime's, except turning names into indexes and numpy's dtypes into the runtime's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sysconfig
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aot.errors import RuntimeFailure
+
+LIBRARY_NAME = "libaot_runtime.so"
+LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
+MOST_THREADS = 256  # AOT_MOST_THREADS of aot.h
+
+_DEVICES = {"auto": 0, "cpu": 1, "vulkan": 2}
+_CODE_MAPPINGS = ("none", "mapped", "copied")
+_DTYPES = ("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
+_NUMPY: dict[str, np.dtype[Any]] = {
+    name: np.dtype(np.bool_) if name == "bool" else np.dtype(f"{name[0]}{int(name[1:]) // 8}")
+    for name in _DTYPES
+}
+_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
+
+_UNKNOWN = (1 << 64) - 1  # UINT64_MAX of aot_program_info_t
+
+_Size = ctypes.c_size_t
+_Handle = ctypes.c_void_p
+_OutHandle = POINTER(ctypes.c_void_p)
+
+
+class _Error(ctypes.Structure):
+    _fields_ = (("status", ctypes.c_int), ("message", ctypes.c_char * 508))
+
+
+class _Allocator(ctypes.Structure):
+    _fields_ = (
+        ("user", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+    )
+
+
+class _ModuleOptions(ctypes.Structure):
+    _fields_ = (("allocator", _Allocator), ("copy", ctypes.c_bool))
+
+
+class _ProgramOptions(ctypes.Structure):
+    _fields_ = (
+        ("entry", ctypes.c_char_p),
+        ("target", ctypes.c_char_p),
+        ("device", ctypes.c_int),
+        ("plan_count", ctypes.c_uint32),
+        ("work_budget", ctypes.c_uint64),
+        ("caller_outputs", ctypes.c_bool),
+        ("threads", ctypes.c_uint32),
+        ("profile", ctypes.c_void_p),
+        ("profile_user", ctypes.c_void_p),
+        ("vulkan", ctypes.c_void_p),
+    )
+
+
+class _DimInfo(ctypes.Structure):
+    _fields_ = (
+        ("extent", ctypes.c_int64),
+        ("min", ctypes.c_int64),
+        ("max", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+    )
+
+
+class _TensorInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_uint32),
+        ("dims", POINTER(_DimInfo)),
+    )
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_uint32),
+        ("dims", POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
+
+
+class _ProgramInfo(ctypes.Structure):
+    _fields_ = (
+        ("entry", ctypes.c_char_p),
+        ("target", ctypes.c_char_p),
+        ("device", ctypes.c_char_p),
+        ("variant", ctypes.c_uint32),
+        ("code_mapping", ctypes.c_int),
+        ("code_bytes", ctypes.c_uint64),
+        ("arena_bytes", ctypes.c_uint64),
+        ("scratch_bytes", ctypes.c_uint64),
+        ("prepare_count", ctypes.c_uint64),
+        ("arena_bound_bytes", ctypes.c_uint64),
+        ("threads", ctypes.c_uint32),
+        ("skipped", ctypes.c_char_p),
+    )
+
+
+_OutError = POINTER(_Error)
+
+# The functions of aot.h that are used here: result, then arguments.
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "aot_runtime_version": (ctypes.c_char_p,),
+    "aot_status_name": (ctypes.c_char_p, ctypes.c_int),
+    "aot_module_open_path": (
+        *(ctypes.c_int, ctypes.c_char_p, POINTER(_ModuleOptions), _OutError, _OutHandle),
+    ),
+    "aot_module_open_memory": (
+        *(ctypes.c_int, ctypes.c_char_p, _Size, POINTER(_ModuleOptions), _OutError, _OutHandle),
+    ),
+    "aot_module_close": (None, _Handle),
+    "aot_module_verify_rodata": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_create": (
+        *(ctypes.c_int, _Handle, POINTER(_ProgramOptions), _OutError, _OutHandle),
+    ),
+    "aot_program_destroy": (None, _Handle),
+    "aot_program_get_info": (None, _Handle, POINTER(_ProgramInfo)),
+    "aot_program_input_count": (_Size, _Handle),
+    "aot_program_output_count": (_Size, _Handle),
+    "aot_program_input_info": (POINTER(_TensorInfo), _Handle, _Size),
+    "aot_program_output_info": (POINTER(_TensorInfo), _Handle, _Size),
+    "aot_program_set_input": (ctypes.c_int, _Handle, _Size, POINTER(_Tensor), _OutError),
+    "aot_program_set_output": (*(ctypes.c_int, _Handle, _Size, ctypes.c_void_p, _Size, _OutError),),
+    "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_run": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_state_count": (_Size, _Handle),
+    "aot_program_state_info": (POINTER(_TensorInfo), _Handle, _Size),
+    "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(_Tensor)),
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output as the module declares it.
+
+    Attributes:
+        name: its name in the model.
+        dtype: such as `"f32"`, `"i64"` or `"bool"`.
+        dims: an extent each, or the expression of a symbolic one, such as `"N"` or `"4*W"`.
+        bounds: of each extent, inclusive; None is unbounded.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+    bounds: tuple[tuple[int, int | None], ...]
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype that arrays for it have."""
+        return _NUMPY[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
+
+
+def find_library() -> Path:
+    """The runtime's shared library.
+
+    $AOT_RUNTIME_LIBRARY if set; else beside this package, or where an editable install has put it.
+
+    Raises:
+        RuntimeFailure: it is in none of these places; the message names them.
+    """
+    chosen = os.environ.get(LIBRARY_VARIABLE)
+    if chosen:
+        places = [Path(chosen)]
+    else:
+        folders = [Path(__file__).parents[1], Path(sysconfig.get_path("platlib")) / "aot"]
+        places = [folder / "_runtime" / LIBRARY_NAME for folder in folders]
+    for place in places:
+        if place.is_file():
+            return place
+    looked = ", ".join(str(place) for place in places)
+    raise RuntimeFailure(
+        f"the runtime library is not there: {looked}; "
+        f"install the package or set {LIBRARY_VARIABLE}",
+        "not_found",
+    )
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    device: str = "cpu",
+    *,
+    entry: str | None = None,
+    target: str | None = None,
+    threads: int = 1,
+) -> Program:
+    """Opens a module file, or the bytes of one, and makes a program of an entry point.
+
+    Args:
+        source: a path, which is mapped, or the file's bytes, which are copied.
+        device: `"cpu"`, `"vulkan"` or `"auto"`, the first variant that runs here.
+        entry: the entry point; the first one if None.
+        target: the target whose variant must be used; the first that runs here if None.
+        threads: threads that share the work on a CPU, the caller's included. They change no bit of
+            a result.
+
+    Raises:
+        RuntimeFailure: no such file, not a module, a wrong checksum, no variant for this machine,
+            or the system starts no more threads.
+    """
+    return Program(source, device, entry=entry, target=target, threads=threads)
+
+
+class Program:
+    """An entry point of a module, ready to run. Use it from any thread; calls take turns.
+
+    Attributes:
+        inputs: what it takes, in order.
+        outputs: what it gives, in order.
+        states: what it keeps from call to call; a dim that grows has its capacity as upper bound.
+        entry: the entry point's name.
+        target: the target of the variant that was chosen.
+        device: `"cpu"` or `"vulkan"`.
+        code_mapping: `"mapped"` from the file, `"copied"`, or `"none"` without machine code.
+        skipped: why variants that stand before this one were not taken; empty for the first.
+        threads: those that share the work, the caller's included.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    states: tuple[TensorInfo, ...]
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        device: str = "cpu",
+        *,
+        entry: str | None = None,
+        target: str | None = None,
+        threads: int = 1,
+    ) -> None:
+        """See `load`."""
+        self._module = ctypes.c_void_p()
+        self._program = ctypes.c_void_p()
+        self._lock = threading.Lock()
+        if device not in _DEVICES:
+            known = ", ".join(_DEVICES)
+            raise RuntimeFailure(f"no device {device!r}, there are {known}", "argument")
+        if not 1 <= threads <= MOST_THREADS:
+            message = f"{threads} threads, expected 1 to {MOST_THREADS}"
+            raise RuntimeFailure(message, "argument")
+        self._library = _library(find_library())
+        try:
+            self._open(source)
+            self._create(_DEVICES[device], entry, target, threads)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, source: str | os.PathLike[str] | bytes) -> None:
+        if isinstance(source, bytes | bytearray | memoryview):
+            data = bytes(source)
+            options = _ModuleOptions(copy=True)
+            self._call("aot_module_open_memory", data, len(data), byref(options), out=self._module)
+        else:
+            self._call("aot_module_open_path", os.fsencode(source), None, out=self._module)
+
+    def _create(self, device: int, entry: str | None, target: str | None, threads: int) -> None:
+        options = _ProgramOptions(
+            entry=None if entry is None else entry.encode(),
+            target=None if target is None else target.encode(),
+            device=device,
+            caller_outputs=True,
+            threads=threads,
+        )
+        self._call("aot_program_create", self._module, byref(options), out=self._program)
+        info = _ProgramInfo()
+        self._library.aot_program_get_info(self._program, byref(info))
+        self.entry = _text(info.entry)
+        self.target = _text(info.target)
+        self.device = _text(info.device)
+        self.code_mapping = _CODE_MAPPINGS[info.code_mapping]
+        self.skipped = _text(info.skipped)
+        self.threads = max(int(info.threads), 1)
+        self.inputs = self._tensors("input")
+        self.outputs = self._tensors("output")
+        self.states = self._tensors("state")
+
+    def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
+        count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
+        find = getattr(self._library, f"aot_program_{kind}_info")
+        return tuple(_tensor_info(find(self._program, i).contents) for i in range(count))
+
+    def _call(self, name: str, *arguments: Any, out: Any = None) -> None:
+        error = _Error()
+        outs = () if out is None else (byref(out),)
+        status = getattr(self._library, name)(*arguments, byref(error), *outs)
+        if status != 0:
+            raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
+
+    def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+        """Runs once: arrays by input name in, new arrays by output name out.
+
+        Arrays must have the input's dtype; plain numbers and lists are converted.
+
+        Raises:
+            RuntimeFailure: a name is missing or unknown, a dtype or shape is wrong, or the run
+                failed.
+        """
+        known = {tensor.name for tensor in self.inputs}
+        missing = [tensor.name for tensor in self.inputs if tensor.name not in inputs]
+        unknown = [name for name in inputs if name not in known]
+        if missing or unknown:
+            found = [f"missing {_quoted(missing)}"] if missing else []
+            found += [f"unknown {_quoted(unknown)}"] if unknown else []
+            have = _quoted([tensor.name for tensor in self.inputs]) or "none"
+            raise RuntimeFailure(f"inputs: {', '.join(found)}; the program has {have}", "not_found")
+        results = self.run([inputs[tensor.name] for tensor in self.inputs])
+        return {tensor.name: result for tensor, result in zip(self.outputs, results, strict=True)}
+
+    def run(self, inputs: Sequence[ArrayLike]) -> list[NDArray[Any]]:
+        """Runs once: arrays in the order of `inputs` in, new arrays in the order of `outputs` out.
+
+        Raises:
+            RuntimeFailure: as for a call.
+        """
+        if len(inputs) != len(self.inputs):
+            raise RuntimeFailure(
+                f"{len(inputs)} inputs, the program has {len(self.inputs)}", "argument"
+            )
+        arrays = [_to_array(info, value) for info, value in zip(self.inputs, inputs, strict=True)]
+        with self._lock:
+            if not self._program:
+                raise RuntimeFailure("the program is closed", "argument")
+            for index, array in enumerate(arrays):
+                tensor = _to_tensor(array)
+                self._call("aot_program_set_input", self._program, index, byref(tensor))
+            self._call("aot_program_prepare", self._program)
+            results = [self._bind_output(index) for index in range(len(self.outputs))]
+            self._call("aot_program_run", self._program)
+        return results
+
+    def _bind_output(self, index: int) -> NDArray[Any]:
+        tensor = _Tensor()
+        self._call("aot_program_get_output", self._program, index, out=tensor)
+        shape = tuple(tensor.dims[: tensor.rank])
+        result = np.empty(shape, self.outputs[index].numpy_dtype)
+        address = result.ctypes.data
+        self._call("aot_program_set_output", self._program, index, address, result.nbytes)
+        return result
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory that intermediate values take now, the largest plan's so far."""
+        return int(self._info().arena_bytes)
+
+    @property
+    def arena_bound_bytes(self) -> int | None:
+        """The most that they take at any shape; None where not every dim is bounded."""
+        bound = int(self._info().arena_bound_bytes)
+        return None if bound == _UNKNOWN else bound
+
+    @property
+    def prepare_count(self) -> int:
+        """How often shapes were new, so that a plan was made for them."""
+        return int(self._info().prepare_count)
+
+    def _info(self) -> _ProgramInfo:
+        with self._lock:
+            info = _ProgramInfo()
+            if self._program:
+                self._library.aot_program_get_info(self._program, byref(info))
+            return info
+
+    def reset(self) -> None:
+        """Makes the state what it was before the first call: zero, and empty where it grows.
+
+        Raises:
+            RuntimeFailure: the program is closed.
+        """
+        with self._lock:
+            if not self._program:
+                raise RuntimeFailure("the program is closed", "argument")
+            self._call("aot_program_reset", self._program)
+
+    def verify_rodata(self) -> None:
+        """Checks the checksum of the weights, which loading leaves out.
+
+        Raises:
+            RuntimeFailure: it is wrong; the message says which part.
+        """
+        with self._lock:
+            if not self._module:
+                raise RuntimeFailure("the program is closed", "argument")
+            self._call("aot_module_verify_rodata", self._module)
+
+    def close(self) -> None:
+        """Releases everything; the program can't be used any more. Does nothing the second time."""
+        with self._lock:
+            if self._program:
+                self._library.aot_program_destroy(self._program)
+                self._program = ctypes.c_void_p()
+            if self._module:
+                self._library.aot_module_close(self._module)
+                self._module = ctypes.c_void_p()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # An __init__ that failed early has left nothing to close.
+        if hasattr(self, "_lock"):
+            self.close()
+
+
+@cache
+def _library(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RuntimeFailure(f"cannot load the runtime library {path}: {error}", "io") from error
+    for name, (result, *arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def _text(text: bytes | None) -> str:
+    return (text or b"").decode("utf-8", errors="replace")
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _tensor_info(info: _TensorInfo) -> TensorInfo:
+    dims = info.dims[: info.rank]
+    return TensorInfo(
+        name=_text(info.name),
+        dtype=_DTYPES[info.dtype],
+        dims=tuple(d.extent if d.extent >= 0 else _text(d.text) or "?" for d in dims),
+        bounds=tuple(
+            (d.extent, d.extent) if d.extent >= 0 else (d.min, d.max if d.max >= 0 else None)
+            for d in dims
+        ),
+    )
+
+
+def _to_array(info: TensorInfo, value: ArrayLike) -> NDArray[Any]:
+    """The value as a dense, aligned array in native byte order; only non-arrays are converted."""
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.newbyteorder("=") not in _NAMES:
+            raise RuntimeFailure(
+                f'input "{info.name}": expected dtype {info.dtype}, found {array.dtype}', "dtype"
+            )
+    else:
+        try:
+            array = np.asarray(value, info.numpy_dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RuntimeFailure(
+                f'input "{info.name}": expected {info.dtype}: {error}', "dtype"
+            ) from error
+    # np.require and np.ascontiguousarray would make a scalar one-dimensional.
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return native if native.flags.c_contiguous and native.flags.aligned else native.copy(order="C")
+
+
+def _to_tensor(array: NDArray[Any]) -> _Tensor:
+    dims = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
+    return _Tensor(
+        dtype=_DTYPES.index(_NAMES[array.dtype]),
+        rank=array.ndim,
+        dims=ctypes.cast(dims, POINTER(ctypes.c_int64)),
+        data=array.ctypes.data,
+        bytes=array.nbytes,
+    )

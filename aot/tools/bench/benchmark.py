@@ -1,0 +1,346 @@
+"""Benchmarks of module files, measured by the native `aot-run`: what a device would run.
+
+Owns how the tool is found and called, and what its times mean beside what dispatches compute and
+what the machine can do. Measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aot.analysis.launches import Launch
+from aot.errors import CompileError, RuntimeFailure
+from aot.ir import dims
+from aot.ir.bounds import linear
+from aot.ir.dims import Dim
+from aot.link.image import EntryPointImage, VariantImage
+from aot.link.notes import decode_notes
+from aot.link.program import decode
+from aot.link.reader import read_module_file
+from aot.runtime.inputs import make_inputs
+from aot.runtime.loader import Program, find_library
+
+RUNNER_NAME = "aot-run"
+RUNNER_VARIABLE = "AOT_RUN"
+MODULE_PATH = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run, and how.
+
+    Attributes:
+        inputs: input name -> array; the others are random.
+        shapes: input name -> extents, for random inputs with symbolic dims.
+        threads: that share the work.
+    """
+
+    module: MODULE_PATH
+    device: str = "auto"
+    entry: str | None = None
+    target: str | None = None
+    threads: int = 1
+    inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+
+
+def find_runner() -> Path:
+    """The native `aot-run`: $AOT_RUN if set, else beside the runtime's library, else on the path.
+
+    Raises:
+        RuntimeFailure: it is in none of these places; the message names them.
+    """
+    chosen = os.environ.get(RUNNER_VARIABLE)
+    if chosen:
+        if Path(chosen).is_file():
+            return Path(chosen)
+        raise RuntimeFailure(f"{RUNNER_VARIABLE} is {chosen}, which is no file", "not_found")
+    beside = find_library().with_name(RUNNER_NAME)
+    if beside.is_file():
+        return beside
+    found = shutil.which(RUNNER_NAME)
+    if found is not None:
+        return Path(found)
+    raise RuntimeFailure(
+        f"{RUNNER_NAME} is not there: neither {beside} nor on PATH; install the package, or build "
+        f"runtime/ with CMake and set {RUNNER_VARIABLE}",
+        "not_found",
+    )
+
+
+def steady(
+    case: Case, *, runs: int = 10, seconds: float = 2.0, warmup: int = 3, profile: bool = True
+) -> dict[str, Any]:
+    """Times of runs one after the other, as plain data with stable keys (docs/benchmarking.md).
+
+    Args:
+        runs: at least so many are timed.
+        seconds: and for at least so long.
+        warmup: runs before them, after the first one.
+        profile: also times each launch, in runs of their own, and measures the machine.
+
+    Raises:
+        CompileError: the file is no module, or an input is wrong.
+        RuntimeFailure: there is no `aot-run`, or it failed; the message is its own.
+    """
+    with _prepared(case) as (command, arrays):
+        options = ["--runs", str(runs), "--min-ms", str(1e3 * seconds), "--warmup", str(warmup)]
+        result = _run([*command, *options, *(["--profile"] if profile else [])])
+    result = {"module": os.fspath(case.module), **result}
+    if profile:
+        # what a CPU's core can do says nothing about a GPU
+        machine = measure_machine() if result["device"] == "cpu" else None
+        launches = result.pop("profile")
+        result |= _account(case, result, launches, machine, arrays)
+    return result
+
+
+def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, Any]:
+    """Times of the phases of fresh processes, from exec to the first result; medians of `rounds`.
+
+    Args:
+        drop_cache: as many more with the module out of the system's page cache, by turns.
+
+    Raises:
+        CompileError, RuntimeFailure: as for `steady`.
+    """
+    with _prepared(case) as (command, _):
+        options = ["--cold", str(rounds), *(["--drop-cache"] if drop_cache else [])]
+        return {"module": os.fspath(case.module), **_run([*command, *options])}
+
+
+def measure_machine() -> dict[str, Any]:
+    """What one core can do: `fma_gflops` by bytes of a vector, `read_gbs` by bytes of memory."""
+    return _run([str(find_runner()), "--machine"])
+
+
+def round_median(command: Sequence[str], *, runs: int, seconds: float) -> float:
+    """Median milliseconds of one process's runs; `command` is of `prepared_command`."""
+    options = ["--runs", str(runs), "--min-ms", str(1e3 * seconds), "--warmup", "3"]
+    return float(_run([*command, *options])["median_ms"])
+
+
+def by_threads(
+    case: Case, *, rounds: int = 3, runs: int = 10, seconds: float = 0.5
+) -> dict[int, float]:
+    """Median milliseconds with 1, 2, 4 and so on up to the case's threads, by turns.
+
+    Raises:
+        CompileError, RuntimeFailure: as for `steady`.
+    """
+    numbers = [n for n in (1 << k for k in range(8)) if n < case.threads]
+    medians: dict[int, list[float]] = {n: [] for n in (*numbers, case.threads)}
+    with _prepared(case) as (command, _):
+        at = command.index("--threads") + 1
+        for _ in range(rounds):
+            for number, found in medians.items():
+                turn = [*command[:at], str(number), *command[at + 1 :]]
+                found.append(round_median(turn, runs=runs, seconds=seconds))
+    return {number: statistics.median(found) for number, found in medians.items()}
+
+
+@contextmanager
+def prepared_command(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]:
+    """The command line that runs a case, and its inputs, which lie in files meanwhile.
+
+    Raises:
+        CompileError, RuntimeFailure: as for `steady`.
+    """
+    with _prepared(case) as found:
+        yield found
+
+
+@contextmanager
+def _prepared(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]:
+    runner = find_runner()
+    with Program(case.module, case.device, entry=case.entry, target=case.target) as program:
+        arrays = make_inputs(program.inputs, case.inputs, case.shapes, case.seed)
+    command = [str(runner), os.fspath(case.module), "--json", "--device", case.device]
+    command += ["--threads", str(case.threads)]
+    for option, value in (("--entry", case.entry), ("--target", case.target)):
+        command += [option, value] if value is not None else []
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        for number, (name, array) in enumerate(arrays.items()):
+            path = Path(folder) / f"{number}.npy"
+            np.save(path, np.asarray(array, order="C"), allow_pickle=False)
+            command += ["--input", f"{name}={path}"]
+        yield command, arrays
+
+
+def _run(command: Sequence[str]) -> dict[str, Any]:
+    """The last line that the tool prints.
+
+    Raises:
+        RuntimeFailure: it failed.
+    """
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise RuntimeFailure(f"cannot run {command[0]}: {error.strerror}", "io") from error
+    lines = result.stdout.splitlines()
+    if result.returncode != 0 or not lines:
+        said = result.stderr.strip().splitlines()
+        reason = said[0].removeprefix(f"{RUNNER_NAME}: ") if said else "it said nothing"
+        if not said and result.returncode < 0:
+            reason = f"signal {-result.returncode} ended it"
+        raise RuntimeFailure(f"{RUNNER_NAME}: {reason}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+# ---- what the times mean ----
+
+
+def _account(
+    case: Case,
+    result: Mapping[str, Any],
+    profile: Mapping[str, Any],
+    machine: dict[str, Any] | None,
+    arrays: Mapping[str, NDArray[Any]],
+) -> dict[str, Any]:
+    """The profile's launches with their nodes and amounts, and the whole beside the machine."""
+    variant, entry, launches = _find_entry(case, result)
+    values = _symbols(entry, arrays)
+    known = _launches_by_word(entry, launches)
+    peak = None
+    if machine is not None:
+        width = _vector_bytes(variant)
+        peak, memory = _peak(machine["fma_gflops"], width), _memory_gbs(machine["read_gbs"])
+        machine |= {"vector_bytes": width, "peak_gflops": peak, "memory_gbs": memory}
+    threads = int(result["threads"])
+    total_ms = sum(launch["median_ms"] for launch in profile["launches"]) or 1.0
+    rows = []
+    for launch in profile["launches"]:
+        row = _amounts(launch, known.get(launch["word"]), values)
+        seconds = launch["median_ms"] / 1e3
+        row["share"] = launch["median_ms"] / total_ms
+        row |= _speeds(row["flops"], row["bytes"], seconds, peak, launch["threads"])
+        rows.append(row)
+    flops, size = (_total(row[key] for row in rows) for key in ("flops", "bytes"))
+    return {
+        "flops": flops,
+        "bytes": size,
+        **_speeds(flops, size, result["median_ms"] / 1e3, peak, threads),
+        "machine": machine,
+        "profiled_runs": profile["runs"],
+        "dispatches": rows,
+    }
+
+
+def _amounts(
+    launch: Mapping[str, Any], known: Launch | None, values: Mapping[str, int]
+) -> dict[str, Any]:
+    """A row of the table; amounts are of one inference."""
+    row: dict[str, Any] = {"node": known.origin if known is not None else ""}
+    row |= {**launch, "executable": launch["name"]}
+    del row["name"]
+    flops = size = None
+    if known is not None:
+        flops, size = (_evaluate(n, values) for n in (known.flops, known.bytes))
+    elif launch["kind"] != "dispatch":
+        flops, size = 0, launch["bytes"] * (2 if launch["kind"] == "copy" else 1)
+    count = launch["count"]
+    row["flops"] = None if flops is None else round(count * flops)
+    row["bytes"] = None if size is None else round(count * size)
+    return row
+
+
+def _speeds(
+    flops: int | None, size: int | None, seconds: float, peak: float | None, threads: int
+) -> dict[str, float | None]:
+    gflops = flops / seconds / 1e9 if flops is not None and seconds > 0 else None
+    return {
+        "gflops": gflops,
+        "gbs": size / seconds / 1e9 if size is not None and seconds > 0 else None,
+        "of_peak": gflops / (peak * threads) if gflops is not None and peak else None,
+    }
+
+
+def _total(amounts: Iterator[int | None]) -> int | None:
+    found = list(amounts)
+    return None if None in found else sum(n for n in found if n is not None)
+
+
+def _find_entry(
+    case: Case, result: Mapping[str, Any]
+) -> tuple[VariantImage, EntryPointImage, tuple[Launch, ...]]:
+    """The variant and entry point that ran, and what its notes say of its dispatches."""
+    image = read_module_file(case.module).image
+    for number, variant in enumerate(image.variants):
+        if variant.target != result["target"]:
+            continue
+        for at, entry in enumerate(variant.entry_points):
+            if entry.name != result["entry"]:
+                continue
+            try:
+                notes = decode_notes(image.notes).variants[number] if image.notes else None
+            except (ValueError, IndexError):
+                notes = None  # of another version: times without names
+            has_launches = notes is not None and at < len(notes.launches)
+            return variant, entry, notes.launches[at] if notes and has_launches else ()
+    raise CompileError(f"{os.fspath(case.module)} has changed while it was measured")
+
+
+def _launches_by_word(entry: EntryPointImage, launches: Sequence[Launch]) -> dict[int, Launch]:
+    words = [i.at for i in decode(entry.program.code) if i.name == "DISPATCH"]
+    return dict(zip(words, launches, strict=True)) if len(words) == len(launches) else {}
+
+
+def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """What the symbols of the inputs' dims are."""
+    values: dict[str, int] = {}
+    for tensor in entry.inputs:
+        for info, extent in zip(tensor.dims, arrays[tensor.name].shape, strict=True):
+            if info.extent is not None:
+                continue
+            try:
+                found = linear(dims.parse(info.text))
+            except ValueError:
+                continue
+            if found is not None:
+                symbol, factor, offset = found
+                values.setdefault(symbol, (extent - offset) // factor)
+    return values
+
+
+def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
+    """None where a symbol is not an input's, such as the length of a state."""
+    known = dims.substitute(dim, dict(values))
+    return known if isinstance(known, int) else None
+
+
+def _vector_bytes(variant: VariantImage) -> int:
+    """Width of the vectors that a CPU variant computes with: by its target if that is known here,
+    else the widest that its features have."""
+    from aot.target import model as targets
+
+    if variant.target in targets.names():
+        return targets.load(variant.target).vector_bytes
+    widths = {"avx512f": 64, "avx": 32, "sse": 16, "neon": 16, "v": 16}
+    return max((widths.get(feature, 4) for feature in variant.features), default=4)
+
+
+def _peak(gflops: Mapping[str, float], width: int) -> float | None:
+    """Of vectors of `width` bytes; of the widest the machine has below, if none is so wide."""
+    fitting = {int(bytes_): value for bytes_, value in gflops.items() if int(bytes_) <= width}
+    if fitting:
+        return fitting[max(fitting)]
+    return gflops[min(gflops, key=int)] if gflops else None
+
+
+def _memory_gbs(read: Mapping[str, float]) -> float:
+    return read[max(read, key=int)]

@@ -1,0 +1,236 @@
+"""Compares what a compiled module computes with another engine: the proof of the pudding.
+
+Owns the measure of agreement. Engines get the model as the user has it, so that the importer is
+under test as well as everything behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aot.api import CompiledModule, load
+from aot.errors import CompileError
+from aot.runtime.inputs import make_inputs
+from aot.runtime.loader import TensorInfo
+
+Arrays = Mapping[str, NDArray[Any]]
+STATE_STEPS = 3
+
+
+@dataclass(frozen=True)
+class OutputAgreement:
+    """How one output compares.
+
+    Attributes:
+        magnitude: the largest finite absolute value that the engine has.
+        error: the largest absolute difference, divided by the magnitude where that is not 0;
+            infinite where shapes, dtypes, or the places of NaN and infinities differ.
+        problem: why the error is infinite.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    magnitude: float
+    error: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of `verify`.
+
+    Attributes:
+        engine: what the module was compared with.
+        target: the variant that ran.
+        inputs: the arrays that both got.
+    """
+
+    engine: str
+    target: str
+    tolerance: float
+    inputs: Arrays
+    outputs: tuple[OutputAgreement, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output is within the tolerance."""
+        return all(o.error <= self.tolerance for o in self.outputs)
+
+
+def verify(
+    module: str | os.PathLike[str] | bytes | CompiledModule,
+    model: str | os.PathLike[str],
+    *,
+    against: str = "reference",
+    inputs: Mapping[str, ArrayLike] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, ArrayLike] | None = None,
+    states: Mapping[str, str | tuple[str, int]] | None = None,
+    steps: int | None = None,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    device: str = "cpu",
+    target: str | None = None,
+    entry: str | None = None,
+) -> Verification:
+    """Runs a compiled module and the model it came from on the same inputs, and compares.
+
+    Args:
+        module: what was compiled.
+        model: the model file it was compiled from.
+        against: "reference", our numpy interpreter, or "onnxruntime", where that is installed.
+        inputs: input name -> array; the others are random.
+        shapes: input name -> extents, for random inputs with symbolic dims.
+        input_values: what the module was compiled with; the engine gets it as input.
+        states: what the module was compiled with; the engine gets its own outputs as inputs of the
+            next step, and zeros at first.
+        steps: calls one after another, each on random inputs of its own; 1 by default, and
+            STATE_STEPS where there are states.
+        tolerance: of the error relative to each output's largest magnitude.
+        seed: of the random inputs.
+        device, target, entry: as `load` takes them.
+
+    Raises:
+        CompileError: an input, a shape or the engine is wrong.
+        RuntimeFailure: the module does not run.
+    """
+    if against not in ENGINES:
+        raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
+    with load(module, device, entry=entry, target=target) as program:
+        outputs = _outputs_of_states(program.states, states or {})
+        kept = {t.name: _at_first(t) for t in program.states}
+        values, found = _arrays(input_values or {}), []
+        for step in range(steps or (STATE_STEPS if kept else 1)):
+            arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
+            results = program(arrays)
+            expected = ENGINES[against](Path(model), {**arrays, **values, **kept})
+            kept = {name: expected.pop(output) for name, output in outputs.items()}
+            found.append(_compare_all(results, expected))
+        variant = program.target
+    return Verification(against, variant, tolerance, arrays, _worst(found))
+
+
+def _outputs_of_states(
+    kept: Sequence[TensorInfo], states: Mapping[str, str | tuple[str, int]]
+) -> dict[str, str]:
+    """Which output each of a program's states is after a run."""
+    names = [t.name for t in kept]
+    for name in states:
+        if name not in names:
+            listed = ", ".join(names) or "none"
+            raise CompileError(f"the module keeps no state {name!r}; its states are {listed}")
+    for name in names:
+        if name not in states:
+            raise CompileError(
+                f"the module keeps state {name!r}: say which output it was compiled with "
+                f"(--state {name}=OUTPUT)"
+            )
+    ties = {name: states[name] for name in names}
+    return {name: tie if isinstance(tie, str) else tie[0] for name, tie in ties.items()}
+
+
+def _at_first(state: TensorInfo) -> NDArray[Any]:
+    """What a state is before the first run: zeros, and nothing along a dim that grows."""
+    dims = [d if isinstance(d, int) else 0 for d in state.dims]
+    return np.zeros(dims, state.numpy_dtype)
+
+
+def _worst(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreement, ...]:
+    """Each output where it agrees least."""
+    return tuple(max(same, key=lambda o: o.error) for same in zip(*steps, strict=True))
+
+
+def _arrays(values: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def _compare_all(results: Arrays, expected: Arrays) -> tuple[OutputAgreement, ...]:
+    if list(results) != list(expected):
+        raise CompileError(
+            f"the module's outputs are {', '.join(results)}; the model's are {', '.join(expected)}"
+        )
+    return tuple(compare(name, result, expected[name]) for name, result in results.items())
+
+
+def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAgreement:
+    """How `result` agrees with `expected`."""
+    dtype, shape = str(result.dtype), result.shape
+    if result.dtype != expected.dtype or shape != expected.shape:
+        problem = f"the engine gives {expected.dtype}{list(expected.shape)}"
+        return OutputAgreement(name, dtype, shape, 0.0, float("inf"), problem)
+    a, b = _wide(result), _wide(expected)
+    finite = np.isfinite(b)
+    magnitude = float(np.max(np.abs(b[finite]), initial=0))
+    # Where one is not finite, both must be the same: NaN with NaN, an infinity with its like.
+    if (
+        not np.array_equal(a[~finite], b[~finite], equal_nan=True)
+        or not np.isfinite(a[finite]).all()
+    ):
+        problem = "NaN or infinities in different places"
+        return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
+    difference = float(np.max(np.abs(a[finite] - b[finite]), initial=0))
+    return OutputAgreement(name, dtype, shape, magnitude, difference / (magnitude or 1.0))
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    # Where long double is 80 bits it holds every 64-bit integer.
+    return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
+
+
+def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    from aot.driver.pipeline import read_model
+    from aot.ir.interpreter.interpreter import run
+    from aot.options import CompileOptions
+
+    module = read_model(model, CompileOptions())
+    function = module.entry_points[0]
+    feeds = []
+    for value in function.inputs:
+        if value.name not in inputs:
+            raise CompileError(f"{model} has an input {value.name!r} that the module has not")
+        feeds.append(inputs[value.name].astype(value.type.dtype.numpy, copy=False))
+    return dict(zip(function.result_names, run(function, feeds, module=module), strict=True))
+
+
+def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CompileError("onnxruntime is not installed: pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in session.get_outputs()]
+        types = {i.name: i.type for i in session.get_inputs()}
+        feeds = {n: _cast(a, types[n]) for n, a in inputs.items() if n in types}
+        return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
+    except Exception as error:  # its exceptions have no common base of their own
+        raise CompileError(f"onnxruntime cannot run {model}: {_first_line(error)}") from error
+
+
+def _cast(array: NDArray[Any], onnx_type: str) -> NDArray[Any]:
+    """An array as the engine wants it: a compiled-in value may come as a plain number."""
+    names = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+    dtype = names.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
+    return array.astype(dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+ENGINES: dict[str, Callable[[Path, Arrays], dict[str, NDArray[Any]]]] = {
+    "reference": _run_reference,
+    "onnxruntime": _run_onnxruntime,
+}

@@ -1,0 +1,248 @@
+"""What tuning has learnt, as a file: a line of JSON an executable, sorted, fit to be checked in.
+
+Owns the file's form, what of it is believed, and that several compiles may use it at a time: it is
+replaced whole, under a lock where the system has one. A line that isn't understood is left out with
+a warning, and gone the next time that the file is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from aot.analysis.cost.candidates import DIRECT, WINOGRAD, Choice
+from aot.backends import sources
+from aot.backends.cpu.object_cache import default_folder, write_whole
+from aot.errors import CompileError, TuningWarning
+
+FILE_NAME = "tuning.jsonl"
+# what decides how fast a choice is, beside the executable and the target
+_SOURCES = ("kernels", "backends/cpu", "backends/vulkan")
+_MOST_EXTENT = 4096
+_KEY_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What was measured of an executable.
+
+    Attributes:
+        target, what: for people: the target's name, and the executable's ops.
+        compiler: the state of the compiler.
+        base: the plan's choice, which the others were compared with.
+        best: the choice to use.
+        ratios: what others took, as a part of what `base` did.
+        confirmed: the same, of those that were measured again in rounds.
+    """
+
+    key: str
+    target: str
+    what: str
+    compiler: str
+    base: Choice
+    best: Choice
+    ratios: Mapping[Choice, float] = field(default_factory=dict)
+    confirmed: Mapping[Choice, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """What the best takes, as a part of what the plan's choice does."""
+        return 1.0 if self.best == self.base else self.confirmed.get(self.best, 1.0)
+
+    def line(self) -> str:
+        """The text that `parse` reads."""
+        record = {
+            "key": self.key,
+            "target": self.target,
+            "what": self.what,
+            "compiler": self.compiler,
+            "base": _to_json(self.base),
+            "best": _to_json(self.best),
+            "confirmed": _pairs(self.confirmed),
+            "ratios": _pairs(self.ratios),
+        }
+        return json.dumps(record, separators=(", ", ": "))
+
+    @staticmethod
+    def parse(line: str) -> Learnt:
+        """What a line says.
+
+        Raises:
+            ValueError: it is damaged; the message says how.
+        """
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("it is no object")
+        texts = [record.get(name) for name in ("key", "target", "what", "compiler")]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("key, target, what and compiler must be texts")
+        key, target, what, compiler = map(str, texts)
+        if len(key) != _KEY_LENGTH or set(key) - set("0123456789abcdef"):
+            raise ValueError(f"{key!r} is no key")
+        pairs = [record.get(name) for name in ("ratios", "confirmed")]
+        if not all(isinstance(found, list) for found in pairs):
+            raise ValueError("ratios and confirmed must be lists")
+        ratios, confirmed = (dict(map(_ratio, found or ())) for found in pairs)
+        base, best = _choice(record.get("base")), _choice(record.get("best"))
+        return Learnt(key, target, what, compiler, base, best, ratios, confirmed)
+
+
+class TuningCache:
+    """The lines of one file.
+
+    Attributes:
+        path: None is a cache that has nothing and keeps nothing.
+        lines: those that are believed, by key.
+    """
+
+    def __init__(self, path: Path | None, *, must_exist: bool = False) -> None:
+        """Reads a file; none is an empty one, unless it `must_exist`.
+
+        Raises:
+            CompileError: the file cannot be read.
+        """
+        self.path = path
+        self.lines: dict[str, Learnt] = {}
+        self._is_writable = True
+        if path is None:
+            return
+        try:
+            self.lines = _read(path)
+        except FileNotFoundError:
+            if must_exist:
+                raise CompileError(
+                    f"cannot read {path}: no such file; --tune SECONDS makes one"
+                ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise CompileError(f"cannot read {path}: {_reason(error)}") from None
+
+    @staticmethod
+    def default_path(folder: Path | None) -> Path | None:
+        """In the folder of compiled code."""
+        folder = folder or default_folder()
+        return None if folder is None else folder / FILE_NAME
+
+    def put(self, learnt: Learnt) -> None:
+        """Keeps a line, beside what others have kept meanwhile; a file that cannot be written keeps
+        nothing, with a warning."""
+        self.lines[learnt.key] = learnt
+        if self.path is None or not self._is_writable:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self.path):
+                lines = dict(_believed(self.path.read_text(encoding="utf-8"), []))
+                lines[learnt.key] = learnt
+                _write(self.path, lines.values())
+        except (OSError, UnicodeDecodeError) as error:
+            self._is_writable = False
+            _warn(f"what tuning learns is not kept: cannot write {self.path}: {_reason(error)}")
+
+
+def _read(path: Path) -> dict[str, Learnt]:
+    damaged: list[tuple[int, str]] = []
+    found = dict(_believed(path.read_text(encoding="utf-8"), damaged))
+    for number, reason in damaged:
+        _warn(f"{path}, line {number} is damaged and left out: {reason}")
+    return found
+
+
+def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, Learnt]]:
+    """The lines that are understood; `damaged` learns the others, by number and reason."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            learnt = Learnt.parse(line)
+        except (ValueError, RecursionError) as error:
+            damaged.append((number, str(error)))
+            continue
+        yield learnt.key, learnt
+
+
+def _write(path: Path, lines: Iterable[Learnt]) -> None:
+    ordered = sorted(lines, key=lambda one: (one.target, one.what, one.key))
+    text = "".join(f"{one.line()}\n" for one in ordered)
+    write_whole(path, text.encode())
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """No other compile changes the file meanwhile.
+
+    The lock is on the file itself, which a writer replaces: who waited for one that has been
+    replaced asks for the new one. Without such locks (Windows) a line may be lost, none damaged.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    yield
+                    return
+        finally:
+            os.close(handle)
+
+
+def _to_json(choice: Choice) -> dict[str, Any]:
+    tiles = [list(tile) for tile in choice.tiles]
+    return {"tiles": tiles, "algorithm": choice.algorithm} if choice.algorithm else {"tiles": tiles}
+
+
+def _pairs(ratios: Mapping[Choice, float]) -> list[list[Any]]:
+    found = sorted(ratios.items(), key=lambda item: str(item[0]))
+    return [[_to_json(choice), round(ratio, 4)] for choice, ratio in found]
+
+
+def _choice(value: object) -> Choice:
+    if not isinstance(value, dict) or set(value) - {"tiles", "algorithm"}:
+        raise ValueError(f"{value!r} is no choice")
+    tiles, algorithm = value.get("tiles"), value.get("algorithm", "")
+    if algorithm not in ("", DIRECT, WINOGRAD):
+        raise ValueError(f"{algorithm!r} is no algorithm")
+    if not isinstance(tiles, list) or not all(map(_is_tile, tiles)):
+        raise ValueError(f"{tiles!r} are no tiles")
+    return Choice(tuple((rows, columns) for rows, columns in tiles), algorithm)
+
+
+def _is_tile(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(n) is int and 1 <= n <= _MOST_EXTENT for n in value)
+    )
+
+
+def _ratio(value: object) -> tuple[Choice, float]:
+    if not isinstance(value, list) or len(value) != 2 or type(value[1]) not in (int, float):
+        raise ValueError(f"{value!r} is no choice with its ratio")
+    return _choice(value[0]), float(value[1])
+
+
+@lru_cache(maxsize=1)
+def compiler_id() -> str:
+    """The state of what makes code of choices, by content: the same on every machine that has the
+    same version."""
+    return sources.digest(*_SOURCES).hex()[:16]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, TuningWarning, stacklevel=2)
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text).lower()

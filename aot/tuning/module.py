@@ -1,0 +1,223 @@
+"""Modules that are run to compare choices: of one executable, and of all in the model's own place.
+
+The first kind runs an executable as each of some choices, on the extents and weights of the model's
+dispatches; what others would have made is memory that is there from the start. The second one runs
+the whole model several times over, with other choices each time: caches hold there what they hold
+in the model. Every choice has its turn in every run; the first one has a second turn at the end,
+which says how much times differ that should not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from aot.analysis.cost.candidates import Choice, Run, set_choice
+from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
+from aot.driver.ledger import dispatched
+from aot.driver.variant import Building, Clock
+from aot.ir import dims
+from aot.ir.clone import clone_function, clone_op
+from aot.ir.dims import Dim
+from aot.ir.graph import (
+    Attr,
+    Block,
+    ConstantData,
+    Function,
+    FunctionRef,
+    Module,
+    Op,
+    Rewriter,
+    Value,
+)
+from aot.ir.types import Layout, TensorType
+from aot.link.finish import finish_module
+from aot.link.module import write_module
+from aot.ops.control import STATE
+from aot.ops.structure import CONSTANT, DISPATCH, RETURN, insert_constant
+from aot.options import CompileOptions, no_progress
+from aot.passes.base import PassContext
+from aot.target.model import Target
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A run whose dims are numbers.
+
+    Attributes:
+        weight: how much its time counts.
+    """
+
+    op: Op
+    values: Mapping[str, int]
+    weight: int
+
+    @staticmethod
+    def of(run: Run, symbols: Mapping[str, int]) -> Sized | None:
+        """A run with numbers for the model's symbols; None where they give no extents."""
+        try:
+            values = {name: dims.evaluate(dim, symbols) for name, dim in run.values.items()}
+        except (KeyError, ZeroDivisionError):
+            return None
+        return Sized(run.op, values, run.count)
+
+    def bytes(self, function: Function) -> int:
+        """What all operands and results take."""
+        values = (*function.inputs, *function.results)
+        sizes = [dims.evaluate(v.type.bytes, self.values) for v in values]
+        return sum(sizes)
+
+
+def comparing_module(
+    function: Function, runs: Sequence[Sized], choices: Sequence[Choice], target: Target
+) -> Module:
+    """A module whose entry point dispatches `function` as each of `choices`, then as the first
+    again, each time with all of `runs`."""
+    entry = Function("main", Block())
+    module = Module([entry])
+    rewriter = Rewriter(entry)
+    operands = [_operands(rewriter, function, run, n) for n, run in enumerate(runs)]
+    names = []
+    for number, choice in enumerate(choices):
+        made = clone_function(function)
+        made.name = f"{number}: {choice}"
+        made.bindings = tuple(b if b == CONSTANTS else ARENA for b in function.bindings)
+        set_choice(made, choice, target)
+        module.add(made)
+        names.append(made.name)
+    for name in (*names, names[0]):
+        for run, given in zip(runs, operands, strict=True):
+            attrs: dict[str, Attr] = {
+                "executable": FunctionRef(name),
+                "dims": tuple(run.values[n] for n in function.dim_names),
+                "ties": (),
+            }
+            types = [_sized(v.type, run.values) for v in function.results]
+            rewriter.insert(Op(DISPATCH, given, attrs, types))
+    rewriter.insert(Op(RETURN, [], {}, []))
+    return module
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A model several times over.
+
+    Attributes:
+        dispatches: the executable of each dispatch of one copy, in order.
+    """
+
+    module: Module
+    dispatches: tuple[str, ...]
+
+
+def copies_of(
+    module: Module, copies: Sequence[Mapping[str, Choice]], target: Target
+) -> Copies | None:
+    """A module whose entry point is the model's once for each of `copies`, then as the first again.
+
+    A copy says which executables have another choice than they have. None where a copy would not be
+    like the model: it has branches, loops or states, or several entry points.
+    """
+    if len(module.entry_points) != 1:
+        return None
+    (model,) = module.entry_points
+    if any(op.blocks or op.record is STATE for op in model.block):
+        return None
+    body = Block([a.type for a in model.block.args], [a.name for a in model.block.args])
+    entry = Function(model.name, body)
+    entry.assumptions = dict(model.assumptions)
+    made = Module([entry])
+    rewriter = Rewriter(entry, body)
+    inputs: dict[Value, Value] = dict(zip(model.block.args, body.args, strict=True))
+    for op in model.block:
+        if op.record is CONSTANT:
+            clone_op(op, inputs, rewriter)
+    for choices in (*copies, copies[0]):
+        values = dict(inputs)
+        for op in model.block:
+            if op.record is CONSTANT or op.record.is_terminator:
+                continue
+            copy = clone_op(op, values, rewriter)
+            callee = copy.attrs.get("executable")
+            if isinstance(callee, FunctionRef):
+                choice = choices.get(callee.name)
+                name = _copied(made, module.functions[callee.name], choice, target)
+                copy.attrs["executable"] = FunctionRef(name)
+    rewriter.insert(Op(RETURN, [], {}, []))
+    return Copies(made, dispatched(module))
+
+
+def _copied(into: Module, function: Function, choice: Choice | None, target: Target) -> str:
+    """The name of an executable with a choice, in the module of copies."""
+    name = function.name if choice is None else f"{function.name}: {choice}"
+    if name not in into.functions:
+        made = clone_function(function)
+        made.name = name
+        # no copy's results are outputs: all run alike
+        made.bindings = tuple(ARENA if b == OUTPUTS else b for b in function.bindings)
+        if choice is not None:
+            set_choice(made, choice, target)
+        into.add(made)
+    return name
+
+
+def write_comparing_module(
+    path: Path, module: Module, target: Target, options: CompileOptions
+) -> None:
+    """The file of a module of choices.
+
+    Raises:
+        CompileError: the file cannot be written.
+    """
+    # text that is compiled here is there sooner than processes for it
+    options = replace(options, jobs=1, strip=True)
+    with Building(options, no_progress) as building:
+        context = PassContext(options, target)
+        variant, _ = building.variant(module, dispatched(module), context, Clock())
+        image, _ = finish_module([variant], building.parts, building.rodata, "aotc tune", None)
+    write_module(image, path)
+
+
+def _operands(rewriter: Rewriter, function: Function, run: Sized, number: int) -> list[Value]:
+    """Constants as the model has them, and zeros for what is made when it runs."""
+    made: list[Value] = []
+    for place, value in enumerate(v for v in run.op.operands if v is not None):
+        parameter = function.inputs[place]
+        type = _sized(parameter.type, run.values)
+        if function.bindings[place] == CONSTANTS:
+            made.append(insert_constant(rewriter, _data(value, type)))
+            continue
+        attrs: dict[str, Attr] = {
+            "variable": f"{number}.{place}",
+            "dtype": type.dtype,
+            "shape": type.dims,
+            "layout": type.layout or Layout(),
+        }
+        whole = {**_DEFAULTS, **attrs}
+        made.append(rewriter.insert(Op(STATE, [], whole, [type])).result)
+    return made
+
+
+_DEFAULTS: dict[str, Attr] = {"capacity": 0, "axis": 0, "length": 0}
+
+
+def _data(value: Value, type: TensorType) -> ConstantData:
+    """A constant's data; of a view of one, others that are as large."""
+    if value.op is not None and value.op.record is CONSTANT:
+        data = value.op.attrs["value"]
+        assert isinstance(data, ConstantData)
+        return data
+    shape = [n for n in type.physical_dims if isinstance(n, int)]
+    count = int(np.prod(shape, dtype=np.int64))
+    return ConstantData((np.arange(count) % 2).astype(type.dtype.numpy).reshape(shape), type)
+
+
+def _sized(type: TensorType, values: Mapping[str, int]) -> TensorType:
+    def known(dim: Dim) -> Dim:
+        return dims.substitute(dim, values)
+
+    layout = type.layout and type.layout.map_dims(known)
+    return TensorType(type.dtype, tuple(map(known, type.dims)), layout)

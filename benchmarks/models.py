@@ -1,0 +1,131 @@
+"""What sharing code saves on the reference models: a table in docs/models.md.
+
+    python benchmarks/models.py            prints the table
+    python benchmarks/models.py --write    writes docs/models.md as well
+
+Every model is compiled twice at the shapes of its first run, with and without despecialising, one
+after the other, so that seconds compare; all else in the table is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
+
+TARGET = "x86-64-v4"
+PAGE = ROOT / "docs" / "models.md"
+
+HEAD = f"""# The reference models
+
+Written by `python benchmarks/models.py --write`: each of the models that
+`python samples/model_zoo.py` lists, at the shapes of its first run, for `{TARGET}` and
+`--optimize balanced`.
+
+* *dispatches*: launches and copies of one inference
+* *equal*, *despecialised*, *emitted*: executables after merging equal ones, after making
+  parameters of extents, and after merging equal code; in brackets the most that
+  *despecialised* may be, where a model has such a mark
+* *IREE*: executables and KiB of code that IREE 3.13 makes of the same file, where it was tried
+* *code*: KiB of machine code without and with despecialising
+* *seconds*: of the whole compile, likewise; on a machine that does other work as well
+* *arena*: bytes that intermediate values take, over the most that are live at once
+
+| model | ops | dispatches | equal | despecialised | emitted | IREE | code | seconds | arena |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+# the most executables that a model may have
+MOST = {
+    "resnet50_rw": 12,
+    "squeezenet_rw": 10,
+    "shufflenet_rw": 14,
+    "yolov8n_320": 20,
+    "ppocr_det": 24,
+    "ppocr_rec": 24,
+    "ppocr_cls": 24,
+    "minilm_l3": 9,
+    "densenet121_rw": 20,
+}
+# IREE 3.13's default level for a CPU: unique kernels, and KiB of code where the file is the same
+IREE: dict[str, tuple[int, int | None]] = {
+    "resnet50_rw": (36, 306),
+    "squeezenet_rw": (29, 396),
+    "shufflenet_rw": (34, 116),
+    "yolov8n_320": (83, 756),
+    "ppocr_det": (88, 459),
+    "ppocr_rec": (59, 206),
+    "ppocr_cls": (66, 267),
+    "magika": (16, 26),
+    "minilm_l3": (13, None),
+}
+
+
+def compiled(name: str, *, despecialise: bool) -> dict[str, Any]:
+    """The statistics of one compile."""
+    import model_zoo
+
+    import aot
+
+    feeds = model_zoo.feeds(name, 1)
+    shapes = {key: array.shape for key, array in feeds.items()}
+    module = aot.compile(
+        model_zoo.fetch(name),
+        targets=[TARGET],
+        input_shapes=shapes,
+        despecialise=despecialise,
+        cache=False,
+    )
+    section: dict[str, Any] = module.stats["variants"][0]
+    return section
+
+
+def row(name: str) -> str:
+    """A model's line of the table."""
+    alone, shared = (compiled(name, despecialise=on) for on in (False, True))
+    levels = shared["executables"]
+    kept = [levels[level]["kept"] for level in ("structural", "despecialised", "emitted")]
+    code = [s["code_bytes"] / 1024 for s in (alone, shared)]
+    seconds = [sum(s["seconds"].values()) for s in (alone, shared)]
+    bound = shared["arena_lower_bound_bytes"]
+    arena = f"{shared['arena_bytes'] / bound:.3f}" if bound else "-"
+    equal, despecialised, emitted = kept
+    most = f" ({MOST[name]})" if name in MOST else ""
+    theirs, size = IREE.get(name, (None, None))
+    cells = [
+        name,
+        shared["ops"],
+        shared["dispatches"],
+        equal,
+        f"{despecialised}{most}",
+        emitted,
+        "-" if theirs is None else f"{theirs}" if size is None else f"{theirs}, {size}",
+        f"{code[0]:.0f} -> {code[1]:.0f}",
+        f"{seconds[0]:.1f} -> {seconds[1]:.1f}",
+        arena,
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> None:
+    import model_zoo
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.models:
+        rows.append(row(name))
+        sys.stdout.write(rows[-1] + "\n")
+        sys.stdout.flush()
+    if arguments.write:
+        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

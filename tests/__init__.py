@@ -1,0 +1,1 @@
+"""Tests; `tests.support` holds the helpers that they share."""

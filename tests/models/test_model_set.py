@@ -1,0 +1,42 @@
+"""All models of the development set: compiled once each, run at every shape they are meant for.
+
+ONNX Runtime, on the graph as it is, is the oracle. One test a model, so that a failure names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import aot
+from aot.tools.verification import compare
+from tests.support.models import MODELS, all_runs, feeds, model_path, reference, runs
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+# of each output's largest magnitude; a quantised model rounds where the engines' sums differ
+TOLERANCE = 1e-4
+TOLERANCES = {"smart_turn_qdq": 2e-2}
+
+
+def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:
+    module = aot.compile(model_path(name), **options)
+    tolerance = TOLERANCES.get(name, TOLERANCE)
+    with aot.load(module) as program:
+        for run in wanted_runs:
+            outputs = program(feeds(name, run))
+            for output, wanted in reference(name, run).items():
+                agreement = compare(output, outputs[output], wanted)
+                assert agreement.error <= tolerance, (name, run, agreement)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_onnxruntime(name: str) -> None:
+    check(name, [*all_runs(name), "1"])  # back to the first shapes: the plan that was kept
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_without_fusion(name: str) -> None:
+    check(name, runs(name), fusion=False)

@@ -1,0 +1,81 @@
+"""The reference models by the runtime's Vulkan driver, against ONNX Runtime; their shaders, and
+what a variant for GPUs adds to a file.
+
+Every model, at every shape that it is meant for, on two unlike drivers; the large ones, which a
+driver in software takes half a minute for, run with `-m sweep`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import aot
+from aot.api import CompiledModule
+from aot.tools.verification import compare
+from tests.models.test_model_set import TOLERANCE, TOLERANCES
+from tests.support.models import MODELS, feeds, model_path, reference, runs
+from tests.support.vulkan_device import WAYS
+from tests.support.vulkan_running import validate
+from tests.support.vulkan_runtime import info_of, running_on
+
+pytestmark = [pytest.mark.vulkan, pytest.mark.models, pytest.mark.slow]
+
+LARGE = {
+    *("ppocr_det", "ppocr_rec", "yolov8n_320", "densenet121_rw", "resnet50_rw", "smart_turn_qdq"),
+    *("magika", "pplcnet_orient", "shufflenet_rw", "oww_embed"),
+}
+NAMES = [pytest.param(n, marks=[pytest.mark.sweep] if n in LARGE else []) for n in MODELS]
+
+
+@cache
+def compiled(name: str, target: str) -> CompiledModule:
+    return aot.compile(model_path(name), targets=[target])
+
+
+@pytest.mark.parametrize(("driver", "texels"), WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_agrees_with_onnxruntime(
+    name: str, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
+    module = compiled(name, "vulkan-1.1")
+    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    tolerance = TOLERANCES.get(name, TOLERANCE)
+    with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
+        assert info_of(program).pipeline_count == emitted
+        assert info_of(program).reads_texels == (texels == "on")
+        for run in (*runs(name), "1"):  # back to the first shapes: what was recorded before
+            outputs = program(feeds(name, run))
+            for output, wanted in reference(name, run).items():
+                agreement = compare(output, outputs[output], wanted)
+                assert agreement.error <= tolerance, (run, agreement)
+        assert info_of(program).recording_count <= 2 * len(runs(name)) + 6
+
+
+@pytest.mark.parametrize("target", ["vulkan-1.1", "lavapipe"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_shader_is_valid(name: str, target: str) -> None:
+    """By spirv-val, for Vulkan 1.1; there are as many as the ledger says."""
+    module = compiled(name, target)
+    executables = module.image.variants[0].executables
+    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    assert len({e.spirv for e in executables}) == len(executables) == emitted
+    for executable in executables:
+        for shader in executable.shaders:
+            validate(shader)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["squeezenet_rw", "minilm_l3", "ppocr_rec", "ppocr_det", "yolov8n_320", "resnet50_rw"],
+)
+def test_a_variant_for_gpus_adds_little(name: str) -> None:
+    """Weights are shared: what comes on top is shaders and a program."""
+    cpu, both = (
+        len(aot.compile(model_path(name), targets=targets).to_bytes())
+        for targets in (["x86-64-v3"], ["x86-64-v3", "vulkan-1.1"])
+    )
+    assert both - cpu <= max(0.15 * cpu, 256_000)

@@ -1,0 +1,130 @@
+"""Real models for WebAssembly, packaged and run under Node, against ONNX Runtime.
+
+Prints what a package takes and how its speed compares with native code; nothing is bounded by time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.tools.verification import compare
+from tests.support.models import feeds, model_path, reference, runs
+from tests.support.node import (
+    Call,
+    Outcome,
+    make_package,
+    relaxed_flags,
+    require_node,
+    require_toolchain,
+    run_calls,
+)
+from tests.support.package_models import HOST_TARGET
+
+pytestmark = pytest.mark.models
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = 1e-4  # of each output's largest magnitude
+REPEATS = 20  # engines compile better what ran before
+
+
+def check(outcome: Outcome, wanted: Mapping[str, Array], where: str) -> None:
+    assert not outcome.message, f"{where}: {outcome.message}"
+    assert set(outcome.outputs) == set(wanted)
+    for name, array in wanted.items():
+        found = compare(name, outcome.outputs[name], array)
+        assert found.error <= TOLERANCE, f"{where}: {found}"
+
+
+def run_packaged(
+    model: aot.CompiledModule, folder: Path, calls: Sequence[Call], repeats: int = 0
+) -> list[Outcome]:
+    require_node()
+    require_toolchain()
+    model.save(folder / "model.aotm")
+    return run_calls(make_package(folder / "model.aotm", folder / "package"), calls, repeats)
+
+
+def native_ms(model: Any, given: dict[str, Array], target: str) -> float:
+    """The best run here, on one thread."""
+    times = []
+    with aot.load(aot.compile(model, targets=[target])) as program:
+        program(given)
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            program(given)
+            times.append(1e3 * (time.perf_counter() - start))
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "name", ["ppocr_cls", "squeezenet_rw", "magika", "minilm_l3", "silero_vad_16k_if"]
+)
+def test_a_model_agrees_with_onnxruntime_at_all_shapes(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With every dim open that the model leaves open, and back to the first shapes at last."""
+    compiled = aot.compile(model_path(name), targets=["wasm32"])
+    names = [*runs(name), "1"]
+    outcomes = run_packaged(compiled, tmp_path, [Call(feeds(name, run)) for run in names], REPEATS)
+    for run, outcome in zip(names, outcomes, strict=True):
+        check(outcome, reference(name, run), f"{name}, run {run}")
+    files = {p.name: p.stat().st_size for p in (tmp_path / "package").iterdir()}
+    code = len(compiled.image.variants[0].code)
+    there = min(outcomes[-1].times_ms)
+    ratios = [
+        f"{there / native_ms(model_path(name), feeds(name), target):.1f} of {target}"
+        for target in (HOST_TARGET, "host")
+    ]
+    with capsys.disabled():
+        print(
+            f"\n{name} under node: {files['model.aotm']:,} bytes, {code:,} of them kernels, and a "
+            f"runtime of {files['aot_runtime.wasm']:,}; {there:.2f} ms a run, "
+            + " and ".join(ratios)
+        )
+
+
+def test_a_package_of_both_runs_what_the_engine_has(tmp_path: Path) -> None:
+    """Relaxed SIMD where there is, else the other variant; weights are in the file once."""
+    name = "ppocr_cls"
+    both = aot.compile(model_path(name), targets=["wasm32", "wasm32-relaxed"])
+    assert [v.target for v in both.image.variants] == ["wasm32-relaxed", "wasm32"]
+    call, flags = Call(feeds(name)), relaxed_flags()
+    (outcome,) = run_packaged(both, tmp_path, [call])
+    assert outcome.target == ("wasm32-relaxed" if flags == () else "wasm32")
+    check(outcome, reference(name), outcome.target)
+    if flags is not None:
+        (outcome,) = run_calls(tmp_path / "package" / "model.mjs", [call], flags=flags)
+        assert outcome.target == "wasm32-relaxed"
+        check(outcome, reference(name), outcome.target)
+    alone = aot.compile(model_path(name), targets=["wasm32"])
+    code = len(both.image.variants[0].code)
+    assert len(both.to_bytes()) < len(alone.to_bytes()) + 2 * code
+
+
+def test_a_voice_detector_keeps_its_memory(tmp_path: Path) -> None:
+    """Twelve frames of a recording; the state is the model's own."""
+    name = "silero_vad_16k"
+    compiled = aot.compile(model_path(name), targets=["wasm32"], states={"state": "stateN"})
+    frames = [
+        {k: v for k, v in feeds(name, str(frame + 1)).items() if k != "state"}
+        for frame in range(12)
+    ]
+    outcomes = run_packaged(compiled, tmp_path, [Call(frame) for frame in frames])
+    session = ort_session(name)
+    state = np.zeros((2, 1, 128), np.float32)
+    for number, (frame, outcome) in enumerate(zip(frames, outcomes, strict=True)):
+        output, state = session.run(["output", "stateN"], {**frame, "state": state})
+        check(outcome, {"output": output}, f"frame {number}")
+
+
+def ort_session(name: str) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(model_path(name)), providers=["CPUExecutionProvider"])

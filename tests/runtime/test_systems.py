@@ -1,0 +1,69 @@
+"""The runtime as other systems' compilers and headers see it, with every warning an error.
+
+Apple's by Zig's clang, which brings the headers; Android's NDK cannot be had from pip, so that what
+differs there is compiled as it would be and run here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.runtime_build import RUNTIME, WARNINGS, build, tool_sources
+from tests.support.runtime_modules import scale_module
+
+VULKAN = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
+LIBRARY = [*sorted(RUNTIME.glob("src/*.c")), *sorted(RUNTIME.glob("drivers/cpu/*.c")), *VULKAN]
+
+
+def sources_of_a_system() -> list[Path]:
+    """Library and tool, less what stands in for a system."""
+    found = [*LIBRARY, *sorted(RUNTIME.glob("tools/*.c"))]
+    return [path for path in found if "no_os" not in path.name]
+
+
+def test_cold_starts_where_posix_spawn_is_not(tmp_path: Path) -> None:
+    """Android before API level 28."""
+    flags = ["-O1", "-D__ANDROID__", "-D__ANDROID_API__=24"]
+    tool = build("aot-run", tool_sources(), flags)
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    path = tmp_path / "module.aotm"
+    path.write_bytes(scale_module().to_bytes())
+    command = [tool, path, "--random", "--shape", "x=2x3", "--cold", "3", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["cold"]["warm"]["rounds"] == 3
+    path.write_bytes(path.read_bytes()[:100])
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "a process that was started failed" in result.stderr
+
+
+_zig = importlib.util.find_spec("ziglang")
+
+if _zig is not None and _zig.origin is not None:
+    ZIG = Path(_zig.origin).with_name("zig")
+
+    @pytest.mark.slow
+    def test_macs() -> None:
+        """Compiled and linked: nothing is asked for that the system's library lacks."""
+        compiler = (str(ZIG), "cc", "-target", "aarch64-macos")
+        flags = ["-O0", "-DAOT_VULKAN=1"]
+        tool = build("aot-run-macos", sources_of_a_system(), flags, compiler)
+        assert tool is not None and tool.read_bytes()[:4] == b"\xcf\xfa\xed\xfe"
+
+    @pytest.mark.slow
+    def test_iphones(tmp_path: Path) -> None:
+        """The library; the headers are those of Macs, which Apple's systems share."""
+        headers = ZIG.parent / "lib" / "libc" / "include" / "any-darwin-any"
+        includes = [f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}", "-isystem", str(headers)]
+        files = [str(path) for path in LIBRARY if "no_os" not in path.name]
+        command = [str(ZIG), "cc", "-target", "aarch64-ios", "-O0", "-c", *WARNINGS, *includes]
+        result = subprocess.run(
+            [*command, *files], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert result.returncode == 0, result.stderr

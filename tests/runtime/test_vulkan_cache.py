@@ -1,0 +1,187 @@
+"""The pipeline cache's file: written once, used, and replaced when it is damaged or another's.
+
+The software drivers keep nothing in it but their own header: what is tested is the file.
+"""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import xxhash
+
+import aot
+from tests.runtime.test_vulkan import growing_graph
+from tests.support.paths import ROOT
+from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_runtime import CACHE_STATES, environment, info_of, running_on, tool_path
+
+pytestmark = pytest.mark.vulkan
+
+# magic, version, vendor, device, driver version, pointer bytes, uuid, data bytes, checksums
+LAYOUT = struct.Struct("<6I16sQQQ")
+HEADER = LAYOUT.size
+
+
+def header_of(whole: bytes, data: bytes, **changes: object) -> bytes:
+    """The header of a file for `data`, otherwise that of `whole`; right but for the changes."""
+    names = ("magic", "version", "vendor", "device", "driver", "pointer", "uuid")
+    fields = dict(zip(names, LAYOUT.unpack_from(whole), strict=False)) | changes
+    head = LAYOUT.pack(
+        *(fields[name] for name in names), len(data), xxhash.xxh64_intdigest(data), 0
+    )[:-8]
+    return head + struct.pack("<Q", xxhash.xxh64_intdigest(head))
+
+
+@cache
+def module_bytes() -> bytes:
+    return aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes()
+
+
+@pytest.fixture(params=DRIVERS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Where the driver's file is."""
+    with running_on(request.param, tmp_path):
+        yield tmp_path / "cache" / "pipelines"
+
+
+def load_once() -> tuple[str, bool, str]:
+    """How a program found the cache, whether it wrote it, and where."""
+    with aot.load(module_bytes(), "vulkan") as program:
+        info = info_of(program)
+        return CACHE_STATES[info.cache], bool(info.cache_was_written), info.cache_path.decode()
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_the_file_is_written_once_and_used(folder: Path) -> None:
+    assert load_once()[:2] == ("none", True)
+    path = the_file(folder)
+    data = path.read_bytes()
+    assert path.stat().st_mode & 0o077 == 0
+    assert LAYOUT.unpack_from(data)[0].to_bytes(4, "little") == b"AOTC"
+    assert data[:HEADER] == header_of(data, data[HEADER:])
+    assert load_once() == ("used", False, str(path))
+    assert load_once() == ("used", False, str(path))
+    assert path.read_bytes() == data
+
+
+def test_damaged_files_are_ignored_and_replaced(folder: Path) -> None:
+    load_once()
+    path = the_file(folder)
+    data = path.read_bytes()
+    damaged = [data[:n] for n in (0, 1, HEADER - 1, HEADER, len(data) - 1)]
+    damaged += [data + b"\0", b"text " * 100]
+    for place in (0, 5, 9, 13, 17, 21, 30, 41, 49, 57, HEADER, len(data) - 1):
+        flipped = bytearray(data)
+        flipped[place] ^= 0x10
+        damaged.append(bytes(flipped))
+    for wrong in damaged:
+        path.write_bytes(wrong)
+        assert load_once() == ("ignored", True, str(path))
+        assert load_once() == ("used", False, str(path))
+        assert path.read_bytes() == data
+
+
+def test_files_of_other_drivers_are_ignored(folder: Path) -> None:
+    """Right in themselves: copied from another device, or left by a driver of the same version."""
+    load_once()
+    path = the_file(folder)
+    data = path.read_bytes()
+    body = data[HEADER:]
+    for changes in (
+        {"vendor": 0x10DE},
+        {"device": 77},
+        {"driver": 0xFFFFFFFF},
+        {"pointer": 4},
+        {"uuid": bytes(16)},
+        {"version": 2},
+    ):
+        path.write_bytes(header_of(data, body, **changes) + body)
+        assert load_once() == ("ignored", True, str(path))
+        assert path.read_bytes() == data
+
+
+def test_a_file_that_is_too_large_is_ignored(folder: Path) -> None:
+    load_once()
+    path = the_file(folder)
+    size = path.stat().st_size
+    with path.open("r+b") as stream:
+        stream.truncate((64 << 20) + 65)
+    assert load_once() == ("ignored", True, str(path))
+    assert path.stat().st_size == size
+
+
+def test_no_cache_where_it_is_off_or_cannot_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("AOT_PIPELINE_CACHE", "0")
+        assert load_once() == ("off", False, "")
+    assert not folder.exists()
+    with monkeypatch.context() as patch:
+        for name in ("AOT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+            patch.delenv(name, raising=False)
+        assert load_once() == ("off", False, "")
+    monkeypatch.setenv("AOT_CACHE_DIR", "/dev/null")
+    state, is_written, path = load_once()
+    assert (state, is_written) == ("none", False)
+    assert path.startswith("/dev/null/pipelines/vulkan-")
+
+
+def test_the_user_s_cache_folder_is_the_default(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AOT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert load_once()[2].startswith(str(tmp_path / "xdg" / "aotc" / "pipelines"))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load_once()[2].startswith(str(tmp_path / "home" / ".cache" / "aotc" / "pipelines"))
+
+
+LOADER = """
+import sys
+import aot
+for _ in range(6):
+    with aot.load(sys.argv[1], "vulkan") as program:
+        assert program.device == "vulkan"
+"""
+
+
+def test_processes_share_the_file(tmp_path: Path) -> None:
+    """Four at once, each finding the file whole or not at all."""
+    module = tmp_path / "m.aotm"
+    module.write_bytes(module_bytes())
+    variables = {**environment("lavapipe", tmp_path), "PATH": "/usr/bin:/bin"}
+    variables |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", LOADER, str(module)]
+    processes = [
+        subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    with running_on("lavapipe", tmp_path):
+        assert load_once()[:2] == ("used", False)
+        the_file(tmp_path / "cache" / "pipelines")  # no temporary files are left
+
+
+def test_warm_fills_the_cache_and_stops(tmp_path: Path) -> None:
+    module = tmp_path / "m.aotm"
+    module.write_bytes(module_bytes())
+    command = [str(tool_path()), str(module), "--warm", "--device", "vulkan"]
+    with running_on("lavapipe", tmp_path):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("vulkan-1.1 on vulkan, made in ")
+        assert load_once()[:2] == ("used", False)

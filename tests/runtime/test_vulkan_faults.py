@@ -1,0 +1,295 @@
+"""The Vulkan driver when Vulkan fails: each call in turn, missing functions, a lost device.
+
+A loader of our own stands between the driver and the system's (vulkan_faults.c). A failure must be
+a status with a message and leave nothing behind (the validation layer looks for it); unless the
+device is lost, the next run must do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from tests.runtime.test_vulkan import growing_graph, growing_reference, rows
+from tests.support import runtime_api, vulkan_runtime
+from tests.support.paths import SUPPORT
+from tests.support.runtime_build import build
+from tests.support.vulkan_runtime import running_on
+
+pytestmark = pytest.mark.vulkan
+
+OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED, DEVICE_LOST = -1, -2, -3, -4
+MOST_CALLS = 5  # of one function that are made to fail
+# The cache is done without, and idling is asked for only when something else has failed.
+CACHE = {"vkCreatePipelineCache", "vkGetPipelineCacheData", "vkMergePipelineCaches"}
+HARMLESS = {*CACHE, "vkDeviceWaitIdle"}
+# Called where memory is not coherent.
+COHERENT = {"vkFlushMappedMemoryRanges", "vkInvalidateMappedMemoryRanges"}
+
+Watch = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
+
+
+@cache
+def shim_path() -> Path:
+    """The loader that fails on demand."""
+    source = SUPPORT / "vulkan_faults.c"
+    path = build("libfaults.so", [source], ["-O1", "-g", "-fPIC", "-shared", "-ldl"])
+    if path is None:
+        pytest.skip("gcc is not installed")
+    return path
+
+
+# how memory is, and whether the host runs a part of the program
+PLACES = {
+    "unified": ("unified", False, False),
+    "staged": ("staged", False, False),
+    "incoherent": ("unified", True, False),
+    "host": ("unified", False, True),
+    "host-staged": ("staged", False, True),
+    "host-incoherent": ("unified", True, True),
+    "host-staged-incoherent": ("staged", True, True),
+}
+
+
+@pytest.fixture(params=["unified", "staged", "host-staged"])
+def faults(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ctypes.CDLL]:
+    """The loader; while it is there the driver uses it."""
+    memory, is_incoherent, has_host = PLACES[request.param]
+    shim = ctypes.CDLL(str(shim_path()))
+    shim.faults_incoherent(is_incoherent)
+    monkeypatch.setattr(Attempt, "has_host", has_host)
+    shim.faults_name.restype = ctypes.c_char_p
+    monkeypatch.setenv("AOT_VULKAN_LIBRARY", str(shim_path()))
+    monkeypatch.setenv("AOT_VULKAN_MEMORY", memory)
+    with running_on("lavapipe", tmp_path):
+        yield shim
+    shim.faults_set(b"", 0, 0)
+    shim.faults_hide(b"")
+    shim.faults_watch(None)
+    shim.faults_incoherent(False)
+
+
+def names_of(shim: ctypes.CDLL) -> list[str]:
+    found = []
+    while (name := shim.faults_name(len(found))) is not None:
+        found.append(name.decode())
+    return found
+
+
+@cache
+def module_bytes(*, has_host: bool) -> bytes:
+    if has_host:
+        made = aot.compile(hosted_graph(), targets=["vulkan-1.1", "host"])
+    else:
+        made = aot.compile(growing_graph(), targets=["vulkan-1.1"])
+    return made.to_bytes()
+
+
+def hosted_graph() -> Any:
+    """y = tanh(relu(x @ w) + s), s its sums of rows in f64, of N rows; the last sum is kept."""
+    b = Builder()
+    x = b.input("x", "f32[N, 24]")
+    w = b.constant(np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40))
+    before = b.op("state", variable="total", dtype="f64", shape=[1, 1])
+    a = b.op("relu", b.op("matmul", x, w))
+    sums = b.op("reduce_sum", b.op("cast", a, to="f64"), axes=[1], keepdims=True)
+    total = b.op("reduce_sum", sums, axes=[0], keepdims=True)
+    both = b.op("add", sums, b.op("mul", before, b.constant(1e-3, "f64")))
+    b.op("assign", before, total)
+    b.output("y", b.op("tanh", b.op("add", a, b.op("cast", both, to="f32"))))
+    return b.module()
+
+
+class Attempt:
+    """A program from its making to its end, two shapes and a timed run among it.
+
+    Attributes:
+        has_host: whether the CPU runs a part of it.
+        total: what a run with a host keeps.
+    """
+
+    has_host = False
+
+    def __init__(self) -> None:
+        self.module = runtime_api.Module(module_bytes(has_host=self.has_host))
+        self.total = 0.0
+        self.profile = vulkan_runtime.Profile(lambda user, launch: None)
+        self.program: runtime_api.Program | None = None
+
+    def create(self) -> None:
+        address = ctypes.cast(self.profile, ctypes.c_void_p).value
+        self.program = runtime_api.Program(self.module, device=2, profile=address)
+
+    def run(self, count: int) -> None:
+        assert self.program is not None
+        x = rows(count)
+        y = np.empty((count, 40), np.float32)
+        self.program.set_input(0, x)
+        self.program.set_output(0, y)
+        runtime_api.call("aot_program_run", self.program.handle)
+        if not self.has_host:
+            np.testing.assert_allclose(y, growing_reference(x), atol=1e-6)
+            return
+        w = np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40)
+        made = np.maximum(x.astype(np.float64) @ w, 0)
+        sums = made.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(y, np.tanh(made + sums + 1e-3 * self.total), atol=1e-5)
+        self.total = sums.sum()
+
+    def whole(self) -> None:
+        self.create()
+        self.run(9)
+        self.run(30)
+        self.run(9)
+
+    def close(self) -> None:
+        if self.program is not None:
+            self.program.close()
+        self.module.close()
+
+
+def outcome(result: int) -> tuple[str, ...]:
+    """Statuses that a failure may give."""
+    if result in (OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY):
+        return ("memory", "unsupported")  # the latter where no other variant is left
+    return ("device", "unsupported")
+
+
+RESULTS = (OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("faults", "result"),
+    [(p, r) for p in PLACES for r in (RESULTS if p in ("unified", "staged") else RESULTS[1:2])],
+    indirect=["faults"],
+)
+def test_every_call_may_fail(
+    faults: ctypes.CDLL, result: int, request: pytest.FixtureRequest
+) -> None:
+    attempt = Attempt()
+    faults.faults_set(b"", 0, 0)
+    attempt.whole()
+    attempt.close()
+    counts = {name: faults.faults_calls(name.encode()) for name in names_of(faults)}
+    never = {name for name, count in counts.items() if not count}
+    assert never <= HARMLESS | COHERENT
+    assert ("incoherent" in request.node.callspec.params["faults"]) != bool(COHERENT & never)
+    for name in counts.keys() - never - HARMLESS:
+        for number in range(min(counts[name], MOST_CALLS)):
+            check_fault(faults, name, number, result)
+
+
+def check_fault(faults: ctypes.CDLL, name: str, number: int, result: int) -> None:
+    """Fails one call; then what was begun must go on as if nothing had been."""
+    faults.faults_set(name.encode(), number, result)
+    attempt = Attempt()
+    failed: list[runtime_api.Failed] = []
+    runs = [partial(attempt.run, count) for count in (9, 30, 9)]
+    for step in (attempt.create, *runs):
+        for _ in range(2):
+            try:
+                step()
+            except runtime_api.Failed as failure:
+                failed.append(failure)
+                continue
+            break
+    attempt.run(9)
+    attempt.close()
+    assert len(failed) == 1, (name, number, failed)
+    (failure,) = failed
+    assert failure.status in outcome(result), (name, number, failure)
+    assert name in failure.message or "out of device memory" in failure.message, failure
+
+
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
+@pytest.mark.parametrize("name", sorted(CACHE))
+def test_the_cache_is_done_without(faults: ctypes.CDLL, name: str) -> None:
+    for number in range(3):
+        faults.faults_set(name.encode(), number, OUT_OF_HOST_MEMORY)
+        attempt = Attempt()
+        attempt.whole()
+        attempt.close()
+
+
+def test_views_are_made_where_shaders_read_texels(
+    faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two for each buffer of a class; else none at all."""
+    for setting in ("off", "on"):
+        monkeypatch.setenv("AOT_VULKAN_TEXELS", setting)
+        faults.faults_set(b"", 0, 0)
+        attempt = Attempt()
+        attempt.whole()
+        attempt.close()
+        views = faults.faults_calls(b"vkCreateBufferView")
+        assert (views == 0) if setting == "off" else (views >= 8 and views % 2 == 0)
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])
+def test_a_lost_device_stays_lost(faults: ctypes.CDLL, name: str) -> None:
+    attempt = Attempt()
+    attempt.create()
+    attempt.run(9)
+    faults.faults_set(name.encode(), 0, DEVICE_LOST)
+    for message in (f"vulkan: {name}: the device is lost", "vulkan: the device is lost"):
+        with pytest.raises(runtime_api.Failed) as caught:
+            attempt.run(9)
+        assert (caught.value.status, caught.value.message) == ("device", message)
+    attempt.close()
+
+
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
+def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
+    loader = (vulkan_runtime.RUNTIME / "drivers/vulkan/loader.h").read_text()
+    names = [line.split("(")[1].split(")")[0] for line in loader.splitlines() if "  X(vk" in line]
+    assert len(names) > 50
+    for name in names:
+        faults.faults_hide(name.encode())
+        attempt = Attempt()
+        if name == "vkEnumerateInstanceVersion":  # the loaders of Vulkan 1.0
+            message = "the system has version 1.0, not 1.1"
+        else:
+            message = f"the driver has no {name}"
+        with pytest.raises(runtime_api.Failed, match=message) as caught:
+            attempt.create()
+        assert caught.value.status == "unsupported"
+        attempt.close()
+
+
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
+def test_what_another_process_wrote_is_merged(faults: ctypes.CDLL, tmp_path: Path) -> None:
+    """Another's file appears between this one's reading and writing."""
+    from tests.runtime.test_vulkan_cache import HEADER, header_of
+
+    attempt = Attempt()
+    attempt.create()
+    attempt.close()
+    (path,) = (tmp_path / "cache" / "pipelines").iterdir()
+    whole = path.read_bytes()
+    data = whole[HEADER:] + b"more"
+    others = header_of(whole, data) + data
+    path.unlink()
+
+    def appear(name: bytes, call: int) -> None:
+        if name == b"vkCreateComputePipelines":
+            path.write_bytes(others)
+
+    watcher: Any = Watch(appear)
+    faults.faults_set(b"", 0, 0)
+    faults.faults_watch(watcher)
+    attempt = Attempt()
+    attempt.create()
+    faults.faults_watch(None)
+    assert faults.faults_calls(b"vkMergePipelineCaches") == 1
+    attempt.close()
+    assert path.read_bytes() == whole  # lavapipe's own data holds nothing to merge

@@ -1,0 +1,53 @@
+"""Kernel cases as one linked image, run by whoever has the CPU, against the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from aot.backends.cpu import compile_kernel
+from aot.link.code_image import CodeImage, link_image
+from aot.target.model import Target
+from tests.support.cpu_case import Case
+from tests.support.cpu_checking import check, expected_of, inputs_for
+from tests.support.cpu_running import Job, make_job, store_results
+from tests.support.hard_case import HardKernel, class_buffers, results_of
+
+Run = Callable[[CodeImage, list[Job]], None]
+"""Runs job i with entry i of an image, changing the jobs' classes in place."""
+
+
+def check_linked(cases: Sequence[Case], target: Target, run: Run) -> None:
+    """Compiles all, links them to one image and runs it in one process."""
+    jobs: list[Job] = []
+    expected = []
+    for case in cases:
+        kernel = case.make()
+        expected.append(expected_of(case, kernel, target))
+        jobs.append(make_job(kernel, inputs_for(case, target), case.params, target))
+    image = link_image([compile_kernel(job.kernel, target) for job in jobs], target)
+    assert image.functions_met == len(jobs)
+    run(image, jobs)
+    failures = []
+    for case, job, right in zip(cases, jobs, expected, strict=True):
+        got = inputs_for(case, target)
+        store_results(job, got)
+        try:
+            check(case, right, got, target)
+        except AssertionError as error:
+            failures.append(str(error))
+    assert not failures, "\n".join(failures)
+
+
+def check_hard_kernels(cases: Sequence[HardKernel], target: Target, run: Run) -> None:
+    """The same of kernels with their own references and tolerances."""
+    jobs, places = [], []
+    for case in cases:
+        arrays, params, where = class_buffers(case)
+        jobs.append(make_job(case.kernel, arrays, params, target))
+        places.append(where)
+    run(link_image([compile_kernel(c.kernel, target) for c in cases], target), jobs)
+    for case, job, where in zip(cases, jobs, places, strict=True):
+        arrays = {n: np.frombuffer(bytes(d), np.uint8) for n, d in job.classes.items()}
+        assert case.largest_error(results_of(case, arrays, where)) <= case.tolerance, case.name

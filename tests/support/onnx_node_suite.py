@@ -1,0 +1,340 @@
+"""ONNX's own node tests as ours: which cases, how they are fed, and what became of each.
+
+Owns the selection and the engines; no engine knows a case by its name. Engines are our graph
+interpreter ("interpreter"), compile + C runtime ("cpu") and SPIR-V on a software driver ("vulkan").
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+import aot
+from aot.errors import AotError, InternalError, UnsupportedError
+from aot.frontends.onnx import import_onnx
+from aot.ir.clone import clone_function
+from aot.ir.graph import Function, Module
+from aot.ir.interpreter.interpreter import run
+
+Array = np.ndarray[Any, Any]
+Outcome = str  # "" for a pass, else why not
+
+ENGINES = ("interpreter", "cpu", "vulkan")
+BATCH = 64  # cases a module: executables that are equal are compiled once
+
+_RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+# Element types of the cases that the project promises; the others are run and pinned as well.
+CORE_TYPES = frozenset({TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64})
+WIDE_TYPES = CORE_TYPES | {
+    TensorProto.INT8,
+    TensorProto.INT16,
+    TensorProto.UINT8,
+    TensorProto.UINT16,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
+}
+
+
+def _values(model: Any) -> list[Any]:
+    return [*model.graph.input, *model.graph.output]
+
+
+def _is_training(model: Any) -> bool:
+    """BatchNormalization says it by an attribute, Dropout by an input; the names tell both."""
+    return "training" in model.graph.name or any(
+        a.name == "training_mode" and a.i for a in model.graph.node[0].attribute
+    )
+
+
+# (what a case is excluded for, whether the case is such a one), tried in order
+EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    (
+        "more than one node: the expansion of a function, or a test of sequences",
+        lambda model: len(model.graph.node) != 1,
+    ),
+    (
+        "a domain other than ONNX's own (ai.onnx.ml, preview, training)",
+        lambda model: model.graph.node[0].domain not in ("", "ai.onnx"),
+    ),
+    (
+        "an input or output that is a sequence, an optional or a map",
+        lambda model: any(i.type.WhichOneof("value") != "tensor_type" for i in _values(model)),
+    ),
+    (
+        "element types: strings, float64, float16, bfloat16, float8, int4 and narrower, complex",
+        lambda model: any(i.type.tensor_type.elem_type not in WIDE_TYPES for i in _values(model)),
+    ),
+    (
+        "an extent that is no number",
+        lambda model: any(
+            d.WhichOneof("value") != "dim_value"
+            for i in _values(model)
+            for d in i.type.tensor_type.shape.dim
+        ),
+    ),
+    ("training mode", _is_training),
+    ("a random result", lambda model: model.graph.node[0].op_type in _RANDOM),
+)
+_UNKNOWN = re.compile(r"operand (\d+) [^;]*known at compile time")
+
+
+@dataclass
+class Case:
+    """One case.
+
+    Attributes:
+        baked: inputs that are constants, because the importer must know them.
+        feeds, expected: by name, of each data set.
+    """
+
+    name: str
+    model: Any
+    is_core: bool
+    feeds: list[dict[str, Array]]
+    expected: list[list[Array]]
+    rtol: float
+    atol: float
+    baked: tuple[str, ...] = ()
+
+    @property
+    def op(self) -> str:
+        return str(self.model.graph.node[0].op_type)
+
+
+@cache
+def cases() -> tuple[dict[str, Case], dict[str, int]]:
+    """The selected cases by name, and how many were excluded for what."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        found = load_model_tests(kind="node")
+    chosen: dict[str, Case] = {}
+    excluded: dict[str, int] = {reason: 0 for reason, _ in EXCLUSIONS}
+    for test in found:
+        reason = next((text for text, holds in EXCLUSIONS if holds(test.model)), None)
+        if reason is not None:
+            excluded[reason] += 1
+            continue
+        names = [i.name for i in test.model.graph.input]
+        types = {i.type.tensor_type.elem_type for i in _values(test.model)}
+        chosen[test.name] = Case(
+            test.name,
+            test.model,
+            types <= CORE_TYPES,
+            [dict(zip(names, map(_array, inputs), strict=True)) for inputs, _ in test.data_sets],
+            [[_array(a) for a in outputs] for _, outputs in test.data_sets],
+            test.rtol,
+            test.atol,
+        )
+    return chosen, excluded
+
+
+def _array(found: Any) -> Array:
+    """Contents of a data set; some cases keep them as protobuf."""
+    is_proto = isinstance(found, TensorProto)
+    return np.asarray(numpy_helper.to_array(found) if is_proto else found)
+
+
+def imported(case: Case) -> Function:
+    """The case's function. Inputs that the importer says it must know become constants."""
+    while True:
+        try:
+            return import_onnx(case.model).main
+        except UnsupportedError as error:
+            wanted = [name for name in _operands_to_know(case, error) if name not in case.baked]
+            if not wanted or len(case.feeds) != 1:
+                raise
+            _bake(case, wanted)
+
+
+def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
+    """Inputs that the importer asks for by number; all small integer ones where it is a node of
+    the op's definition that asks."""
+    inputs = case.model.graph.node[0].input
+    wanted: list[str] = []
+    for item in error.items:
+        numbers = [int(n) for n in _UNKNOWN.findall(item)]
+        if numbers and "definition" in item:
+            wanted += [
+                i.name
+                for i in case.model.graph.input
+                if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+                and len(i.type.tensor_type.shape.dim) <= 1
+            ]
+        else:
+            wanted += [inputs[n] for n in numbers if n < len(inputs)]
+    return list(dict.fromkeys(wanted))
+
+
+def _bake(case: Case, names: Sequence[str]) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for name in names:
+        array = case.feeds[0].pop(name)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    kept = [i for i in model.graph.input if i.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    case.model, case.baked = model, (*case.baked, *names)
+
+
+def difference(case: Case, number: int, results: Sequence[Array]) -> Outcome:
+    """How the results of a data set differ from what ONNX expects."""
+    expected = case.expected[number]
+    if len(results) != len(expected):
+        return f"{len(results)} results, expected {len(expected)}"
+    for ours, theirs in zip(results, expected, strict=True):
+        if ours.dtype != theirs.dtype:
+            return f"wrong dtype: {ours.dtype}, expected {theirs.dtype}"
+        if ours.shape != theirs.shape:
+            return f"wrong shape: {list(ours.shape)}, expected {list(theirs.shape)}"
+        same = (
+            np.isclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True)
+            if theirs.dtype.kind == "f"
+            else ours == theirs
+        )
+        if not np.all(same):
+            return f"wrong values: {np.size(same) - np.count_nonzero(same)} of {np.size(same)}"
+    return ""
+
+
+def _reason(error: Exception) -> Outcome:
+    """What a case failed for, without what names the case."""
+    if isinstance(error, UnsupportedError):
+        return "; ".join(re.sub(r"^\S+ \(node '[^']*'\): ", "", item) for item in error.items)
+    text = str(error).splitlines()[0] if str(error) else ""
+    text = re.sub(r"^model: ", "", text)
+    text = re.sub(r" ?\(node '[^']*'\)", "", text)
+    kind = (
+        ""
+        if isinstance(error, AotError) and not isinstance(error, InternalError)
+        else (f"{type(error).__name__}: ")
+    )
+    return f"{kind}{text}"
+
+
+# engines: cases in, one outcome a case out
+
+
+def on_interpreter(chosen: Iterable[Case]) -> dict[str, Outcome]:
+    outcomes = {}
+    for case in chosen:
+        try:
+            function = imported(case)
+            outcomes[case.name] = _first(
+                difference(case, number, run(function, feeds))
+                for number, feeds in enumerate(case.feeds)
+            )
+        except Exception as error:  # a crash is an outcome, and named
+            outcomes[case.name] = _reason(error)
+    return outcomes
+
+
+def _first(outcomes: Iterable[Outcome]) -> Outcome:
+    return next((o for o in outcomes if o), "")
+
+
+def on_cpu(chosen: Iterable[Case], target: str = "host") -> dict[str, Outcome]:
+    """Many cases are entry points of one module; one that does not compile is found by halving."""
+    outcomes: dict[str, Outcome] = {}
+    functions: dict[str, Function] = {}
+    by_name = {case.name: case for case in chosen}
+    for case in by_name.values():
+        try:
+            functions[case.name] = imported(case)
+        except Exception as error:
+            outcomes[case.name] = _reason(error)
+    names = list(functions)
+    batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
+    while batches:
+        batch = batches.pop()
+        try:
+            data = aot.compile(_module(functions, batch), targets=[target]).to_bytes()
+        except Exception as error:
+            if len(batch) == 1:
+                outcomes[batch[0]] = _reason(error)
+            else:
+                middle = len(batch) // 2
+                batches += [batch[:middle], batch[middle:]]
+            continue
+        for name in batch:
+            outcomes[name] = _run_entry(by_name[name], data)
+    return {name: outcomes[name] for name in by_name}
+
+
+def _module(functions: Mapping[str, Function], names: Sequence[str]) -> Module:
+    module = Module()
+    for name in names:
+        copy = clone_function(functions[name])
+        copy.name = name
+        module.add(copy)
+    return module
+
+
+def _run_entry(case: Case, data: bytes) -> Outcome:
+    try:
+        with aot.load(data, entry=case.name) as program:
+            return _first(
+                difference(case, number, list(program(feeds).values()))
+                for number, feeds in enumerate(case.feeds)
+            )
+    except Exception as error:
+        return _reason(error)
+
+
+def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Outcome]:
+    from tests.support.vulkan_graph import run_on_driver
+
+    outcomes = {}
+    for case in chosen:
+        try:
+            function = imported(case)
+            if any(op.blocks for op in function.walk()):
+                outcomes[case.name] = (
+                    "control flow is the runtime's, which this engine runs without"
+                )
+                continue
+            outcomes[case.name] = _first(
+                difference(case, number, run_on_driver(driver, function, feeds))
+                for number, feeds in enumerate(case.feeds)
+            )
+        except Exception as error:
+            outcomes[case.name] = _reason(error)
+    return outcomes
+
+
+RUN: dict[str, Callable[[Iterable[Case]], dict[str, Outcome]]] = {
+    "interpreter": on_interpreter,
+    "cpu": on_cpu,
+    "vulkan": on_vulkan,
+}
+
+
+def survey(
+    engines: Sequence[str] = ENGINES, names: Sequence[str] = ()
+) -> dict[str, dict[str, Outcome]]:
+    """Outcomes by engine and case. What the interpreter fails is not asked of the others."""
+    chosen, _ = cases()
+    wanted = [chosen[n] for n in names] if names else list(chosen.values())
+    outcomes = {"interpreter": on_interpreter(wanted)}
+    passed = [c for c in wanted if not outcomes["interpreter"][c.name]]
+    for engine in engines:
+        if engine != "interpreter":
+            outcomes[engine] = {**outcomes["interpreter"], **RUN[engine](passed)}
+    return outcomes

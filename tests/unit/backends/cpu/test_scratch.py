@@ -1,0 +1,73 @@
+"""Where scratch lies in a worker's memory: what is never live together shares bytes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from aot.backends.cpu.scratch import plan_scratch
+from aot.backends.cpu.traits import Traits
+from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Scratch, Space, Stmt
+from aot.target import model as target
+from tests.support.kernel_terms import F32, f32, grid, load, serial, store
+
+TRAITS = Traits.of(target.load("x86-64-v3"))
+
+
+class Kernels:
+    """Kernels of scratch that is written and read here and there."""
+
+    def __init__(self) -> None:
+        self.b = KernelBuilder("k")
+        self.out = self.b.buffer("out", F32, BufferClass.OUTPUTS, (64,), (1,), is_written=True)
+
+    def scratch(self, name: str, count: int) -> Scratch:
+        return self.b.scratch(name, F32, (count,), Space.WORKGROUP)
+
+    def use(self, *scratch: Scratch) -> Stmt:
+        """A loop that writes all of them and reads all of them."""
+        i = self.b.var("i")
+        written = [store(s, 0, value=f32(1)) for s in scratch]
+        return serial(i, 4, [*written, *(store(self.out, i, value=load(s, 0)) for s in scratch)])
+
+    def build(self, *stmts: Stmt) -> Kernel:
+        return self.b.build(grid([(self.b.var("g"), 3, 0)], stmts))
+
+
+def overlap(kernel: Kernel, a: Scratch, b: Scratch) -> bool:
+    slots = plan_scratch(kernel, TRAITS).slots
+    (start, size), (other, more) = ((slots[s].offset, 4 * s.shape[0]) for s in (a, b))
+    assert start is not None and other is not None
+    return start < other + more and other < start + size
+
+
+def test_stages_share_what_they_use_one_after_the_other() -> None:
+    k = Kernels()
+    small, large, both = k.scratch("small", 16), k.scratch("large", 64), k.scratch("both", 32)
+    kernel = k.build(k.use(small), k.use(large, both), k.use(both))
+    assert overlap(kernel, small, large)
+    assert not overlap(kernel, large, both)
+    assert plan_scratch(kernel, TRAITS).bytes == 4 * (64 + 32)
+
+
+def test_what_is_used_before_and_after_is_kept_between() -> None:
+    k = Kernels()
+    kept, between = k.scratch("kept", 16), k.scratch("between", 16)
+    kernel = k.build(k.use(kept), k.use(between), k.use(kept))
+    assert not overlap(kernel, kept, between)
+
+
+def test_a_loop_keeps_its_scratch_from_run_to_run() -> None:
+    k = Kernels()
+    first, second = k.scratch("first", 16), k.scratch("second", 16)
+    kernel = k.build(serial(k.b.var("t"), 5, [k.use(first), k.use(second)]))
+    assert not overlap(kernel, first, second)
+
+
+def test_any_two_that_live_together_lie_apart() -> None:
+    k = Kernels()
+    all_scratch = [k.scratch(f"s{n}", 16 * (1 + n % 3)) for n in range(7)]
+    # s0 lives through 0..2, s1 through 1..3, and so on
+    kernel = k.build(*(k.use(*all_scratch[max(0, n - 2) : n + 1]) for n in range(7)))
+    for (m, a), (n, b) in combinations(enumerate(all_scratch), 2):
+        assert n - m > 2 or not overlap(kernel, a, b)
+    assert plan_scratch(kernel, TRAITS).bytes < sum(4 * s.shape[0] for s in all_scratch)

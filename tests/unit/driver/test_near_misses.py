@@ -1,0 +1,296 @@
+"""What kept executables apart: each rule on two that differ in that alone, in exact words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot.driver import near_misses as near_misses_file
+from aot.driver.near_misses import Settings, near_misses
+from aot.frontends.text import import_text
+from aot.ir.graph import Module
+from aot.target import model as targets
+
+TARGET = targets.load("x86-64-v3")
+UNARY = ("f32[4, 16]", "f32[4, 16]")
+
+
+def executable(name: str, *lines: str, inputs: str, bindings: str = "2, 3") -> str:
+    """An executable whose last line names its result."""
+    *body, result = lines
+    text = "".join(f"  {line}\n" for line in body)
+    return (
+        f'executable @{name}({inputs}) -> ("r0") bindings [{bindings}] {{\n{text}'
+        f"  return({result})\n}}\n"
+    )
+
+
+def misses(
+    first: str,
+    second: str,
+    types: tuple[str, ...] = UNARY,
+    others: tuple[str, ...] | None = None,
+    ties: tuple[str, str] = ("-1", "-1"),
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """Of a module with a dispatch of each; `types` are those of the inputs and of the result."""
+    head, body, results = [], [], []
+    for number, own in enumerate((types, others or types)):
+        names = [f"%{letter}{number}" for letter in "abc"[: len(own) - 1]]
+        head += [f"{name}: {type}" for name, type in zip(names, own, strict=False)]
+        body.append(
+            f"  %r{number} = dispatch({', '.join(names)}) {{executable = @e{number}, "
+            f'ties = [{ties[number]}]}} : {own[-1]} @"node{number}"\n'
+        )
+        results.append(f"%r{number}")
+    text = (
+        f'func @main({", ".join(head)}) -> ("x", "y") {{\n{"".join(body)}'
+        f"  return({', '.join(results)})\n}}\n{first}{second}"
+    )
+    return near_misses(import_text(text), {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
+
+
+def unary(op: str, type: str = "f32[4, 16]") -> tuple[str, ...]:
+    return (f"%1 = {op} : {type}", "%1")
+
+
+def pair(first: tuple[str, ...], second: tuple[str, ...], **changes: Any) -> list[dict[str, Any]]:
+    """Two executables of one input."""
+    a = executable("e0", *first, inputs="%0: f32[4, 16]")
+    b = executable("e1", *second, inputs="%0: f32[4, 16]")
+    return misses(a, b, **changes)
+
+
+def test_a_near_miss_says_who_why_and_how_much() -> None:
+    assert pair(
+        ("%1 = relu(%0) : f32[4, 16]", "%2 = exp(%1) : f32[4, 16]", "%2"),
+        ("%1 = relu(%0) : f32[4, 16]", "%2 = tanh(%1) : f32[4, 16]", "%2"),
+    ) == [
+        {
+            "executables": ["e0", "e1"],
+            "nodes": ["node0", "node1"],
+            "rule": "they compute different ops",
+            "first": "%2 = exp(%1) : f32[4, 16]",
+            "second": "%2 = tanh(%1) : f32[4, 16]",
+            "bytes": 200,
+        }
+    ]
+
+
+NHWC = "{order=0:2:3:1}"
+PANELS = "{splits=0/16 order=0:2:3:1:4}"
+
+
+def conv(name: str, x: str, w: str, y: str, attrs: str = "") -> str:
+    return executable(
+        name,
+        f"%2 = conv(%0, %1) {{strides = [1, 1], dilations = [1, 1], pads = [0, 0, 0, 0]{attrs}}} "
+        f": {y}",
+        "%2",
+        inputs=f"%0: {x}, %1: {w}",
+        bindings="2, 0, 3",
+    )
+
+
+def convs(
+    x: tuple[str, str], w: tuple[str, str], y: tuple[str, str], **settings: Any
+) -> list[dict[str, Any]]:
+    made = [conv(f"e{n}", x[n], w[n], y[n]) for n in (0, 1)]
+    types = [(x[n], w[n], y[n]) for n in (0, 1)]
+    return misses(made[0], made[1], types[0], types[1], **settings)
+
+
+def relu(type: str, bindings: str = "2, 3") -> list[str]:
+    return [
+        executable(f"e{n}", *unary("relu(%0)", type), inputs=f"%0: {type}", bindings=bindings)
+        for n in (0, 1)
+    ]
+
+
+def said(found: list[dict[str, Any]]) -> tuple[str, str, str]:
+    (miss,) = found
+    return miss["rule"], miss["first"], miss["second"]
+
+
+def test_one_constant_s_bytes() -> None:
+    bodies = [
+        (f"%1 = constant {{value = f32[] <{v}>}} : f32[]", "%2 = mul(%0, %1) : f32[4, 16]", "%2")
+        for v in (0.5, 0.25)
+    ]
+    assert said(pair(*bodies)) == (
+        "a constant's bytes are part of the code",
+        "%1 = constant {value = f32[] <0.5>} : f32[]",
+        "%1 = constant {value = f32[] <0.25>} : f32[]",
+    )
+
+
+def test_a_constant_s_type_with_equal_bytes() -> None:
+    bodies = [
+        (f"%1 = constant {{value = {t}[] <0>}} : {t}[]", "%2 = cast(%1) {to = f32} : f32[]",
+         "%3 = mul(%0, %2) : f32[4, 16]", "%3")
+        for t in ("i32", "u32")
+    ]  # fmt: skip
+    assert said(pair(*bodies)) == (
+        "constants of other types are part of the code",
+        "%1 = constant {value = i32[] <0>} : i32[]",
+        "%1 = constant {value = u32[] <0>} : u32[]",
+    )
+
+
+def test_the_order_of_operands() -> None:
+    inputs, types = "%0: f32[4], %1: f32[4]", ("f32[4]", "f32[4]", "f32[4]")
+    made = [
+        executable(f"e{n}", f"%2 = sub({a}) : f32[4]", "%2", inputs=inputs, bindings="2, 2, 3")
+        for n, a in enumerate(("%0, %1", "%1, %0"))
+    ]
+    assert said(misses(made[0], made[1], types)) == (
+        "operands are others, or in another order",
+        "%2 = sub(%0, %1) : f32[4]",
+        "%2 = sub(%1, %0) : f32[4]",
+    )
+
+
+def test_ties() -> None:
+    made = relu("f32[4, 16]", "1, 1")
+    assert said(misses(made[0], made[1], ties=("-1", "0"))) == (
+        "one may write over an operand that the other keeps",
+        "ties [-1]",
+        "ties [0]",
+    )
+
+
+def test_classes_of_buffers() -> None:
+    made = relu("f32[4, 16]")[0], relu("f32[4, 16]", "1, 3")[1]
+    assert said(misses(*made)) == (
+        "their buffers are of other classes",
+        "inputs outputs",
+        "arena outputs",
+    )
+
+
+def test_element_types() -> None:
+    a, b = (executable(f"e{n}", *unary("relu(%0)", f"{t}[8]"), inputs=f"%0: {t}[8]")
+            for n, t in enumerate(("f32", "f16")))  # fmt: skip
+    found = misses(a, b, ("f32[8]", "f32[8]"), ("f16[8]", "f16[8]"))
+    assert said(found) == (
+        "element types are compiled in", "operand 0: f32[8]", "operand 0: f16[8]"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rule"),
+    [
+        (
+            "f32[4, 16]",
+            "f32[4, 16]{strides=32:1}",
+            "one is dense and the other a part of something larger, with strides",
+        ),
+        ("f32[4, 16]", "f32[4, 16]{order=1:0}", "the order of dims in memory is compiled in"),
+        (
+            "f32[1, 16]",
+            "f32[4, 16]",
+            "a 1 in a shape leaves a loop or a step out, so it is no parameter",
+        ),
+        ("f32[4, 16]", "f32[4, 4, 4]", "they have other numbers of dims in a shape"),
+    ],
+)
+def test_types_of_operands(first: str, second: str, rule: str) -> None:
+    made = [
+        executable(f"e{n}", *unary("relu(%0)", t), inputs=f"%0: {t}")
+        for n, t in enumerate((first, second))
+    ]
+    found = misses(made[0], made[1], (first, first), (second, second))
+    assert said(found) == (rule, f"operand 0: {first}", f"operand 0: {second}")
+
+
+def test_small_numbers_of_weights() -> None:
+    x, y = f"f32[1, 16, 20, 20]{NHWC}", (f"f32[1, 16, 18, 18]{NHWC}", f"f32[1, 16, 16, 16]{NHWC}")
+    w = [f"f32[16, 16, {k}, {k}]{PANELS}" for k in (3, 5)]
+    assert said(convs((x, x), (w[0], w[1]), y)) == (
+        "numbers below 8 in a shape change loops (kernels, strides, pads), so they are no "
+        "parameters",
+        f"operand 1: {w[0]}",
+        f"operand 1: {w[1]}",
+    )
+
+
+def test_attributes() -> None:
+    x, w = f"f32[1, 16, 20, 20]{NHWC}", f"f32[16, 16, 1, 1]{PANELS}"
+    y = [f"f32[1, 16, {n}, {n}]{NHWC}" for n in (20, 10)]
+    made = conv("e0", x, w, y[0]), conv("e1", x, w, y[1]).replace("[1, 1], dil", "[2, 2], dil")
+    rule, first, second = said(misses(*made, types=(x, w, y[0]), others=(x, w, y[1])))
+    assert rule == "attribute strides is compiled in"
+    assert "strides = [1, 1]" in first and "strides = [2, 2]" in second
+
+
+def test_extents_that_would_cost_too_much_together() -> None:
+    w = f"f32[64, 64, 1, 1]{PANELS}"
+    x = [f"f32[1, 64, {n}, {n}]{NHWC}" for n in (40, 7)]
+    found = convs((x[0], x[1]), (w, w), (x[0], x[1]), optimize="speed")
+    rule, first, second = said(found)
+    assert rule == "only extents differ: sharing would cost more time than --optimize speed allows"
+    assert first.startswith(f"{x[0]}, tile ") and second.startswith(f"{x[1]}, tile ")
+    (miss,) = convs((x[0], x[1]), (w, w), (x[0], x[1]), despecialise=False)
+    assert miss["rule"] == "only extents differ, and despecialising is off"
+
+
+def test_kernels_that_are_written_by_hand() -> None:
+    made = [
+        executable(
+            f"e{n}",
+            f"%1 = scan(%0) {{axis = 1}} : f32[4, {extent}]",
+            "%1",
+            inputs=f"%0: f32[4, {extent}]",
+        )
+        for n, extent in enumerate((16, 32))
+    ]
+    types = [(f"f32[4, {n}]", f"f32[4, {n}]") for n in (16, 32)]
+    assert said(misses(made[0], made[1], types[0], types[1])) == (
+        "kernels of scan are written for their extents", "f32[4, 16]", "f32[4, 32]"
+    )  # fmt: skip
+
+
+def test_one_op_more() -> None:
+    longer = ("%1 = relu(%0) : f32[4, 16]", "%2 = exp(%1) : f32[4, 16]", "%2")
+    found = pair(longer, unary("relu(%0)"))
+    assert said(found) == (
+        "they compute different ops",
+        "%2 = exp(%1) : f32[4, 16]",
+        "return(%1)",
+    )
+
+
+def test_executables_that_have_little_in_common_are_no_near_miss() -> None:
+    assert pair(unary("relu(%0)"), unary("exp(%0)")) == []
+    one = ("%1 = relu(%0) : f32[4, 16]", "%2 = exp(%1) : f32[4, 16]", "%2")
+    other = ("%1 = tanh(%0) : f32[4, 16]", "%2 = neg(%1) : f32[4, 16]", "%2")
+    assert pair(one, other) == []
+
+
+def test_a_large_module_tells_of_its_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_misses_file, "MAX_EXECUTABLES", 20)
+    monkeypatch.setattr(near_misses_file, "MAX_PAIRS", 5)
+    found = near_misses(*chain_of(40), TARGET, Settings())
+    assert [miss["bytes"] for miss in found] == [138, 137, 136, 135, 134]
+
+
+def test_as_many_pairs_as_executables() -> None:
+    """Each is compared with its neighbours alone, however many do the same."""
+    found = near_misses(*chain_of(40), TARGET, Settings())
+    assert len(found) == 39
+    assert [miss["bytes"] for miss in found] == list(range(138, 99, -1))
+
+
+def chain_of(count: int) -> tuple[Module, dict[str, int]]:
+    """A module with so many executables, which differ in extents, and their sizes from 100 on."""
+    head = ", ".join(f"%a{n}: f32[{n + 9}]" for n in range(count))
+    body = "".join(
+        f"  %r{n} = dispatch(%a{n}) {{executable = @e{n}}} : f32[{n + 9}]\n" for n in range(count)
+    )
+    names = ", ".join(f'"r{n}"' for n in range(count))
+    results = ", ".join(f"%r{n}" for n in range(count))
+    text = f"func @main({head}) -> ({names}) {{\n{body}  return({results})\n}}\n"
+    for n in range(count):
+        text += executable(f"e{n}", *unary("relu(%0)", f"f32[{n + 9}]"), inputs=f"%0: f32[{n + 9}]")
+    return import_text(text), {f"e{n}": 100 + n for n in range(count)}

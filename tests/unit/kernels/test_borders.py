@@ -1,0 +1,191 @@
+"""Windows at borders: every kernel, stride, dilation and padding, on lines of every length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import aot
+from aot.builder import Builder
+from aot.ir import expr
+from aot.ir.dims import multiply, symbol
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import BufferClass, KernelBuilder
+from aot.kernels.lower.borders import Borders
+from aot.kernels.lower.tiles import Shape
+from tests.support.cpu_running import native_targets
+
+ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
+WIDTH = symbol("W")
+SOURCE = KernelBuilder("k").buffer("in", DType.F32, BufferClass.INPUTS, (WIDTH,), (1,))
+
+
+def at_least(position: Expr) -> Expr:
+    return expr.binary("ge", position, expr.index(0))
+
+
+def below(position: Expr) -> Expr:
+    return expr.binary("lt", position, expr.index(WIDTH))
+
+
+def position(by_row: int, by_tap: int, pad: int) -> Expr:
+    moved = expr.add(expr.mul(ROW, expr.index(by_row)), expr.mul(TAP, expr.index(by_tap)))
+    return expr.sub(moved, expr.index(pad))
+
+
+def summed(*guards: Expr, other: float = 0.0, op: str = "sum") -> expr.Reduce:
+    load = Load(SOURCE, (ROW,), DType.F32, expr.all_of(guards), expr.const(other, DType.F32))
+    return expr.Reduce(op, ((TAP, 3),), load, DType.F32)
+
+
+def test_what_is_alike_for_all_of_a_tile_is_skipped() -> None:
+    here, line = position(1, 1, 1), at_least(LINE)
+    borders = Borders.of(summed(at_least(here), below(here), line), [ROW, TAP])
+    assert repr(borders) == repr(Borders((line,), (at_least(here), below(here))))
+
+
+def test_nothing_is_skipped_that_would_add_something() -> None:
+    line = at_least(LINE)
+    for reduce in (summed(line, other=1.0), summed(line, op="max")):
+        assert repr(Borders.of(reduce, [ROW, TAP])) == repr(Borders((), (line,)))
+
+
+@pytest.mark.parametrize(("by_row", "pad"), [(1, 1), (2, 1), (2, 0), (1, 3)])
+def test_what_surely_holds_is_not_asked(by_row: int, pad: int) -> None:
+    """Tiles of seven rows that are all there, of windows that keep a line's length or halve it."""
+    rows, taps, lines = 7, 3, symbol("N")
+    here = position(by_row, 1, pad)
+    end = expr.binary("lt", here, expr.index(multiply(by_row, lines)))
+    borders = Borders.of(summed(at_least(here), end), [ROW, TAP])
+    shape = Shape(rows, 1, 16, has_all_rows=True, has_all_columns=True)
+    asked = set()
+    for row, tap in product(range(rows), range(taps)):
+        place = {TAP: expr.index(tap)}
+        if borders.unsure(ROW, shape.span_of(row, lines), place) is not None:
+            asked.add(by_row * row + tap - pad)
+        else:
+            assert all(
+                0 <= by_row * (first + row) + tap - pad < by_row * count
+                for count in range(rows, 3 * rows)
+                for first in range(count - rows + 1)
+            )
+        loose = replace(shape, has_all_rows=False).span_of(row, lines)
+        assert borders.unsure(ROW, loose, place) is not None  # rows that may not be there
+    outside = [at for at in range(-pad, by_row * rows + taps) if not 0 <= at < by_row * rows]
+    assert asked <= set(outside)
+
+
+def test_a_tile_is_inside_where_its_corners_are() -> None:
+    """The first row and tap are the lowest position, the last ones the highest."""
+    here = position(2, 1, 1)
+    borders = Borders.of(summed(at_least(here), below(here)), [ROW, TAP])
+    low, high = expr.index(4), expr.index(11)
+    corners = {ROW: (low, high), TAP: (expr.index(0), expr.index(2))}
+    assert borders.is_told_by(corners)
+    wanted = expr.all_of([at_least(expr.index(7)), below(expr.index(23))])
+    assert repr(borders.inside(corners, {})) == repr(wanted)
+
+
+def test_positions_are_told_by_steps() -> None:
+    for by_row, by_tap in ((1, 1), (2, 1), (1, 2)):
+        here = position(by_row, by_tap, 1)
+        borders = Borders.of(summed(at_least(here), below(here)), [ROW, TAP])
+        assert borders.steps(ROW, TAP) == (by_row, by_tap)
+    here, other = position(1, 1, 1), position(2, 1, 1)
+    assert Borders((), (at_least(here), below(other))).steps(ROW, TAP) is None
+
+
+def test_rows_past_the_end_are_kept_from_reading_by_an_upper_bound_alone() -> None:
+    here = position(1, 1, 1)
+    both, lower = summed(at_least(here), below(here)), summed(at_least(here))
+    assert Borders.of(both, [ROW, TAP]).keep(both.body, ROW)
+    assert not Borders.of(lower, [ROW, TAP]).keep(lower.body, ROW)
+    beside = expr.add(both.body, Load(SOURCE, (ROW,), DType.F32))
+    assert not Borders.of(both, [ROW, TAP]).keep(beside, ROW)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A window over images of one height and several widths."""
+
+    op: str
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    channels: int
+    height: int
+    widths: tuple[int, ...]
+
+    @property
+    def is_pool(self) -> bool:
+        return self.op.endswith("pool")
+
+    def fits(self, width: int) -> bool:
+        """Whether there is a result, and in every pool's window something of the image."""
+        extents = zip((self.height, width), self.kernel, self.dilations, strict=True)
+        spans = [(n, (k - 1) * d + 1) for n, k, d in extents]
+        if self.is_pool and any(p >= k for p, k in zip(self.pads, self.kernel * 2, strict=True)):
+            return False
+        if self.is_pool and any(n < span for n, span in spans):
+            return False
+        padded = zip(spans, self.pads, self.pads[2:], strict=False)
+        return all(n + begin + end >= span for (n, span), begin, end in padded)
+
+    def module(self, width: int | str) -> Module:
+        b = Builder()
+        x = b.op("relu", b.input("x", f"f32[1, {self.channels}, {self.height}, {width}]"))
+        given: dict[str, Any] = {
+            "strides": self.strides,
+            "dilations": self.dilations,
+            "pads": self.pads,
+        }
+        if self.is_pool:
+            b.output("y", b.op(self.op, x, kernel=self.kernel, **given))
+            return b.module()
+        group = self.channels if self.op == "depthwise" else 1
+        shape = (self.channels if group > 1 else 24, self.channels // group, *self.kernel)
+        weight = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
+        b.output("y", b.op("conv", x, b.constant(weight), **given, group=group))
+        return b.module()
+
+
+CASES = st.builds(
+    Case,
+    op=st.sampled_from(["conv", "depthwise", "max_pool", "average_pool"]),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 8)),
+    strides=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    dilations=st.tuples(st.just(1), st.integers(1, 2)),
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    channels=st.integers(1, 40),
+    height=st.integers(1, 4),
+    widths=st.tuples(*[st.integers(1, 40)] * 3),
+)
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@given(case=CASES)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+def test_windows(case: Case, is_dynamic: bool) -> None:
+    """One program for every width, or one for each, against the reference."""
+    widths = [w for w in case.widths if case.fits(w)]
+    assume(widths)
+    target = native_targets()[-1]
+    rng = np.random.default_rng(0)
+    shared = is_dynamic and aot.compile(case.module("W"), targets=[target], fusion=False)
+    for width in widths if is_dynamic else widths[:1]:
+        x = rng.integers(-3, 9, (1, case.channels, case.height, width)).astype(np.float32)
+        (wanted,) = run(case.module(width).main, {"x": x})
+        own = shared or aot.compile(case.module(width), targets=[target], fusion=False)
+        with aot.load(own, device="cpu") as program:
+            got = program({"x": x})["y"]
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=str(width))

@@ -1,0 +1,345 @@
+"""Kernels whose operands and results lie in memory as f16 while they compute in f32.
+
+Every op's samples run in that form, against the graph interpreter; contractions must keep their
+tiles, and conversions must be the target's instructions where it has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+import aot.ops
+from aot.analysis.cost.plan import Schedule
+from aot.analysis.stages import plans_of
+from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.ir.builder import Builder
+from aot.ir.graph import Function, Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.types import DType, Layout, TensorType
+from aot.kernels.ir.nodes import Kernel
+from aot.kernels.lower.lowering import lower
+from aot.link.code_image import link_image
+from aot.ops.record import REGISTRY, Sample
+from aot.target import model as targets
+from aot.target.model import Target
+from tests.support import cpu_running, vulkan_device, vulkan_running
+from tests.support.half_regions import executable, half_function, half_inputs
+from tests.support.lowering import run_executable
+from tests.support.qemu import require_runner, run_on
+from tests.unit.kernels.test_lowering import Engine, on_interpreter
+
+F32 = DType.F32
+TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
+WIDE = (DType.I64, DType.U64, DType.F64)
+
+SAMPLES = [
+    pytest.param(name, number, id=f"{name}-{number}")
+    for name, record in sorted(REGISTRY.items())
+    if record.compute is not None or record.kind.has_own_kernel
+    for number, sample in enumerate(record.samples)
+    if "layout" not in sample.attrs
+    and any(t is not None and t.dtype is F32 for t in sample.operands)
+]
+
+
+def check(function: Function, inputs: list[Any], target: str, engine: Engine) -> None:
+    """Runs the function's one kernel; one unit of f16 is what two roundings may differ by."""
+    expected = run(function, inputs)
+    found = run_executable(executable(function), targets.load(target), inputs, [], engine)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        a, b = got.astype(np.float64), wanted.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0, np.abs(a - b))
+        scale = float(np.abs(b[np.isfinite(b)]).max(initial=0))
+        allowed = 2e-6 * scale + (2**-10 * np.abs(b) if wanted.dtype == np.float16 else 0)
+        assert (error <= allowed).all(), float(error.max())
+
+
+def sample_of(name: str, number: int) -> tuple[Function, list[Any]]:
+    record = REGISTRY[name]
+    sample = record.samples[number]
+    return half_function(record, sample), half_inputs(sample)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_every_op_takes_and_makes_f16(name: str, number: int, target: str) -> None:
+    check(*sample_of(name, number), target, on_interpreter)
+
+
+def on_cpu(target: str) -> Engine:
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        cpu_running.run(kernel, buffers, params, targets.load(target))
+
+    return run_kernel
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_every_op_does_so_in_machine_code(name: str, number: int, target: str) -> None:
+    check(*sample_of(name, number), target, on_cpu(target))
+
+
+def on_driver(driver: str) -> Engine:
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        for name, array in vulkan_running.run_on(driver, kernel, buffers, params).items():
+            buffers[name][...] = array
+
+    return run_kernel
+
+
+def _is_for_gpu(name: str, number: int) -> bool:
+    sample = REGISTRY[name].samples[number]
+    function = half_function(REGISTRY[name], sample)
+    types = [v.type for v in (*function.inputs, *function.results)]
+    return not any(t.dtype in WIDE for t in types)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [p for p in SAMPLES if _is_for_gpu(*p.values)],  # type: ignore[arg-type]
+)
+def test_every_op_does_so_in_shaders(name: str, number: int, driver: str) -> None:
+    check(*sample_of(name, number), "vulkan-1.1", on_driver(driver))
+
+
+# contractions
+
+CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
+
+
+def conv(channels: int, layout: Layout | None = CHANNELS_LAST, filters: int = 20) -> Sample:
+    panels = Layout(splits=((0, 16),), order=(0, 2, 3, 1, 4))
+    return Sample(
+        (
+            TensorType(F32, (2, channels, 5, 9), layout),
+            TensorType(F32, (filters, channels, 3, 3), panels),
+            TensorType(F32, (filters,)),
+        ),
+        {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 1},
+    )
+
+
+def matmul(rows: int, depth: int, columns: int) -> Sample:
+    panels = Layout(splits=((1, 16),), order=(1, 0, 2))
+    return Sample(
+        (TensorType(F32, (rows, depth)), TensorType(F32, (depth, columns), panels)),
+    )
+
+
+CONTRACTIONS = {
+    "conv": ("conv", conv(32)),
+    "conv-dense": ("conv", conv(32, None)),
+    "conv-few-channels": ("conv", conv(3)),
+    "conv-uneven": ("conv", conv(37)),
+    "matmul": ("matmul", matmul(29, 64, 48)),
+    "matmul-one-row": ("matmul", matmul(1, 300, 33)),
+    "matmul-in-pieces": ("matmul", matmul(17, 519, 16)),
+    "matmul-short": ("matmul", matmul(17, 5, 16)),
+}
+
+
+def physical(arrays: list[Any], sample: Sample) -> list[Any]:
+    from aot.ir.types import to_physical
+
+    types = [t for t in sample.operands if t is not None]
+    return [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
+
+
+def check_contraction(name: str, target: str, engine: Engine) -> None:
+    op, sample = CONTRACTIONS[name]
+    function, inputs = half_function(REGISTRY[op], sample), half_inputs(sample)
+    expected = run(function, inputs)
+    made = executable(function)
+    (got,) = run_executable(made, device(target), physical(inputs, sample), [], engine)
+    wanted = expected[0].astype(np.float64)
+    error = np.abs(got.astype(np.float64) - wanted)
+    assert (error <= 2**-10 * np.abs(wanted) + 1e-5 * np.abs(wanted).max()).all()
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_f16_on_a_cpu(name: str, target: str) -> None:
+    check_contraction(name, target, on_cpu(target))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_f16_in_shaders(name: str, driver: str) -> None:
+    check_contraction(name, "vulkan-1.1", on_driver(driver))
+
+
+def contraction(name: str) -> Function:
+    op, sample = CONTRACTIONS[name]
+    return executable(half_function(REGISTRY[op], sample))
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_f16_sum_in_f32_on_a_gpu(name: str) -> None:
+    made, machine = contraction(name), targets.load("vulkan-1.1")
+    (plan,) = plans_of(made, machine)
+    assert plan.schedule is Schedule.CONTRACTION
+    assert {s.dtype for s in lower(made, machine).scratch if s.name == "acc"} == {F32}
+
+
+@pytest.mark.parametrize("target", ("x86-64-v4", "x86-64-v2", "aarch64-generic"))
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_f16_keep_their_tiles(name: str, target: str) -> None:
+    made, machine = contraction(name), targets.load(target)
+    (acc,) = [s for s in lower(made, machine).scratch if s.name == "acc"]
+    (plan,) = plans_of(made, machine)
+    assert plan.schedule is Schedule.CONTRACTION
+    assert acc.dtype is F32
+    assert acc.shape[1] * acc.shape[2] == plan.columns
+    assert acc.shape[0] == min(plan.rows, made.results[0].type.shape[0 if "matmul" in name else -1])
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "staged"),
+    [
+        ("conv", "x86-64-v4", {"left"}),
+        ("matmul-one-row", "aarch64-generic", {"left"}),
+        ("conv-dense", "x86-64-v4", set()),  # channels lie apart: there are no vectors of them
+        ("conv-few-channels", "x86-64-v4", set()),
+        ("matmul-short", "x86-64-v4", set()),
+        ("matmul", "vulkan-1.1", set()),
+        # conversions are many instructions: they would take the tile's registers
+        ("matmul", "x86-64-v2", {"left", "right"}),
+        ("conv-dense", "x86-64-v2", {"right"}),
+        ("matmul", "armv7-neon", {"left", "right"}),
+        ("matmul", "armv7-neon+fp16", {"left"}),
+    ],
+)
+def test_long_sides_are_converted_before_they_are_multiplied(
+    name: str, target: str, staged: set[str]
+) -> None:
+    names = {s.name for s in lower(contraction(name), device(target)).scratch}
+    assert names & {"left", "right"} == staged
+
+
+# instructions
+
+
+@pytest.mark.parametrize(
+    ("target", "widens", "narrows"),
+    [
+        ("x86-64-v4", r"vcvtph2ps\b.*%zmm", r"vcvtps2ph\b.*%zmm"),
+        ("x86-64-v3", r"vcvtph2ps\b.*%ymm", r"vcvtps2ph\b.*%ymm"),
+        ("aarch64-generic", r"fcvtl\b", r"fcvtn\b"),
+        ("aarch64-linux-dotprod", r"fcvtl\b", r"fcvtn\b"),
+        ("armv7-neon+fp16", r"vcvt\.f32\.f16\s+q", r"vcvt\.f16\.f32\s+d"),
+        ("riscv64-v+zfhmin+zvfhmin", r"vfwcvt\.f\.f\.v", r"vfncvt\.f\.f\.w"),
+        ("thumbv7em", r"vcvtb\.f32\.f16", r"vcvtb\.f16\.f32"),
+        ("x86-64-v2", "", ""),
+        ("armv7-neon", "", ""),
+        ("riscv64-v", "", ""),
+    ],
+)
+def test_conversions_are_instructions_where_there_are_any(
+    target: str, widens: str, narrows: str
+) -> None:
+    text = emit_assembly(lower(contraction("matmul"), device(target)), device(target))
+    found = re.findall(r"vcvtph2ps|vcvtps2ph|fcvtl|fcvtn|vcvtb?\.f\d+\.f16|vfwcvt\.f\.f", text)
+    if not widens:
+        assert not found
+        return
+    assert re.search(widens, text)
+    assert re.search(narrows, text)
+
+
+def device(name: str) -> Target:
+    """A target with features added: NAME+FEATURE+..."""
+    base, *features = name.split("+")
+    found = targets.load(base)
+    return dataclasses.replace(found, features=(*found.features, *features))
+
+
+def on_emulator(target: Target) -> Engine:
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, target)
+        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
+        cpu_running.store_results(job, buffers)
+
+    return run_kernel
+
+
+EMULATED = ("aarch64-generic", "armv7-neon", "armv7-neon+fp16", "thumbv7em", "riscv64")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", EMULATED)
+def test_conversions_elsewhere_are_exact(name: str) -> None:
+    """All f16 to f32 and back, and f32 between two f16, at each half and beside it."""
+    target = device(name)
+    require_runner(target.arch)
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    wide = halves.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = (wide + np.nextafter(halves, np.float16(np.inf)).astype(np.float32)) / 2
+        beside = np.concatenate([wide, between, np.nextafter(between, np.float32(0))])
+        rounded = beside.astype(np.float16)
+    for given, wanted, to in ((halves, wide, F32), (beside, rounded, DType.F16)):
+        sample = Sample((TensorType(DType.of(given), given.shape),), {"to": to})
+        made = executable(half_function(REGISTRY["cast"], sample, is_half=False))
+        (found,) = run_executable(made, target, [given], [], on_emulator(target))
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", [*EMULATED, "riscv64-v", "aarch64-linux-dotprod"])
+@pytest.mark.parametrize("name", ["conv", "matmul-in-pieces"])
+def test_contractions_of_f16_elsewhere(name: str, target: str) -> None:
+    require_runner(device(target).arch)
+    check_contraction(name, target, on_emulator(device(target)))
+
+
+# models in f16
+
+
+def f16_model() -> Module:
+    """Convolution, matrix product and recurrent layer, all in f16, with f16 weights."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> Any:
+        return (rng.normal(size=shape) / 8).astype(np.float16)
+
+    b = Builder()
+    x = b.input("x", "f16[1, 8, 6, 6]")
+    same: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    y = b.op("conv", x, b.constant(weights(48, 8, 3, 3)), group=1, **same)
+    y = b.op("relu", b.op("add", y, b.constant(weights(48, 1, 1))))
+    y = b.op("conv", y, b.constant(weights(48, 1, 3, 3)), group=48, **same)
+    y = b.op("matmul", b.op("reshape", y, shape=(48, 36)), b.constant(weights(36, 64)))
+    y = b.op("reshape", y, shape=(48, 1, 64))
+    layer = b.op(
+        "gru", y, b.constant(weights(1, 96, 64)), b.constant(weights(1, 96, 32)), hidden_size=32
+    )
+    b.output("y", layer[0])
+    return b.module()
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+def test_weights_of_f16_models_stay_f16_and_are_read_so(target: str) -> None:
+    module = f16_model()
+    inputs = {"x": np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float16)}
+    data = aot.compile(module, targets=[target])
+    with aot.load(data) as program:
+        found = program(inputs)["y"].astype(np.float64)
+    (wanted,) = run(module.main, inputs)
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted.astype(np.float64)).max()
+    count = sum(op.attrs["value"].array.size for op in module.main.block if op.name == "constant")  # type: ignore[union-attr]
+    small = 4096  # folding keeps what is as small in f32
+    assert data.stats["rodata"]["bytes_kept"] <= 2 * count + 2 * small
+    (variant,) = data.stats["variants"]
+    assert variant["dispatches"] <= 6, variant["dispatches"]

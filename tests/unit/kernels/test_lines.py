@@ -1,0 +1,119 @@
+"""Kernels that go along lines: what order, ties and positions outside mean, on CPU and GPU.
+
+Kernels run on the interpreter with race checks; the expected results are written out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.ir.builder import Builder
+from aot.ir.graph import Module
+from aot.kernels.ir import interpreter
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.outline import outline
+from aot.passes.fusion.tie_operands import tie_operands
+from aot.target import model as targets
+from tests.support.lowering import run_executable
+
+Array = np.ndarray[Any, Any]
+TARGETS = ("x86-64-v3", "vulkan-1.1")
+pytestmark = pytest.mark.parametrize("target", TARGETS)
+
+
+def run_op(
+    target: str, name: str, arrays: list[Array], wanted: list[int] | None = None, **attrs: Any
+) -> list[Array]:
+    """Results of one op compiled for a target; only those numbered `wanted` are read."""
+    b = Builder()
+    operands = [
+        b.input(f"x{n}", f"{_DTYPES[a.dtype.name]}[{', '.join(map(str, a.shape))}]")
+        for n, a in enumerate(arrays)
+    ]
+    made = b.op(name, *operands, **attrs)
+    results = made if isinstance(made, tuple) else (made,)
+    for number in wanted if wanted is not None else range(len(results)):
+        b.output(f"y{number}", results[number])
+    function = b.function()
+    module = Module([function])
+    fuse(function)
+    tie_operands(function)
+    outline(module)
+    (dispatch,) = [op for op in function.block if op.name == "dispatch"]
+    executable = module.functions[dispatch.attrs["executable"].name]  # type: ignore[union-attr]
+    by_value = dict(zip(function.inputs, arrays, strict=True))
+    return run_executable(
+        executable,
+        targets.load(target),
+        [by_value[v] for v in dispatch.operands],
+        [],  # type: ignore[index]
+        lambda kernel, buffers, params: interpreter.run(kernel, buffers, params, check_races=True),
+    )
+
+
+_DTYPES = {"float32": "f32", "int32": "i32"}
+
+
+def _f(*values: float) -> Array:
+    return np.array(values, np.float32)
+
+
+def _i(*values: int) -> Array:
+    return np.array(values, np.int32)
+
+
+def test_the_last_of_several_updates_wins(target: str) -> None:
+    (y,) = run_op(target, "scatter_elements", [_f(0, 0, 0), _i(1, 1, 1), _f(5, 6, 7)], axis=0)
+    assert y.tolist() == [0, 7, 0]
+    (y,) = run_op(
+        target, "scatter_nd", [_f(0, 0, 0), _i(2, 0, 2).reshape(3, 1), _f(5, 6, 7)], depth=1
+    )
+    assert y.tolist() == [6, 0, 7]
+
+
+def test_updates_outside_are_left_out(target: str) -> None:
+    (y,) = run_op(target, "scatter_elements", [_f(1, 2, 3), _i(3, -4, -1), _f(5, 6, 7)], axis=0)
+    assert y.tolist() == [1, 2, 7]
+    (y,) = run_op(
+        target, "scatter_nd", [_f(1, 2, 3), _i(3, -4, -3).reshape(3, 1), _f(5, 6, 7)], depth=1
+    )
+    assert y.tolist() == [7, 2, 3]
+
+
+def test_repeated_sums_all_count(target: str) -> None:
+    (y,) = run_op(
+        target, "scatter_elements", [_f(1, 1), _i(0, 0, 0), _f(2, 4, 8)], axis=0, reduction="add"
+    )
+    assert y.tolist() == [15, 1]
+
+
+@pytest.mark.parametrize("wanted", [[0], [1], [0, 1]])
+def test_equal_elements_keep_their_order(target: str, wanted: list[int]) -> None:
+    x = _f(3, 1, 3, 2, 3, 1)
+    both = {0: [3, 3, 3, 2], 1: [0, 2, 4, 3]}
+    results = run_op(target, "top_k", [x], wanted, axis=0, k=4)
+    assert [r.tolist() for r in results] == [both[n] for n in wanted]
+    (places,) = run_op(target, "top_k", [x], [1], axis=0, k=6, largest=False)
+    assert places.tolist() == [1, 5, 3, 0, 2, 4]
+
+
+def test_many_lines_of_a_long_sort(target: str) -> None:
+    x = np.random.RandomState(0).randint(-50, 50, (70, 33)).astype(np.int32)
+    values, places = run_op(target, "top_k", [x], axis=1, k=33)
+    order = np.argsort(-x, axis=1, kind="stable")
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
+
+
+def test_an_infinite_element_is_found(target: str) -> None:
+    x = np.array([[-np.inf, -np.inf], [1, np.nan]], np.float32)
+    (places,) = run_op(target, "arg_max", [x], axis=1)
+    assert places.reshape(-1).tolist() == [0, 1]
+
+
+def test_exclusive_sums_begin_with_nothing(target: str) -> None:
+    (y,) = run_op(target, "scan", [_i(1, 2, 3)], axis=0, exclusive=True, reverse=True)
+    assert y.tolist() == [5, 3, 0]

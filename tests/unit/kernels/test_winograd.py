@@ -1,0 +1,215 @@
+"""Winograd's convolutions: the kernel against the op's reference, and where the plan chooses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.analysis.cost import winograd
+from aot.analysis.cost.plan import Schedule, lanes_of, plan
+from aot.backends.cpu import compile_kernel
+from aot.builder import Builder
+from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
+from aot.frontends.text import import_text
+from aot.ir.graph import Function, Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.types import DType, TensorType
+from aot.link.code_image import link_image
+from aot.ops.contraction import CONV
+from aot.ops.record import Call, call_of
+from aot.options import CompileOptions
+from aot.passes import PassContext, run_passes
+from aot.target import model as targets
+from tests.support.cpu_running import make_job, native_targets, store_results, target_of
+from tests.support.cpu_running import run as run_kernel
+from tests.support.qemu import require_runner, run_on
+from tests.unit.kernels.test_lowering import Engine, check
+
+CPUS = tuple(name for name in targets.names() if targets.load(name).is_cpu)
+LAST = "{order=0:2:3:1}"
+
+
+def conv_text(x: tuple[Any, ...], filters: int, pads: str) -> str:
+    """A convolution of channels-last tensors with weights that are an input."""
+    n, channels, height, width = x
+    top, left, bottom, right = (int(p) for p in pads.split(","))
+    rows, columns = (
+        d + e - 2 if isinstance(d, int) else f"{d} + {e - 2}" if e != 2 else d
+        for d, e in ((height, top + bottom), (width, left + right))
+    )
+    out = f"f32[{n}, {filters}, {rows}, {columns}]{LAST}"
+    operands = (
+        f"%x: f32[{n}, {channels}, {height}, {width}]{LAST}",
+        f"%w: f32[{filters}, {channels}, 3, 3]",
+        f"%b: f32[{filters}]",
+    )
+    attrs = f'strides = [1, 1], dilations = [1, 1], pads = [{pads}], algorithm = "winograd"'
+    return f"""
+func @main({", ".join(operands)}) -> ("y") {{
+  %0 = conv(%x, %w, %b) {{{attrs}}} : {out}
+  %1 = relu(%0) : {out}
+  return(%1)
+}}
+"""
+
+
+def conv_function(x: tuple[Any, ...], filters: int, pads: str = "1,1,1,1") -> Function:
+    return import_text(conv_text(x, filters, pads)).main
+
+
+def inputs_of(function: Function, **symbols: int) -> list[Any]:
+    rng = np.random.default_rng(3)
+    return [
+        rng.standard_normal(
+            [d if isinstance(d, int) else symbols[str(d)] for d in v.type.dims]
+        ).astype(np.float32)
+        for v in function.inputs
+    ]
+
+
+CASES = [
+    ((1, 16, 8, 8), 16, "1,1,1,1"),
+    ((2, 5, 6, 9), 7, "1,1,1,1"),
+    ((1, 18, 7, 5), 33, "0,0,0,0"),
+    ((1, 3, 10, 4), 20, "2,0,1,1"),
+    ((3, 20, 3, 17), 40, "0,1,2,0"),
+]
+
+
+def native(target: str) -> Engine:
+    return lambda kernel, buffers, params: run_kernel(kernel, buffers, params, target_of(target))
+
+
+@pytest.mark.parametrize("target", native_targets())
+@pytest.mark.parametrize(("x", "filters", "pads"), CASES)
+def test_computes_the_convolution(x: tuple[int, ...], filters: int, pads: str, target: str) -> None:
+    function = conv_function(x, filters, pads)
+    made = plan(call_of(function.block.first), target_of(target))  # type: ignore[arg-type]
+    assert made.schedule is Schedule.WINOGRAD
+    check(function, inputs_of(function), target, 1, tolerance=1e-5, engine=native(target))
+
+
+@pytest.mark.parametrize("target", native_targets())
+def test_computes_it_for_dims_that_are_open(target: str) -> None:
+    for height, width in ((4, 4), (9, 6), (2, 13)):
+        function = conv_function((1, 6, "H", "W"), 9)
+        inputs = inputs_of(function, H=height, W=width)
+        check(function, inputs, target, 1, tolerance=1e-5, engine=native(target))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", ["aarch64-generic", "armv7-neon", "riscv64-v"])
+def test_computes_it_elsewhere(name: str) -> None:
+    target = target_of(name)
+    require_runner(target.arch)
+
+    def engine(kernel: Any, buffers: Any, params: Any) -> None:
+        job = make_job(kernel, buffers, params, target)
+        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
+        store_results(job, buffers)
+
+    function = conv_function((1, 18, 7, 5), 33, "1,0,1,1")
+    check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=engine)
+
+
+def block(channels: int, filters: int, size: Any, *, winograd: bool) -> tuple[Any, Any]:
+    """A 1x1, a 3x3 and a 1x1 convolution, compiled for the host, and the graph."""
+    b, rng = Builder(), np.random.default_rng(0)
+    x = b.input("x", f"f32[1, {channels}, {size}, {size}]")
+
+    def conv(value: Any, out: int, into: int, k: int) -> Any:
+        weights = rng.standard_normal((out, into, k, k)) / (k * into**0.5)
+        bias = b.constant(rng.standard_normal(out).astype(np.float32))
+        attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (k // 2,) * 4}
+        made = b.op("conv", value, b.constant(weights.astype(np.float32)), bias, **attrs, group=1)
+        return b.op("relu", made)
+
+    y = conv(conv(conv(x, channels, channels, 1), filters, channels, 3), 16, filters, 1)
+    b.output("y", y)
+    module = Module([b.function()])
+    return aot.compile(module, targets=["host"], winograd=winograd), module
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "size"), [(64, 64, 20), (96, 24, 37), (32, 80, 26)]
+)
+def test_a_compiled_model_agrees_with_the_graph(channels: int, filters: int, size: int) -> None:
+    module, graph = block(channels, filters, size, winograd=True)
+    direct, _ = block(channels, filters, size, winograd=False)
+    assert module.to_bytes() != direct.to_bytes(), "winograd was not chosen"
+    x = np.random.default_rng(1).standard_normal((1, channels, size, size)).astype(np.float32)
+    (want,) = run(graph.main, [x])
+    for each in (module, direct):
+        with aot.load(each) as program:
+            found = program({"x": x})["y"]
+        assert np.abs(found - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_an_open_size_is_served_by_one_kernel() -> None:
+    module, graph = block(32, 48, "S", winograd=True)
+    with aot.load(module) as program:
+        for size in (5, 32, 21):
+            x = np.random.default_rng(size).standard_normal((1, 32, size, size)).astype(np.float32)
+            (want,) = run(graph.main, [x])
+            assert np.abs(program({"x": x})["y"] - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def conv_call(channels: Any, filters: Any, size: Any) -> Call:
+    text = conv_text((1, channels, size, size), filters, "1,1,1,1")
+    op = import_text(text).main.block.first
+    assert op is not None
+    return call_of(op)
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_tiles_fit_the_registers(name: str) -> None:
+    target = targets.load(name)
+    lanes = lanes_of(target, 4)
+    for channels, filters, size in ((16, 16, 80), (64, 64, 40), (256, 256, 10), (512, 512, 7)):
+        call = conv_call(channels, filters, size)
+        rows, columns = winograd.best_tile(call, target, lanes)
+        vectors = max(1, columns // lanes)
+        assert rows == 1 or rows * vectors + vectors + 2 <= target.vector_registers
+        assert winograd.tiles_of(rows, columns) % rows == 0
+
+
+def test_only_what_its_kernel_can_do_fits() -> None:
+    host = targets.load("x86-64-v4")
+    fitting = conv_call(32, 32, 20)
+    assert winograd.fits(fitting, host)
+    assert not winograd.fits(fitting, targets.load("vulkan-1.1"))
+    dense = TensorType(DType.F32, fitting.operand(0).dims)
+    attrs = dict(fitting.attrs)
+    weight, bias = fitting.operand(1), fitting.operand(2)
+    assert not winograd.fits(CONV.call([dense, weight, bias], attrs, ""), host)
+    strided = {**attrs, "strides": (2, 2)}
+    assert not winograd.fits(CONV.call([fitting.operand(0), weight, bias], strided, ""), host)
+
+
+def test_a_model_computes_small_images_directly() -> None:
+    b = Builder()
+    x = b.input("x", "f32[1, 64, 4, 4]")
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        w = b.constant(rng.standard_normal((64, 64, 3, 3)).astype(np.float32))
+        x = b.op("conv", x, w, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1), group=1)
+    b.output("y", x)
+    module = Module([b.function()])
+    context = PassContext(CompileOptions(), targets.load("x86-64-v4"))
+    names = [step.name for step in TARGET_PASSES]
+    steps = TARGET_PASSES[: names.index("choose-algorithms") + 1]
+    run_passes(module, (*MODEL_PASSES, *steps), context)
+    chosen = {op.attrs["algorithm"] for op in module.main.walk() if op.record is CONV}
+    assert chosen == {"direct"}
+
+
+def test_rounding_stays_far_below_what_models_need() -> None:
+    """F(4x4, 3x3) in float32: about 2e-6 of the largest output where 512 channels are summed."""
+    module, graph = block(512, 32, 16, winograd=True)
+    x = np.random.default_rng(5).standard_normal((1, 512, 16, 16)).astype(np.float32)
+    (want,) = run(graph.main, [x])
+    with aot.load(module) as program:
+        assert np.abs(program({"x": x})["y"] - want).max() <= 2e-5 * np.abs(want).max()

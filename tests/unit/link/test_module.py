@@ -1,0 +1,358 @@
+"""The module file: round trip, layout, checks on both sides, and writing whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import resource
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from aot.errors import CompileError, InternalError
+from aot.ir.dims import symbol
+from aot.ir.types import DType
+from aot.link.module import (
+    Arch,
+    ArenaBuffer,
+    Device,
+    DimInfo,
+    EntryPointImage,
+    ExecutableImage,
+    ModuleImage,
+    ProgramImage,
+    TensorInfo,
+    VariantImage,
+    module_bytes,
+    read_module,
+    write_module,
+)
+from aot.link.program import (
+    SIGNATURES,
+    Opcode,
+    constant_value,
+    decode,
+    encode,
+    encode_constant,
+)
+from aot.link.rodata import RodataPool
+from tests.support.paths import ROOT
+
+SCHEMA = ROOT / "runtime" / "module.fbs"
+
+
+def small_program() -> ProgramImage:
+    prepare = [
+        *encode("INPUT_DIM", 0, 0, 0),
+        *encode("OUTPUT_DIM", 0, 0, 0),
+        *encode_constant(1, 64),
+        *encode("MUL", 2, 0, 1),
+        *encode("BUFFER", 0, 2),
+        *encode("RETURN"),
+    ]
+    execute = [*encode("DISPATCH", 0, 0, 1, 1, 3, 2), *encode("RETURN")]
+    return ProgramImage(
+        register_count=6,
+        code=(*prepare, *execute),
+        blocks=(0, len(prepare)),
+        execute_block=1,
+        messages=("the batch is too large",),
+        buffers=(ArenaBuffer(0, 1, 3),),
+        arena_bytes=128,
+        input_offset_registers=(4,),
+        output_offset_registers=(5,),
+    )
+
+
+def small_image() -> ModuleImage:
+    """One CPU and one Vulkan variant with every kind of field filled."""
+    pool = RodataPool()
+    pool.add(b"weights" * 10)
+    pool.add(b"bias" * 4)
+    placed = pool.place()
+    rodata, segments = placed.data, placed.segments
+    dims = (DimInfo.of(symbol("N"), {"N": (1, 8)}), DimInfo.of(16))
+    entry = EntryPointImage(
+        "main",
+        (TensorInfo("x", DType.F32, dims),),
+        (TensorInfo("y", DType.I64, (DimInfo.of(symbol("N") + 1),)),),
+        small_program(),
+    )
+    cpu = VariantImage(
+        target="x86-64-v3",
+        device=Device.CPU,
+        arch=Arch.X86_64,
+        word_bytes=8,
+        executables=(ExecutableImage("add", 2, code_offset=1, scratch_bytes=256),),
+        entry_points=(entry,),
+        features=("avx2", "fma"),
+        code=b"\x90\xc3" * 30,
+        page_bytes=16384,
+    )
+    spirv = struct.pack("<5I", 0x07230203, 0x00010300, 0, 10, 0)
+    texels = struct.pack("<5I", 0x07230203, 0x00010300, 0, 11, 0)
+    shader = ExecutableImage("add", 2, spirv=spirv, workgroup_size=(64, 1, 1), texel_spirv=texels)
+    vulkan = VariantImage(
+        target="vulkan11",
+        device=Device.VULKAN,
+        arch=Arch.NONE,
+        word_bytes=4,
+        executables=(shader, replace(shader, name="add_again")),
+        entry_points=(entry,),
+    )
+    return ModuleImage((cpu, vulkan), rodata, segments, "aotc 0.1.0", b"{}")
+
+
+def test_round_trip() -> None:
+    image = small_image()
+    data = module_bytes(image)
+    assert read_module(data) == replace(
+        image, variants=(image.variants[0], replace(image.variants[1], page_bytes=4096))
+    )
+    assert module_bytes(image) == data
+
+
+def test_header_and_segments_lie_where_abi_h_says() -> None:
+    image = small_image()
+    data = module_bytes(image)
+    magic, version, size, offset, length, checksum, r0, r1, own = struct.unpack_from("<4sI7Q", data)
+    assert (magic, version, size, offset, r0, r1) == (b"AOTM", 0, len(data), 64, 0, 0)
+    assert checksum == xxhash.xxh64_intdigest(data[64 : 64 + length])
+    assert own == xxhash.xxh64_intdigest(data[:56])
+    code = image.variants[0].code
+    assert data.find(code) == 16384  # page aligned, and last: only the file's end shares its page
+    assert data.endswith(code)
+    assert data.find(image.rodata) % 64 == 0
+    spirv = image.variants[1].executables[0].spirv
+    assert spirv is not None
+    assert data.count(spirv) == 1  # equal shaders are one segment
+
+
+def test_dim_info_keeps_bounds() -> None:
+    n = symbol("N")
+    assert DimInfo.of(3) == DimInfo(extent=3)
+    assert DimInfo.of(2 * n, {"N": (1, 4)}) == DimInfo(None, 2, 8, "2*N")
+    assert DimInfo.of(n - 1) == DimInfo(None, 0, None, "N - 1")
+    assert str(DimInfo.of(n // 2)) == "N//2"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"register_count": 3}, "an offset register is not below 3"),
+        ({"execute_block": 0}, "execute starts at block 0"),
+        ({"blocks": (0, 1)}, "block 1 starts inside an instruction"),
+        ({"blocks": (1, 2)}, "blocks do not start at word 0 and ascend"),
+        ({"buffers": ()}, "BUFFER names buffer 0, there are 0"),
+        ({"code": (0xFF | 1 << 8,)}, "word 0 has opcode 255, which there is not"),
+        ({"code": (5 | 9 << 8, 0, 0, 0)}, "word 0: ADD with a length of 9 words"),
+        ({"input_offset_registers": (1, 2)}, "2 offset registers for 1"),
+    ],
+)
+def test_a_bad_program_is_never_written(change: dict[str, object], message: str) -> None:
+    image = small_image()
+    variant = image.variants[0]
+    entry = variant.entry_points[0]
+    bad = replace(entry, program=replace(entry.program, **change))
+    with pytest.raises(InternalError, match=message):
+        module_bytes(replace(image, variants=(replace(variant, entry_points=(bad,)),)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"word_bytes": 2}, "parameter words of 2 bytes"),
+        ({"page_bytes": 1000}, "pages of 1000 bytes"),
+        ({"arch": Arch.NONE}, "device Device.CPU with arch Arch.NONE"),
+        ({"code": b""}, "code offset 1 is outside the image"),
+        ({"executables": (ExecutableImage("add", 3),)}, "gives 2 parameters to 'add', which takes"),
+        ({"executables": ()}, "DISPATCH names executable 0, there are 0"),
+        ({"entry_points": ()}, "entry points .* are none or not distinct"),
+    ],
+)
+def test_a_bad_variant_is_never_written(change: dict[str, object], message: str) -> None:
+    image = small_image()
+    bad = replace(image.variants[0], **change)
+    with pytest.raises(InternalError, match=f"variant 'x86-64-v3'.*{message}"):
+        module_bytes(replace(image, variants=(bad,)))
+
+
+def test_every_truncation_is_reported() -> None:
+    data = module_bytes(small_image())
+    cuts = [*range(0, 3000), *range(3000, len(data), 997), len(data) - 1]
+    for length in cuts:
+        with pytest.raises(CompileError, match=r"^module: (truncated|not a module)"):
+            read_module(data[:length])
+
+
+def test_flips_are_found() -> None:
+    data = module_bytes(small_image())
+    generator = random.Random(1)
+    structure_end = 64 + struct.unpack_from("<Q", data, 24)[0]
+    code = data.find(small_image().variants[0].code)
+    rodata = data.find(small_image().rodata)
+    places = [*range(structure_end), *range(code, len(data)), *range(rodata, rodata + 70)]
+    for at in places:
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << generator.randrange(8)
+        with pytest.raises(CompileError, match="^module: "):
+            read_module(bytes(damaged))
+
+
+def test_flips_behind_right_checksums_give_one_kind_of_error() -> None:
+    """What the checksum would find is let through: the reader itself must hold."""
+    data = module_bytes(small_image())
+    length = struct.unpack_from("<Q", data, 24)[0]
+    generator = random.Random(2)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(data)
+        damaged[64 + generator.randrange(length)] ^= 1 << generator.randrange(8)
+        struct.pack_into("<Q", damaged, 32, xxhash.xxh64_intdigest(damaged[64 : 64 + length]))
+        struct.pack_into("<Q", damaged, 56, xxhash.xxh64_intdigest(damaged[:56]))
+        try:
+            read_module(bytes(damaged))
+        except CompileError:
+            refused += 1
+    assert refused > 500
+
+
+def test_rodata_is_verified_on_request_only() -> None:
+    image = small_image()
+    data = bytearray(module_bytes(image))
+    data[data.find(image.rodata) + 3] ^= 1
+    with pytest.raises(CompileError, match="the checksum of rodata segment 0 is wrong"):
+        read_module(bytes(data))
+    assert read_module(bytes(data), verify_rodata=False).variants[0] == image.variants[0]
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07" * 100)
+    with pytest.raises(CompileError, match="model.onnx: not a module: it does not start with"):
+        read_module(path)
+    with pytest.raises(CompileError, match=r"cannot read .*absent\.aotm: no such file"):
+        read_module(tmp_path / "absent.aotm")
+
+
+# ---- writing ----
+
+
+def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "m.aotm"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    write_module(small_image(), path)
+    assert path.read_bytes() == module_bytes(small_image())
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["m.aotm"]
+
+
+def test_a_new_file_gets_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_module(small_image(), tmp_path / "m.aotm")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "m.aotm").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_keeps_pointing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real.aotm")
+    write_module(small_image(), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real.aotm").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no/such/folder/m.aotm", "no such file or directory"),
+        (".", "is a directory"),
+        ("a\0b", "embedded null byte"),
+        ("x" * 300, "file name too long"),
+    ],
+)
+def test_unwritable_paths_give_one_line(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        write_module(small_image(), f"{tmp_path}/{name}")
+    assert str(caught.value) == f"cannot write {tmp_path}/{name}: {reason}"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_device_is_reported() -> None:
+    with pytest.raises(CompileError, match="cannot write /dev/full: no space left on device"):
+        write_module(small_image(), "/dev/full")
+
+
+def test_a_device_is_written_and_not_replaced() -> None:
+    write_module(small_image(), "/dev/null")
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    """The kernel itself stops the write, through a limit on file sizes."""
+    path = tmp_path / "m.aotm"
+    path.write_bytes(b"old")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from tests.unit.link.test_module import small_image, write_module, CompileError\n"
+        "try:\n    write_module(small_image(), sys.argv[1])\n"
+        "except CompileError as error:\n    print(error)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-B", "-c", script, path, ROOT],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == f"cannot write {path}: file too large\n"
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["m.aotm"]
+
+
+# ---- instructions ----
+
+
+def test_signatures_are_the_schema_s() -> None:
+    text = SCHEMA.read_text(encoding="utf-8").split("enum Opcode")[1].split("}")[0]
+    found = re.findall(r"^  ([A-Z_]+) = (\d+), *// *(.*)$", text, re.M)
+    assert [(name, int(value)) for name, value, _ in found] == [(o.name, o.value) for o in Opcode]
+    known = {word for signature in SIGNATURES.values() for word in signature.split()}
+    for name, _, comment in found:
+        words = comment.split("  ")[0].split()
+        operands = list(itertools.takewhile(known.__contains__, words))
+        assert " ".join(operands) == SIGNATURES[name], name
+
+
+def test_decode_inverts_encode() -> None:
+    code = small_program().code
+    instructions = list(decode(code))
+    assert [i.name for i in instructions[:3]] == ["INPUT_DIM", "OUTPUT_DIM", "CONST"]
+    assert tuple(w for i in instructions for w in encode(i.name, *i.operands)) == code
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 1 << 62, -(1 << 63), (1 << 63) - 1, 1 << 32])
+def test_constants_are_signed_64_bit(value: int) -> None:
+    (instruction,) = decode(encode_constant(7, value))
+    assert instruction.operands[0] == 7
+    assert constant_value(*instruction.operands[1:]) == value
+
+
+def test_bad_operands_are_refused() -> None:
+    with pytest.raises(InternalError, match="ADD takes 3 operands, got 2"):
+        encode("ADD", 1, 2)
+    with pytest.raises(InternalError, match="operand -1 of MOVE does not fit 32 bits"):
+        encode("MOVE", 0, -1)
+    with pytest.raises(InternalError, match="constant 9223372036854775808 does not fit 64 bits"):
+        encode_constant(0, 1 << 63)
+    with pytest.raises(InternalError, match="no instruction is called 'HALT'"):
+        encode("HALT")

@@ -1,0 +1,310 @@
+"""Which executables become one, which must not, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot.passes.fusion.outline
+import aot.passes.specialise.slots
+from aot.builder import Builder
+from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
+from aot.frontends.text import import_text
+from aot.ir.graph import Module, Value
+from aot.ir.text.printer import print_function
+from aot.ir.verifier import verify
+from aot.options import CompileOptions
+from aot.passes.base import PassContext, run_passes
+from aot.passes.specialise.despecialise import BOUNDS, despecialise
+from aot.target import model as targets
+
+TARGET = targets.load("x86-64-v4")
+NHWC = "{order=0:2:3:1}"
+
+
+def passed(module: Module, optimize: str = "size", **options: Any) -> Module:
+    """The module after all passes."""
+    chosen = CompileOptions(targets=("x86-64-v4",), optimize=optimize, **options)
+    run_passes(module, (*MODEL_PASSES, *TARGET_PASSES), PassContext(chosen, TARGET))
+    verify(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Given:
+    """An executable as text, and how it is dispatched."""
+
+    inputs: tuple[str, ...]
+    lines: tuple[str, ...]
+    result: str
+    bindings: str = ""
+    ties: str = "-1"
+
+    def text(self, name: str) -> str:
+        head = ", ".join(f"%{n}: {t}" for n, t in enumerate(self.inputs))
+        body = "".join(f"  {line}\n" for line in self.lines)
+        bindings = self.bindings or ", ".join(["1"] * (len(self.inputs) + 1))
+        last = self.lines[-1].split()[0]
+        return (
+            f'executable @{name}({head}) -> ("r0") bindings [{bindings}] {{\n{body}'
+            f"  return({last})\n}}\n"
+        )
+
+
+def module_of(*given: Given) -> Module:
+    """A module that dispatches each executable once, on inputs of its own."""
+    head, body, results, texts = [], [], [], []
+    for number, one in enumerate(given):
+        names = [f"%x{number}_{n}" for n in range(len(one.inputs))]
+        head += [f"{name}: {type}" for name, type in zip(names, one.inputs, strict=True)]
+        body.append(
+            f"  %r{number} = dispatch({', '.join(names)}) "
+            f"{{executable = @e{number}, ties = [{one.ties}]}} : {one.result}\n"
+        )
+        results.append(f"%r{number}")
+        texts.append(one.text(f"e{number}"))
+    outputs = ", ".join(f'"y{n}"' for n in range(len(given)))
+    main = f"func @main({', '.join(head)}) -> ({outputs}) {{\n{''.join(body)}"
+    return import_text(f"{main}  return({', '.join(results)})\n}}\n{''.join(texts)}")
+
+
+def kept(*given: Given, bound: float = 10.0) -> int:
+    module = module_of(*given)
+    despecialise(module, TARGET, bound)
+    verify(module)
+    return len(module.executables)
+
+
+def unary(rows: int, columns: int, op: str = "relu", layout: str = "", **changes: Any) -> Given:
+    type = f"f32[{rows}, {columns}]"
+    lines = (f"%1 = {op}(%0) : {type}{layout}",)
+    return Given((type,), lines, f"{type}{layout}", **changes)
+
+
+def conv(
+    channels: int = 32,
+    columns: int = 64,
+    width: int = 20,
+    *,
+    kernel: int = 1,
+    stride: int = 1,
+    layout: str = NHWC,
+    operands: str = "%0, %1, _",
+) -> Given:
+    out = (width - kernel) // stride + 1
+    given = f"f32[1, {channels}, {width}, {width}]{NHWC}"
+    weight = f"f32[{columns}, {channels}, {kernel}, {kernel}]{{splits=0/16 order=0:2:3:1:4}}"
+    made = f"f32[1, {columns}, {out}, {out}]{layout}"
+    attrs = f"strides = [{stride}, {stride}], dilations = [1, 1], pads = [0, 0, 0, 0]"
+    line = f"%2 = conv({operands}) {{{attrs}}} : {made}"
+    return Given((given, weight), (line,), made, "1, 0, 1")
+
+
+def binary(first: str, second: str, op: str = "sub", type: str = "f32[4, 64]") -> Given:
+    return Given((type, type), (f"%2 = {op}({first}, {second}) : {type}",), type)
+
+
+def constant(text: str, type: str = "f32[4]") -> Given:
+    lines = (
+        f"%1 = constant {{value = {type} <{text}>}} : {type}",
+        f"%2 = mul(%0, %1) : {type}" if type == "f32[4]" else f"%2 = add(%0, %1) : {type}",
+    )
+    return Given((type,), lines, type)
+
+
+PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
+    "rows": (unary(8, 64), unary(24, 64)),
+    "columns": (unary(8, 64), unary(8, 128)),
+    "channels": (conv(32), conv(48)),
+    "filters, few among them": (conv(columns=64), conv(columns=4)),
+    "planes": (conv(width=20), conv(width=13)),
+    "all of a convolution": (conv(32, 64, 20), conv(64, 96, 10), conv(128, 16, 5)),
+    "a result that is part of a larger one": (
+        conv(width=20),
+        conv(width=20, layout="{order=0:2:3:1 strides=1:1:2560:128}"),
+    ),
+    "where parts lie": (
+        conv(layout="{order=0:2:3:1 strides=1:1:2560:128}"),
+        conv(layout="{order=0:2:3:1 strides=1:1:5120:256}"),
+    ),
+    "extents of a broadcast": tuple(
+        Given(
+            ("f32[5, 1, 16]",),
+            (f"%1 = broadcast_to(%0) {{shape = [5, {n}, 16]}} : f32[5, {n}, 16]",),
+            f"f32[5, {n}, 16]",
+        )
+        for n in (2, 4, 8)
+    ),
+}
+PAIRS_THAT_DO_NOT: dict[str, tuple[Given, ...]] = {
+    "an extent of 1": (unary(1, 64), unary(8, 64)),
+    "kernels": (conv(kernel=1), conv(kernel=3)),
+    "strides of windows": (conv(kernel=3), conv(kernel=3, stride=2)),
+    "operand order": (binary("%0", "%1"), binary("%1", "%0")),
+    "one operand twice": (binary("%0", "%1", "add"), binary("%0", "%0", "add")),
+    "ops": (unary(8, 64), unary(16, 64, "exp")),
+    "a constant's bytes": (constant("1.0, 2.0, 3.0, 4.0"), constant("1.0, 2.0, 3.0, 5.0")),
+    "signs of zero": (constant("0.0, 2.0, 3.0, 4.0"), constant("-0.0, 2.0, 3.0, 4.0")),
+    "ties": (unary(8, 64), unary(16, 64, ties="0")),
+    "bindings": (unary(8, 64), unary(16, 64, bindings="2, 1")),
+    "the order in memory": (unary(8, 64), unary(16, 64, layout="{order=1:0}")),
+    "rows that can't be walked as one": (
+        unary(8, 64),
+        unary(16, 64, layout="{strides=80:1}"),
+    ),
+    "planes that can't be walked as one": (
+        conv(width=20),
+        conv(width=10, layout="{order=0:2:3:1 strides=1:1:900:64}"),
+    ),
+}
+
+
+def one_bits() -> list[Given]:
+    """Constants of equal bytes: 1.0 as f32 is 1065353216 as i32."""
+    return [constant("1.0, 1.0, 1.0, 1.0"), constant("splat 1065353216", "i32[4]")]
+
+
+@pytest.mark.parametrize("case", PAIRS_THAT_MERGE)
+def test_what_merges(case: str) -> None:
+    assert kept(*PAIRS_THAT_MERGE[case]) == 1
+
+
+@pytest.mark.parametrize("case", PAIRS_THAT_DO_NOT)
+def test_what_does_not(case: str) -> None:
+    given = PAIRS_THAT_DO_NOT[case]
+    assert kept(*given) == len(given)
+
+
+def test_a_constant_s_type_with_equal_bytes() -> None:
+    assert kept(*one_bits()) == 2
+
+
+class Colliding:
+    """A key whose hash says nothing."""
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Colliding) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_a_hash_alone_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = aot.passes.specialise.slots.slots_of
+
+    def colliding(*given: Any, **named: Any) -> Any:
+        key, slots = original(*given, **named)
+        return Colliding(key), slots
+
+    monkeypatch.setattr("aot.passes.specialise.despecialise.slots_of", colliding)
+    everything = [g for pair in PAIRS_THAT_DO_NOT.values() for g in pair] + one_bits()
+    apart = len(dict.fromkeys(everything))
+    # what is no pair's other half may merge: three of the unary ones do, and two convolutions
+    collided = kept(*dict.fromkeys(everything))
+    monkeypatch.undo()
+    assert collided == kept(*dict.fromkeys(everything)) <= apart
+
+
+def layers(values: Sequence[np.ndarray[Any, Any]]) -> Module:
+    """A dispatch for each constant, on an input of its own."""
+    b = Builder()
+    for number, value in enumerate(values):
+        x: Value = b.input(f"x{number}", f"{'f32' if value.dtype == np.float32 else 'i32'}[4, 64]")
+        b.output(f"y{number}", b.op("mul", x, b.constant(value)))
+    return b.module()
+
+
+def test_outlining_never_merges_by_hash_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants are operands: their bytes are no difference, their types and extents are."""
+    rng = np.random.default_rng(1)
+    values = [
+        rng.standard_normal((4, 64)).astype(np.float32),
+        rng.standard_normal((4, 64)).astype(np.float32),
+        np.full((4, 64), 3, np.int32),
+        rng.standard_normal((1, 64)).astype(np.float32),
+    ]
+    plain = passed(layers(values), despecialise=False, fusion=False)
+    original = aot.passes.fusion.outline.identity
+    monkeypatch.setattr(
+        aot.passes.fusion.outline, "identity", lambda *given: Colliding(original(*given))
+    )
+    collided = passed(layers(values), despecialise=False, fusion=False)
+    assert len(collided.executables) == len(plain.executables) == 3
+    assert list(map(print_function, collided.executables)) == list(
+        map(print_function, plain.executables)
+    )
+
+
+def test_parameters_are_what_differs() -> None:
+    module = module_of(conv(32, 64, 20), conv(48, 128, 20))
+    despecialise(module, TARGET, 10.0)
+    (made,) = module.executables
+    assert [str(v.type) for v in made.inputs] == [
+        "f32[1, 16*d0, 20, 20]{order=0:2:3:1}",
+        "f32[64*d1, 16*d0, 1, 1]{splits=0/16 order=0:2:3:1:4}",
+    ]
+    assert str(made.results[0].type) == "f32[1, 64*d1, 20, 20]{order=0:2:3:1}"
+    dims = [op.attrs["dims"] for op in module.main.walk() if op.name == "dispatch"]
+    assert dims == [(2, 1), (3, 2)]
+
+
+def test_a_stride_is_a_product_where_it_is_one_in_all() -> None:
+    parts = [
+        conv(width=w, layout=f"{{order=0:2:3:1 strides=1:1:{w * s}:{s}}}")
+        for w, s in ((20, 128), (10, 256))
+    ]
+    module = module_of(*parts)
+    despecialise(module, TARGET, 10.0)
+    (made,) = module.executables
+    assert str(made.results[0].type) == (
+        "f32[1, 64, 2*d0, 2*d0]{order=0:2:3:1 strides=1:1:128*d0*d1:64*d1}"
+    )
+
+
+def test_nothing_is_spent_where_speed_is_all() -> None:
+    """What differs in how often loops run is one; what changes loops is not."""
+    assert kept(unary(8, 64), unary(16, 64), bound=0.0) == 2
+    planes = [
+        Given(
+            (f"f32[{n}, 32, 20, 20]{NHWC}", conv().inputs[1]),
+            (conv().lines[0].replace("f32[1, 64", f"f32[{n}, 64"),),
+            f"f32[{n}, 64, 20, 20]{NHWC}",
+            "1, 0, 1",
+        )
+        for n in (2, 3)
+    ]
+    assert kept(*planes, bound=0.0) == 1
+    assert kept(conv(32), conv(48), bound=0.0) == 2
+
+
+def family(count: int) -> list[Given]:
+    return [conv(16 * (n % 7 + 1), 16 * (n % 5 + 1), 4 + n % 11) for n in range(count)]
+
+
+def test_more_may_be_spent_for_fewer() -> None:
+    given = family(30)
+    counts = [kept(*given, bound=b) for b in (0.0, 0.002, 0.01, 0.05, 10.0)]
+    assert all(a >= b for a, b in pairwise(counts))
+    assert counts[0] > counts[3] and counts[-1] == 1
+    assert list(BOUNDS.values()) == sorted(BOUNDS.values())
+
+
+def test_many_members_merge_as_few_do() -> None:
+    """More than are tried each with each."""
+    assert kept(*family(70)) == 1
+
+
+def test_the_order_of_executables_is_that_of_dispatches() -> None:
+    module = module_of(unary(8, 64, "exp"), unary(8, 64), unary(16, 64, "exp"))
+    despecialise(module, TARGET, 10.0)
+    names = [op.attrs["executable"].name for op in module.main.walk() if op.name == "dispatch"]  # type: ignore[union-attr]
+    assert names == ["e0", "e1", "e0"]
+    assert [f.name for f in module.executables] == ["e0", "e1"]

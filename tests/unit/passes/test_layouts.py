@@ -1,0 +1,257 @@
+"""Ops on operands and results in any order of memory, with gaps too: every op's samples.
+
+The oracle is the graph interpreter, to which layouts mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot.ops  # noqa: F401  (fills the registry)
+from aot.analysis.memory.views import canonical, is_view
+from aot.backends.cpu import compile_kernel
+from aot.errors import InternalError
+from aot.ir import expr
+from aot.ir.builder import Builder
+from aot.ir.dims import Dim, multiply, symbol
+from aot.ir.graph import Function, Module, Rewriter, Value
+from aot.ir.types import DType, Layout, TensorType
+from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Store, walk
+from aot.kernels.lower.lowering import lower
+from aot.link.code_image import link_image
+from aot.ops.record import REGISTRY
+from aot.ops.structure import CONSTANT
+from aot.passes.base import PassContext
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.outline import outline
+from aot.passes.layout.pack import pack
+from aot.passes.simplify.dce import DCE
+from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
+from aot.target import model as targets
+from tests.support import cpu_running, qemu, vulkan_device, vulkan_running
+from tests.support.lowering import sample_array, sample_function
+from tests.unit.kernels import test_lowering as lowering_tests
+
+Array = np.ndarray[Any, Any]
+TARGETS = ("x86-64-v4", "vulkan-1.1")
+
+
+def channels_last(type: TensorType) -> Layout:
+    return Layout(order=(0, *range(2, type.rank), 1))
+
+
+def reversed_order(type: TensorType) -> Layout:
+    return Layout(order=tuple(reversed(range(type.rank))))
+
+
+def with_gaps(type: TensorType) -> Layout:
+    """Channels last, in memory for two channels more."""
+    strides: list[Dim] = [0] * type.rank
+    step: Dim = 1
+    order = (0, *range(2, type.rank), 1)
+    for d in reversed(order):
+        strides[d] = step
+        step = multiply(step, type.dims[d] + 2 if d == 1 else type.dims[d])
+    return Layout(order=order, strides=tuple(strides))
+
+
+LAYOUTS = {"channels_last": channels_last, "reversed": reversed_order, "with_gaps": with_gaps}
+SAMPLES = [
+    pytest.param(name, number, id=f"{name}-{number}")
+    for name, record in sorted(REGISTRY.items())
+    if record.compute is not None and not record.kind.has_own_kernel
+    for number, sample in enumerate(record.samples)
+    if "layout" not in sample.attrs and any(t and t.rank > 1 for t in sample.operands)
+]
+
+
+def relay(function: Function, layout: str) -> None:
+    """Gives all values of two dims and more a layout, but constants."""
+    rewriter = Rewriter(function)
+    made = [v for op in function.block if op.record is not CONSTANT for v in op.results]
+    for value in (*function.inputs, *made):
+        if value.type.rank > 1 and value.type.layout is None:
+            type = TensorType(value.type.dtype, value.type.dims, LAYOUTS[layout](value.type))
+            rewriter.set_type(value, canonical(type))
+
+
+def check_sample(
+    name: str,
+    number: int,
+    layout: str,
+    target: str,
+    engine: lowering_tests.Engine = lowering_tests.on_interpreter,
+) -> None:
+    record = REGISTRY[name]
+    sample = record.samples[number]
+    function = sample_function(record, sample)
+    relay(function, layout)
+    rng = np.random.RandomState(1)
+    inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
+    dispatches = sum(1 for op in function.block if op.record is record and not is_view(op))
+    lowering_tests.check(function, inputs, target, dispatches, engine=engine)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_samples(name: str, number: int, layout: str) -> None:
+    for target in TARGETS:
+        check_sample(name, number, layout, target)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_samples_natively(name: str, number: int, layout: str) -> None:
+    target = cpu_running.native_targets()[-1]
+
+    def engine(kernel: Any, buffers: Any, params: Any) -> None:
+        cpu_running.run(kernel, buffers, params, targets.load(target))
+
+    check_sample(name, number, layout, target, engine)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+@pytest.mark.parametrize(("name", "number"), SAMPLES)
+def test_samples_on_a_driver(name: str, number: int, driver: str) -> None:
+    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        for buffer, array in vulkan_running.run_on(driver, kernel, buffers, params).items():
+            buffers[buffer][...] = array.reshape(buffers[buffer].shape)
+
+    try:
+        check_sample(name, number, "channels_last", "vulkan-1.1", engine)
+    except InternalError as error:
+        assert "legalisation should have removed" in str(error)
+
+
+def conv(b: Builder, x: Value, filters: int, kernel: int, stride: int = 1, group: int = 1) -> Value:
+    """A convolution that keeps the extents, with a bias."""
+    rng = np.random.RandomState(filters)
+    channels = x.type.dims[1]
+    assert isinstance(channels, int)
+    weights = rng.randn(filters, channels // group, kernel, kernel).astype(np.float32)
+    made = b.op(
+        "conv",
+        x,
+        b.constant(weights),
+        b.constant(rng.randn(filters).astype(np.float32)),
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(kernel // 2,) * 4,
+        group=group,
+    )
+    assert isinstance(made, Value)
+    return made
+
+
+def residual(b: Builder, x: Value) -> Any:
+    return b.op("relu", b.op("add", conv(b, x, 20, 3), x))
+
+
+def depthwise(b: Builder, x: Value) -> Any:
+    return b.op("hard_swish", conv(b, x, 20, 3, 2, 20))
+
+
+def grouped(b: Builder, x: Value) -> Any:
+    return b.op("relu", conv(b, x, 72, 1, group=2))
+
+
+def pooled(b: Builder, x: Value) -> Any:
+    return b.op("max_pool", x, kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
+
+
+def averaged(b: Builder, x: Value) -> Any:
+    return b.op(
+        "average_pool", x, kernel=(2, 3), strides=(1, 2), dilations=(1, 1), pads=(0, 1, 0, 1)
+    )
+
+
+def mean_of_planes(b: Builder, x: Value) -> Any:
+    return b.op("reduce_mean", x, axes=(2, 3), keepdims=True)
+
+
+def scaled(b: Builder, x: Value) -> Any:
+    return b.op("mul", x, b.constant(np.random.RandomState(2).randn(1, 20, 1, 1).astype("f4")))
+
+
+GRAPHS = {g.__name__: g for g in (residual, depthwise, grouped, pooled, averaged, scaled)}
+SHAPES: dict[str, tuple[Dim, ...]] = {
+    "static": (1, 20, 4, 6),
+    "open": (symbol("N"), 20, symbol("H"), symbol("W")),
+}
+
+
+def graph(name: str, shape: str, target: str) -> Function:
+    """A graph whose values lie channels last and whose weights are packed for that."""
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, SHAPES[shape]))
+    b.output("y", GRAPHS[name](b, x))
+    function = b.function()
+    relay(function, "channels_last")
+    pack(function, targets.load(target))
+    for step in (FOLD_CONSTANTS, DCE):
+        step.run(Module([function]), PassContext())
+    return function
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name: str, shape: str, target: str) -> None:
+    x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
+    lowering_tests.check(graph(name, shape, target), [x], target, 1)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64", "riscv64-v"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_on_other_cpus(name: str, target: str) -> None:
+    device = targets.load(target)
+
+    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, device)
+        qemu.run_on(device.arch, link_image([compile_kernel(kernel, device)], device), [job])
+        cpu_running.store_results(job, buffers)
+
+    x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
+    lowering_tests.check(graph(name, "static", target), [x], target, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((0, 4), (1,)), ((2, 0, 5, 5), (2, 3)), ((1, 8, 0, 3), (3,)), ((3, 0), (1,))],
+)
+def test_reductions_of_nothing(shape: tuple[int, ...], axes: tuple[int, ...], target: str) -> None:
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, shape))
+    b.output("y", b.op("reduce_sum", x, axes=axes, keepdims=False))
+    function = b.function()
+    relay(function, "channels_last")
+    lowering_tests.check(function, [np.zeros(shape, np.float32)], target, 1)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_lanes_walk_memory_in_step(name: str) -> None:
+    """No lane of a channels-last kernel gathers or scatters."""
+    module = Module([graph(name, "static", "x86-64-v4")])
+    fuse(module.main)
+    outline(module)
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load("x86-64-v4"))
+    loops = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    assert loops
+    for loop in loops:
+        stores = [s for s in walk(loop.body) if isinstance(s, Store)]
+        places = [(s.target, s.indices) for s in stores]
+        for store in stores:
+            for value in (store.value, *store.indices):
+                places += [(load.source, load.indices) for load in expr.loads(value)]
+        for memory, indices in places:
+            if isinstance(memory, Buffer):
+                step = expr.coefficient(indices[0], loop.var)
+                assert step is not None
+                assert step in (0, 1)

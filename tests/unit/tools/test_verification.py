@@ -1,0 +1,172 @@
+"""The measure of agreement, and the arrays that stand in for inputs nobody gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from aot.errors import CompileError
+from aot.runtime.inputs import make_inputs
+from aot.runtime.loader import TensorInfo
+from aot.tools.verification import compare, verify
+
+X = TensorInfo("x", "f32", ("N", 3, "W"), ((2, 8), (3, 3), (0, None)))
+IDS = TensorInfo("ids", "i64", (4,), ((4, 4),))
+
+
+def error(result: object, expected: object) -> float:
+    return compare("y", np.asarray(result), np.asarray(expected)).error
+
+
+def test_the_error_is_relative_to_the_largest_magnitude() -> None:
+    found = compare("y", np.float32([1, -100.5]), np.float32([1.25, -100]))
+    assert (found.magnitude, found.error, found.problem) == (100, 0.005, "")
+
+
+def test_where_all_is_zero_the_error_is_absolute() -> None:
+    assert error([0.0, 0.5], [0.0, 0.0]) == 0.5
+
+
+def test_integers_are_compared_exactly() -> None:
+    big = 1 << 62
+    assert error([big], [big]) == 0
+    assert 0 < error([big + 1], [big]) < 1e-18
+    assert error([True], [False]) == 1
+
+
+def test_nan_and_infinities_must_stand_in_the_same_places() -> None:
+    nan, inf = np.nan, np.inf
+    assert error([nan, inf, -inf, 1], [nan, inf, -inf, 1]) == 0
+    for other in ([1, inf, -inf, 1], [nan, -inf, -inf, 1], [nan, inf, -inf, nan], [nan, inf, 1, 1]):
+        found = compare("y", np.array(other), np.array([nan, inf, -inf, 1]))
+        assert (found.error, found.problem) == (inf, "NaN or infinities in different places")
+
+
+def test_shapes_and_dtypes_must_be_equal() -> None:
+    found = compare("y", np.zeros((2, 1)), np.zeros((1, 2)))
+    assert (found.error, found.problem) == (np.inf, "the engine gives float64[1, 2]")
+    assert error(np.float32([1]), np.float64([1])) == np.inf
+
+
+def test_empty_outputs_agree() -> None:
+    assert error(np.zeros((0, 4)), np.zeros((0, 4))) == 0
+
+
+# ---- inputs ----
+
+
+def test_random_inputs_are_those_of_their_seed() -> None:
+    first = make_inputs([X, IDS], {}, {"x": (2, 3, 5)}, seed=7)
+    again = make_inputs([X, IDS], {}, {"x": (2, 3, 5)}, seed=7)
+    other = make_inputs([X, IDS], {}, {"x": (2, 3, 5)}, seed=8)
+    assert first["x"].shape == (2, 3, 5) and first["x"].dtype == np.float32
+    assert set(first["ids"].tolist()) <= {0, 1} and first["ids"].dtype == np.int64
+    assert np.array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+
+
+def test_an_open_batch_is_as_small_as_its_bound() -> None:
+    info = TensorInfo("x", "f32", ("N", 3), ((2, 8), (3, 3)))
+    assert make_inputs([info], {}, {})["x"].shape == (2, 3)
+
+
+def test_dims_of_one_name_are_one_extent() -> None:
+    ids = TensorInfo("ids", "i64", ("N", "T"), ((0, None), (0, None)))
+    mask = TensorInfo("mask", "i64", ("N", "T", "2*T"), ((0, None),) * 3)
+    made = make_inputs([mask, ids], {"mask": np.zeros((2, 5, 10))}, {})
+    assert made["ids"].shape == (2, 5)
+    made = make_inputs([ids, mask], {}, {"mask": (3, 7, 14)})
+    assert made["ids"].shape == (3, 7)
+    unnamed = TensorInfo("x", "f32", ("?", "?"), ((0, None), (0, None)))
+    with pytest.raises(CompileError, match="axis 1 is open"):
+        make_inputs([unnamed, TensorInfo("y", "f32", ("?",), ((0, None),))], {}, {"y": (4,)})
+
+
+def test_given_numbers_fill_fixed_shapes() -> None:
+    made = make_inputs([IDS], {"ids": 5}, {})["ids"]
+    assert made.tolist() == [5, 5, 5, 5] and made.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("given", "shapes", "message"),
+    [
+        ({}, {}, "input x: .*: axis 2 is open: give a shape with --shape x="),
+        ({"y": 1}, {}, "no input is called 'y': inputs are x, ids"),
+        ({}, {"x": (2, 4, 1)}, "axis 1 is 3, its shape says 4"),
+        ({}, {"x": (2, 3)}, "has 3 dims, its shape 2"),
+        ({"x": np.zeros((1, 3, 1), np.float32), "ids": "a"}, {}, "input 'ids' of i64: "),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(
+    given: dict[str, object], shapes: dict[str, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(CompileError, match=message):
+        make_inputs([X, IDS], given, shapes)  # type: ignore[arg-type]
+
+
+# ---- engines ----
+
+
+def softmax_model() -> aot.CompiledModule:
+    builder = Builder()
+    x = builder.input("x", "f32[N, 5]")
+    builder.output("y", builder.op("softmax", x, axis=1))
+    return aot.compile(builder.module())
+
+
+def onnx_model(path: Path, op: str, output: str = "y") -> Path:
+    from onnx import TensorProto, helper, save
+
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], [output])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["N", 5])],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["reference", "onnxruntime"])
+def test_both_engines_agree_and_disagree(tmp_path: Path, engine: str) -> None:
+    module, shapes = softmax_model(), {"x": (3, 5)}
+    right = verify(module, onnx_model(tmp_path / "a", "Softmax"), against=engine, shapes=shapes)
+    wrong = verify(module, onnx_model(tmp_path / "b", "Sigmoid"), against=engine, shapes=shapes)
+    assert right.agrees and not wrong.agrees
+    assert right.outputs[0].shape == (3, 5)
+    assert right.engine == engine
+
+
+def test_other_outputs_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="the module's outputs are y; the model's are z"):
+        verify(softmax_model(), onnx_model(tmp_path / "m", "Softmax", "z"))
+
+
+def test_an_engine_s_own_failure_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(CompileError, match="onnxruntime cannot run .*m.onnx: [^\n]+$"):
+        verify(softmax_model(), tmp_path / "m.onnx", against="onnxruntime")
+    with pytest.raises(CompileError, match="no engine is called 'abacus': reference, onnxruntime"):
+        verify(softmax_model(), tmp_path / "m.onnx", against="abacus")
+
+
+def test_compiled_in_values_reach_the_engine(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", "k", "y")]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "k"], ["y"])], "g", infos[:2], infos[2:]
+    )
+    path = tmp_path / "mul.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    values = {"k": [3, 4]}
+    module = aot.compile(path, input_values=values)
+    for engine in ("reference", "onnxruntime"):
+        assert verify(module, path, against=engine, input_values=values).agrees
+    assert not verify(module, path, input_values={"k": [3, 5]}).agrees
+    with pytest.raises(CompileError, match="has an input 'k' that the module has not"):
+        verify(module, path)
