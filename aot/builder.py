@@ -7,6 +7,7 @@
 >>> module = b.module()
 """
 
+import aot.ops  # noqa: F401 - fills the op table
 from aot.ir.builder import Builder, parse_type
 
 __all__ = ["Builder", "parse_type"]

@@ -28,7 +28,7 @@ from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, FunctionRef, Module, Op
-from aot.ops.record import call_of
+from aot.ir.record import call_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.specialise.despecialise import BOUNDS, DESPECIALISE, despecialise

@@ -22,15 +22,16 @@ import numpy as np
 
 from aot.analysis.memory.views import canonical
 from aot.builder import Builder
+from aot.ir.builtin import PENDING
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
-from aot.ir.graph import Module, Op, Rewriter, Value
+from aot.ir.graph import Module, Op, Value
 from aot.ir.index_map import transposed
+from aot.ir.record import Kind, count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.movement import TRANSPOSE
-from aot.ops.record import Kind, count_shape_rules
-from aot.ops.structure import PENDING
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.layout.eager_shapes import follow_eagerly, following

@@ -36,7 +36,7 @@ from aot.ir import dims, expr
 from aot.ir.bounds import linear
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, FunctionRef, Op
-from aot.ops.record import Call, Kind, call_of
+from aot.ir.record import Call, Kind, call_of
 from aot.ops.structure import DISPATCH
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes

@@ -54,7 +54,7 @@ interpreted, and can't be compiled yet: then the compiler names all that is in t
 
 
 def our_table() -> str:
-    from aot.ops.record import REGISTRY, Kind
+    from aot.ir.record import REGISTRY, Kind
 
     rows = [
         "| op | what it is | element types | " + " | ".join(n for n, _ in BACKENDS) + " |",
@@ -75,7 +75,7 @@ def our_table() -> str:
 
 
 def structure_table() -> str:
-    from aot.ops.record import REGISTRY, Kind
+    from aot.ir.record import REGISTRY, Kind
 
     rows = ["| op | what it is | effects | compiles |", "|---|---|---|---|"]
     for name, record in sorted(REGISTRY.items()):
@@ -115,7 +115,7 @@ def _dtypes(record: Any) -> list[Any]:
 
 def _listed(dtypes: list[Any]) -> str:
     """Names, with the groups that everybody knows as one word."""
-    from aot.ops.record import ANY, FLOATS, INTEGERS
+    from aot.ir.record import ANY, FLOATS, INTEGERS
 
     left, words = set(dtypes), []
     if left == ANY:
@@ -153,7 +153,7 @@ def _sample_of(record: Any, dtype: Any) -> Any:
 def _compiles(name: str, dtype: Any, target: str) -> bool:
     import aot
     from aot.builder import Builder
-    from aot.ops.record import REGISTRY
+    from aot.ir.record import REGISTRY
 
     sample = _sample_of(REGISTRY[name], dtype)
     b = Builder()

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import aot.ops  # noqa: F401 - fills the op table, whatever a test imports first
+
 # no deadline: tests never depend on time; the same examples in every run of CI
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

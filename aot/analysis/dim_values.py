@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from aot.errors import InternalError
+from aot.ir import dim_semantics as ds
 from aot.ir.bounds import bounds_of
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Array, Kind, call_of
 from aot.ir.types import DType, TensorType
-from aot.ops import dim_semantics as ds
-from aot.ops.record import Array, Kind, call_of
 
 _KINDS = frozenset({Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, Kind.SHAPE})
 

@@ -11,10 +11,11 @@ import numpy as np
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import is_view
 from aot.ir import expr
+from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Array, Kind, call_of
 from aot.ops.elementwise import MUL, POW
-from aot.ops.record import Array, Kind, call_of
-from aot.ops.structure import CONSTANT, REGION
+from aot.ops.structure import REGION
 
 LARGEST = float(np.finfo(np.float16).max)
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)

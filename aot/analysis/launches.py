@@ -14,8 +14,8 @@ from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType
-from aot.ops.record import Call, Kind, call_of
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 

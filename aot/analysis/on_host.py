@@ -7,9 +7,9 @@ op and target; whether there is a host is the caller's to know.
 from __future__ import annotations
 
 from aot.ir.graph import Op
+from aot.ir.record import Kind
 from aot.ir.types import DType
 from aot.ops.elementwise import CAST
-from aot.ops.record import Kind
 from aot.target.model import Target
 
 _WIDE_INTEGERS = (DType.I64, DType.U64)

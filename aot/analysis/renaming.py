@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aot.ir.expr import Load
 from aot.ir.graph import Op
-from aot.ops.record import Kind, call_of
+from aot.ir.record import Kind, call_of
 
 
 def permutation_of(op: Op) -> tuple[int, ...] | None:

@@ -16,8 +16,8 @@ from aot.analysis.memory.views import memory_order
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
+from aot.ir.record import Kind, call_of
 from aot.ir.types import TensorType
-from aot.ops.record import Kind, call_of
 from aot.target.model import Target
 
 UNKNOWN = 256  # what an open dim counts as, where work is estimated

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields
 
 from aot.analysis.cost.candidates import DIRECT, Choice, Run
 from aot.ir.clone import clone_function
-from aot.ir.graph import Function, Rewriter
+from aot.ir.graph import Function
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_function
 from aot.target.model import Target
 

@@ -21,12 +21,12 @@ from aot.ir import dims
 from aot.ir.bounds import bounds_of
 from aot.ir.dims import Dim, DimExpr, Interval
 from aot.ir.graph import Function, Module
+from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower, root_of
 from aot.kernels.lower.steps import lane_steps
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
-from aot.ops.record import Kind
 from aot.target.model import Target
 
 # Iterations that a lane may go through along a line. lavapipe ends a lane's loops after so many,

@@ -17,10 +17,10 @@ from aot.driver.variant import Building, Clock
 from aot.errors import CompileError
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
+from aot.ir.record import count_shape_rules
 from aot.link.finish import finish_module
 from aot.link.image import ModuleImage, VariantImage
 from aot.link.rodata import RodataBytes
-from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions, Progress
 from aot.passes.base import Pass, PassContext, ops_after, run_passes
 from aot.passes.bind import BIND

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import aot.ops  # noqa: F401 - fills the op table
 from aot.errors import CompileError
 from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module

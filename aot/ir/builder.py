@@ -13,22 +13,13 @@ import numpy as np
 
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.graph import (
-    Attr,
-    Block,
-    ConstantData,
-    Function,
-    FunctionRef,
-    Module,
-    Op,
-    Rewriter,
-    Value,
-)
+from aot.ir.builtin import CONSTANT, RETURN, YIELD
+from aot.ir.graph import Attr, Block, ConstantData, Function, FunctionRef, Module, Op, Value
+from aot.ir.record import OpRecord, lookup
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.attr_parser import AttrParser
 from aot.ir.text.tokens import END, Tokens
 from aot.ir.types import DType, TensorType
-from aot.ops import OpRecord, lookup
-from aot.ops.structure import CONSTANT, RETURN, YIELD
 
 TypeLike = Union[str, TensorType]
 OperandLike = Union[Value, np.ndarray[Any, Any], np.generic, int, float, bool, None]

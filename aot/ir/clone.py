@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.ir.graph import Attr, Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Attr, Block, Function, Module, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 
 TypeMap = Callable[[TensorType], TensorType]

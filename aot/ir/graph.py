@@ -1,13 +1,14 @@
-"""The graph: values, ops, blocks, functions, modules, and the one API that changes them.
+"""The graph: values, ops, blocks, functions and modules.
 
-SSA in place, with use lists. Only `Rewriter` mutates a function once it is built; whoever keeps
-facts about a function (aliases, pending shapes) listens there. Knows op records by reference only.
+SSA in place, with use lists. Only `aot.ir.rewriter.Rewriter` mutates a function once it is built;
+whoever keeps facts about a function (aliases, pending shapes) is a `Listener` of it. Knows op
+records by reference only.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -16,12 +17,10 @@ import xxhash
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
-from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
-    from aot.ir.transaction import Transaction
-    from aot.ops.record import OpRecord
+    from aot.ir.record import OpRecord
 
 
 class ConstantData:
@@ -379,217 +378,3 @@ class Module:
 def is_kept(dtype: DType, wide: DType) -> bool:
     """Whether every value of `dtype` is one of `wide`."""
     return dtype is wide or bool(np.can_cast(dtype.numpy, wide.numpy, "safe"))
-
-
-class Rewriter:
-    """The mutation API of a function. Insertion happens before `anchor`, or at the block's end.
-
-    Types never change silently: replacing a value by one of another type is an error.
-    """
-
-    def __init__(
-        self, function: Function, block: Block | None = None, anchor: Op | None = None
-    ) -> None:
-        self.function = function
-        self.block = block if block is not None else function.block
-        self.anchor = anchor
-
-    def at(self, anchor: Op) -> Rewriter:
-        """A rewriter that inserts before `anchor`."""
-        if anchor.parent is None:
-            raise InternalError(f"{anchor} is in no block")
-        return Rewriter(self.function, anchor.parent, anchor)
-
-    def insert(self, op: Op) -> Op:
-        """Puts a fresh op at the insertion point."""
-        self.block._link(op, self.anchor)
-        self._tell(lambda listener: listener.op_created(op))
-        return op
-
-    def create(
-        self,
-        record: OpRecord,
-        operands: Sequence[Value | None],
-        attrs: Mapping[str, Attr] | None = None,
-        origin: str = "",
-        blocks: Sequence[Block] = (),
-    ) -> Op:
-        """Makes an op, its result types by the record's shape rule, and inserts it.
-
-        Raises:
-            CompileError: a constraint of the record does not hold.
-        """
-        call = record.call([None if v is None else v.type for v in operands], attrs or {}, origin)
-        for assumption in call.assumptions:
-            self.function.assumptions[assumption] = None
-        return self.insert(Op(record, operands, call.attrs, call.result_types, blocks, origin))
-
-    def set_operand(self, op: Op, index: int, value: Value | None) -> None:
-        """Rewires one operand to a value of the same type."""
-        old = op.operands[index]
-        if old is value:
-            return
-        if old is not None and value is not None and old.type != value.type:
-            raise InternalError(
-                f"operand {index} of {op} has type {old.type}, the new value has {value.type}"
-            )
-        self.rewire(op, index, value)
-
-    def rewire(self, op: Op, index: int, value: Value | None) -> None:
-        """Rewires one operand to a value of any type; the caller answers for the op."""
-        old = op.operands[index]
-        if old is not None:
-            del old.uses[(op, index)]
-        op.operands[index] = value
-        if value is not None:
-            value.uses[(op, index)] = None
-        self._tell(lambda listener: listener.operand_changed(op, index, old))
-
-    def replace(self, old: Value, fresh: Value) -> None:
-        """Lets every user of `old` use `fresh`, which must have the same type."""
-        if old.type != fresh.type:
-            raise InternalError(
-                f"replacing a value of type {old.type} by one of {fresh.type}: "
-                "replace_lazily says how the one is seen through the other"
-            )
-        self._rewire(old, fresh, fresh)
-
-    def replace_lazily(self, old: Value, fresh: Value, map: IndexMap = IndexMap()) -> Value:  # noqa: B008
-        """Lets every user of `old` see `fresh` through `map`, whatever the type of `fresh`.
-
-        Users are not told: where the types differ, they get a `pending_shape_change` of old's type
-        whose element i is `fresh[map(i)]`, for resolve-shapes to carry on. A chain of pending
-        changes is one. Costs as much as `old` has uses; no shape rule runs. Gives what the users
-        got.
-
-        Raises:
-            InternalError: `map` does not lead from the dims of `fresh` to those of `old`.
-        """
-        source = fresh
-        while source.op is not None and source.op.record.name == "pending_shape_change":
-            before, wide = source.op.operands[0], source.type.dtype
-            assert before is not None
-            if not is_kept(before.type.dtype, wide) and wide is not old.type.dtype:
-                break  # the dtype between rounds: dropping it would change values
-            map = IndexMap.of_attr(source.op.attrs["map"]).then(map, before.type.dims)
-            source = before
-        if map.is_identity and source.type == old.type:
-            self.replace(old, source)
-            return source
-        seen = self.pending(source, old.type, map)
-        self._rewire(old, seen, source)
-        self._tell(lambda listener: listener.pending_made(seen))
-        return seen
-
-    def pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
-        """`source` through `map` as `type`, beside it, so that every user comes after it.
-
-        Raises:
-            InternalError: `map` does not lead from the one's dims to the other's.
-        """
-        from aot.ops.structure import PENDING
-
-        if map.result_dims(source.type.dims) != type.dims:
-            raise InternalError(f"no {map} leads from {source.type} to {type}")
-        attrs: dict[str, Attr] = {
-            "map": map.to_attr(),
-            "dtype": type.dtype,
-            "layout": type.layout or Layout(),
-        }
-        origin = ""
-        if source.op is None:
-            assert isinstance(source.owner, Block)
-            block, anchor = source.owner, source.owner.first
-        else:
-            assert source.op.parent is not None
-            block, anchor, origin = source.op.parent, source.op.next, source.op.origin
-        made = Op(PENDING, [source], attrs, [type], (), origin)
-        return Rewriter(self.function, block, anchor).insert(made).result
-
-    def _rewire(self, old: Value, fresh: Value, source: Value) -> None:
-        """Users of `old` use `fresh`, but for the op that makes `source`, which may be one."""
-        if not fresh.name and old.name and fresh.op is not None:
-            fresh.name = old.name
-        self._tell(lambda listener: listener.value_replaced(old, fresh))
-        for op, index in list(old.uses):
-            if op is not source.op:
-                self.set_operand(op, index, fresh)
-
-    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
-        """Replaces all results of `op` and erases it."""
-        if len(values) != len(op.results):
-            raise InternalError(f"{op} has {len(op.results)} results, got {len(values)}")
-        for old, fresh in zip(op.results, values, strict=True):
-            self.replace(old, fresh)
-        self.erase(op)
-
-    def transaction(self) -> Transaction:
-        """Several edits as one, for `with`: see aot/ir/transaction.py."""
-        from aot.ir.transaction import Transaction
-
-        return Transaction(self)
-
-    def erase(self, op: Op) -> None:
-        """Removes an op that nothing uses."""
-        for value in op.results:
-            if value.uses:
-                raise InternalError(f"{op} is erased but its result {value.index} is used")
-        self._tell(lambda listener: listener.op_erased(op))
-        for block in op.blocks:
-            for inner in reversed(block):
-                Rewriter(self.function, block).erase(inner)
-        for index, operand in enumerate(op.operands):
-            if operand is not None:
-                del operand.uses[(op, index)]
-        op.operands = []
-        if op.parent is not None:
-            op.parent._unlink(op)
-
-    def erase_input(self, value: Value) -> None:
-        """Removes an input of the function that nothing uses."""
-        args = self.function.block.args
-        if value not in args or value.uses:
-            raise InternalError(f"{value!r} is no unused input of {self.function.name!r}")
-        args.remove(value)
-        for index, other in enumerate(args):
-            other.index = index
-        self._tell(lambda listener: listener.input_erased(value))
-
-    def move_before(self, op: Op, anchor: Op) -> None:
-        """Moves `op` in front of `anchor`; the caller answers for dominance."""
-        if op.parent is None or anchor.parent is None:
-            raise InternalError("moving an op that is in no block")
-        op.parent._unlink(op)
-        anchor.parent._link(op, anchor)
-        self._tell(lambda listener: listener.op_moved(op))
-
-    def splice(self, block: Block) -> None:
-        """Moves the ops of a block that is part of nothing to the insertion point."""
-        for op in block:
-            block._unlink(op)
-            self.insert(op)
-
-    def set_attr(self, op: Op, name: str, value: Attr) -> None:
-        """Changes an attribute that does not change the results' types."""
-        op.attrs[name] = value
-        self._tell(lambda listener: listener.attr_changed(op, name))
-
-    def retype(self, value: Value, type: TensorType, map: IndexMap) -> None:
-        """Changes a value's type; its users see it through `map` as what it was."""
-        old, uses = value.type, list(value.uses)
-        self.set_type(value, type)
-        if not uses:
-            return
-        seen = self.pending(value, old, map)
-        for op, index in uses:
-            self.rewire(op, index, seen)
-        self._tell(lambda listener: listener.pending_made(seen))
-
-    def set_type(self, value: Value, type: TensorType) -> None:
-        """Changes a value's type; the caller answers for its users."""
-        old, value.type = value.type, type
-        self._tell(lambda listener: listener.type_changed(value, old))
-
-    def _tell(self, event: Callable[[Listener], None]) -> None:
-        for listener in self.function.listeners:
-            event(listener)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from types import TracebackType
 
 from aot.errors import CompileError, InternalError
-from aot.ir.graph import Assumption, Attr, Op, Rewriter, Value
+from aot.ir.graph import Assumption, Attr, Op, Value
 from aot.ir.index_map import IndexMap
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 
 

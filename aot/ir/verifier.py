@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from aot.errors import AotError, CompileError, InternalError
+from aot.ir.builtin import PENDING
 from aot.ir.dims import Dim, substitute, symbols
 from aot.ir.equalities import TypeRule
 from aot.ir.graph import Block, Function, FunctionRef, Module, Op, Value, walk
+from aot.ir.record import Call
 from aot.ir.states import state_variables
 from aot.ir.text.printer import KEYWORDS, print_op
 from aot.ir.types import DType, TensorType
-from aot.ops.record import Call
-from aot.ops.structure import PENDING
 
 
 def verify(

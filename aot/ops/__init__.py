@@ -1,5 +1,6 @@
 """The op table. Importing this package fills the registry; each family is one file."""
 
+from aot.ir.record import REGISTRY, OpRecord, lookup
 from aot.ops import (
     arg,
     attention,
@@ -21,7 +22,6 @@ from aot.ops import (
     spatial,
     structure,
 )
-from aot.ops.record import REGISTRY, OpRecord, lookup
 
 __all__ = [
     "REGISTRY",

@@ -7,9 +7,7 @@ family; records name them as `absorb`. Whether an answer pays is for who asks to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Union
+from collections.abc import Callable, Iterable, Sequence
 
 from aot.ir import dims as d
 from aot.ir.dims import Dim
@@ -26,60 +24,12 @@ from aot.ir.index_map import (
     step_dims,
     transposed,
 )
-from aot.ir.types import DType, TensorType
-from aot.ops.record import Call
+from aot.ir.mapped_operand import IDENTITY, Absorbed, Operands, Seen
+from aot.ir.record import Call
+from aot.ir.types import DType
 
 UNKNOWN_EXTENT = 64  # what a symbol counts as where costs are compared
 LAUNCH_BYTES = 4 << 10  # what a movement of its own costs, however small
-IDENTITY = IndexMap()
-
-
-@dataclass(frozen=True)
-class Seen:
-    """How an operand will be had: its element i is `source[map(i)]`.
-
-    Attributes:
-        type: the source's, whose dtype and layout may differ from the operand's too.
-        map: from the source to the operand.
-        is_constant: moving its elements costs nothing at run time.
-    """
-
-    type: TensorType
-    map: IndexMap = IDENTITY
-    is_constant: bool = False
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The operand's."""
-        return self.map.result_dims(self.type.dims)
-
-    @property
-    def rank(self) -> int:
-        return len(self.dims)
-
-
-@dataclass(frozen=True)
-class Absorbed:
-    """How an op runs on the sources of its operands.
-
-    Attributes:
-        operands: the map that each operand's source goes through first; absent operands have the
-            identity.
-        results: the map through which each old result is seen in the new one.
-        attrs: attributes that change.
-        is_gone: the op is not needed: its result is operand 0's source seen through `results[0]`.
-        moves: the results are elements of the operands, whatever their dtype.
-    """
-
-    operands: tuple[IndexMap, ...]
-    results: tuple[IndexMap, ...]
-    attrs: Mapping[str, Attr] = field(default_factory=dict)
-    is_gone: bool = False
-    moves: bool = False
-
-
-Operands = Sequence[Union[Seen, None]]
-AbsorbRule = Callable[[Call, Operands], Union[Absorbed, None]]
 
 
 # costs

@@ -12,11 +12,7 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.elementwise import result_indices
-from aot.ops.pooling import CONSTRAINTS, WINDOW_ATTRIBUTES, lowest, pool_type, window
-from aot.ops.record import (
+from aot.ir.record import (
     NUMBERS,
     Array,
     Attribute,
@@ -29,6 +25,10 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.elementwise import result_indices
+from aot.ops.pooling import CONSTRAINTS, WINDOW_ATTRIBUTES, lowest, pool_type, window
 from aot.ops.reduction import AXIS
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64

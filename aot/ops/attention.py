@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir.dims import Dim, add, floor_divide, modulo, multiply, product
-from aot.ir.types import DType, TensorType
-from aot.ops.contraction import add_products
-from aot.ops.record import (
+from aot.ir.record import (
     BOOL,
     Array,
     Attribute,
@@ -26,6 +24,8 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops.contraction import add_products
 
 F32 = DType.F32
 FLOATS = frozenset({F32, DType.F16})

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir import expr as e
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.elementwise import broadcast_dims, elementwise_compute
-from aot.ops.record import (
+from aot.ir.record import (
     INTEGERS,
     NUMBERS,
     Array,
@@ -24,6 +21,9 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.elementwise import broadcast_dims, elementwise_compute
 
 I32, U8 = DType.I32, DType.U8
 

@@ -15,10 +15,7 @@ import numpy as np
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.elementwise import broadcast_dims, result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     NUMBERS,
     Array,
     Attribute,
@@ -31,6 +28,9 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.elementwise import broadcast_dims, result_indices
 
 F32 = DType.F32
 

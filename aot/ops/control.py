@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from aot.ir.body import Body
 from aot.ir.dims import DimExpr, is_symbol_name
 from aot.ir.graph import FunctionRef
-from aot.ir.types import DType, Layout, TensorType
-from aot.ops.body import Body
-from aot.ops.put import fits_into, has_start_a_dim, put
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     BOOL,
     Array,
@@ -29,6 +27,8 @@ from aot.ops.record import (
     OpRecord,
     register,
 )
+from aot.ir.types import DType, Layout, TensorType
+from aot.ops.put import fits_into, has_start_a_dim, put
 
 I64 = frozenset({DType.I64})
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from aot.ir import dim_semantics as ds
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.arrays import cast_array
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops import dim_semantics as ds
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     BOOL,
     FLOATS,
@@ -33,6 +32,8 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
 
 F32 = DType.F32
 
@@ -406,30 +407,6 @@ def _cast_type(call: Call) -> Sequence[TensorType]:
     if not isinstance(to, DType):
         raise call.error(f"attribute to is {to!r}, expected a dtype")
     return [TensorType(to, call.operand(0).dims)]
-
-
-def _cast_dims(x: Array, to: DType) -> Array:
-    """Dims as integers stay what they are; other conversions need their values."""
-    if to is DType.BOOL:
-        return ds.decide(lambda a, b: not ds.is_equal(a, b), x, np.array(0))
-    if to.is_float:
-        raise ds.UndecidedError(f"a dim as {to}")
-    return x
-
-
-def cast_array(x: Array, to: DType) -> Array:
-    """`x` converted as Cast does: float to int truncates and saturates, NaN gives 0."""
-    if x.dtype == object:
-        return _cast_dims(x, to)
-    if x.dtype.kind == "f" and to.is_integer:
-        info = np.iinfo(to.numpy)
-        wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-        low, high = wide <= float(info.min), wide >= float(info.max)
-        with np.errstate(all="ignore"):
-            inside = np.where(low | high, 0.0, wide).astype(to.numpy)
-        return np.where(low, info.min, np.where(high, info.max, inside)).astype(to.numpy)
-    with np.errstate(all="ignore"):
-        return x.astype(to.numpy)
 
 
 def clamp_array(x: Array, to: DType) -> Array:

@@ -12,10 +12,7 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     INTEGERS,
     Array,
@@ -29,6 +26,9 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.elementwise import result_indices
 from aot.ops.selection import clamped_position
 
 F32, I64, I32 = DType.F32, DType.I64, DType.I32

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
-from aot.ops.contraction import sum_dtype
-from aot.ops.indexing import indices_fit_but_along_axis
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     INTEGERS,
     NUMBERS,
@@ -30,6 +25,11 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
+from aot.ops.contraction import sum_dtype
+from aot.ops.indexing import indices_fit_but_along_axis
 from aot.ops.reduction import AXIS
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64

@@ -12,15 +12,12 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.dim_semantics import UndecidedError
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr
 from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_map, slice_extent
-from aot.ir.types import DType, Layout, TensorType
-from aot.ops import absorb
-from aot.ops.contraction import may_be_positions
-from aot.ops.dim_semantics import UndecidedError
-from aot.ops.elementwise import broadcast_load, result_indices
-from aot.ops.record import (
+from aot.ir.mapped_operand import AbsorbRule
+from aot.ir.record import (
     ANY,
     Array,
     Attribute,
@@ -33,6 +30,10 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, Layout, TensorType
+from aot.ops import absorb
+from aot.ops.contraction import may_be_positions
+from aot.ops.elementwise import broadcast_load, result_indices
 
 F32 = DType.F32
 
@@ -65,7 +66,7 @@ def _movement(
     *,
     kind: Kind = Kind.MOVEMENT,
     view_of: int | None = None,
-    rule: absorb.AbsorbRule | None = None,
+    rule: AbsorbRule | None = None,
     step: Callable[[Call], Step] | None = None,
 ) -> OpRecord:
     """An op whose result element at some indices is `load` of its one operand.

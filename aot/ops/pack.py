@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.ir import expr as e
-from aot.ir.types import DType, Layout, TensorType
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     Attribute,
     Call,
@@ -19,6 +17,8 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, Layout, TensorType
+from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
 

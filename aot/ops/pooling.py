@@ -13,19 +13,7 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops.contraction import (
-    WINDOW_TEXT,
-    accumulator,
-    has_window_attributes,
-    inside,
-    sum_dtype,
-    take_taps,
-    window_extent,
-    window_position,
-)
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     FLOATS,
     NUMBERS,
     Array,
@@ -39,6 +27,18 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops.contraction import (
+    WINDOW_TEXT,
+    accumulator,
+    has_window_attributes,
+    inside,
+    sum_dtype,
+    take_taps,
+    window_extent,
+    window_position,
+)
+from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
 WINDOW_ATTRIBUTES = (

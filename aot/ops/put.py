@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir import expr as e
-from aot.ir.types import DType, TensorType
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     INTEGERS,
     Call,
@@ -25,6 +23,8 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
 

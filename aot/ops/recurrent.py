@@ -12,6 +12,18 @@ import numpy as np
 
 from aot.ir.dims import Dim, add, product
 from aot.ir.graph import Attr
+from aot.ir.record import (
+    FLOATS,
+    Array,
+    Attribute,
+    Call,
+    Constraint,
+    Kind,
+    Operand,
+    OpRecord,
+    Sample,
+    register,
+)
 from aot.ir.types import DType, TensorType
 from aot.ops.cells import (
     Activation,
@@ -24,18 +36,6 @@ from aot.ops.cells import (
     rnn_cell,
 )
 from aot.ops.contraction import add_products
-from aot.ops.record import (
-    FLOATS,
-    Array,
-    Attribute,
-    Call,
-    Constraint,
-    Kind,
-    Operand,
-    OpRecord,
-    Sample,
-    register,
-)
 
 F32, I32 = DType.F32, DType.I32
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}

@@ -14,13 +14,9 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.dim_semantics import has_dims, map_dims
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.contraction import accumulator, sum_dtype
-from aot.ops.dim_semantics import has_dims, map_dims
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     FLOATS,
     NUMBERS,
     Array,
@@ -34,6 +30,10 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.contraction import accumulator, sum_dtype
+from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
 

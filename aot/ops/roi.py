@@ -10,11 +10,7 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
-from aot.ir.types import DType, TensorType
-from aot.ops.contraction import accumulator
-from aot.ops.elementwise import result_indices
-from aot.ops.indexing import clamp_array, zero
-from aot.ops.record import (
+from aot.ir.record import (
     FLOATS,
     INTEGERS,
     Array,
@@ -28,6 +24,10 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops.contraction import accumulator
+from aot.ops.elementwise import result_indices
+from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position
 
 F32, I64 = DType.F32, DType.I64

@@ -13,12 +13,9 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.dim_semantics import UndecidedError, has_dims
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.dim_semantics import UndecidedError, has_dims
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     INTEGERS,
     Array,
@@ -32,6 +29,9 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
 

@@ -13,13 +13,10 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.dim_semantics import object_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import ConstantData
-from aot.ir.types import DType, TensorType
-from aot.ops.contraction import may_be_positions
-from aot.ops.dim_semantics import object_array
-from aot.ops.elementwise import result_indices
-from aot.ops.record import (
+from aot.ir.record import (
     ANY,
     Array,
     Attribute,
@@ -32,6 +29,9 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops.contraction import may_be_positions
+from aot.ops.elementwise import result_indices
 
 F32, I64 = DType.F32, DType.I64
 

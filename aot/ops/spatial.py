@@ -15,12 +15,7 @@ import numpy as np
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
-from aot.ir.types import DType, TensorType
-from aot.ops import absorb
-from aot.ops.contraction import accumulator, inside, may_be_positions, sum_dtype
-from aot.ops.elementwise import result_indices
-from aot.ops.indexing import clamp_array, zero
-from aot.ops.record import (
+from aot.ir.record import (
     FLOATS,
     INTEGERS,
     NUMBERS,
@@ -35,6 +30,11 @@ from aot.ops.record import (
     Sample,
     register,
 )
+from aot.ir.types import DType, TensorType
+from aot.ops import absorb
+from aot.ops.contraction import accumulator, inside, may_be_positions, sum_dtype
+from aot.ops.elementwise import result_indices
+from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position
 
 F32, I64 = DType.F32, DType.I64

@@ -6,110 +6,11 @@ Their meaning is built into the interpreter and the pipeline; the records give t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from aot.ir.graph import ConstantData, FunctionRef, Op, Rewriter, Value
-from aot.ir.index_map import IndexMap
-from aot.ir.types import DType, Layout, TensorType
-from aot.ops.body import Body
-from aot.ops.elementwise import cast_array
-from aot.ops.record import (
-    Attribute,
-    Call,
-    Constraint,
-    Kind,
-    Operand,
-    OpRecord,
-    register,
-)
-
-
-def _constant_type(call: Call) -> Sequence[TensorType]:
-    value = call.attrs["value"]
-    if not isinstance(value, ConstantData):
-        raise call.error(f"attribute value is {value!r}, expected data")
-    return [value.type]
-
-
-def _constant_value(call: Call, _: Sequence[object]) -> Sequence[object]:
-    value = call.attrs["value"]
-    assert isinstance(value, ConstantData)
-    return [value.logical]
-
-
-CONSTANT = register(
-    OpRecord(
-        name="constant",
-        summary="A tensor known at compile time.",
-        operands=(),
-        attributes=(Attribute("value", "data"),),
-        infer=_constant_type,
-        reference=_constant_value,
-        kind=Kind.STRUCTURE,
-    )
-)
-
-
-def insert_constant(rewriter: Rewriter, data: ConstantData, origin: str = "") -> Value:
-    """A constant at the insertion point. What it holds has a type: no shape rule is asked."""
-    return rewriter.insert(Op(CONSTANT, [], {"value": data}, [data.type], (), origin)).result
-
-
-def _pending_type(call: Call) -> Sequence[TensorType]:
-    dtype, layout = call.attrs["dtype"], call.attrs["layout"]
-    assert isinstance(dtype, DType) and isinstance(layout, Layout)
-    found = pending_map(call).result_dims(call.operand(0).dims)
-    return [TensorType(dtype, found, None if layout == Layout() else layout)]
-
-
-def pending_map(call: Call) -> IndexMap:
-    """The index map of a pending shape change."""
-    return IndexMap.of_attr(call.attrs["map"])
-
-
-def _pending_value(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-    (type,) = call.result_types
-    return [cast_array(pending_map(call).apply(inputs[0]), type.dtype)]
-
-
-PENDING = register(
-    OpRecord(
-        name="pending_shape_change",
-        summary="What users that were not told yet see of a value of another type: element i is "
-        "x[map(i)] as `dtype`. It never runs: resolve-shapes folds, pushes or materialises it.",
-        operands=(Operand("x"),),
-        attributes=(
-            Attribute("map", "map", (), "steps from x to the result; none is the identity"),
-            Attribute("dtype", "dtype"),
-            Attribute("layout", "layout", Layout(), "of the result; {} is dense"),
-        ),
-        infer=_pending_type,
-        reference=_pending_value,
-        kind=Kind.STRUCTURE,
-    )
-)
-
-RETURN = register(
-    OpRecord(
-        name="return",
-        summary="Ends a function; its operands are the function's results.",
-        operands=(Operand("values", kind="variadic", is_mixed=True),),
-        infer=lambda call: [],
-        kind=Kind.STRUCTURE,
-        is_terminator=True,
-    )
-)
-
-YIELD = register(
-    OpRecord(
-        name="yield",
-        summary="Ends a block of an op; its operands are the block's results.",
-        operands=(Operand("values", kind="variadic", is_mixed=True),),
-        infer=lambda call: [],
-        kind=Kind.STRUCTURE,
-        is_terminator=True,
-    )
-)
+from aot.ir.body import Body
+from aot.ir.graph import FunctionRef
+from aot.ir.record import Attribute, Call, Constraint, Kind, Operand, OpRecord, register
+from aot.ir.types import TensorType
 
 
 def _region_types(call: Call) -> Sequence[TensorType]:

@@ -18,9 +18,9 @@ from aot.analysis.alias.lint import lint
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.ir.clone import clone_module
 from aot.ir.graph import Block, Function, Module
+from aot.ir.record import count_shape_rules
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
-from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
 from aot.passes import switches
 from aot.passes.fusion.journal import FusionJournal

@@ -21,9 +21,9 @@ from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wa
 from aot.ir.compare import attr_key, map_dims
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
-from aot.ir.graph import Assumption, ConstantData, Function, Module, Rewriter, Value
+from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
-from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext
 
 Array = np.ndarray[Any, Any]

@@ -15,10 +15,11 @@ from aot.analysis.memory.storage import root_of
 from aot.driver.cpu_fallback import hosts_of
 from aot.driver.pipeline import FORMED, MODEL_PASSES, TARGET_PASSES, prepared
 from aot.ir import dims
+from aot.ir.builtin import CONSTANT
 from aot.ir.clone import clone_module
 from aot.ir.dims import Dim
 from aot.ir.graph import Function, Op, Value
-from aot.ops.structure import CONSTANT, REGION
+from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.join_regions import explainer

@@ -20,24 +20,16 @@ from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
 from aot.driver.ledger import dispatched
 from aot.driver.variant import Building, Clock
 from aot.ir import dims
+from aot.ir.builtin import CONSTANT, RETURN
 from aot.ir.clone import clone_function, clone_op
 from aot.ir.dims import Dim
-from aot.ir.graph import (
-    Attr,
-    Block,
-    ConstantData,
-    Function,
-    FunctionRef,
-    Module,
-    Op,
-    Rewriter,
-    Value,
-)
+from aot.ir.graph import Attr, Block, ConstantData, Function, FunctionRef, Module, Op, Value
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Layout, TensorType
 from aot.link.finish import finish_module
 from aot.link.module import write_module
 from aot.ops.control import STATE
-from aot.ops.structure import CONSTANT, DISPATCH, RETURN, insert_constant
+from aot.ops.structure import DISPATCH
 from aot.options import CompileOptions, no_progress
 from aot.passes.base import PassContext
 from aot.target.model import Target

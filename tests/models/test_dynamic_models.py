@@ -18,8 +18,8 @@ import pytest
 
 import aot
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, FunctionRef, Op, Value
-from aot.ops.structure import CONSTANT
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
 from aot.tools.verification import compare

@@ -10,7 +10,7 @@ from aot.analysis.cost.layout_costs import innermost
 from aot.analysis.memory.views import is_view
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
 from aot.ir.graph import Function, Op
-from aot.ops.record import Kind
+from aot.ir.record import Kind
 from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes

@@ -19,7 +19,7 @@ from aot.ir.builder import Builder
 from aot.ir.clone import clone_function
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
-from aot.ops.record import REGISTRY
+from aot.ir.record import REGISTRY
 from aot.target import host_cpu
 from aot.target.model import load
 from tests.support.cross import require_runtime, run_emulated

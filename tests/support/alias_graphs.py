@@ -12,14 +12,16 @@ from typing import Any
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.moves import move_after, move_before
 from aot.builder import Builder
+from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
-from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value, walk
+from aot.ir.graph import Block, Function, Module, Op, Value, walk
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 from aot.ops.control import ASSIGN, GET, STATE, TUPLE
 from aot.ops.elementwise import ADD, NEG
 from aot.ops.movement import RESHAPE, TRANSPOSE
-from aot.ops.record import Kind
-from aot.ops.structure import REGION, YIELD
+from aot.ops.structure import REGION
 
 Choose = Callable[[int], int]  # a number below the one given
 

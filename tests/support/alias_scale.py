@@ -21,9 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from aot.analysis.alias.database import AliasBuilder, AliasDb
 from aot.analysis.alias.facts import AliasFacts
 from aot.builder import Builder
-from aot.ir.graph import Block, Function, Module, Op, Rewriter
-from aot.ops.record import Kind
-from aot.ops.structure import REGION, YIELD
+from aot.ir.builtin import YIELD
+from aot.ir.graph import Block, Function, Module, Op
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
+from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext
 from aot.passes.fusion.fuse import FUSE

@@ -18,15 +18,17 @@ import aot
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import is_view
 from aot.frontends.text import import_text
+from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
-from aot.ir.graph import Block, Function, Module, Op, Rewriter
+from aot.ir.graph import Block, Function, Module, Op
 from aot.ir.interpreter.interpreter import run
 from aot.ir.interpreter.memory import States
+from aot.ir.rewriter import Rewriter
 from aot.link.image import ProgramImage
 from aot.link.program import decode
 from aot.ops.control import ASSIGN, STATE
 from aot.ops.selection import ASSEMBLE
-from aot.ops.structure import CONSTANT, REGION, YIELD
+from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import BIND
 from aot.passes.fusion.outline import OUTLINE

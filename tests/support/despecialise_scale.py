@@ -15,10 +15,12 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from aot.ir.graph import Attr, Block, Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import RETURN, YIELD
+from aot.ir.graph import Attr, Block, Function, Module, Op, Value
+from aot.ir.record import lookup
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, Layout, TensorType
-from aot.ops.record import lookup
-from aot.ops.structure import REGION, RETURN, YIELD
+from aot.ops.structure import REGION
 from aot.passes.fusion.outline import outline
 from aot.passes.specialise.despecialise import despecialise
 from aot.target import model as targets

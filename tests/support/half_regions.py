@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from aot.ir.builder import Builder
-from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import YIELD
+from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.record import OpRecord, Sample
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
-from aot.ops.record import OpRecord, Sample
-from aot.ops.structure import REGION, YIELD
+from aot.ops.structure import REGION
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
 from aot.passes.quantise.narrow_storage import reads_back

@@ -12,8 +12,8 @@ from aot.ir.builder import Builder
 from aot.ir.dims import DimExpr, evaluate
 from aot.ir.graph import Function, Op
 from aot.ir.index_map import IndexMap
+from aot.ir.record import OpRecord, Sample
 from aot.ir.types import DType, TensorType, to_physical
-from aot.ops.record import OpRecord, Sample
 
 Array = np.ndarray[Any, Any]
 

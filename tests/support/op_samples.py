@@ -14,9 +14,9 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.dims import evaluate
+from aot.ir.record import Array, Call, Sample
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import scalar
-from aot.ops.record import Array, Call, Sample
 
 _REDUCERS = {
     "sum": np.add,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
-from aot.ir.graph import Module, Op, Rewriter, Value
+from aot.ir.graph import Module, Op, Value
 from aot.ir.index_map import IndexMap, Reshape, transposed
+from aot.ir.record import count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
 from aot.ops.elementwise import CAST
 from aot.ops.movement import RESHAPE, TRANSPOSE
-from aot.ops.record import count_shape_rules
 from aot.passes.layout.resolve_shapes import resolve
 from tests.support.graphs import assert_same_results
 

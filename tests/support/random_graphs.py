@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-import aot.ops  # noqa: F401  (fills the registry)
 from aot.builder import Builder
 from aot.errors import CompileError
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.interpreter.interpreter import _Frame, bind_symbols
+from aot.ir.record import REGISTRY, Kind, OpRecord, Sample
 from aot.ir.types import DType, TensorType
-from aot.ops.record import REGISTRY, Kind, OpRecord, Sample
 from tests.support.op_samples import draw as drawn
 
 Array = np.ndarray[Any, Any]

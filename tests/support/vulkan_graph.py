@@ -16,7 +16,7 @@ from aot.ir.clone import clone_function
 from aot.ir.dims import evaluate
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.interpreter.interpreter import bind_symbols, run
-from aot.ops.record import Call
+from aot.ir.record import Call
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from tests.support import vulkan_running

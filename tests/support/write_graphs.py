@@ -13,11 +13,11 @@ import numpy as np
 
 from aot.analysis.memory.views import is_view
 from aot.builder import Builder
+from aot.ir.body import Body
 from aot.ir.graph import Block, Module, Op, Value
 from aot.ir.interpreter.interpreter import _MemoryFrame, bind_symbols, run
 from aot.ir.interpreter.memory import Place, States
-from aot.ops.body import Body
-from aot.ops.record import Array
+from aot.ir.record import Array
 
 Choose = Callable[[int], int]  # a number below the one given
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aot.analysis.memory.views import is_view
 from aot.ir.graph import Block, Function, Op, Value
-from aot.ops.record import Kind
+from aot.ir.record import Kind
 
 
 @dataclass(frozen=True)

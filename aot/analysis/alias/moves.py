@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aot.analysis.alias.database import AliasDb, MemoryEffects
-from aot.ir.graph import Block, Op, Rewriter, walk
+from aot.ir.graph import Block, Op, walk
+from aot.ir.rewriter import Rewriter
 
 
 def could_move_before(db: AliasDb, op: Op, point: Op) -> bool:

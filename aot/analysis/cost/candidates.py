@@ -18,9 +18,10 @@ from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import Function, Module, Op, Rewriter
+from aot.ir.graph import Function, Module, Op
+from aot.ir.record import call_of
+from aot.ir.rewriter import Rewriter
 from aot.ops.contraction import CONV
-from aot.ops.record import call_of
 from aot.target.model import Target
 
 DIRECT, WINOGRAD = "direct", "winograd"

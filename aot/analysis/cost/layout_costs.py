@@ -13,8 +13,8 @@ from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.record import Call, Compute, Kind
 from aot.ir.types import TensorType
-from aot.ops.record import Call, Compute, Kind
 from aot.ops.selection import CONCAT
 from aot.target.model import Target
 

@@ -13,9 +13,9 @@ from enum import Enum
 from aot.analysis.cost import winograd
 from aot.analysis.memory.views import memory_order
 from aot.ir.dims import Dim, floor_divide, product
+from aot.ir.record import Call, Kind
 from aot.ir.types import Layout, TensorType
 from aot.ops.contraction import accumulator
-from aot.ops.record import Call, Kind
 from aot.target.model import Target, VulkanLimits
 
 # How many columns of a contraction a lane of a GPU has; they lie together.

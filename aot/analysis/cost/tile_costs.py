@@ -20,7 +20,7 @@ from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, totals, wide_extents
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr, product
-from aot.ops.record import Call, Kind
+from aot.ir.record import Call, Kind
 from aot.target.model import Target
 
 UNKNOWN = 256  # what an open dim counts as

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from aot.analysis.memory.views import memory_order
 from aot.ir import dims
 from aot.ir.dims import Dim
+from aot.ir.record import Call
 from aot.ir.types import DType
 from aot.ops.contraction import CONV
-from aot.ops.record import Call
 from aot.target.model import Target
 
 OUTPUTS, INPUTS = 4, 6  # along a side of a tile

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.memory.storage import Home, Homes
+from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Module, Op, Value
 from aot.ops.selection import ASSEMBLE
-from aot.ops.structure import CONSTANT
 
 # buffers of the arena, constants, inputs and outputs begin at multiples of at least so many bytes
 ROOT_BYTES = 16

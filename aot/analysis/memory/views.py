@@ -15,9 +15,9 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Op
 from aot.ir.index_map import IndexMap, Reshape, Slice, Step, Transpose, step_dims
+from aot.ir.record import call_of
 from aot.ir.types import Layout, TensorType
 from aot.ops.movement import shortest_group
-from aot.ops.record import call_of
 
 
 class _Axis(NamedTuple):

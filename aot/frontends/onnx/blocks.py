@@ -16,12 +16,13 @@ from aot.errors import CompileError
 from aot.frontends.onnx.choices import Choices
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node
+from aot.ir.builtin import YIELD
 from aot.ir.equalities import DimEqualities
-from aot.ir.graph import Assumption, Attr, Block, Op, Rewriter, Value
+from aot.ir.graph import Assumption, Attr, Block, Op, Value
+from aot.ir.record import OpRecord
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops import lookup
-from aot.ops.record import OpRecord
-from aot.ops.structure import YIELD
 
 
 @dataclass(frozen=True)

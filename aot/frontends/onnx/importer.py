@@ -41,9 +41,9 @@ from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
-from aot.ir.graph import Block, ConstantData, Function, Module, Rewriter, Value
+from aot.ir.graph import Block, ConstantData, Function, Module, Value
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ops import lookup
-from aot.ops.structure import insert_constant
 
 MAX_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
 MAX_INNER_NODES = 1_000_000  # loops in loops that are compiled run by run

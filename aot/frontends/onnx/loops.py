@@ -26,11 +26,11 @@ from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
-from aot.ir.graph import Block, ConstantData, Rewriter, Value
+from aot.ir.graph import Block, ConstantData, Value
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType
 from aot.ops import lookup
 from aot.ops.control import INDEX_TYPE
-from aot.ops.structure import insert_constant
 
 MAX_UNROLLED_OPS = 10_000
 ENDLESS = 1 << 31

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import onnx
 
 from aot.frontends.onnx.graphs import captured
-from aot.ir.graph import Rewriter, Value
+from aot.ir.graph import Value
+from aot.ir.rewriter import Rewriter
 
 
 @dataclass

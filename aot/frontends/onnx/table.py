@@ -19,11 +19,11 @@ from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import Attr, ConstantData, Rewriter, Value
+from aot.ir.graph import Attr, ConstantData, Value
+from aot.ir.record import Array
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType
 from aot.ops import lookup
-from aot.ops.record import Array
-from aot.ops.structure import insert_constant
 
 Results = Union[Value, Sequence["Value | None"]]
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights

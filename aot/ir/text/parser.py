@@ -10,12 +10,13 @@ from collections.abc import Container, Mapping, Sequence
 
 from aot.errors import CompileError
 from aot.ir.equalities import TypeRule
-from aot.ir.graph import Assumption, Attr, Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Assumption, Attr, Block, Function, Module, Op, Value
+from aot.ir.record import OpRecord, lookup
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.attr_parser import AttrParser, read_blobs
 from aot.ir.text.printer import KEYWORDS
 from aot.ir.text.tokens import END, Tokens
 from aot.ir.types import TensorType
-from aot.ops import OpRecord, lookup
 
 MAX_BLOCK_DEPTH = 32
 _KINDS = {keyword: kind for kind, keyword in KEYWORDS.items()}

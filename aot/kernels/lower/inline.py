@@ -15,11 +15,11 @@ from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.expr import Cast, Const, Expr, Load, Reduce, Size, Var
 from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Compute, call_of
 from aot.ir.types import TensorType
 from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Buffer
 from aot.ops.elementwise import CAST
-from aot.ops.record import Compute, call_of
 
 
 class Inliner:

@@ -17,6 +17,7 @@ from aot.ir import expr
 from aot.ir.dims import floor_divide
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Kind, call_of
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.inline import Inliner, flat_index, stored
@@ -30,7 +31,6 @@ from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.winograd import schedule_winograd
-from aot.ops.record import Kind, call_of
 from aot.target.model import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}

@@ -18,13 +18,13 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Param, Var
 from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Kind, call_of
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.inline import Inliner, flat_index
 from aot.kernels.lower.nest import Axis, Nest
 from aot.ops.attention import BIAS, KEEP, K, Q, V, heads_a_group
 from aot.ops.contraction import accumulator
-from aot.ops.record import Kind, call_of
 
 Values = Mapping[Var, Expr]
 

@@ -22,13 +22,15 @@ from aot.analysis.memory.views import is_view
 from aot.analysis.on_host import why_on_host
 from aot.analysis.renaming import permutation_of
 from aot.ir import expr
+from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim
-from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.record import Compute, Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops.elementwise import CAST
-from aot.ops.record import Compute, Kind, call_of
-from aot.ops.structure import CONSTANT, REGION, YIELD
+from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.journal import FusionJournal
 from aot.target.model import Target

@@ -24,12 +24,14 @@ from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import is_view
 from aot.analysis.on_host import why_on_host
 from aot.analysis.stages import UNKNOWN, estimate, shared_dims, stages_of, work_of
+from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, product
-from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
-from aot.ops.record import Kind
-from aot.ops.structure import REGION, YIELD
+from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.journal import FusionJournal
 from aot.target.model import Target

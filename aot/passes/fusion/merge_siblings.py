@@ -25,11 +25,11 @@ from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks, control_ops
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
-from aot.ir.graph import Block, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
+from aot.ir.record import Array, Kind, OpRecord
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import TensorType
 from aot.ops import contraction, movement
-from aot.ops.record import Array, Kind, OpRecord
-from aot.ops.structure import insert_constant
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import Homes
+from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
 from aot.ir.dims import Dim, DimExpr, symbol
-from aot.ir.graph import Attr, Block, Function, FunctionRef, Module, Op, Rewriter, Value
+from aot.ir.graph import Attr, Block, Function, FunctionRef, Module, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
-from aot.ops.structure import DISPATCH, REGION, RETURN
+from aot.ops.structure import DISPATCH, REGION
 from aot.passes.base import Pass, PassContext
 
 

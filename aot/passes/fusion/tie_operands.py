@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from aot.analysis.control import control_ops
 from aot.ir import expr
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
-from aot.ops.record import Kind, call_of
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 

@@ -21,12 +21,13 @@ from aot.analysis.control import block_of, control_ops
 from aot.analysis.cost.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.cost.min_cut import Labelling
 from aot.analysis.memory.views import canonical, map_of, view_type
+from aot.ir.builtin import CONSTANT, PENDING
 from aot.ir.compare import attrs_key
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
-from aot.ops.record import Kind, call_of
 from aot.ops.selection import CONCAT
-from aot.ops.structure import CONSTANT, PENDING
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
 

@@ -13,9 +13,10 @@ from dataclasses import replace
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import plan
 from aot.analysis.cost.tile_costs import Kernel, cost, loops_of
-from aot.ir.graph import Function, Module, Rewriter
+from aot.ir.graph import Function, Module
+from aot.ir.record import Call, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ops.contraction import CONV
-from aot.ops.record import Call, call_of
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
 

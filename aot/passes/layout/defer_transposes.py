@@ -15,11 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.analysis.memory.views import map_of
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.index_map import IndexMap
-from aot.ops.absorb import IDENTITY, Seen, cost, moves
-from aot.ops.record import call_of
-from aot.ops.structure import CONSTANT
+from aot.ir.mapped_operand import IDENTITY, Seen
+from aot.ir.record import call_of
+from aot.ir.rewriter import Rewriter
+from aot.ops.absorb import cost, moves
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.shape_sweep import Sweep
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 
+from aot.ir.builtin import PENDING
 from aot.ir.graph import Function, Listener, Module, Op, Value
-from aot.ops.absorb import Seen
-from aot.ops.structure import PENDING
+from aot.ir.mapped_operand import Seen
 from aot.passes.layout.shape_sweep import Decision, Sweep
 
 

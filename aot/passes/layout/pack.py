@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aot.analysis.cost.plan import weight_layouts
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
 from aot.ops.elementwise import CAST
-from aot.ops.record import Kind, call_of
-from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import relaid
 from aot.target.model import Target

@@ -14,14 +14,16 @@ Never: asks an op's shape rule more than once, or at all where only layouts chan
 from __future__ import annotations
 
 from aot.errors import InternalError
-from aot.ir.graph import Attr, Block, Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import PENDING, pending_map
+from aot.ir.graph import Attr, Block, Function, Module, Op, Value
 from aot.ir.index_map import Broadcast, IndexMap, Slice, Step, Transpose, step_dims
+from aot.ir.mapped_operand import IDENTITY
+from aot.ir.record import OpRecord, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
-from aot.ops.absorb import IDENTITY, is_free
+from aot.ops.absorb import is_free
 from aot.ops.elementwise import CAST
 from aot.ops.movement import BROADCAST_TO, COPY, RESHAPE, SLICE, TRANSPOSE
-from aot.ops.record import OpRecord, call_of
-from aot.ops.structure import PENDING, pending_map
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.eager_shapes import following
 from aot.passes.layout.shape_sweep import Decision, Sweep, home

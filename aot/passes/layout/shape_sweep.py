@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.errors import CompileError
+from aot.ir.builtin import CONSTANT, PENDING, pending_map
 from aot.ir.graph import Assumption, Attr, Block, Function, Op, Value, is_kept
 from aot.ir.index_map import IndexMap
+from aot.ir.mapped_operand import IDENTITY, Absorbed, Seen
+from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import Layout, TensorType
-from aot.ops.absorb import IDENTITY, Absorbed, Seen, cost, permutation
+from aot.ops.absorb import cost, permutation
 from aot.ops.movement import COPY
-from aot.ops.record import Call, Kind, call_of
-from aot.ops.structure import CONSTANT, PENDING, pending_map
 
 
 @dataclass(frozen=True)

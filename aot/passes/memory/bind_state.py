@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from aot.errors import CompileError
 from aot.ir.dims import Dim, DimExpr, add, bounds, minimum, multiply, symbols
 from aot.ir.equalities import DimEqualities, difference
-from aot.ir.graph import Assumption, Attr, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Assumption, Attr, Function, Module, Op, Value
+from aot.ir.record import OpRecord
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import lookup
-from aot.ops.record import OpRecord
 from aot.passes.base import Pass, PassContext
 
 CONCAT: OpRecord = lookup("concat")

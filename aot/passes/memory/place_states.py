@@ -14,7 +14,8 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import canonical
 from aot.errors import UnsupportedError
-from aot.ir.graph import Function, Op, Rewriter, Value
+from aot.ir.graph import Function, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import movement, selection
 from aot.passes.memory.placing import Placer, places_of

@@ -19,9 +19,10 @@ from dataclasses import replace
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import block_of, control_ops
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ops import movement, selection
-from aot.ops.record import Kind
 from aot.passes.base import Pass, PassContext
 from aot.passes.memory.place_states import place_states
 from aot.passes.memory.placing import Placer

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import is_view, map_of, view_type
+from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, add
-from aot.ir.graph import Function, Op, Rewriter, Value
+from aot.ir.graph import Function, Op, Value
 from aot.ir.index_map import IndexMap, Slice, make_map
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 from aot.ops import movement, selection
-from aot.ops.record import Kind
-from aot.ops.structure import CONSTANT
 from aot.target.model import Target
 
 Types = dict[Value, TensorType]

@@ -20,7 +20,8 @@ from aot.analysis.control import control_blocks
 from aot.analysis.memory.views import is_view
 from aot.errors import UnsupportedError
 from aot.ir.clone import clone_op
-from aot.ir.graph import Function, Module, Op, Rewriter
+from aot.ir.graph import Function, Module, Op
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops.movement import COPY
 from aot.passes.base import Pass, PassContext

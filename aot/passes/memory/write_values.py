@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import ancestor_in, control_blocks, nested_operands
 from aot.analysis.memory.views import map_of
-from aot.ir.graph import Attr, Block, Function, Module, Op, Rewriter, Value, walk
+from aot.ir.graph import Attr, Block, Function, Module, Op, Value, walk
 from aot.ir.index_map import Reshape
+from aot.ir.record import OpRecord
+from aot.ir.rewriter import Rewriter
 from aot.ops.control import ASSIGN, STATE, WRITE_SLICE
 from aot.ops.movement import COPY, RESHAPE
 from aot.ops.put import PUT_SLICE
-from aot.ops.record import OpRecord
 from aot.passes.base import Pass, PassContext
 
 Root = Value | str  # the value that brings memory into being, or the name of a state variable

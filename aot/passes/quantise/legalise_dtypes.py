@@ -31,10 +31,11 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
-from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
-from aot.ops.record import Kind, call_of
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
 

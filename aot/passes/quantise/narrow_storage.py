@@ -26,13 +26,15 @@ from aot.analysis.half import misfit, squares
 from aot.analysis.memory.storage import root_of
 from aot.analysis.memory.views import is_view
 from aot.errors import InternalError
+from aot.ir.builtin import CONSTANT, PENDING, YIELD
 from aot.ir.clone import clone_op
-from aot.ir.graph import Block, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
-from aot.ops.record import Kind
 from aot.ops.selection import ASSEMBLE
-from aot.ops.structure import CONSTANT, PENDING, REGION, YIELD, insert_constant
+from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 
 NAME = "narrow-storage"

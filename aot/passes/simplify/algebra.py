@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from aot.ir.graph import ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import ConstantData, Function, Module, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, contraction, elementwise, reduction
-from aot.ops.structure import CONSTANT
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import algebra_activations, algebra_attention, algebra_shuffles
 from aot.passes.simplify.algebra_terms import emit, is_along, shaped, sole, will_fold

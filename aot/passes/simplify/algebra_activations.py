@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from aot.ir.graph import Op, Rewriter, Value
+from aot.ir.graph import Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ops import elementwise
 from aot.passes.simplify.algebra_terms import (
     Line,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aot.ir.dims import Dim
-from aot.ir.graph import Op, Rewriter, Value, is_kept
+from aot.ir.graph import Op, Value, is_kept
+from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
 from aot.passes.simplify import canonicalize

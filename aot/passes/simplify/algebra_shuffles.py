@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.ir.graph import Op, Rewriter, Value
+from aot.ir.graph import Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement
 from aot.passes.simplify.algebra_terms import emit, is_along, sole, will_fold
 from aot.passes.simplify.rewriting import Rule, make

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
-from aot.ir.graph import ConstantData, Op, Rewriter, Value
+from aot.ir.graph import ConstantData, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops import OpRecord, elementwise, movement
-from aot.ops.record import Kind, call_of
-from aot.ops.structure import CONSTANT
 from aot.passes.simplify.rewriting import constant_of, definer
 
 MAX_FACTORS = 6

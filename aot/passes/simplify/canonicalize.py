@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot.ir.graph import Function, Module, Op, Rewriter, Value, is_kept
+from aot.ir.graph import Function, Module, Op, Value, is_kept
+from aot.ir.rewriter import Rewriter
 from aot.ops import elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import (

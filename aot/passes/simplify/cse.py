@@ -15,7 +15,8 @@ from collections.abc import Hashable
 
 from aot.analysis.alias.database import AliasDb
 from aot.ir.compare import attrs_key
-from aot.ir.graph import Block, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, Module, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.passes.base import Pass, PassContext
 
 

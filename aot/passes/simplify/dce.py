@@ -7,7 +7,8 @@ Never: removes an input or a result of a function, or an op of unknown effect.
 
 from __future__ import annotations
 
-from aot.ir.graph import Block, Module, Op, Rewriter
+from aot.ir.graph import Block, Module, Op
+from aot.ir.rewriter import Rewriter
 from aot.passes.base import Pass, PassContext
 
 

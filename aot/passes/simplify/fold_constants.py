@@ -19,14 +19,15 @@ import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.ir.bounds import bounds_of
+from aot.ir.builtin import CONSTANT
+from aot.ir.dim_semantics import UndecidedError, assuming
 from aot.ir.dims import DimExpr
-from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
+from aot.ir.record import Array, Kind, call_of
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType
-from aot.ops.dim_semantics import UndecidedError, assuming
 from aot.ops.elementwise import CAST
-from aot.ops.record import Array, Kind, call_of
 from aot.ops.shape import DIM_VALUES
-from aot.ops.structure import CONSTANT, insert_constant
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import settle_assumptions
 

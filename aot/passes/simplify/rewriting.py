@@ -13,9 +13,10 @@ import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.errors import InternalError
-from aot.ir.graph import Attr, ConstantData, Function, Op, Rewriter, Value
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import Attr, ConstantData, Function, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord
-from aot.ops.structure import CONSTANT
 
 MAX_STEPS = 64  # for one op; a chain of rules is short, so that more means that two undo each other
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_ops
+from aot.ir.builtin import CONSTANT
 from aot.ir.clone import clone_op
-from aot.ir.graph import Function, Module, Op, Rewriter, Value
-from aot.ops.record import Kind
-from aot.ops.structure import CONSTANT
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.passes.base import Pass, PassContext
 
 MAX_CHAIN = 8

@@ -35,7 +35,7 @@ from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
-from aot.ops.record import Call, call_of
+from aot.ir.record import Call, call_of
 from aot.passes.base import Pass, PassContext
 from aot.passes.specialise.slots import SMALL, Slot, parameters, rebuilt, slots_of
 from aot.target.model import Target

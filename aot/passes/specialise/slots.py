@@ -15,9 +15,10 @@ from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr, multiply, symbol
-from aot.ir.graph import Attr, Block, Function, Op, Rewriter, Value
+from aot.ir.graph import Attr, Block, Function, Op, Value
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
-from aot.ops.record import Kind
 
 # numbers below it in attributes and in a convolution's kernel are kernels, strides, pads
 SMALL = 8

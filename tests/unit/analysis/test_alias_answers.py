@@ -543,7 +543,7 @@ def test_what_types_make_a_view_may_alias_and_still_reads() -> None:
 
 
 def test_a_type_that_changes_makes_or_ends_a_view() -> None:
-    from aot.ir.graph import Rewriter
+    from aot.ir.rewriter import Rewriter
     from aot.ir.types import Layout, TensorType
 
     c = case(

@@ -10,12 +10,14 @@ import pytest
 from aot.analysis.alias.database import AliasBuilder, AliasDb, count_alias
 from aot.analysis.alias.lint import lint
 from aot.builder import Builder
+from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
-from aot.ir.graph import Block, Function, Op, Rewriter
+from aot.ir.graph import Block, Function, Op
+from aot.ir.rewriter import Rewriter
 from aot.ops.control import ASSIGN, CALL
 from aot.ops.elementwise import NEG
 from aot.ops.movement import RESHAPE
-from aot.ops.structure import REGION, YIELD
+from aot.ops.structure import REGION
 from tests.support.alias_cases import Case, values_of
 
 CHAIN = """

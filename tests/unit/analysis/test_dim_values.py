@@ -9,10 +9,10 @@ import pytest
 
 from aot.analysis.dim_values import DimValues
 from aot.builder import Builder
+from aot.ir import dim_semantics as ds
+from aot.ir.dim_semantics import UndecidedError
 from aot.ir.dims import Dim, parse
 from aot.ir.graph import Function, Value
-from aot.ops import dim_semantics as ds
-from aot.ops.dim_semantics import UndecidedError
 
 
 def values_of(builder: Builder, value: Value) -> list[object] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from aot.analysis.cost.plan import plan
+from aot.ir.record import Call
 from aot.ir.types import DType, TensorType
 from aot.ops import contraction
-from aot.ops.record import Call
 from aot.target import model as targets
 
 TARGET = targets.load("x86-64-v3")

@@ -10,9 +10,9 @@ from aot.analysis.cost.plan import Plan, plan
 from aot.analysis.cost.tile_costs import Kernel, Loops, Open, Tile, cost, loops_of, shared_tiles
 from aot.ir.dims import symbol
 from aot.ir.graph import Attr
+from aot.ir.record import Call
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops import contraction, elementwise, pooling
-from aot.ops.record import Call
 from aot.target import model as targets
 
 TARGET = targets.load("x86-64-v4")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aot.ops  # noqa: F401  (fills the registry)
 from aot.analysis.memory.views import canonical, is_view, memory_order, view_offset, view_type
 from aot.frontends.text import import_text
 from aot.ir.dims import Dim, evaluate, parse, substitute

@@ -9,7 +9,7 @@ import pytest
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
-from aot.ops.record import count_shape_rules
+from aot.ir.record import count_shape_rules
 from tests.support.onnx_models import Array, Case, our_run
 from tests.support.onnx_rare_cases import N_GRAMS
 

@@ -10,15 +10,15 @@ import pytest
 from aot.builder import Builder
 from aot.errors import CompileError, InternalError
 from aot.frontends.text import import_text
+from aot.ir.body import Body
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
 from aot.ir.interpreter.interpreter import run
 from aot.ir.interpreter.memory import States
+from aot.ir.record import Kind, Operand, OpRecord, effects_problem
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
-from aot.ops.body import Body
-from aot.ops.record import Kind, Operand, OpRecord, effects_problem
 
 F = np.float32
 
@@ -339,7 +339,7 @@ def test_effects_of_a_record_must_fit_together(settings: dict[str, Any], problem
 
 
 def test_a_record_with_wrong_effects_is_not_registered() -> None:
-    from aot.ops.record import REGISTRY, register
+    from aot.ir.record import REGISTRY, register
 
     with pytest.raises(InternalError, match="^op 'test': its effects name an operand"):
         register(record(view_of=7))

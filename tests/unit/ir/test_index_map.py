@@ -18,8 +18,9 @@ from aot.ir.index_map import (
     step_dims,
     transposed,
 )
+from aot.ir.mapped_operand import Seen
 from aot.ir.types import DType, TensorType
-from aot.ops.absorb import Seen, cost, is_free, reshape
+from aot.ops.absorb import cost, is_free, reshape
 from aot.ops.movement import RESHAPE
 
 SHAPES = st.lists(st.integers(1, 4), max_size=4).map(tuple)

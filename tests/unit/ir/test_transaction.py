@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from aot.errors import InternalError
+from aot.ir.builtin import PENDING
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
-from aot.ir.graph import Rewriter
 from aot.ir.index_map import IndexMap, Slice, transposed
+from aot.ir.record import count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.verifier import verify
-from aot.ops.record import count_shape_rules
-from aot.ops.structure import PENDING
 from tests.support.pending_changes import graph, names, resolved, value_of
 
 ADD = """

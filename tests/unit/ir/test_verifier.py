@@ -9,13 +9,14 @@ import pytest
 from aot.builder import Builder
 from aot.errors import CompileError, InternalError
 from aot.frontends.text import import_text
+from aot.ir.builtin import RETURN, YIELD
 from aot.ir.dims import symbol
-from aot.ir.graph import Block, Function, Module, Op, Rewriter, Value
+from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
 from aot.ops.elementwise import ADD, CAST
-from aot.ops.structure import RETURN, YIELD
 
 
 def module() -> Module:

@@ -15,11 +15,11 @@ from aot.backends.vulkan.emit import compile_kernel
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
 from aot.ir.dims import symbol
+from aot.ir.record import call_of
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Space
 from aot.kernels.lower.lowering import lower
 from aot.ops.attention import ATTENTION
-from aot.ops.record import call_of
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE

@@ -21,11 +21,11 @@ from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
-from aot.ops.record import REGISTRY, Sample
 from aot.target import model as targets
 from aot.target.model import Target
 from tests.support import cpu_running, vulkan_device, vulkan_running

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import aot.ops  # noqa: F401  (fills the registry)
 from aot.analysis.memory.views import is_view
 from aot.backends.cpu import emit_assembly
 from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.text import to_text
-from aot.ops.record import REGISTRY
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands

@@ -16,10 +16,10 @@ from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import Call, call_of
 from aot.ir.types import DType, TensorType
 from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
-from aot.ops.record import Call, call_of
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
 from aot.target import model as targets

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from aot.ir.dims import evaluate, symbol
+from aot.ir.record import Kind, Sample
 from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY, OpRecord
-from aot.ops.record import Kind, Sample
 from tests.support.op_samples import draw_all, evaluate_compute
 
 CASES = [

@@ -12,16 +12,15 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-import aot.ops  # noqa: F401  (fills the registry)
 from aot.builder import Builder
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value
 from aot.ir.index_map import IndexMap, Reshape, transposed
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY, OpRecord, Sample
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
-from aot.ops.record import REGISTRY, OpRecord, Sample
 from aot.passes.layout.resolve_shapes import carry_out
 from tests.support.onward_sweep import Onward
 from tests.support.op_samples import draw

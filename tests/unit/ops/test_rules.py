@@ -10,9 +10,9 @@ import pytest
 from aot.builder import parse_type
 from aot.errors import CompileError
 from aot.ir.graph import ConstantData
+from aot.ir.record import Call
 from aot.ir.types import DType, Layout
 from aot.ops import REGISTRY, lookup
-from aot.ops.record import Call
 
 WINDOW = {"strides": (2, 2), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
 POOL = {**WINDOW, "kernel": (3, 3)}

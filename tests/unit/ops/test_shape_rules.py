@@ -15,9 +15,10 @@ import aot
 from aot.builder import Builder
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
 from aot.errors import InternalError
-from aot.ir.graph import Module, Rewriter
+from aot.ir.graph import Module
+from aot.ir.record import count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
-from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND

@@ -11,12 +11,12 @@ import pytest
 from aot.analysis.cost.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.memory.views import canonical
 from aot.ir.builder import Builder
+from aot.ir.builtin import CONSTANT, PENDING
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function, Module, Value
+from aot.ir.record import call_of
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
-from aot.ops.record import call_of
-from aot.ops.structure import CONSTANT, PENDING
 from aot.passes.base import PassContext
 from aot.passes.layout.assign_layouts import assign_layouts
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES

@@ -39,14 +39,14 @@ def nothing(module: Module, context: PassContext) -> None:
 
 
 def add_relu(module: Module, context: PassContext) -> None:
-    from aot.ir.graph import Rewriter
+    from aot.ir.rewriter import Rewriter
 
     function = module.main
     Rewriter(function).at(function.block.terminator).create(RELU, [function.inputs[0]])
 
 
 def break_types(module: Module, context: PassContext) -> None:
-    from aot.ir.graph import Rewriter
+    from aot.ir.rewriter import Rewriter
     from aot.ir.types import DType, TensorType
 
     op = module.main.block.first

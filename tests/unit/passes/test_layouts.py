@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import aot.ops  # noqa: F401  (fills the registry)
 from aot.analysis.memory.views import canonical, is_view
 from aot.backends.cpu import compile_kernel
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.builder import Builder
+from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, multiply, symbol
-from aot.ir.graph import Function, Module, Rewriter, Value
+from aot.ir.graph import Function, Module, Value
+from aot.ir.record import REGISTRY
+from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Store, walk
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
-from aot.ops.record import REGISTRY
-from aot.ops.structure import CONSTANT
 from aot.passes.base import PassContext
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline

@@ -14,16 +14,17 @@ import pytest
 
 from aot.builder import Builder
 from aot.errors import InternalError
-from aot.ir.graph import Listener, Module, Op, Rewriter, Value
+from aot.ir.builtin import PENDING
+from aot.ir.graph import Listener, Module, Op, Value
 from aot.ir.index_map import Broadcast, IndexMap, Reshape, Slice, Transpose, transposed
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType, TensorType
 from aot.ir.verifier import verify
 from aot.ops.elementwise import CAST
 from aot.ops.movement import TRANSPOSE
-from aot.ops.record import count_shape_rules
-from aot.ops.structure import PENDING
 from aot.passes.layout.resolve_shapes import resolve
 from tests.support.pending_changes import (
     DIAMOND,

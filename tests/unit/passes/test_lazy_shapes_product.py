@@ -15,9 +15,10 @@ from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
-from aot.ir.graph import Module, Rewriter
+from aot.ir.graph import Module
+from aot.ir.record import count_shape_rules
+from aot.ir.rewriter import Rewriter
 from aot.ir.verifier import verify
-from aot.ops.record import count_shape_rules
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.layout.defer_transposes import DEFER_TRANSPOSES

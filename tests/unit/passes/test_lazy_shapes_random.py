@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from aot.ir.clone import clone_module
 from aot.ir.compare import modules_equal
 from aot.ir.dims import product
-from aot.ir.graph import Module, Op, Rewriter
+from aot.ir.graph import Module, Op
 from aot.ir.index_map import IndexMap, Reshape, transposed
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import Kind
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
 from aot.ops.elementwise import CAST
 from aot.ops.movement import RESHAPE, TRANSPOSE
-from aot.ops.record import Kind
 from aot.passes.base import PassContext, run_passes
 from aot.passes.layout.defer_transposes import DEFER_TRANSPOSES
 from aot.passes.layout.eager_shapes import follow_eagerly

@@ -19,12 +19,13 @@ from aot.analysis.half import misfit, squares
 from aot.builder import Builder
 from aot.cli.text import compile_summary
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType
 from aot.ir.verifier import verify
-from aot.ops.structure import CONSTANT, REGION
+from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse

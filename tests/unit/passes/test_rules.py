@@ -8,7 +8,8 @@ import re
 import pytest
 
 from aot.frontends.text import import_text
-from aot.ir.graph import Op, Rewriter, Value
+from aot.ir.graph import Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_module
 from aot.passes import Pass, PassContext, run_passes
 from aot.passes.simplify import algebra, canonicalize

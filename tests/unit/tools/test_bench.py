@@ -22,9 +22,9 @@ from aot.cli.main import main
 from aot.errors import CompileError, RuntimeFailure
 from aot.ir.dims import Dim, symbol
 from aot.ir.graph import Module, Value
+from aot.ir.record import REGISTRY, Kind, call_of
 from aot.link.notes import Notes, VariantNotes, decode_notes, encode_notes
 from aot.ops.control import IF
-from aot.ops.record import REGISTRY, Kind, call_of
 from aot.runtime import loader
 from aot.tools.bench import benchmark
 from aot.tools.bench.benchmark import Case, cold, find_runner, steady

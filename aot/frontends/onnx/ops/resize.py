@@ -17,8 +17,8 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.ir.record import Array
 from aot.ir.types import DType
-from aot.ops.record import Array
 
 F32, I64 = DType.F32, DType.I64
 _MODES = {

@@ -17,9 +17,9 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.equalities import difference
-from aot.ir.graph import Assumption, ConstantData, Rewriter, Value
+from aot.ir.graph import Assumption, ConstantData, Value
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ops import lookup
-from aot.ops.structure import insert_constant
 
 
 def import_scan(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[Value | None]:

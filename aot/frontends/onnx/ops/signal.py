@@ -14,8 +14,8 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.ir.record import Array
 from aot.ir.types import DType
-from aot.ops.record import Array
 
 # beyond this the matrix would be larger than most models
 _MAX_ELEMENTS = 1 << 24

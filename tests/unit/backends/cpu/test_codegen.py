@@ -24,11 +24,11 @@ from aot.builder import Builder
 from aot.errors import InternalError
 from aot.ir.expr import Var
 from aot.ir.graph import Module
+from aot.ir.record import REGISTRY
 from aot.ir.text.printer import print_module
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
 from aot.kernels.lower.lowering import lower
-from aot.ops.record import REGISTRY
 from aot.options import no_progress
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline

@@ -9,9 +9,9 @@ import pytest
 
 from aot.errors import InternalError
 from aot.ir.builder import Builder
+from aot.ir.record import REGISTRY
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel
-from aot.ops.record import REGISTRY
 from tests.support import vulkan_device, vulkan_running
 from tests.support.vulkan_kernels import Array
 from tests.unit.kernels import test_lowering as lowering_tests

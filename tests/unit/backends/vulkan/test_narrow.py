@@ -26,13 +26,13 @@ from aot.builder import Builder
 from aot.errors import CompileError, RuntimeFailure
 from aot.ir.expr import COMPARE_OPS, Bitcast, Expr, Fma, Select, binary, cast, const, unary
 from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY, OpRecord, Sample
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Stmt, Store
 from aot.kernels.lower.lowering import lower
 from aot.link.reader import read_module
-from aot.ops.record import REGISTRY, OpRecord, Sample
 from aot.target import model as targets
 from tests.support import vulkan_running
 from tests.support.half_regions import executable, half_function

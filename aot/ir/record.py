@@ -1,7 +1,7 @@
 """What an op is: one record, from which verifier, parser, docs, interpreter and tests derive.
 
-Owns the record's form and the registry. A family's file under aot/ops fills it; no other place
-lists ops by name.
+Owns the record's form and the registry. Importing aot.ops fills it, a file a family; no other
+place lists ops by name.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.errors import CompileError, InternalError
+from aot.ir.body import Body
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
-from aot.ops.body import Body
 
 if TYPE_CHECKING:
-    from aot.ops.absorb import AbsorbRule
+    from aot.ir.mapped_operand import AbsorbRule
 
 Array = np.ndarray[Any, Any]
 

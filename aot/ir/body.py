@@ -15,7 +15,7 @@ from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
 
 if TYPE_CHECKING:
-    from aot.ops.record import Call
+    from aot.ir.record import Call
 
 
 @dataclass(frozen=True)
