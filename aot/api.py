@@ -19,8 +19,8 @@ from aot.errors import CompileError
 from aot.link.module import ModuleImage, module_bytes, write_module
 from aot.options import CompileOptions, Progress, no_progress
 from aot.target.model import Target
-from aot.target.model import load as load_target
-from aot.target.model import names as target_names
+from aot.target.selection import load as load_target
+from aot.target.selection import names as target_names
 
 if TYPE_CHECKING:
     from aot.report.details import Details

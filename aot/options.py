@@ -32,7 +32,7 @@ class CompileOptions:
 
     Attributes:
         targets: names of targets, or paths of TOML files; one variant each; devices try
-            them in the order of `aot.target.model.load_together`.
+            them in the order of `aot.target.selection.load_together`.
         input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
             keeps what the model says; "32*h" makes it a multiple and "H<=960" bounds it
             (`aot.ir.bounds.parse_wanted` reads them).

@@ -32,7 +32,7 @@ from aot.ir.record import call_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.specialise.despecialise import BOUNDS, DESPECIALISE, despecialise
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support.dispatch_timing import Timed, clock_timed
 from tests.support.models import MODELS, feeds, model_path

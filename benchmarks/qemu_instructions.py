@@ -41,7 +41,7 @@ from aot.ops.structure import DISPATCH
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.runtime.inputs import make_inputs
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import models
 from tests.support.cross import CROSS_TARGETS, build_runtime, run_emulated
 from tests.support.paths import SUPPORT

@@ -44,7 +44,7 @@ def targets(target: str | None, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=2))
         return
-    from aot.target.model import host
+    from aot.target.selection import host
 
     with suppress(AotError):
         click.echo(f"host is {host().name}\n")
@@ -53,7 +53,9 @@ def targets(target: str | None, as_json: bool) -> None:
 
 
 def _explain(name: str, *, as_json: bool) -> None:
-    from aot.target.model import check_names, describe, load
+    from aot.target.model import describe
+    from aot.target.selection import load
+    from aot.target.toml import check_names
 
     target = load(name)
     if target.file:

@@ -51,7 +51,7 @@ from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
 from aot.passes.simplify.sink_counters import SINK_COUNTERS
 from aot.passes.specialise.apply_tuning import APPLY_TUNING
 from aot.passes.specialise.despecialise import DESPECIALISE
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.target.model import Target
 
 if TYPE_CHECKING:

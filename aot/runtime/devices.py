@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aot.errors import AotError, RuntimeFailure
-from aot.target import model as targets
-from aot.target.model import SUBGROUP_OPERATIONS, Target, VulkanLimits
+from aot.target import selection as targets
+from aot.target.model import Target, VulkanLimits
+from aot.target.toml import SUBGROUP_OPERATIONS
 
 _KINDS = {0: "other", 1: "integrated gpu", 2: "discrete gpu", 3: "virtual gpu", 4: "software"}
 # Limits that a target names, by Vulkan's names; of the last the device's must be the smaller.

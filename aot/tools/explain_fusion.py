@@ -24,7 +24,7 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.join_regions import explainer
 from aot.passes.fusion.journal import FusionJournal
-from aot.target import model as targets
+from aot.target import selection as targets
 
 
 def explain_fusion(source: Any, options: CompileOptions) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def test_one_file_serves_ten_random_shapes(name: str) -> None:
 def dispatched(name: str) -> Function:
     """The model's main function as it is emitted."""
     module = read_model(MODELS_AND_DRAWS[name].source(), CompileOptions())
-    from aot.target import model as target
+    from aot.target import selection as target
 
     context = PassContext(CompileOptions(), target.load("x86-64-v3"))
     run_passes(module, (*MODEL_PASSES, *TARGET_PASSES), context)

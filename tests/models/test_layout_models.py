@@ -14,7 +14,7 @@ from aot.ir.record import Kind
 from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import golden, models
 
 pytestmark = pytest.mark.models

@@ -14,7 +14,7 @@ from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
 from aot.ir.graph import Module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.models import MODELS, feeds, model_path
 from tests.support.paths import GOLDEN as GOLDEN_FOLDER
 

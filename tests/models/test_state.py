@@ -34,7 +34,7 @@ from aot.ir.states import state_variables
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.tools.verification import compare
 from tests.support.generated_models import HEAD, HEADS, LAYERS, VOCABULARY, Array, Graph, decoder
 from tests.support.models import feeds, model_path

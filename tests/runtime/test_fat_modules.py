@@ -30,7 +30,7 @@ from aot.link.reader import read_module
 from aot.packaging import PackageOptions
 from aot.packaging.executable import ExecutableOptions
 from aot.target import host_cpu
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.tools.inspection import format_inspection
 from tests.support.cross import CROSS_TARGETS, require_runtime, run_emulated
 from tests.support.models import model_path

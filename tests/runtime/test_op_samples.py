@@ -21,7 +21,7 @@ from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY
 from aot.target import host_cpu
-from aot.target.model import load
+from aot.target.selection import load
 from tests.support.cross import require_runtime, run_emulated
 from tests.support.lowering import sample_array
 

@@ -29,7 +29,7 @@ from aot.link.image import Arch, Device, VariantImage
 from aot.link.program import Instruction, decode
 from aot.link.reader import read_module
 from aot.runtime import loader
-from aot.target.model import load as load_target
+from aot.target.selection import load as load_target
 from aot.tools.merging import merge
 from aot.tools.verification import compare
 from tests.runtime import test_control_random as control

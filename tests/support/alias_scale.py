@@ -33,7 +33,7 @@ from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
 from aot.passes.memory.place_views import PLACE_VIEWS
 from aot.passes.memory.settle_views import SETTLE_VIEWS
-from aot.target.model import load
+from aot.target.selection import load
 
 Graph = Callable[[int], Function]
 

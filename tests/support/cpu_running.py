@@ -24,7 +24,7 @@ from aot.ir.dims import evaluate
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, Kernel
 from aot.link.code_image import CodeImage, link_image
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.target.model import Target
 
 Array = NDArray[Any]

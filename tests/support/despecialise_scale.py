@@ -23,7 +23,7 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.ops.structure import REGION
 from aot.passes.fusion.outline import outline
 from aot.passes.specialise.despecialise import despecialise
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v4")
 PANELS = Layout(((0, 16),), (0, 2, 3, 1, 4))

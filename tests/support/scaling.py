@@ -25,7 +25,7 @@ from aot.kernels.lower.lowering import lower
 from aot.link.emit_program import Entry, emit_program
 from aot.link.rodata import RodataPool
 from aot.passes.base import PassContext
-from aot.target import model as targets
+from aot.target import selection as targets
 
 Measure = Callable[[Callable[[], Any]], float]
 CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}

@@ -25,7 +25,8 @@ from aot.ir.dims import evaluate
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel
 from aot.kernels.ir.verifier import verify
-from aot.target import model as targets
+from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support import vulkan_device
 
 Array = NDArray[Any]
@@ -35,7 +36,7 @@ ALIGNMENT = 64
 
 
 @cache
-def vulkan_target() -> targets.Target:
+def vulkan_target() -> Target:
     return targets.load("vulkan-1.1")
 
 
@@ -69,7 +70,7 @@ def disassemble(words: bytes) -> str:
     return done.stdout.decode()
 
 
-def build(kernel: Kernel, target: targets.Target | None = None) -> Shader:
+def build(kernel: Kernel, target: Target | None = None) -> Shader:
     """The valid shader of a valid kernel."""
     verify(kernel)
     shader = compile_kernel(kernel, target or vulkan_target())

@@ -34,7 +34,7 @@ from aot.link.module import module_bytes
 from aot.link.reader import read_module
 from aot.runtime import loader, vulkan_facts
 from aot.runtime.vulkan_facts import Info, Launch, Pipeline, Profile
-from aot.target.model import load as load_target
+from aot.target.selection import load as load_target
 from tests.support import runtime_api, vulkan_device
 from tests.support.runtime_build import RUNTIME, build, library_sources
 from tests.support.runtime_modules import Assembler

@@ -27,7 +27,8 @@ from aot.errors import InternalError
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.options import CompileOptions, Progress
-from aot.target.model import Target, check_names
+from aot.target.model import Target
+from aot.target.toml import check_names
 
 # LLVM takes about 1 us a byte of its text; starting a worker takes as long as 70 KB.
 _POOL_BYTES = 320 << 10  # less text than this is not worth a process, where LLVM is loaded here

@@ -27,7 +27,7 @@ from aot.backends import sources
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
-from aot.target.model import load
+from aot.target.selection import load
 from aot.tools.batch.file import Cell, Matrix, read_matrix
 
 RECORD = ".aotc-build.json"

@@ -326,7 +326,7 @@ def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
 def _vector_bytes(variant: VariantImage) -> int:
     """Width of the vectors that a CPU variant computes with: by its target if that is known here,
     else the widest that its features have."""
-    from aot.target import model as targets
+    from aot.target import selection as targets
 
     if variant.target in targets.names():
         return targets.load(variant.target).vector_bytes

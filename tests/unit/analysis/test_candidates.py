@@ -35,7 +35,8 @@ from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.runtime import loader
-from aot.target.model import Target, load
+from aot.target.model import Target
+from aot.target.selection import load
 from aot.tuning.tuner import Tuned
 from tests.support.graphs import MODEL_KINDS, modules, random_inputs
 from tests.support.random_graphs import Graph, difference, graphs

@@ -6,7 +6,7 @@ from aot.analysis.cost.plan import plan
 from aot.ir.record import Call
 from aot.ir.types import DType, TensorType
 from aot.ops import contraction
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v3")
 

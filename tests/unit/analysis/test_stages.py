@@ -15,7 +15,7 @@ from aot.analysis.stages import shared_dims, stages_of
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Value
 from aot.passes.fusion.join_regions import join_regions
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.unit.kernels.test_lowering import TARGETS, check
 
 SQUEEZE = """

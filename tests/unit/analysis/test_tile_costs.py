@@ -13,7 +13,7 @@ from aot.ir.graph import Attr
 from aot.ir.record import Call
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops import contraction, elementwise, pooling
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v4")
 NHWC = Layout((), (0, 2, 3, 1))

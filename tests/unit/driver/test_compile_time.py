@@ -23,7 +23,7 @@ from aot.backends.cpu import compile as cpu
 from aot.builder import Builder
 from aot.ir.graph import ConstantData
 from aot.ir.text.printer import print_module
-from aot.target.model import load
+from aot.target.selection import load
 from tests.support.models import model_path
 from tests.support.paths import ROOT
 

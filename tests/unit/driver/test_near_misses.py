@@ -10,7 +10,7 @@ from aot.driver import near_misses as near_misses_file
 from aot.driver.near_misses import Settings, near_misses
 from aot.frontends.text import import_text
 from aot.ir.graph import Module
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v3")
 UNARY = ("f32[4, 16]", "f32[4, 16]")

@@ -24,7 +24,7 @@ from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import vulkan_device
 from tests.support.vulkan_graph import run_on_driver
 

@@ -26,7 +26,7 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support import cpu_running, vulkan_device, vulkan_running
 from tests.support.half_regions import executable, half_function, half_inputs

@@ -16,7 +16,7 @@ from aot.kernels.ir import interpreter
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.lowering import run_executable
 
 Array = np.ndarray[Any, Any]

@@ -23,7 +23,7 @@ from aot.kernels.ir.text import to_text
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import attention_graphs
 from tests.support.lowering import (
     run_executable,

@@ -22,7 +22,7 @@ from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.cpu_running import make_job, native_targets, store_results, target_of
 from tests.support.cpu_running import run as run_kernel
 from tests.support.qemu import require_runner, run_on

@@ -23,7 +23,7 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
 from aot.passes.simplify.rewriting import relaid
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.models import MODELS, feeds, model_path
 from tests.support.paths import ROOT
 

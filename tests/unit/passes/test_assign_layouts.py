@@ -20,7 +20,7 @@ from aot.ir.verifier import verify
 from aot.passes.base import PassContext
 from aot.passes.layout.assign_layouts import assign_layouts
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v3")
 Types = dict[Value, TensorType]

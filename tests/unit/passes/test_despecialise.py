@@ -21,7 +21,7 @@ from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.specialise.despecialise import BOUNDS, despecialise
-from aot.target import model as targets
+from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v4")
 NHWC = "{order=0:2:3:1}"

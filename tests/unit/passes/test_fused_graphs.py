@@ -20,7 +20,7 @@ from aot.ir.text.printer import print_module
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.fused_graphs import FusedGraph
 from tests.support.random_graphs import difference
 from tests.support.vulkan_graph import run_on_driver

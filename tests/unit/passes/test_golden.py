@@ -23,7 +23,7 @@ from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import Pass, PassContext, run_passes
 from aot.passes.switches import Switches
-from aot.target import model as target
+from aot.target import selection as target
 from aot.target.model import Target
 from tests.support.golden import Case, case_id, cases, check_case
 from tests.support.graphs import assert_same_results

@@ -30,7 +30,7 @@ from aot.passes.fusion.outline import outline
 from aot.passes.layout.pack import pack
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import cpu_running, qemu, vulkan_device, vulkan_running
 from tests.support.lowering import sample_array, sample_function
 from tests.unit.kernels import test_lowering as lowering_tests

@@ -30,7 +30,7 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE, choose, narrow
-from aot.target.model import load
+from aot.target.selection import load
 from aot.tools.verification import compare
 from tests.support import vulkan_device
 from tests.support.models import MODELS, all_runs, feeds, model_path, reference

@@ -26,7 +26,7 @@ from aot.passes.check_supported import CHECK_SUPPORTED
 from aot.passes.fusion.outline import OUTLINE
 from aot.passes.memory.settle_views import SETTLE_VIEWS
 from aot.passes.memory.write_values import WRITE_VALUES
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.write_graphs import RUNS, WriteGraph, outcome, stored_outcome
 
 EXAMPLES = settings(max_examples=60, deadline=None)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from aot.cli.main import cli
 from aot.errors import RuntimeFailure
 from aot.runtime.devices import list_devices
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.vulkan_runtime import environment
 
 pytestmark = pytest.mark.vulkan

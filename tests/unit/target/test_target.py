@@ -14,8 +14,10 @@ from aot.errors import CompileError
 from aot.ir.types import DType
 from aot.link.image import Arch
 from aot.target import host_cpu
-from aot.target import model as targets
-from aot.target.model import Target, VulkanLimits, check_names, describe, load, parse
+from aot.target import selection as targets
+from aot.target.model import Target, VulkanLimits, describe
+from aot.target.selection import load
+from aot.target.toml import check_names, parse
 from tests.support.paths import ROOT
 
 GOOD = (targets.directory() / "x86-64-v3.toml").read_text()

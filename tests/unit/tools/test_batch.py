@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 import aot
 from aot.cli import main as cli
 from aot.errors import CompileError
+from aot.target import selection
 from aot.tools.batch import batch as matrix
 from aot.tools.batch.batch import BUILT, CURRENT, FAILED, Made, Row, Task, build, run_task
 from aot.tools.batch.file import Matrix, parse_matrix, read_matrix
@@ -261,7 +262,7 @@ def test_changed_options_targets_and_compilers_are_built_anew(
     labels = changed(folder, lambda: file.write_text(text))
     assert labels == [f"{m} {t} half" for m in ("a", "bee") for t in ("x86-64-v3", "arm")]
 
-    board = (aot.target.model.directory() / "x86-64-v3.toml").read_text()
+    board = (selection.directory() / "x86-64-v3.toml").read_text()
     (folder / "mine.toml").write_text(board)
     file.write_text(text.replace('"x86-64-v3"', '"mine.toml"'))
     wider = board.replace("l1_bytes = 32768", "l1_bytes = 65536")
@@ -310,13 +311,13 @@ def test_weights_in_a_file_of_their_own_count_and_travel(folder: Path) -> None:
 def test_a_task_says_all_that_another_machine_must_know(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "mine.toml").write_text((aot.target.model.directory() / "x86-64-v2.toml").read_text())
+    (folder / "mine.toml").write_text((selection.directory() / "x86-64-v2.toml").read_text())
     (folder / "m.toml").write_text('models = ["a.ir"]\ntargets = ["host", "mine.toml"]')
     executor = Here()
     rows = build("m.toml", executor=executor)
     assert set(statuses(rows).values()) == {BUILT}
     host, mine = executor.tasks
-    assert host.targets == (aot.target.model.host().name,)
+    assert host.targets == (selection.host().name,)
     assert mine.targets[0][0] == "mine" and 'arch = "x86_64"' in mine.targets[0][1]
     assert host.output is None and mine.model == (folder / "a.ir").read_bytes()
 

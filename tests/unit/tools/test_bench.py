@@ -104,7 +104,7 @@ def outlined(b: Builder, **options: Any) -> Module:
     from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
     from aot.options import CompileOptions
     from aot.passes.base import PassContext, run_passes
-    from aot.target.model import load
+    from aot.target.selection import load
 
     module = b.module()
     context = PassContext(CompileOptions(**options), load("x86-64-v3"))

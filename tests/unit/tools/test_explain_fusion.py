@@ -16,7 +16,7 @@ from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.journal import FusionJournal
-from aot.target import model as targets
+from aot.target import selection as targets
 from aot.tools.explain_fusion import explain_fusion, format_fusion, regions_of
 from tests.support.golden import check
 

@@ -18,7 +18,7 @@ from aot.analysis.tuning import Tuning
 from aot.builder import Builder
 from aot.errors import TuningWarning
 from aot.ir.graph import Module
-from aot.target.model import load
+from aot.target.selection import load
 from aot.tuning.cache import Learnt, TuningCache, compiler_id
 from tests.support.paths import ROOT
 

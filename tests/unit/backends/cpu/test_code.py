@@ -17,7 +17,7 @@ from aot.ir.expr import Binary, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
 from aot.link.code_image import link_image
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support.cpu_case import Case
 from tests.support.cpu_cases import access_cases, chain, matmul_tile, tail, tile
 from tests.support.cpu_operators import operator_cases

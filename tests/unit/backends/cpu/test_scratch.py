@@ -7,7 +7,7 @@ from itertools import combinations
 from aot.backends.cpu.scratch import plan_scratch
 from aot.backends.cpu.traits import Traits
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Scratch, Space, Stmt
-from aot.target import model as target
+from aot.target import selection as target
 from tests.support.kernel_terms import F32, f32, grid, load, serial, store
 
 TRAITS = Traits.of(target.load("x86-64-v3"))

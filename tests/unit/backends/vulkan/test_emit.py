@@ -29,7 +29,7 @@ from aot.kernels.ir.nodes import (
     Stmt,
     Store,
 )
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.paths import ROOT
 from tests.support.vulkan_kernels import (

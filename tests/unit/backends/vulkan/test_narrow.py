@@ -33,7 +33,7 @@ from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Stmt, Store
 from aot.kernels.lower.lowering import lower
 from aot.link.reader import read_module
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.half_regions import executable, half_function
 from tests.support.hard_kernels import HARD_KERNELS, HardKernel

@@ -21,7 +21,7 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import BufferClass, For, Kernel, KernelBuilder, LoopKind, Store
 from aot.kernels.lower.lowering import lower
-from aot.target.model import load as load_target
+from aot.target.selection import load as load_target
 from tests.support import vulkan_device, vulkan_running
 from tests.support.vulkan_kernels import F32, load
 from tests.support.vulkan_runtime import running_on

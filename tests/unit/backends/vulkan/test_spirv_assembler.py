@@ -13,7 +13,7 @@ from aot.backends.vulkan import spirv
 from aot.backends.vulkan.assembler import Assembler, FunctionBody, instruction, string_words
 from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
 from aot.errors import InternalError
-from aot.target import model as targets
+from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.vulkan_kernels import CASES
 

@@ -27,8 +27,8 @@ from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
-from aot.target.model import load as load_target
-from aot.target.model import parse
+from aot.target.selection import load as load_target
+from aot.target.toml import parse
 from tests.support.paths import ROOT
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_running import validate
