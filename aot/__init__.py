@@ -17,9 +17,10 @@ from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, Un
 
 if TYPE_CHECKING:
     from aot import builder
-    from aot.api import CompiledModule, compile, explain_fusion, load, targets
+    from aot.api import CompiledModule, compile, load, targets
     from aot.packaging import package
     from aot.runtime.loader import Program
+    from aot.tools.explain_fusion import explain_fusion
     from aot.tools.inspection import inspect
     from aot.tools.merging import merge
     from aot.tools.verification import Verification, verify
@@ -52,7 +53,7 @@ _WHERE = {
     "Program": "aot.runtime.loader",
     "Verification": "aot.tools.verification",
     "compile": "aot.api",
-    "explain_fusion": "aot.api",
+    "explain_fusion": "aot.tools.explain_fusion",
     "inspect": "aot.tools.inspection",
     "load": "aot.api",
     "merge": "aot.tools.merging",

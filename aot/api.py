@@ -205,21 +205,6 @@ def compile_options(
     )
 
 
-def explain_fusion(model: Any, **options: Any) -> dict[str, Any]:
-    """A model's dispatch regions by target: ops, bytes, and why each ends where it does.
-
-    Args:
-        model: as `compile` takes it.
-        options: as `compile` takes them, by name.
-
-    Raises:
-        CompileError, UnsupportedError: as `compile`.
-    """
-    from aot.tools import explain_fusion as fusion_report
-
-    return fusion_report.explain_fusion(model, compile_options(**options))
-
-
 def load(
     module: str | os.PathLike[str] | bytes | CompiledModule,
     device: str = "cpu",

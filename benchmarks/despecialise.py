@@ -25,12 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import aot
 from aot.analysis.cost.tile_costs import Kernel, cost, loops_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import call_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.specialise.despecialise import BOUNDS, DESPECIALISE, despecialise
 from aot.target import selection as targets
 from aot.target.model import Target

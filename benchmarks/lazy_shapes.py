@@ -176,7 +176,8 @@ def chain(ops: int, rewrites: int) -> tuple[Module, Rewrite]:
 
 def prepared(path: str) -> Module:
     """A model as it is before targets: imported, folded, in canonical form."""
-    from aot.driver.pipeline import MODEL_PASSES, read_model
+    from aot.driver.pipeline import read_model
+    from aot.passes.order import MODEL_PASSES
 
     options = CompileOptions()
     module = read_model(path, options)

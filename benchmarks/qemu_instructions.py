@@ -30,7 +30,7 @@ import numpy as np
 
 import aot
 from aot.analysis.control import control_ops
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, prepared
+from aot.driver.pipeline import prepared
 from aot.errors import AotError
 from aot.ir import dims, expr
 from aot.ir.bounds import linear
@@ -40,6 +40,7 @@ from aot.ir.record import Call, Kind, call_of
 from aot.ops.structure import DISPATCH
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.runtime.inputs import make_inputs
 from aot.target import selection as targets
 from tests.support import models

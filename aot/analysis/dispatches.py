@@ -26,3 +26,8 @@ def dispatches_of(module: Module) -> Iterator[tuple[Op, str]]:
         for op in function.walk():
             if is_dispatch(op):
                 yield op, executable_of(op)
+
+
+def dispatched(module: Module) -> tuple[str, ...]:
+    """The executable of each dispatch, in order."""
+    return tuple(name for _, name in dispatches_of(module))

@@ -20,7 +20,7 @@ def devices(as_json: bool) -> None:
 
     Vulkan devices are asked through the package vulkan: pip install 'aotc[vulkan]'.
     """
-    from aot.runtime.devices import list_devices
+    from aot.tools.devices import list_devices
 
     found = list_devices()
     if as_json:

@@ -17,8 +17,8 @@ from aot.errors import CompileError
 
 if TYPE_CHECKING:
     from aot.backends.cpu.object_cache import CacheInfo
-    from aot.runtime.devices import DeviceInfo
     from aot.tools.batch.batch import Row
+    from aot.tools.devices import DeviceInfo
     from aot.tools.verification import Verification
 
 Pair = tuple[str, Any]

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.analysis.dispatches import dispatches_of
-from aot.ir.graph import Module
 from aot.link.code_image import CodeImage
 
 LEVELS = ("structural", "despecialised", "emitted")
@@ -58,11 +56,6 @@ class Emitted:
             self.bytes_met + other.bytes_met,
             self.bytes_kept + other.bytes_kept,
         )
-
-
-def dispatched(module: Module) -> tuple[str, ...]:
-    """The executable of each dispatch, in order."""
-    return tuple(name for _, name in dispatches_of(module))
 
 
 def level_stats(

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
+from aot.analysis.dispatches import dispatched
+from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import Rounds
-from aot.driver.ledger import dispatched, model_ledger
-from aot.driver.variant import Building, Clock
+from aot.driver.ledger import model_ledger
+from aot.driver.observer import Observer, VariantObserver
+from aot.driver.variant import Building, build_image
 from aot.errors import CompileError
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
@@ -22,87 +25,18 @@ from aot.link.finish import finish_module
 from aot.link.image import ModuleImage, VariantImage
 from aot.link.rodata import RodataBytes
 from aot.options import CompileOptions, Progress
-from aot.passes.base import Pass, PassContext, ops_after, run_passes
+from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
-from aot.passes.check_supported import CHECK_SUPPORTED
-from aot.passes.fusion.fuse import FUSE
-from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.journal import FusionJournal
-from aot.passes.fusion.merge_siblings import MERGE_SIBLINGS
-from aot.passes.fusion.outline import OUTLINE
-from aot.passes.fusion.tie_operands import TIE_OPERANDS
-from aot.passes.layout.assign_layouts import ASSIGN_LAYOUTS
-from aot.passes.layout.choose_algorithms import CHOOSE_ALGORITHMS
-from aot.passes.layout.defer_transposes import DEFER_TRANSPOSES
 from aot.passes.layout.eager_shapes import follow_eagerly
-from aot.passes.layout.pack import PACK
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
-from aot.passes.memory.bind_state import BIND_STATE
-from aot.passes.memory.place_views import PLACE_VIEWS
-from aot.passes.memory.settle_views import SETTLE_VIEWS
-from aot.passes.memory.write_values import WRITE_VALUES
-from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
-from aot.passes.simplify.algebra import ALGEBRA
-from aot.passes.simplify.canonicalize import CANONICALIZE
-from aot.passes.simplify.cse import CSE
-from aot.passes.simplify.dce import DCE
-from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
-from aot.passes.simplify.sink_counters import SINK_COUNTERS
-from aot.passes.specialise.apply_tuning import APPLY_TUNING
-from aot.passes.specialise.despecialise import DESPECIALISE
 from aot.target import selection as targets
 from aot.target.model import Target
 
 if TYPE_CHECKING:
-    from aot.report.details import Details, VariantDetails
     from aot.tuning.tuner import Tuner
-
-# Once a model, whatever the target.
-MODEL_PASSES: tuple[Pass, ...] = (
-    BIND,
-    BIND_STATE,  # while what grows is still a concat, and before what is not read goes
-    WRITE_VALUES,  # rules are for values that never change
-    FOLD_CONSTANTS,  # what the model computes from constants, before patterns are looked for
-    DEFER_TRANSPOSES,  # before those of extents of 1 become reshapes, and algebra looks around
-    RESOLVE_SHAPES,
-    CANONICALIZE,
-    CSE,  # what two users share is seen as one, before algebra asks who uses it
-    DCE,
-    ALGEBRA,
-    FOLD_CONSTANTS,
-    MERGE_SIBLINGS,  # weights and biases are constants again
-    DCE,
-)
-
-# Once a target.
-TARGET_PASSES: tuple[Pass, ...] = (
-    CHECK_SUPPORTED,  # before passes that know only what can be run
-    LEGALISE_DTYPES,
-    ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
-    RESOLVE_SHAPES,
-    CHOOSE_ALGORITHMS,  # by the layouts that are
-    PACK,
-    FOLD_CONSTANTS,  # packs weights; casts that legalising made
-    CSE,
-    DCE,  # nothing dead may become a region
-    SINK_COUNTERS,  # after CSE, which would undo it
-    PLACE_VIEWS,  # before fusion: what is a view needs no region
-    SETTLE_VIEWS,  # what is a view by its type only, now that types are final
-    FUSE,
-    JOIN_REGIONS,
-    NARROW_STORAGE,  # what is stored is known; the buffers' types are not relied on yet
-    TIE_OPERANDS,  # part of an executable's identity: before outlining
-    OUTLINE,  # merges structurally equal executables
-    DESPECIALISE,  # merges those that differ in extents
-    APPLY_TUNING,  # by what executables are in the end
-    DCE,
-)
-
-
-FORMED = TARGET_PASSES.index(JOIN_REGIONS) + 1  # where it can be told why regions end
-_OUTLINED = TARGET_PASSES.index(OUTLINE) + 1  # where the ledger asks what became one
-_TUNED = TARGET_PASSES.index(APPLY_TUNING)  # where executables are measured, if at all
 
 
 @dataclass(frozen=True)
@@ -117,13 +51,13 @@ class Compilation:
 
 
 def compile_module(
-    source: Any, options: CompileOptions, progress: Progress, details: Details | None = None
+    source: Any, options: CompileOptions, progress: Progress, observer: Observer | None = None
 ) -> Compilation:
     """Compiles a model for the targets of `options`.
 
     Args:
         source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module.
-        details: is told what a report shows and the module does not keep.
+        observer: is told what the stages decided and the module does not keep.
 
     Raises:
         CompileError, UnsupportedError: the model or the options are at fault.
@@ -131,14 +65,14 @@ def compile_module(
     wanted = targets.load_together(options.targets)
     with Building(options, progress) as building:
         building.expect(source, wanted)
-        return _compiled(source, options, progress, details, wanted, building)
+        return _compiled(source, options, progress, observer, wanted, building)
 
 
 def _compiled(
     source: Any,
     options: CompileOptions,
     progress: Progress,
-    details: Details | None,
+    observer: Observer | None,
     wanted: Sequence[Target],
     building: Building,
 ) -> Compilation:
@@ -167,7 +101,7 @@ def _compiled(
             host=host,
         )
         progress("passes", 0, 0)
-        about = None if details is None else details.variant()
+        about = None if observer is None else observer.variant()
         with count_alias() as alias:
             outlined = _run_target_passes(copy, made, own, about, tuner)
         alias.updates += model_alias.updates
@@ -200,26 +134,26 @@ def _run_target_passes(
     module: Module,
     context: PassContext,
     clock: Clock,
-    details: VariantDetails | None,
+    observer: VariantObserver | None,
     tuner: Tuner | None,
 ) -> tuple[str, ...]:
     """Returns the executable of each dispatch as outlining left them."""
     start = 0
-    if details is not None:
+    if observer is not None:
         context.journal, start = FusionJournal(), FORMED
         with clock.stage("passes"):
             run_passes(module, TARGET_PASSES[:FORMED], context)
-        details.formed(module, context)
+        observer.formed(module, context)
         context.journal = None
     with clock.stage("passes"):
-        run_passes(module, TARGET_PASSES[start:_OUTLINED], context)
+        run_passes(module, TARGET_PASSES[start:OUTLINED], context)
         outlined = dispatched(module)
-        run_passes(module, TARGET_PASSES[_OUTLINED:_TUNED], context)
+        run_passes(module, TARGET_PASSES[OUTLINED:TUNED], context)
     if tuner is not None and not context.is_stopped:
         with clock.stage("tune"):
             context.tuning = tuner.tune(module, context)
     with clock.stage("passes"):
-        run_passes(module, TARGET_PASSES[_TUNED:], context)
+        run_passes(module, TARGET_PASSES[TUNED:], context)
     return outlined
 
 
@@ -229,7 +163,7 @@ def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
         return None
     from aot.tuning.tuner import Tuner
 
-    return Tuner(options, progress)
+    return Tuner(options, build_image, progress)
 
 
 def _named(variant: VariantImage, name: str | None) -> VariantImage:
@@ -310,6 +244,6 @@ def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:
 
 
 def _version() -> str:
-    import aot
+    from aot import __version__
 
-    return aot.__version__
+    return __version__

@@ -6,53 +6,40 @@ variant, and no algorithm.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import launches_of
+from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import Hosting
-from aot.driver.ledger import Emitted, dispatched, level_stats
+from aot.driver.ledger import Emitted, level_stats
 from aot.driver.near_misses import Settings, near_misses
+from aot.driver.observer import VariantObserver
 from aot.ir.graph import Function, Module
 from aot.kernels.ir.nodes import Kernel
 from aot.link.code_image import ImageParts
 from aot.link.emit_program import EmittedProgram, Entry, emit_program
+from aot.link.finish import finish_module
 from aot.link.image import (
     Arch,
     Device,
     EntryPointImage,
     ExecutableImage,
     HostImage,
+    ModuleImage,
     VariantImage,
 )
 from aot.link.rodata import RodataPool
-from aot.options import CompileOptions, Progress
+from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
 from aot.target.model import Target
 
 if TYPE_CHECKING:
     from aot.backends.cpu.codegen import CodeMaker
     from aot.backends.vulkan import Shader
-    from aot.report.details import VariantDetails
-
-
-@dataclass
-class Clock:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
 
 _NO_OBJECTS: dict[str, Any] = {"cache": {"hits": 0, "misses": 0}, "llvm_calls": 0}
@@ -116,7 +103,7 @@ class Building:
         outlined: Sequence[str],
         context: PassContext,
         clock: Clock,
-        details: VariantDetails | None = None,
+        observer: VariantObserver | None = None,
     ) -> tuple[VariantImage, dict[str, Any]]:
         """The image of a module after its target's passes, and its section of the statistics.
 
@@ -152,8 +139,8 @@ class Building:
                 for f in module.entry_points
             ]
             launches = [launches_of(f, module) for f in module.entry_points]
-        if details is not None:
-            details.built(module, context, kernels, programs, launches)
+        if observer is not None:
+            observer.built(module, context, kernels, programs, launches)
         variant = VariantImage(
             target.name,
             Device.CPU if target.is_cpu else Device.VULKAN,
@@ -253,6 +240,15 @@ class Building:
             features=features,
             host=hosting.host,
         )
+
+
+def build_image(module: Module, target: Target, options: CompileOptions) -> ModuleImage:
+    """The image of a module whose functions are outlined already, of one variant and no notes."""
+    with Building(options, no_progress) as building:
+        context = PassContext(options, target)
+        variant, _ = building.variant(module, dispatched(module), context, Clock())
+        image, _ = finish_module([variant], building.parts, building.rodata, "aotc tune", None)
+    return image
 
 
 def _host_image(host: Target) -> HostImage:

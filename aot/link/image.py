@@ -356,3 +356,17 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
                     f"{where}: word {instruction.at} gives {len(instruction.operands) - 4} "
                     f"parameters to {executable.name!r}, which takes {executable.param_words}"
                 )
+
+
+def code_sizes(variant: VariantImage) -> list[int]:
+    """Bytes of each executable: its shaders, or the stretch of the image up to the next function.
+
+    Constants of a function stand behind it, so they count; a function that two executables share
+    counts for both.
+    """
+    starts = sorted({e.code_offset for e in variant.executables if e.spirv is None})
+    following = dict(zip(starts, [*starts[1:], len(variant.code)], strict=True)) if starts else {}
+    return [
+        sum(map(len, e.shaders)) or following[e.code_offset] - e.code_offset
+        for e in variant.executables
+    ]

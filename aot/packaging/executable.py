@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import aot
+from aot import __version__
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage
 from aot.link.module import module_bytes
@@ -67,7 +67,7 @@ def _command(
         *_FLAGS,
         *(["-static"] if toolchain.is_static else []),
         *(f"-I{sources.root / folder}" for folder in ("include", "src", "packaging")),
-        f'-DAOT_VERSION="{aot.__version__}"',
+        f'-DAOT_VERSION="{__version__}"',
         "-DAOT_EMBED=1",
         f'-DAOT_MODULE_FILE="{module}"',
         f"-DAOT_MODULE_ALIGNMENT={alignment(image)}",

@@ -6,7 +6,7 @@ runtime/packaging/source; which sources there are stands in package.cmake, which
 
 from __future__ import annotations
 
-import aot
+from aot import __version__
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage, TensorInfo
 from aot.link.module import module_bytes
@@ -90,7 +90,7 @@ def _cmake_facts(sources: RuntimeSources, image: ModuleImage, module: str) -> st
     }
     lines = [
         "# What is in this folder; written by aotc package.",
-        f'set(AOT_PACKAGE_VERSION "{aot.__version__}")',
+        f'set(AOT_PACKAGE_VERSION "{__version__}")',
         f'set(AOT_PACKAGE_MODULE "{module}")',
         f"set(AOT_PACKAGE_ALIGNMENT {alignment(image)})",
         f"set(AOT_PACKAGE_HAS_VULKAN {'ON' if has_vulkan(image) else 'OFF'})",

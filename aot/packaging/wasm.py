@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import aot
+from aot import __version__
 from aot.errors import CompileError
 from aot.link.image import Arch, EntryPointImage, TensorInfo
 from aot.link.module import module_bytes
@@ -73,7 +73,7 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
     loader = sources.read(f"{_FOLDER}/model.mjs.in").decode()
     for mark, text in {
         "NAME": given.name,
-        "VERSION": aot.__version__,
+        "VERSION": __version__,
         "TARGETS": ", ".join(json.dumps(v.target).strip('"') for v in variants),
         "BYTES": str(len(module)),
         "CONTENTS": "\n".join(_contents(variants[0].entry_points)),
@@ -110,7 +110,7 @@ def _command(sources: RuntimeSources, toolchain: Toolchain, output: Path) -> lis
         "-mexec-model=reactor",
         *_FLAGS,
         *(f"-I{sources.root / folder}" for folder in ("include", "src", "packaging", _FOLDER)),
-        f'-DAOT_VERSION="{aot.__version__}"',
+        f'-DAOT_VERSION="{__version__}"',
         "-DAOT_NO_OS=1",
         "-DAOT_THREADS=0",
         *(str(sources.root / name) for name in names),

@@ -16,13 +16,12 @@ from markupsafe import Markup
 
 from aot.analysis.launches import Launch
 from aot.driver.ledger import LEVELS
-from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, VariantImage
+from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, VariantImage, code_sizes
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode
 from aot.link.reader import ModuleFile, Source, read_module_file
 from aot.report.numbers import TIMES, Figure, amount, count, extents, ratio, seconds, size
 from aot.report.programs import Row, arena_of, rows_of
-from aot.tools.inspection import code_sizes
 
 if TYPE_CHECKING:
     from aot.report.details import ConstantDetails, Details, VariantDetails

@@ -20,7 +20,7 @@ from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
 from aot.kernels.ir.nodes import Kernel
 from aot.link.emit_program import EmittedProgram
 from aot.passes.base import PassContext, PassRun
-from aot.tools.explain_fusion import regions_of
+from aot.passes.fusion.remarks import regions_of
 
 
 @dataclass(frozen=True)

@@ -7,36 +7,31 @@ Decides nothing; a module file does not hold what is needed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot.analysis.control import control_ops
-from aot.analysis.memory.storage import root_of
+from aot.api import compile_options
 from aot.driver.cpu_fallback import hosts_of
-from aot.driver.pipeline import FORMED, MODEL_PASSES, TARGET_PASSES, prepared
-from aot.ir import dims
-from aot.ir.builtin import CONSTANT
+from aot.driver.pipeline import prepared
 from aot.ir.clone import clone_module
-from aot.ir.dims import Dim
-from aot.ir.graph import Function, Op, Value
-from aot.ops.structure import REGION
-from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
-from aot.passes.fusion.join_regions import explainer
 from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import regions_of
+from aot.passes.order import FORMED, MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 
 
-def explain_fusion(source: Any, options: CompileOptions) -> dict[str, Any]:
-    """The dispatch regions of a model for each target, ready for JSON.
+def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
+    """A model's dispatch regions by target: ops, bytes, and why each ends where it does.
 
     Args:
-        source: as `aot.driver.pipeline.compile_module` takes it.
+        model: as `aot.compile` takes it.
+        keywords: options as `aot.compile` takes them.
 
     Raises:
-        CompileError, UnsupportedError: the model or the options are at fault.
+        CompileError, UnsupportedError: as `aot.compile`.
     """
-    module, options = prepared(source, options)
+    module, options = prepared(model, compile_options(**keywords))
     context = PassContext(options)
     run_passes(module, MODEL_PASSES, context)
     variants = []
@@ -56,86 +51,6 @@ def explain_fusion(source: Any, options: CompileOptions) -> dict[str, Any]:
         ]
         variants.append({"target": target.name, "entry_points": functions})
     return {"variants": variants}
-
-
-def regions_of(function: Function, context: PassContext) -> list[dict[str, Any]]:
-    """The regions of a function that passes with a journal have formed."""
-    return _Report(function, context).regions()
-
-
-class _Report:
-    """The regions of a function, in the order of the text."""
-
-    def __init__(self, function: Function, context: PassContext) -> None:
-        journal = context.journal
-        assert context.target is not None and journal is not None
-        self.function = function
-        self.journal = journal
-        self.is_joining = context.options.fusion
-        self.why_not_joined = explainer(function, context.target)
-        ops = [op for op in control_ops(function) if op.record is REGION]
-        self.numbers = {op: n for n, op in enumerate(ops)}
-
-    def regions(self) -> list[dict[str, Any]]:
-        return [self.region(op, number) for op, number in self.numbers.items()]
-
-    def region(self, region: Op, number: int) -> dict[str, Any]:
-        groups = self.journal.groups.get(region, ())
-        inner = [op for op in region.blocks[0] if not op.record.is_terminator]
-        roots = [self.journal.roots[n] for n in groups]
-        operands = list(dict.fromkeys(v for v in region.operands if v is not None))
-        return {
-            "number": number,
-            "roots": [{"op": name, "node": node} for name, node in roots],
-            "ops": [{"op": op.name, "node": op.origin} for op in inner],
-            "bytes_in": _plain(_bytes(v for v in operands if not _is_constant(v))),
-            "bytes_constant": _plain(_bytes(v for v in operands if _is_constant(v))),
-            "bytes_out": _plain(_bytes(region.results)),
-            "reads": [
-                self.read(region, value)
-                for value in operands
-                if root_of(value)[0].op in self.numbers
-            ],
-        }
-
-    def read(self, region: Op, value: Value) -> dict[str, Any]:
-        """Where a value comes from, and why its region is not this one."""
-        producer = root_of(value)[0].op
-        assert producer is not None
-        reasons = []
-        if value.op is not producer and value.op is not None:
-            reasons.append(f"{value.op.name} shows what is in memory")
-        reasons += self.journal.reasons(producer, region)
-        if not self.is_joining:
-            reasons.append("fusion is off")
-        elif producer.parent is not region.parent:
-            reasons.append("they are in different blocks of control flow")
-        else:
-            reasons.append(f"as stages: {self.why_not_joined(producer, region)}")
-        return {
-            "region": self.numbers[producer],
-            "type": str(value.type),
-            "bytes": _plain(_bytes([value])),
-            "why": list(dict.fromkeys(reasons)),
-        }
-
-
-def _is_constant(value: Value) -> bool:
-    root = root_of(value)[0]
-    return root.op is not None and root.op.record is CONSTANT
-
-
-def _bytes(values: Iterable[Value]) -> Dim:
-    """Of all elements, without what lies between them."""
-    total: Dim = 0
-    for value in values:
-        size = dims.multiply(value.type.element_count, value.type.dtype.bytes)
-        total = dims.add(total, size)
-    return total
-
-
-def _plain(dim: Dim) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)
 
 
 def format_fusion(facts: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from aot.link.image import (
     ProgramImage,
     TensorInfo,
     VariantImage,
+    code_sizes,
 )
 from aot.link.notes import decode_notes
 from aot.link.program import Instruction, Operand, constant_value, decode
@@ -124,20 +125,6 @@ def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[s
         "code_bytes": len(variant.code),
     }
     return {**facts, "code_bytes": len(variant.code) + shaders}
-
-
-def code_sizes(variant: VariantImage) -> list[int]:
-    """Bytes of each executable: its shaders, or the stretch of the image up to the next function.
-
-    Constants of a function stand behind it, so they count; a function that two executables share
-    counts for both.
-    """
-    starts = sorted({e.code_offset for e in variant.executables if e.spirv is None})
-    following = dict(zip(starts, [*starts[1:], len(variant.code)], strict=True)) if starts else {}
-    return [
-        sum(map(len, e.shaders)) or following[e.code_offset] - e.code_offset
-        for e in variant.executables
-    ]
 
 
 def _executable(executable: ExecutableImage, size: int) -> dict[str, Any]:

@@ -10,15 +10,13 @@ which says how much times differ that should not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
 from aot.analysis.cost.candidates import Choice, Run, set_choice
+from aot.analysis.dispatches import dispatched
 from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
-from aot.driver.ledger import dispatched
-from aot.driver.variant import Building, Clock
 from aot.ir import dims
 from aot.ir.builtin import CONSTANT, RETURN
 from aot.ir.clone import clone_function, clone_op
@@ -26,12 +24,8 @@ from aot.ir.dims import Dim
 from aot.ir.graph import Attr, Block, ConstantData, Function, FunctionRef, Module, Op, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Layout, TensorType
-from aot.link.finish import finish_module
-from aot.link.module import write_module
 from aot.ops.control import STATE
 from aot.ops.structure import DISPATCH
-from aot.options import CompileOptions, no_progress
-from aot.passes.base import PassContext
 from aot.target.model import Target
 
 
@@ -154,23 +148,6 @@ def _copied(into: Module, function: Function, choice: Choice | None, target: Tar
             set_choice(made, choice, target)
         into.add(made)
     return name
-
-
-def write_comparing_module(
-    path: Path, module: Module, target: Target, options: CompileOptions
-) -> None:
-    """The file of a module of choices.
-
-    Raises:
-        CompileError: the file cannot be written.
-    """
-    # text that is compiled here is there sooner than processes for it
-    options = replace(options, jobs=1, strip=True)
-    with Building(options, no_progress) as building:
-        context = PassContext(options, target)
-        variant, _ = building.variant(module, dispatched(module), context, Clock())
-        image, _ = finish_module([variant], building.parts, building.rodata, "aotc tune", None)
-    write_module(image, path)
 
 
 def _operands(rewriter: Rewriter, function: Function, run: Sized, number: int) -> list[Value]:

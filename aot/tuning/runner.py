@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aot.errors import AotError, CompileError
-from aot.tools.bench.benchmark import find_runner
+from aot.runtime.runner import find_runner
 
 # what a run may take beyond the time that tuning has left
 GRACE_SECONDS = 30.0

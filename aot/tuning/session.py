@@ -12,16 +12,18 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aot.analysis.cost.candidates import WINOGRAD, Choice
 from aot.errors import TuningWarning
 from aot.ir import dims
 from aot.ir.graph import Function, Module
+from aot.link.image import ModuleImage
+from aot.link.module import write_module
 from aot.options import CompileOptions
 from aot.target.model import Target
-from aot.tuning.module import Sized, comparing_module, copies_of, write_comparing_module
+from aot.tuning.module import Sized, comparing_module, copies_of
 from aot.tuning.runner import Runner, RunnerError
 
 # candidates that are measured side by side, and those of them that are measured again
@@ -41,6 +43,9 @@ FIRST_SPEED = 1e8
 PROFILE_RUNS = 13
 # a runner that fails so often before it ever works is not asked again
 MOST_FAILURES = 2
+
+
+BuildImage = Callable[[Module, Target, CompileOptions], ModuleImage]
 
 
 @dataclass(eq=False)
@@ -86,6 +91,7 @@ class Round:
 @dataclass(eq=False)
 class Session:
     """Attributes:
+    build: makes the image of a module whose functions are outlined.
     path: the file for modules to be measured.
     symbols: what the model's symbols are meanwhile.
     cost: the whole model's modelled time.
@@ -98,6 +104,7 @@ class Session:
     subjects: Sequence[Subject]
     target: Target
     options: CompileOptions
+    build: BuildImage
     runner: Runner
     path: Path
     symbols: Mapping[str, int]
@@ -175,7 +182,7 @@ class Session:
         """Choices of an executable beside the plan's, by itself."""
         every = [subject.base, *choices]
         module = comparing_module(subject.function, subject.runs, every, self.target)
-        write_comparing_module(self.path, module, self.target, self.options)
+        self._write(module)
         times = self._times(len(subject.runs) * (len(every) + 1), subject.cost, len(every) + 1, [])
         each = len(subject.runs)
         weights = [run.weight for run in subject.runs]
@@ -185,6 +192,16 @@ class Session:
                 for n in range(0, len(times), each)
             ]
         )
+
+    def _write(self, module: Module) -> None:
+        """Writes the file of a module of choices.
+
+        Raises:
+            CompileError: the file cannot be written.
+        """
+        # text that is compiled here is there sooner than processes for it
+        options = replace(self.options, jobs=1, strip=True)
+        write_module(self.build(module, self.target, options), self.path)
 
     def _times(
         self, count: int, cost: float, turns: int, options: Sequence[str]
@@ -242,7 +259,7 @@ class Session:
         if made is None:
             return {}
         before = self.left()
-        write_comparing_module(self.path, made.module, self.target, self.options)
+        self._write(made.module)
         each = len(made.dispatches)
         inputs = ["--random", *_shapes(self.module, self.symbols)]
         rounds: dict[Subject, list[Round]] = {s: [] for s in rivals}

@@ -27,7 +27,7 @@ from aot.target.model import Target
 from aot.tuning.cache import Learnt, TuningCache, compiler_id
 from aot.tuning.module import Sized
 from aot.tuning.runner import CommandRunner, Runner
-from aot.tuning.session import Session, Subject, what
+from aot.tuning.session import BuildImage, Session, Subject, what
 
 MOST = 32  # candidates of an executable that are tried in all
 # what is not worth its compile: executables that take so small a part of the modelled time
@@ -77,11 +77,12 @@ class Tuner:
     def __init__(
         self,
         options: CompileOptions,
+        build: BuildImage,
         progress: Progress = no_progress,
         runner: Runner | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Reads the cache.
+        """Reads the cache. `build` makes images of the modules that are measured.
 
         Raises:
             CompileError: it cannot be read, or the runner is no command.
@@ -93,6 +94,7 @@ class Tuner:
         self.runner = runner
         self.tuned = Tuned()
         self._options = options
+        self._build = build
         self._progress = progress
         self._clock = clock or time.monotonic
         if options.tune and runner is None:
@@ -203,6 +205,7 @@ class Tuner:
                 subjects,
                 target,
                 self._options,
+                self._build,
                 self.runner,
                 Path(folder) / "tune.aotm",
                 symbols,

@@ -17,11 +17,12 @@ import onnx
 import pytest
 
 import aot
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, FunctionRef, Op, Value
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.tools.verification import compare
 from tests.support.generated_models import GENERATED, decoder_feeds, fp16_feeds, u_net_feeds
 from tests.support.models import MODELS, feeds, model_path, model_zoo, runs

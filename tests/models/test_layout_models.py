@@ -8,12 +8,13 @@ import pytest
 
 from aot.analysis.cost.layout_costs import innermost
 from aot.analysis.memory.views import is_view
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.graph import Function, Op
 from aot.ir.record import Kind
 from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support import golden, models
 

@@ -10,10 +10,11 @@ import pytest
 
 import aot
 from aot.analysis.alias.database import count_alias
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.graph import Module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.models import MODELS, feeds, model_path
 from tests.support.paths import GOLDEN as GOLDEN_FOLDER

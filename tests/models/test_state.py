@@ -24,7 +24,7 @@ import aot
 from aot.analysis.control import control_ops
 from aot.cli import main as cli
 from aot.cli.text import NamedState
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.errors import CompileError
 from aot.ir.dims import symbols
 from aot.ir.graph import Module
@@ -34,6 +34,7 @@ from aot.ir.states import state_variables
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from aot.tools.verification import compare
 from tests.support.generated_models import HEAD, HEADS, LAYERS, VOCABULARY, Array, Graph, decoder

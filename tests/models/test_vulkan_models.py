@@ -16,7 +16,7 @@ from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.memory.storage import Homes
 from aot.analysis.memory.views import is_view
 from aot.backends.vulkan import Shader
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.dims import DimExpr, evaluate
 from aot.ir.graph import ConstantData, Function, FunctionRef, Module, Op, Value
 from aot.ir.interpreter.interpreter import bind_symbols
@@ -24,6 +24,7 @@ from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from tests.support import vulkan_device, vulkan_running
 from tests.support.lowering import element_numbers
 from tests.support.models import SMALL_MODELS, feeds, model_path, reference

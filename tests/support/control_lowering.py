@@ -77,7 +77,7 @@ def compiled(
     with (
         patch("aot.driver.pipeline.MODEL_PASSES", (BIND,)),
         patch("aot.driver.pipeline.TARGET_PASSES", steps),
-        patch("aot.driver.pipeline._OUTLINED", steps.index(OUTLINE) + 1),
+        patch("aot.driver.pipeline.OUTLINED", steps.index(OUTLINE) + 1),
     ):
         return aot.compile(module, targets=[target])
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from aot.builder import Builder
 from aot.driver.near_misses import Settings, near_misses
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value
 from aot.ir.text.parser import parse_module
@@ -25,6 +24,7 @@ from aot.kernels.lower.lowering import lower
 from aot.link.emit_program import Entry, emit_program
 from aot.link.rodata import RodataPool
 from aot.passes.base import PassContext
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 
 Measure = Callable[[Callable[[], Any]], float]

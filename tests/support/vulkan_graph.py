@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.ir.clone import clone_function
 from aot.ir.dims import evaluate
 from aot.ir.graph import Function, FunctionRef, Module, Op
@@ -19,6 +18,7 @@ from aot.ir.interpreter.interpreter import bind_symbols, run
 from aot.ir.record import Call
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from tests.support import vulkan_running
 from tests.support.lowering import run_executable, to_memory
 

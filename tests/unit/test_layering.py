@@ -1,8 +1,9 @@
 """The way of the data: who may import whom inside `aot`, read from the source.
 
-The stages stand in a row: frontends, passes, kernels, backends, link. None imports another, except
-that backends read kernel IR; beside the row stands what several must agree on. The pipeline and
-what is above it see the whole row.
+A part is a folder of `aot`, or one of the files beside them. `RANKS` lists the parts from the
+bottom up: a part imports itself and what stands on lower lines. What stands on one line is
+strangers to each other. Imports for type checking alone count like any other; so do those inside
+functions.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,90 +20,38 @@ from tests.support.paths import ROOT as CHECKOUT
 
 ROOT = CHECKOUT / "aot"
 GENERATED = "module_fbs.py"
-ANY = {"*"}
 
-# What each part of `aot` may import, beside itself and `errors`. A part is a folder or a file.
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    # beside the row
-    "ir": {"ops"},
-    "ops": {"ir"},
-    "options": set(),
-    "sources": set(),
-    "host_cpu": set(),
-    "target": {"host_cpu", "ir"},
-    "analysis": {"ir", "ops", "target"},
-    "builder": {"ir"},
+RANKS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("options", "runtime"),  # what is asked for; the device's side, which knows no compiler
+    ("ir",),
+    ("ops", "target"),
+    ("analysis",),
     # the row, in the data's order
-    "frontends": {"ir", "ops", "analysis"},
-    "passes": {"ir", "ops", "analysis", "target", "options"},
-    "kernels": {"ir", "ops", "analysis", "target"},
-    "backends": {"ir", "kernels", "target"},
-    "link": {"ir", "analysis", "target"},
-    # the device's side: knows the runtime and the file, and nothing of the compiler
-    "loader": set(),
-    "inputs": {"loader"},
-    "inspection": {"ir", "link"},
-    # above the row
-    "object_cache": set(),
-    "codegen": {"backends", "kernels", "object_cache", "options", "sources", "target"},
-    "ledger": {"analysis", "ir", "link"},
-    "ledger_text": set(),
-    "near_misses": {"analysis", "ir", "passes", "target"},
-    "hosting": {"analysis", "ir", "kernels", "link", "ops", "target"},
-    "tuning_cache": {"analysis", "object_cache", "sources"},
-    "tuning_runner": {"benchmark"},
-    "tuning_module": {"analysis", "building", "ir", "ledger", "link", "ops", "options", "passes"}
-    | {"target"},
-    "tuning_session": {"analysis", "ir", "options", "target", "tuning_module", "tuning_runner"},
-    "tuning": {"analysis", "ir", "options", "passes", "target", "tuning_cache", "tuning_module"}
-    | {"tuning_runner", "tuning_session"},
-    "building": ANY,
-    "pipeline": ANY,
-    "fusion_report": ANY,
-    "details": {"analysis", "fusion_report", "ir", "kernels", "link", "passes"},
-    "report": {"analysis", "details", "inspection", "ir", "ledger", "link"},
-    "api": {
-        *("details", "fusion_report", "link", "loader", "options", "pipeline", "report", "target"),
-    },
-    "merging": {"api", "link", "options"},
-    "verification": {"api", "inputs", "ir", "loader", "options", "pipeline"},
-    "devices": {"target"},
-    "vulkan_facts": set(),
-    "shader_benchmark": {"api", "inputs", "link", "loader", "vulkan_facts"},
-    "benchmark": {"analysis", "inputs", "ir", "link", "loader", "target"},
-    "bench_peers": {"benchmark"},
-    "cli_bench": {
-        *("bench_peers", "benchmark", "cli_compile", "cli_text", "report", "shader_benchmark"),
-    },
-    "__init__": {
-        *("api", "builder", "inspection", "loader", "merging", "packaging", "verification"),
-    },
-    "cli_text": {"devices", "ir", "link", "matrix", "object_cache", "verification"},
-    "cli_compile": {"__init__", "cli_text", "options"},
-    "cli_inspect": {
-        *("__init__", "cli_compile", "cli_text", "fusion_report", "inspection", "ledger"),
-        "ledger_text",
-    },
-    "matrix_file": {"api"},
-    "matrix": {"__init__", "api", "codegen", "link", "matrix_file", "options", "sources", "target"},
-    "cli_build": {
-        *("__init__", "cli_compile", "cli_text", "matrix", "object_cache", "options", "target")
-    },
-    "packaging": {"__init__", "analysis", "ir", "link"},
-    "cli_devices": {"cli_text", "devices"},
-    "cli_package": {"cli_compile", "cli_text", "packaging"},
-    "cli": {
-        *("__init__", "cli_bench", "cli_build", "cli_compile", "cli_inspect", "cli_text"),
-        *("cli_devices", "cli_package", "inputs"),
-    },
+    ("frontends", "passes"),
+    ("kernels",),
+    ("backends",),
+    ("link",),
+    # what drives the row, and what is told of it
+    ("tuning",),
+    ("driver",),
+    ("report",),
+    ("api", "builder"),
+    ("tools", "packaging"),
+    ("__init__",),
+    ("cli",),
+)
+RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
+# What a part on a lower line may still not see, and what may cross a line: each with its reason.
+FORBIDDEN = {
+    "link": {"ops", "passes", "kernels", "backends", "frontends"},  # bytes, lifetimes, instructions
+    "backends": {"analysis", "passes", "frontends"},  # kernels say all that a backend may know
+    "kernels": {"passes", "frontends"},
+    "passes": {"frontends"},
 }
-# Exceptions for single files: what they need and why.
-ALSO_ALLOWED: dict[str, set[str]] = {
-    "pipeline.py": {"__init__"},  # the version, which is part of the file
-}
+VERSION = "aot.__version__"  # a fact of the whole, which parts may read
 # Neighbours in one folder that do not know each other.
-STRANGERS = [("backends/cpu", "backends/vulkan"), ("ops", "ir/interpreter")]
+STRANGERS = [("backends/cpu", "backends/vulkan"), ("kernels/ir", "kernels/schedules")]
 
 
 def _files() -> list[Path]:
@@ -112,71 +62,122 @@ def _part(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def _imports(source: str) -> set[str]:
-    """The `aot` modules that a source imports, anywhere in it, for type checking included.
-
-    `from aot import x` counts as `aot.x` if that is a part, else as the package itself.
-    """
-    found: set[str] = set()
+def _names(source: str) -> Iterator[str]:
+    """What a source imports, anywhere in it: `aot.a.b` or `aot.a.b.name`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    names = [name.split(".") for name in found]
-    return {
-        ".".join(name) if len(name) > 1 and name[1] in ALLOWED else "aot.__init__"
-        for name in names
-        if name[0] == "aot"
-    }
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _violations(part: str, file: str, source: str) -> list[str]:
-    allowed = ALLOWED[part] | {part, "errors"} | ALSO_ALLOWED.get(file, set())
-    if "*" in allowed:
-        return []
-    return sorted(name for name in _imports(source) if name.split(".")[1] not in allowed)
+def _imported(source: str) -> set[str]:
+    """The parts of `aot` that a source imports; the package itself is `__init__`."""
+    found = set()
+    for name in _names(source):
+        first, _, rest = name.partition(".")
+        if first == "aot" and name != VERSION:
+            part = rest.split(".")[0]
+            found.add(part if part in RANK else "__init__")
+    return found
 
 
-def test_every_part_is_listed() -> None:
-    assert {_part(path) for path in _files()} <= set(ALLOWED)
+def _violations(part: str, source: str) -> list[str]:
+    forbidden = FORBIDDEN.get(part, set())
+    return sorted(
+        other
+        for other in _imported(source) - {part}
+        if RANK[other] >= RANK[part] or other in forbidden
+    )
+
+
+def test_every_part_has_a_rank() -> None:
+    assert {_part(path) for path in _files()} == set(RANK)
 
 
 @pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_follow_the_way_of_the_data(path: Path) -> None:
-    file = str(path.relative_to(ROOT))
-    assert _violations(_part(path), file, path.read_text(encoding="utf-8")) == []
+    assert _violations(_part(path), path.read_text(encoding="utf-8")) == []
+
+
+def test_no_more_than_six_files_are_loose() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= 6
+
+
+def test_packages_say_what_they_own() -> None:
+    for folder in {path.parent for path in _files()} - {ROOT}:
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert text, f"{folder} has no docstring"
 
 
 @pytest.mark.parametrize(("one", "other"), [*STRANGERS, *((b, a) for a, b in STRANGERS[:1])])
 def test_strangers_stay_strangers(one: str, other: str) -> None:
     name = "aot." + other.replace("/", ".")
-    for path in _files():
-        if path.relative_to(ROOT).as_posix().startswith(one):
-            found = _imports(path.read_text(encoding="utf-8"))
-            assert [i for i in found if i == name or i.startswith(f"{name}.")] == [], path
+    for path in (ROOT / one).rglob("*.py"):
+        found = _names(path.read_text(encoding="utf-8"))
+        assert [i for i in found if i == name or i.startswith(f"{name}.")] == [], path
 
 
 @pytest.mark.parametrize(
     ("part", "source", "violations"),
     [
-        ("analysis", "from aot.passes.simplify.cse import CSE", ["aot.passes.simplify.cse.CSE"]),
-        ("analysis", "def f():\n    import aot.kernels.ir.nodes", ["aot.kernels.ir.nodes"]),
-        ("passes", "from aot import pipeline", ["aot.driver.pipeline"]),
-        ("link", "from aot import __version__", ["aot.__init__"]),
-        ("loader", "from aot.ir.types import DType", ["aot.ir.types.DType"]),
+        ("analysis", "from aot.passes.simplify.cse import CSE", ["passes"]),
+        ("analysis", "def f():\n    import aot.kernels.ir.nodes", ["kernels"]),
+        ("passes", "from aot.driver import pipeline", ["driver"]),
+        ("link", "import aot", ["__init__"]),
+        ("link", "from aot import __version__", []),
+        ("link", "from aot.ops import movement", ["ops"]),
+        ("runtime", "from aot.ir.types import DType", ["ir"]),
+        ("ir", "from aot.ops import lookup", ["ops"]),
+        ("ops", "if TYPE_CHECKING:\n    from aot.target.model import Target", ["target"]),
         ("backends", "import numpy\nfrom aot.kernels.ir.nodes import For", []),
         ("errors", "import aotearoa", []),
     ],
 )
 def test_the_check_itself(part: str, source: str, violations: list[str]) -> None:
-    assert _violations(part, "x.py", source) == violations
+    assert _violations(part, source) == violations
+
+
+def _cycles() -> list[list[str]]:
+    """Rings of modules that import each other at their top level."""
+    names = {
+        ".".join(p.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in _files()
+    }
+    arrows: dict[str, list[str]] = {}
+    for name, path in names.items():
+        source = path.read_text(encoding="utf-8")
+        body = [n for n in ast.parse(source).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+        found = _names("\n".join(map(ast.unparse, body)))
+        arrows[name] = sorted(
+            {t if t in names else t.rpartition(".")[0] for t in found} & set(names)
+        )
+    rings: list[list[str]] = []
+    state: dict[str, int] = {}
+
+    def walk(name: str, path: list[str]) -> None:
+        state[name] = 1
+        for other in arrows[name]:
+            if state.get(other) == 1:
+                rings.append([*path[path.index(other) :], other])
+            elif other not in state:
+                walk(other, [*path, other])
+        state[name] = 2
+
+    for name in sorted(names):
+        if name not in state:
+            walk(name, [name])
+    return rings
+
+
+def test_no_ring_of_imports() -> None:
+    assert _cycles() == []
 
 
 def test_only_the_command_prints() -> None:
     for path in _files():
-        if _part(path).startswith("cli"):
+        if _part(path) == "cli":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_print = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
@@ -186,7 +187,7 @@ def test_only_the_command_prints() -> None:
 def test_importing_aot_is_cheap() -> None:
     script = "import sys, aot, aot.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT.parent
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT
     )
     heavy = {"numpy", "onnx", "llvmlite", "flatbuffers", "rich", "google", "jinja2"}
     assert heavy & set(result.stdout.split()) == set()

@@ -254,13 +254,13 @@ class _Record:
 
 def run_task(task: Task) -> Made:
     """Compiles one cell, in whatever process; an error is part of what it returns."""
-    import aot
+    from aot.api import compile
 
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         targets = [_target_file(Path(folder), t) for t in task.targets]
         try:
-            module = aot.compile(
+            module = compile(
                 task.model,
                 targets=targets,
                 cache_dir=task.cache_dir,
@@ -459,9 +459,9 @@ def _check_workers(client: Any, address: str) -> None:
                 f"the worker {worker} cannot load aotc: {' '.join(str(answer).split())}"
             )
         if answer != sources.digest("."):
-            import aot
+            from aot import __version__
 
             raise CompileError(
-                f"the worker {worker} has another aotc than this one, version {aot.__version__}: "
+                f"the worker {worker} has another aotc than this one, version {__version__}: "
                 "install the same there, and start it again"
             )

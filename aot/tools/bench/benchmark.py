@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -31,10 +30,9 @@ from aot.link.notes import decode_notes
 from aot.link.program import decode
 from aot.link.reader import read_module_file
 from aot.runtime.inputs import make_inputs
-from aot.runtime.loader import Program, find_library
+from aot.runtime.loader import Program
+from aot.runtime.runner import RUNNER_NAME, find_runner
 
-RUNNER_NAME = "aot-run"
-RUNNER_VARIABLE = "AOT_RUN"
 MODULE_PATH = str | os.PathLike[str]
 
 
@@ -56,30 +54,6 @@ class Case:
     inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
-
-
-def find_runner() -> Path:
-    """The native `aot-run`: $AOT_RUN if set, else beside the runtime's library, else on the path.
-
-    Raises:
-        RuntimeFailure: it is in none of these places; the message names them.
-    """
-    chosen = os.environ.get(RUNNER_VARIABLE)
-    if chosen:
-        if Path(chosen).is_file():
-            return Path(chosen)
-        raise RuntimeFailure(f"{RUNNER_VARIABLE} is {chosen}, which is no file", "not_found")
-    beside = find_library().with_name(RUNNER_NAME)
-    if beside.is_file():
-        return beside
-    found = shutil.which(RUNNER_NAME)
-    if found is not None:
-        return Path(found)
-    raise RuntimeFailure(
-        f"{RUNNER_NAME} is not there: neither {beside} nor on PATH; install the package, or build "
-        f"runtime/ with CMake and set {RUNNER_VARIABLE}",
-        "not_found",
-    )
 
 
 def steady(

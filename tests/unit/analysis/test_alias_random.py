@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from aot.analysis.alias.database import AliasDb, count_alias
 from aot.analysis.alias.lint import lint
 from aot.analysis.alias.moves import could_move_after, could_move_before, move_after, move_before
-from aot.driver.pipeline import MODEL_PASSES
 from aot.ir.graph import Block, Module, Op, Value, walk
 from aot.ir.interpreter.interpreter import _MemoryFrame, bind_symbols, run
 from aot.ir.interpreter.memory import Place, States
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.base import PassContext
+from aot.passes.order import MODEL_PASSES
 from tests.support.alias_graphs import Changes, Graph
 
 EXAMPLES = settings(max_examples=60, deadline=None)

@@ -26,7 +26,6 @@ from aot.analysis.cost.candidates import (
 from aot.analysis.tuning import Tuning
 from aot.builder import Builder
 from aot.driver import pipeline
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
@@ -34,6 +33,7 @@ from aot.kernels.ir.verifier import verify
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.runtime import loader
 from aot.target.model import Target
 from aot.target.selection import load

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aot
-from aot.driver.pipeline import MODEL_PASSES
 from aot.frontends.onnx import import_onnx
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES
 from tests.support.onnx_models import assert_same, compare, graph_model, our_run, tensor_info
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,6 @@ from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import Schedule, lanes_of, plan
 from aot.backends.cpu import compile_kernel
 from aot.builder import Builder
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
@@ -22,6 +21,7 @@ from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
 from aot.options import CompileOptions
 from aot.passes import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.cpu_running import make_job, native_targets, store_results, target_of
 from tests.support.cpu_running import run as run_kernel

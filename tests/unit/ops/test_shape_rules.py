@@ -13,7 +13,7 @@ import pytest
 
 import aot
 from aot.builder import Builder
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.errors import InternalError
 from aot.ir.graph import Module
 from aot.ir.record import count_shape_rules
@@ -22,6 +22,7 @@ from aot.ir.types import Layout
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.simplify.rewriting import relaid
 from aot.target import selection as targets
 from tests.support.models import MODELS, feeds, model_path

@@ -13,13 +13,13 @@ import pytest
 import aot.passes.fusion.outline
 import aot.passes.specialise.slots
 from aot.builder import Builder
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.frontends.text import import_text
 from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.specialise.despecialise import BOUNDS, despecialise
 from aot.target import selection as targets
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import aot
 from aot.analysis.alias.database import count_alias
 from aot.backends.vulkan import compile_kernel
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.ir.clone import clone_module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.fused_graphs import FusedGraph
 from tests.support.random_graphs import difference

@@ -13,7 +13,6 @@ import pytest
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.tuning import Tuning
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module
@@ -22,6 +21,7 @@ from aot.ir.types import DType
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes import Pass, PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.switches import Switches
 from aot.target import selection as target
 from aot.target.model import Target

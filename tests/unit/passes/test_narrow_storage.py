@@ -18,7 +18,7 @@ import aot
 from aot.analysis.half import misfit, squares
 from aot.builder import Builder
 from aot.cli.text import compile_summary
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES, read_model
+from aot.driver.pipeline import read_model
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
@@ -29,6 +29,7 @@ from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE, choose, narrow
 from aot.target.selection import load
 from aot.tools.verification import compare

@@ -15,7 +15,6 @@ import aot
 from aot.analysis.alias.database import AliasDb, count_alias
 from aot.analysis.alias.lint import lint
 from aot.builder import Builder
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.errors import UnsupportedError
 from aot.ir.graph import Module
 from aot.ir.text.printer import print_module
@@ -26,6 +25,7 @@ from aot.passes.check_supported import CHECK_SUPPORTED
 from aot.passes.fusion.outline import OUTLINE
 from aot.passes.memory.settle_views import SETTLE_VIEWS
 from aot.passes.memory.write_values import WRITE_VALUES
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.write_graphs import RUNS, WriteGraph, outcome, stored_outcome
 

@@ -19,7 +19,7 @@ from aot.link.module import module_bytes
 from aot.link.reader import read_module
 from aot.report import drawings
 from aot.runtime import loader
-from aot.tools.bench import benchmark
+from aot.runtime.runner import RUNNER_VARIABLE
 from tests.support.report_pages import Page
 from tests.support.runtime_api import library_path
 from tests.support.runtime_build import build_tool
@@ -35,7 +35,7 @@ def use_built_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     if tool is None:
         pytest.skip("gcc is not installed")
     monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(library_path()))
-    monkeypatch.setenv(benchmark.RUNNER_VARIABLE, str(tool))
+    monkeypatch.setenv(RUNNER_VARIABLE, str(tool))
 
 
 def compiled(*targets: str) -> aot.CompiledModule:
@@ -277,7 +277,7 @@ def test_shaders_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_measured_for_a_page_that_cannot_be(
     module: Path, report_path: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setenv(benchmark.RUNNER_VARIABLE, os.devnull)  # would be another error
+    monkeypatch.setenv(RUNNER_VARIABLE, os.devnull)  # would be another error
     before = module.read_bytes()
     assert main(["bench", str(module), "--report", str(module.parent / report_path)]) in (1, 2)
     said = capsys.readouterr().err

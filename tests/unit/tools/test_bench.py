@@ -26,8 +26,8 @@ from aot.ir.record import REGISTRY, Kind, call_of
 from aot.link.notes import Notes, VariantNotes, decode_notes, encode_notes
 from aot.ops.control import IF
 from aot.runtime import loader
-from aot.tools.bench import benchmark
-from aot.tools.bench.benchmark import Case, cold, find_runner, steady
+from aot.runtime.runner import RUNNER_VARIABLE, find_runner
+from aot.tools.bench.benchmark import Case, cold, steady
 from aot.tools.engines import ENGINES, compare, installed
 from tests.support.runtime_api import library_path
 from tests.support.runtime_build import build_tool
@@ -40,7 +40,7 @@ def use_built_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     if tool is None:
         pytest.skip("gcc is not installed")
     monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(library_path()))
-    monkeypatch.setenv(benchmark.RUNNER_VARIABLE, str(tool))
+    monkeypatch.setenv(RUNNER_VARIABLE, str(tool))
 
 
 # ---- what dispatches compute and move ----
@@ -101,9 +101,9 @@ def test_what_has_no_expression_says_what_it_computes() -> None:
 
 def outlined(b: Builder, **options: Any) -> Module:
     """A module as programs are emitted from it."""
-    from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
     from aot.options import CompileOptions
     from aot.passes.base import PassContext, run_passes
+    from aot.passes.order import MODEL_PASSES, TARGET_PASSES
     from aot.target.selection import load
 
     module = b.module()
@@ -289,10 +289,10 @@ def test_inputs_are_checked_before_anything_runs(module: Path) -> None:
 
 def test_where_the_tool_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_runner() == build_tool()
-    monkeypatch.setenv(benchmark.RUNNER_VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(RUNNER_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(RuntimeFailure, match=r"AOT_RUN is .*none, which is no file"):
         find_runner()
-    monkeypatch.delenv(benchmark.RUNNER_VARIABLE)
+    monkeypatch.delenv(RUNNER_VARIABLE)
     library = tmp_path / loader.LIBRARY_NAME
     library.touch()
     monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(library))
@@ -312,7 +312,7 @@ def test_a_tool_that_fails_says_why(
     module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "aot-run"
-    monkeypatch.setenv(benchmark.RUNNER_VARIABLE, str(tool))
+    monkeypatch.setenv(RUNNER_VARIABLE, str(tool))
     for script, message in (
         ("echo 'aot-run: out of luck' >&2; exit 1", "aot-run: out of luck"),
         ("exit 0", "aot-run: it said nothing"),

@@ -16,8 +16,9 @@ from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import regions_of
 from aot.target import selection as targets
-from aot.tools.explain_fusion import explain_fusion, format_fusion, regions_of
+from aot.tools.explain_fusion import explain_fusion, format_fusion
 from tests.support.golden import check
 
 TARGET = "x86-64-v3"

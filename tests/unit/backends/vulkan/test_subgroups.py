@@ -14,7 +14,6 @@ import pytest
 
 import aot
 from aot.builder import Builder
-from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
 from aot.errors import CompileError
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
@@ -27,6 +26,7 @@ from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target.selection import load as load_target
 from aot.target.toml import parse
 from tests.support.paths import ROOT

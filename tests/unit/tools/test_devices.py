@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from aot.cli.main import cli
 from aot.errors import RuntimeFailure
-from aot.runtime.devices import list_devices
 from aot.target import selection as targets
+from aot.tools.devices import list_devices
 from tests.support.vulkan_runtime import environment
 
 pytestmark = pytest.mark.vulkan

@@ -1,0 +1,39 @@
+"""Who is told what a compile decides: the protocol that a report implements.
+
+The driver tells and never asks: nothing that an observer does changes a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from aot.analysis.launches import Launch
+from aot.ir.graph import Module
+from aot.kernels.ir.nodes import Kernel
+from aot.link.emit_program import EmittedProgram
+from aot.passes.base import PassContext
+
+
+class VariantObserver(Protocol):
+    """Is told of one variant."""
+
+    def formed(self, module: Module, context: PassContext) -> None:
+        """Regions are formed; `context` has the journal of it."""
+
+    def built(
+        self,
+        module: Module,
+        context: PassContext,
+        kernels: Sequence[Kernel],
+        programs: Sequence[EmittedProgram],
+        launches: Sequence[tuple[Launch, ...]],
+    ) -> None:
+        """Dispatches have kernels, in the order of the module's executables, and programs."""
+
+
+class Observer(Protocol):
+    """Is told of one compile."""
+
+    def variant(self) -> VariantObserver:
+        """The observer of the next variant."""
