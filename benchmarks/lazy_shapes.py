@@ -4,7 +4,7 @@
     python benchmarks/lazy_shapes.py models MODEL.onnx...
 
 Both modes end in the same program, which is checked. What rewriting itself asks of shape rules is
-the same in both and left out. docs/lazy-shapes.md has the figures and what they mean.
+the same in both and left out. docs/internals/lazy-shapes.md has the figures and what they mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What sharing code saves on the reference models: a table in docs/models.md.
+"""What sharing code saves on the reference models: a table in docs/use/models.md.
 
     python benchmarks/models.py            prints the table
-    python benchmarks/models.py --write    writes docs/models.md as well
+    python benchmarks/models.py --write    writes docs/use/models.md as well
 
 Every model is compiled twice at the shapes of its first run, with and without despecialising, one
 after the other, so that seconds compare; all else in the table is the same on any machine.
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
 
 TARGET = "x86-64-v4"
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "use" / "models.md"
 
 HEAD = f"""# The reference models
 
@@ -116,7 +116,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
-    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    parser.add_argument("--write", action="store_true", help="write docs/use/models.md")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.models:

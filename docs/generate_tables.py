@@ -1,4 +1,4 @@
-"""Generates what of the documentation follows from the code: tables of README.md, docs/ops.md.
+"""Generates what of the documentation follows from the code: tables of README.md, docs/internals/ops.md.
 
     python docs/generate_tables.py [--check]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-OPS = ROOT / "docs" / "ops.md"
+OPS = ROOT / "docs" / "internals" / "ops.md"
 sys.path.insert(0, str(ROOT))
 
 DEVICES = {"cpu": "CPU", "vulkan": "GPU"}

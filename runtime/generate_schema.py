@@ -4,7 +4,7 @@
 
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
-and the tables between `generated:` markers of docs/file-format.md.  Must not import `aot`.
+and the tables between `generated:` markers of docs/internals/file-format.md.  Must not import `aot`.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _field_tables(schema: Schema) -> list[str]:
 
 
 def make_docs(schema: Schema, text: str) -> str:
-    """docs/file-format.md with the tables between its markers made anew."""
+    """docs/internals/file-format.md with the tables between its markers made anew."""
     sections: dict[str, Callable[[Schema], list[str]]] = {
         "instructions": _instruction_table,
         "enums": _enum_tables,

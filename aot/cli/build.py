@@ -31,7 +31,7 @@ def targets(target: str | None, as_json: bool) -> None:
       aotc targets aarch64-android
       aotc targets my-board.toml      checks a file of one's own, and shows what it says
 
-    What a file may say is in docs/add-a-target.md.
+    What a file may say is in docs/internals/add-a-target.md.
     """
     if target is not None:
         _explain(target, as_json=as_json)
@@ -114,7 +114,7 @@ def build(
       options = [{ name = "fp32" }, { name = "fp16", storage = "fp16" }]
 
     What is up to date by content is not built again. A module that fails stops no other; the exit
-    code is then 1. docs/cli.md has all keys.
+    code is then 1. docs/use/cli.md has all keys.
     """
     from aot.tools.batch.batch import FAILED, dask_executor
     from aot.tools.batch.batch import build as build_matrix

@@ -72,7 +72,7 @@ def package(
       aotc package model.aotm --format static-library --max-arena 65536 -o out
       aotc package model.aotm --format wasm -o out
 
-    docs/packaging.md says what is in each and how to build with it.
+    docs/use/packaging.md says what is in each and how to build with it.
     """
     from aot.packaging import PackageOptions
     from aot.packaging import package as make_package

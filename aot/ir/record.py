@@ -499,7 +499,7 @@ def lookup(name: str) -> OpRecord:
         CompileError: there is none.
     """
     if name not in REGISTRY:
-        raise CompileError(f"there is no op {name!r}; docs/ops.md lists them")
+        raise CompileError(f"there is no op {name!r}; docs/internals/ops.md lists them")
     return REGISTRY[name]
 
 

@@ -38,7 +38,11 @@ def test_generated_files_are_up_to_date() -> None:
 
 def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
     """A copy of the checkout's part with a changed schema is found out of date, then made right."""
-    for name in ("aot/link/module_fbs.pyi", "docs/file-format.md", "runtime/src/module_fbs.h"):
+    for name in (
+        "aot/link/module_fbs.pyi",
+        "docs/internals/file-format.md",
+        "runtime/src/module_fbs.h",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     script = tmp_path / "runtime" / "generate_schema.py"
@@ -48,7 +52,11 @@ def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
     check = (sys.executable, script, "--without-flatc", "--check")
     result = run(*check)
     assert result.returncode == 1
-    for name in ("aot/link/module_fbs.pyi", "docs/file-format.md", "runtime/src/module_fbs.h"):
+    for name in (
+        "aot/link/module_fbs.pyi",
+        "docs/internals/file-format.md",
+        "runtime/src/module_fbs.h",
+    ):
         assert f"{name} is out of date with module.fbs" in result.stderr
     assert run(sys.executable, script, "--without-flatc").returncode == 0
     assert run(*check).returncode == 0
@@ -56,7 +64,7 @@ def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
 
 
 def test_the_documents_header_is_abi_hs(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "file-format.md").read_text()
+    text = (ROOT / "docs" / "internals" / "file-format.md").read_text()
     rows = re.findall(r"^\| (\d+)-(\d+) \| `(\w+)` \|", text, re.MULTILINE)
     assert len(rows) == 8
     lines = ['#include "aot/abi.h"', "#include <stddef.h>"]
@@ -70,7 +78,7 @@ def test_the_documents_header_is_abi_hs(tmp_path: Path) -> None:
 
 
 def test_every_instruction_has_a_meaning_in_the_document() -> None:
-    text = (ROOT / "docs" / "file-format.md").read_text()
+    text = (ROOT / "docs" / "internals" / "file-format.md").read_text()
     section = text.split("<!-- generated: instructions -->")[1].split("<!-- end")[0]
     rows = [line.split(" | ") for line in section.splitlines() if "`" in line]
     assert len(rows) == 34

@@ -1,6 +1,6 @@
 """What the node suite's outcomes are written as: the pins, the counts, and the page of failures.
 
-Owns tests/support/onnx_node_suite_passes.txt and docs/onnx-node-suite.md; runs nothing.
+Owns tests/support/onnx_node_suite_passes.txt and docs/use/onnx-node-suite.md; runs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.onnx_node_suite import EXCLUSIONS, Case, Outcome, cases
 from tests.support.paths import ROOT
 
 PINS = Path(__file__).with_name("onnx_node_suite_passes.txt")
-PAGE = ROOT / "docs" / "onnx-node-suite.md"
+PAGE = ROOT / "docs" / "use" / "onnx-node-suite.md"
 
 Outcomes = Mapping[str, Mapping[str, Outcome]]
 

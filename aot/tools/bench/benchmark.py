@@ -59,7 +59,7 @@ class Case:
 def steady(
     case: Case, *, runs: int = 10, seconds: float = 2.0, warmup: int = 3, profile: bool = True
 ) -> dict[str, Any]:
-    """Times of runs one after the other, as plain data with stable keys (docs/benchmarking.md).
+    """Times of runs one after the other, as plain data with stable keys (docs/use/benchmarking.md).
 
     Args:
         runs: at least so many are timed.

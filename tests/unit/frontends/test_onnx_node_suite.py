@@ -1,6 +1,6 @@
 """ONNX's node tests: what is pinned as passing passes, on every engine.
 
-`--bless` runs everything and rewrites the pins and docs/onnx-node-suite.md.
+`--bless` runs everything and rewrites the pins and docs/use/onnx-node-suite.md.
 """
 
 from __future__ import annotations

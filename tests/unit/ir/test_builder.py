@@ -114,7 +114,7 @@ def test_types() -> None:
             lambda b, x: b.input("z", "f32[N] f"),
             "line 1, column 8: expected the end of the type, found 'f'",
         ),
-        (lambda b, x: b.op("relux", x), "there is no op 'relux'; docs/ops.md lists them"),
+        (lambda b, x: b.op("relux", x), "there is no op 'relux'; docs/internals/ops.md lists them"),
         (
             lambda b, x: b.op("relu", x, origin="n", slope=1.0),
             "relu (node 'n'): unknown attribute 'slope', expected one of []",

@@ -238,7 +238,7 @@ OP = "func @f(%x: f32[N, 3]) {{\n  {}\n  return\n}}"
         ("func @f() { $ }", "line 1, column 13: expected a token, found '$'"),
         (
             OP.format("%y = relux(%x) : f32[N, 3]"),
-            "line 2, column 8: there is no op 'relux'; docs/ops.md lists them",
+            "line 2, column 8: there is no op 'relux'; docs/internals/ops.md lists them",
         ),
         (
             OP.format("%y = relu(%z) : f32[N, 3]"),

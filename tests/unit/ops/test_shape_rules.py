@@ -1,7 +1,7 @@
 """How often shape rules are called: at most three times per op of the model, by whoever.
 
 `ops` and the calls are those of `aotc compile --stats`; `pytest -m sweep --bless` writes the table
-of all models into docs/shape-rules.md.
+of all models into docs/internals/shape-rules.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.models import MODELS, feeds, model_path
 from tests.support.paths import ROOT
 
 MOST = 3
-TABLE = ROOT / "docs" / "shape-rules.md"
+TABLE = ROOT / "docs" / "internals" / "shape-rules.md"
 TARGET = "x86-64-v3"
 CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
 

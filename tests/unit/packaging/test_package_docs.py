@@ -1,4 +1,4 @@
-"""The commands of docs/packaging.md and of a source package's README, as they stand there.
+"""The commands of docs/use/packaging.md and of a source package's README, as they stand there.
 
 Each runs in a fresh folder. What is not here has a stand-in that does the same: Debian's compiler
 for the NDK's clang, QEMU for the device behind adb.
@@ -20,7 +20,7 @@ import aot
 from aot.builder import Builder
 from tests.support.paths import ROOT
 
-DOCS = (ROOT / "docs" / "packaging.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "use" / "packaging.md").read_text(encoding="utf-8")
 ANDROID_CLANG = """#!/bin/sh
 case $1 in --target=*) [ "$1" = --target=aarch64-linux-android24 ] || exit 9; shift;; esac
 exec aarch64-linux-gnu-gcc -static "$@"

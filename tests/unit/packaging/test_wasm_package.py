@@ -82,8 +82,10 @@ def evaluate(folder: Path, *lines: str) -> Any:
 
 
 def documented(heading: str) -> list[str]:
-    """The commands of a section of docs/packaging.md, and its first block of JavaScript."""
-    section = (ROOT / "docs/packaging.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    """The commands of a section of docs/use/packaging.md, and its first block of JavaScript."""
+    section = (
+        (ROOT / "docs/use/packaging.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    )
     commands = [line.strip() for line in section.splitlines() if line.startswith("    aotc ")]
     script = section.split("```js\n")[1].split("```")[0]
     return [*commands, script]

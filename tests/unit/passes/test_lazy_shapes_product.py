@@ -104,7 +104,7 @@ def test_many_changes_cost_the_cascade_each_time_and_the_sweep_once() -> None:
 
 
 def test_calls_grow_with_ops_and_rewrites_not_with_their_product() -> None:
-    """The slope that docs/lazy-shapes.md has up to n = 100,000."""
+    """The slope that docs/internals/lazy-shapes.md has up to n = 100,000."""
     sizes = (50, 100, 200)
     costs = [bench_lazy_shapes.compare(*bench_lazy_shapes.chain(n, n // 5)) for n in sizes]
     slope = [

@@ -51,8 +51,8 @@ def test_equations_are_distinct(name: str) -> None:
 
 
 def test_documented_example_does_what_it_says() -> None:
-    """docs/add-a-pass.md's pass turns its case's upper half into the lower one."""
-    text = (ROOT / "docs" / "add-a-pass.md").read_text(encoding="utf-8")
+    """docs/internals/add-a-pass.md's pass turns its case's upper half into the lower one."""
+    text = (ROOT / "docs" / "internals" / "add-a-pass.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     before, _, after = re.findall(r"```\n(# A third neg.*?)```", text, re.DOTALL)[0].partition(
         "# ----\n"
@@ -67,7 +67,7 @@ def test_documented_example_does_what_it_says() -> None:
 
 
 def test_documented_text_form_reads_back() -> None:
-    """The example of docs/text-ir.md is a module, printed as the printer prints it."""
-    text = (ROOT / "docs" / "text-ir.md").read_text(encoding="utf-8")
+    """The example of docs/internals/text-ir.md is a module, printed as the printer prints it."""
+    text = (ROOT / "docs" / "internals" / "text-ir.md").read_text(encoding="utf-8")
     example = re.findall(r"```\n(func .*?)```", text, re.DOTALL)[0]
     assert print_module(import_text(example)) == example
