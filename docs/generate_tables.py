@@ -1,4 +1,4 @@
-"""Generates what of the documentation follows from the code: tables of README.md, docs/internals/ops.md.
+"""Generates what of the documentation follows from the code: README.md's tables, the list of ops.
 
     python docs/generate_tables.py [--check]
 

@@ -1,4 +1,4 @@
-"""The page docs/internals/ops.md: our ops with element types and backends, and ONNX's with their opsets.
+"""The list of ops (docs/internals/ops.md): element types and backends, and ONNX's with opsets.
 
 All of it follows from the op table, the importer's table and ONNX's schemas; what a backend takes
 is found by compiling the op's first samples for it. Called by generate_tables.py.

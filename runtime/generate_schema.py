@@ -4,7 +4,8 @@
 
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
-and the tables between `generated:` markers of docs/internals/file-format.md.  Must not import `aot`.
+and the tables between `generated:` markers of docs/internals/file-format.md. Must not
+import `aot`.
 """
 
 from __future__ import annotations

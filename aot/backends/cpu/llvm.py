@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 READY, REQUEST, DONE, REJECTED = b"r", b"q", b"d", b"x"
 _HEADER = struct.Struct(">cI")
 # Two thirds of the passes' time for nothing: what they would simplify, kernel IR has not, or the
-# code generator finds again. Kernels are as fast without, and as small (`docs/internals/compile-time.md`).
+# code generator finds again. Kernels are as fast without, and as small
+# (`docs/internals/compile-time.md`).
 _LEFT_OUT = ("indvars", "instcombine", "loop-instsimplify")
 
 
