@@ -1,8 +1,8 @@
 """The text form, written: modules, functions, single ops.
 
 The form is for people and for tests: deterministic, no addresses, paths or times, and
-`aot.ir.text.parser` reads it back to an equal module. Grammar: docs/internals/text-ir.md. Never changes
-the IR.
+`aot.ir.text.parser` reads it back to an equal module. Grammar: docs/internals/text-ir.md. Never
+changes the IR.
 """
 
 from __future__ import annotations
