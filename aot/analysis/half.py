@@ -21,11 +21,11 @@ LARGEST = float(np.finfo(np.float16).max)
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)
 
 # functions whose results are within f16's range though their operand is a square
-_TAMING = expr.TRANSCENDENTAL_OPS | {"sqrt"}
+_RANGE_COMPRESSING = expr.TRANSCENDENTAL_OPS | {"sqrt"}
 _SAME_ELEMENTS = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW)
 
 
-def misfit(array: Array) -> str:
+def f16_range_issue(array: Array) -> str:
     """Why f16 can't hold a constant: "too_large", "too_small" (no number is normal), "whole"
     (whole numbers that it would change, as positions are); empty where it can."""
     finite = array[np.isfinite(array)]
@@ -118,7 +118,7 @@ def _tames(op: Op) -> bool:
     if op.record.compute is None:
         return True
     return any(
-        isinstance(node, (expr.Unary, expr.Binary)) and node.op in _TAMING
+        isinstance(node, (expr.Unary, expr.Binary)) and node.op in _RANGE_COMPRESSING
         for compute in op.record.compute(call_of(op))
         for node in expr.nodes(compute.value)
     )

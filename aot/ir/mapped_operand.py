@@ -1,6 +1,6 @@
 """What layout propagation asks and is told: operands behind index maps, and how an op runs on them.
 
-Owns the types; the rules, by family, are in aot/ops/absorb.py.
+Owns the types; the rules, by family, are in aot/ops/layout_rules.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY = IndexMap()
 
 
 @dataclass(frozen=True)
-class Seen:
+class MappedOperand:
     """How an operand will be had: its element i is `source[map(i)]`.
 
     Attributes:
@@ -45,7 +45,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Absorbed:
+class Propagated:
     """How an op runs on the sources of its operands.
 
     Attributes:
@@ -64,5 +64,5 @@ class Absorbed:
     moves: bool = False
 
 
-Operands = Sequence[Union[Seen, None]]
-AbsorbRule = Callable[["Call", Operands], Union[Absorbed, None]]
+Operands = Sequence[Union[MappedOperand, None]]
+LayoutRule = Callable[["Call", Operands], Union[Propagated, None]]

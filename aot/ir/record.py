@@ -24,7 +24,7 @@ from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, Layout, TensorType
 
 if TYPE_CHECKING:
-    from aot.ir.mapped_operand import AbsorbRule
+    from aot.ir.mapped_operand import LayoutRule
 
 Array = np.ndarray[Any, Any]
 
@@ -310,8 +310,8 @@ class OpRecord:
         index_map: which element of the only operand each element of the result is, as steps;
             None where it is not that simple.
         writes: operands that the op writes.
-        absorb: how the op runs on operands that it sees through index maps (aot/ops/absorb.py);
-            None: they are brought into place first.
+        propagate: how the op runs on operands behind index maps (aot/ops/layout_rules.py); None:
+            the maps are carried out first.
         is_cheap: recomputing it costs less than storing it.
         is_commutative: operands may be swapped.
         takes_dims: `reference` works on object arrays of dims, so that shape arithmetic folds.
@@ -342,7 +342,7 @@ class OpRecord:
     view_of: int | None = None
     index_map: Callable[[Call], IndexMap] | None = None
     writes: tuple[int, ...] = ()
-    absorb: AbsorbRule | None = None
+    propagate: LayoutRule | None = None
     is_terminator: bool = False
     has_side_effects: bool = False
     is_cheap: bool = False

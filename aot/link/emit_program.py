@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
-from aot.analysis.memory.storage import OUTPUTS, Homes
+from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
 from aot.ir.dims import Dim
@@ -98,19 +98,19 @@ class _Program:
         self.executables = executables
         self.rodata = rodata
         self.is_overlapping = is_overlapping
-        self.homes = Homes(function)
-        self.states = states_of(function, self.homes)
+        self.assignment = BufferAssignment(function)
+        self.states = states_of(function, self.assignment)
         self.bounds = bounds_of(function.assumptions)
         for variable in (k.variable for k in self.states.kept):
             if variable.next_length is not None:
                 following = variable.next_length
                 add_bound(self.bounds, dims.minimum(following, variable.capacity), following)
         self.out = Emitter()
-        results = at_the_end(function, self.homes)
+        results = at_the_end(function, self.assignment)
         self.copies = [(n, v) for n, v in enumerate(results) if not self._is_claimed(n, v)]
         kept = [k.copied for k in self.states.kept if k.copied is not None]
         self.lifetimes = Lifetimes(
-            function, self.homes, self.states.roots, [*(v for _, v in self.copies), *kept]
+            function, self.assignment, self.states.roots, [*(v for _, v in self.copies), *kept]
         )
         self.offsets: dict[Value, int] = {}
         self.buffers: list[ArenaBuffer] = []
@@ -120,8 +120,8 @@ class _Program:
         self.placed: tuple[PlacedBuffer, ...] | None = None
 
     def _is_claimed(self, number: int, value: Value) -> bool:
-        home = self.homes.of(value)
-        return home.binding == OUTPUTS and home.output == number
+        buffer_slice = self.assignment.of(value)
+        return buffer_slice.binding == OUTPUTS and buffer_slice.output == number
 
     def emit(self) -> EmittedProgram:
         out, function = self.out, self.function
@@ -133,7 +133,7 @@ class _Program:
         registers = self._place()
         places = Places(input_offsets, output_offsets, self.offsets, registers)
         flow = Flow(
-            *(self.executables, self.homes, self.lifetimes, places, shapes, out),
+            *(self.executables, self.assignment, self.lifetimes, places, shapes, out),
             is_overlapping=self.is_overlapping,
         )
         flow.begin_states(self.states)
@@ -241,7 +241,7 @@ class _Program:
         makers: dict[Buffer, dict[Op, None]] = {b: {} for b in unique}
         for op, _ in self.lifetimes.dispatches():
             for result in op.results:
-                buffer = self.lifetimes.buffers.get(self.homes.of(result).root)
+                buffer = self.lifetimes.buffers.get(self.assignment.of(result).root)
                 if buffer is not None:
                     makers[buffer][op] = None
         begin = self.states.bytes

@@ -16,9 +16,9 @@ from aot.analysis.memory.storage import (
     ARENA,
     INPUTS,
     OUTPUTS,
+    BufferAssignment,
+    BufferSlice,
     Carried,
-    Home,
-    Homes,
     carried_count,
     carried_values,
     is_choice,
@@ -91,7 +91,7 @@ class Flow:
     def __init__(
         self,
         executables: Mapping[str, Entry],
-        homes: Homes,
+        assignment: BufferAssignment,
         lifetimes: Lifetimes,
         places: Places,
         shapes: ShapePart,
@@ -100,7 +100,7 @@ class Flow:
         is_overlapping: bool = False,
     ) -> None:
         self.executables = executables
-        self.homes = homes
+        self.assignment = assignment
         self.lifetimes = lifetimes
         self.places = places
         self.shapes = shapes
@@ -116,29 +116,31 @@ class Flow:
         self._half: int | None = None  # which halves of state variables are read
         self._host: HostCopies | None = None
         if any(entry.is_on_host for entry in executables.values()):
-            self._host = HostCopies(homes, self._memory_of, self.offset, out.dim, self.code.emit)
+            self._host = HostCopies(
+                assignment, self._memory_of, self.offset, out.dim, self.code.emit
+            )
         self._overlaps: Overlaps | None = None
         if is_overlapping:
-            self._overlaps = Overlaps(homes, self._kept_or_memory_of, self._fixed_start)
+            self._overlaps = Overlaps(assignment, self._kept_or_memory_of, self._fixed_start)
 
     # State variables.
 
-    def _memory_of(self, home: Home) -> Memory | None:
-        """The memory that a home is in, if no other value is there as long as it lives."""
-        if home.binding == OUTPUTS:
-            return home.output
-        buffer = self.lifetimes.buffers.get(home.root)
-        if buffer is None or home.root in self._headers:
+    def _memory_of(self, buffer_slice: BufferSlice) -> Memory | None:
+        """The memory that a slice is in, if no other value is there as long as it lives."""
+        if buffer_slice.binding == OUTPUTS:
+            return buffer_slice.output
+        buffer = self.lifetimes.buffers.get(buffer_slice.root)
+        if buffer is None or buffer_slice.root in self._headers:
             return None
-        is_own = self.places.offsets[home.root] == self.places.buffers[buffer]
-        return buffer if home.binding == ARENA and is_own else None
+        is_own = self.places.offsets[buffer_slice.root] == self.places.buffers[buffer]
+        return buffer if buffer_slice.binding == ARENA and is_own else None
 
-    def _kept_or_memory_of(self, home: Home) -> Memory | str | None:
-        is_kept = home.binding == ARENA and home.root in self.lifetimes.elsewhere
-        return STATES if is_kept else self._memory_of(home)
+    def _kept_or_memory_of(self, buffer_slice: BufferSlice) -> Memory | str | None:
+        is_kept = buffer_slice.binding == ARENA and buffer_slice.root in self.lifetimes.elsewhere
+        return STATES if is_kept else self._memory_of(buffer_slice)
 
-    def _fixed_start(self, home: Home) -> int | None:
-        return self.out.constant_in(self.offset(home))
+    def _fixed_start(self, buffer_slice: BufferSlice) -> int | None:
+        return self.out.constant_in(self.offset(buffer_slice))
 
     def begin_states(self, states: States) -> None:
         """Where each is, and where its next value is made."""
@@ -177,38 +179,38 @@ class Flow:
 
     # Places.
 
-    def offset(self, home: Home) -> int:
-        """The register with the byte offset of a home."""
-        start = self._start(home)
-        if home.offset_bytes == 0:
+    def offset(self, buffer_slice: BufferSlice) -> int:
+        """The register with the byte offset of a slice."""
+        start = self._start(buffer_slice)
+        if buffer_slice.offset_bytes == 0:
             return start
         fixed = self.out.constant_in(start)
-        if fixed is not None and isinstance(home.offset_bytes, int):
-            return self.out.constant(fixed + home.offset_bytes)
-        header = self._headers.get(home.root, self.top)
-        key = (header, start, self.out.dim(home.offset_bytes))
+        if fixed is not None and isinstance(buffer_slice.offset_bytes, int):
+            return self.out.constant(fixed + buffer_slice.offset_bytes)
+        header = self._headers.get(buffer_slice.root, self.top)
+        key = (header, start, self.out.dim(buffer_slice.offset_bytes))
         if key not in self._inside:
             self._inside[key] = self.out.register()
             header.emit("ADD", self._inside[key], start, key[2])
         return self._inside[key]
 
-    def _start(self, home: Home) -> int:
-        known = self.places.offsets.get(home.root)
+    def _start(self, buffer_slice: BufferSlice) -> int:
+        known = self.places.offsets.get(buffer_slice.root)
         if known is not None:
             return known
-        if home.binding == INPUTS:
-            return self.places.inputs[home.root.index]
-        if home.binding == OUTPUTS:
-            return self.places.outputs[home.output]
-        raise InternalError(f"nothing says where {home.root} is")
+        if buffer_slice.binding == INPUTS:
+            return self.places.inputs[buffer_slice.root.index]
+        if buffer_slice.binding == OUTPUTS:
+            return self.places.outputs[buffer_slice.output]
+        raise InternalError(f"nothing says where {buffer_slice.root} is")
 
     def copy(self, result: Value, value: Value) -> None:
         """Copies a value to where `result` is, unless it is there."""
-        home = self.homes.of(result)
-        if home != self.homes.of(value):
+        buffer_slice = self.assignment.of(result)
+        if buffer_slice != self.assignment.of(value):
             if self._host is not None:
                 self._host.device_writes(result)
-            self._copy(home.binding, self.offset(home), value)
+            self._copy(buffer_slice.binding, self.offset(buffer_slice), value)
 
     def copy_to_output(self, number: int, value: Value) -> None:
         """Copies a value to an output of the function."""
@@ -217,10 +219,12 @@ class Flow:
     def _copy(self, binding: int, start: int, value: Value) -> None:
         if not is_contiguous(value.type):
             raise InternalError(f"{value}: what has gaps must be copied by a dispatch")
-        home, size = self.homes.of(value), self.out.dim(value.type.bytes)
+        buffer_slice, size = self.assignment.of(value), self.out.dim(value.type.bytes)
         if self._host is not None:
             self._host.device_reads(value)
-        self.code.emit("COPY", binding, start, home.binding, self.offset(home), size)
+        self.code.emit(
+            "COPY", binding, start, buffer_slice.binding, self.offset(buffer_slice), size
+        )
 
     # Ops.
 
@@ -267,7 +271,7 @@ class Flow:
         }
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
         buffers = [*(v for v in op.operands if v is not None), *op.results]
-        params = [self.offset(self.homes.of(v)) for v in buffers]
+        params = [self.offset(self.assignment.of(v)) for v in buffers]
         params += [self.out.dim(env[n]) for n in entry.dim_names]
         return (entry.number, *grid, *params)
 
@@ -298,11 +302,11 @@ class Flow:
             return self.out.constant(known)
         if is_counter(value):
             return self._counters[root_of(value)[0]]
-        home, found = self.homes.of(value), self.out.register()
+        buffer_slice, found = self.assignment.of(value), self.out.register()
         if self._host is not None:
             self._host.device_reads(value)
         dtype = DTYPE_CODES[value.type.dtype]
-        self.code.emit("LOAD", found, home.binding, self.offset(home), dtype)
+        self.code.emit("LOAD", found, buffer_slice.binding, self.offset(buffer_slice), dtype)
         return found
 
     def _loop(self, op: Op) -> None:
@@ -310,7 +314,7 @@ class Flow:
         out, code = self.out, self.code
         limit = self._limit(op)
         going = self._condition(op, block)
-        carried = [c for c in carried_values(op) if not self.homes.is_invariant(c.argument)]
+        carried = [c for c in carried_values(op) if not self.assignment.is_invariant(c.argument)]
         registers = [self._enter(c) for c in carried]
         self._clear_rows(op, going is not None)
         counter = self._counters[block.args[0]] = out.register()
@@ -383,8 +387,8 @@ class Flow:
         if not may_end and (count is None or trips == known_scalar(count)):
             return
         for result, _ in _stacked(op):
-            home, size = self.homes.of(result), self.out.dim(result.type.bytes)
-            self.code.emit("FILL", home.binding, self.offset(home), size, 0)
+            buffer_slice, size = self.assignment.of(result), self.out.dim(result.type.bytes)
+            self.code.emit("FILL", buffer_slice.binding, self.offset(buffer_slice), size, 0)
 
     def _begin_run(
         self, op: Op, carried: Sequence[Carried], registers: Sequence[Pair], counter: int
@@ -398,17 +402,17 @@ class Flow:
             header.emit("STORE", ARENA, offsets[index], counter, dtype)
         for c, (current, following) in zip(carried, registers, strict=True):
             offsets[c.argument], self._headers[c.argument] = current, header
-            if is_made(self.homes, c):
+            if is_made(self.assignment, c):
                 root, _ = root_of(c.following)
                 offsets[root] = current if following is None else following
                 self._headers[root] = header
         for result, value in _stacked(op):
             start, distance = self.out.register(), self.out.register()
             header.emit("MUL", distance, counter, self.out.dim(value.type.bytes))
-            header.emit("ADD", start, self.offset(self.homes.of(result)), distance)
+            header.emit("ADD", start, self.offset(self.assignment.of(result)), distance)
             self._rows[result] = start
-            root = self.homes.of(value).root
-            if self.homes.rows.get(root) is result:
+            root = self.assignment.of(value).root
+            if self.assignment.rows.get(root) is result:
                 offsets[root], self._headers[root] = start, header
 
     def _end_run(
@@ -419,16 +423,16 @@ class Flow:
         going: int | None,
     ) -> None:
         """Copies what the run did not make in its place, then lets the places change."""
-        code, homes = self.code, self.homes
+        code, assignment = self.code, self.assignment
         condition = op.blocks[0].terminator.operands[0]
         if going is not None and condition is not None:
             code.emit("MOVE", going, self._scalar(condition))
         for c, (_, following) in zip(carried, registers, strict=True):
-            if following is not None and not is_made(homes, c):
+            if following is not None and not is_made(assignment, c):
                 self._copy(ARENA, following, c.following)
         for result, value in _stacked(op):
-            if homes.rows.get(homes.of(value).root) is not result:
-                self._copy(homes.of(result).binding, self._rows[result], value)
+            if assignment.rows.get(assignment.of(value).root) is not result:
+                self._copy(assignment.of(result).binding, self._rows[result], value)
         for current, following in registers:
             if following is not None:
                 self._spare = self.out.register() if self._spare is None else self._spare

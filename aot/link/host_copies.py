@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Union
 
-from aot.analysis.memory.storage import ARENA, OUTPUTS, Home, Homes
+from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value
@@ -36,15 +36,15 @@ class Span:
 @dataclass
 class HostCopies:
     """Attributes:
-    homes: of the function's values.
-    memory_of: the memory that a home is in, if it is one that can be followed.
-    start_of, size_of: registers of where a home begins, and of a number of bytes.
+    assignment: of the function's values.
+    memory_of: the memory that a buffer_slice is in, if it is one that can be followed.
+    start_of, size_of: registers of where a buffer_slice begins, and of a number of bytes.
     emit: adds an instruction to the execute part.
     """
 
-    homes: Homes
-    memory_of: Callable[[Home], Memory | None]
-    start_of: Callable[[Home], int]
+    assignment: BufferAssignment
+    memory_of: Callable[[BufferSlice], Memory | None]
+    start_of: Callable[[BufferSlice], int]
     size_of: Callable[[Dim], int]
     emit: Callable[..., None]
     # spans that the host has as they are; whether the GPU doesn't
@@ -61,8 +61,8 @@ class HostCopies:
     def after_host(self, op: Op) -> None:
         """After it: what it wrote is the host's."""
         for value in op.results:
-            home = self.homes.of(value)
-            memory, span = self.memory_of(home), self._span(home, value.type)
+            buffer_slice = self.assignment.of(value)
+            memory, span = self.memory_of(buffer_slice), self._span(buffer_slice, value.type)
             if memory is None:
                 self.emit("TO_DEVICE", span.binding, span.start, span.size)
                 continue
@@ -83,13 +83,13 @@ class HostCopies:
 
     def device_reads(self, value: Value) -> None:
         """Before something on the GPU, or the program, reads a value."""
-        memory = self.memory_of(self.homes.of(value))
+        memory = self.memory_of(self.assignment.of(value))
         if memory is not None:
             self._send(memory)
 
     def device_writes(self, value: Value) -> None:
         """Before something on the GPU, or the program, writes a value."""
-        memory = self.memory_of(self.homes.of(value))
+        memory = self.memory_of(self.assignment.of(value))
         if memory is not None:
             self._send(memory)
             self._held.pop(memory, None)
@@ -108,10 +108,10 @@ class HostCopies:
                 del self._held[memory]
 
     def _fetch(self, value: Value) -> None:
-        home = self.homes.of(value)
-        if home.binding not in (ARENA, OUTPUTS):
+        buffer_slice = self.assignment.of(value)
+        if buffer_slice.binding not in (ARENA, OUTPUTS):
             return  # the host has inputs and constants, and nothing writes them
-        memory, span = self.memory_of(home), self._span(home, value.type)
+        memory, span = self.memory_of(buffer_slice), self._span(buffer_slice, value.type)
         if memory is not None:
             if span in self._held.get(memory, {}):
                 return
@@ -125,8 +125,8 @@ class HostCopies:
                 self.emit("TO_DEVICE", span.binding, span.start, span.size)
                 self._held[memory][span] = False
 
-    def _span(self, home: Home, type: TensorType) -> Span:
+    def _span(self, buffer_slice: BufferSlice, type: TensorType) -> Span:
         size = type.bytes
         if not isinstance(size, int):
             size = dims.maximum(size, 0)  # what has gaps is less than nothing without elements
-        return Span(home.binding, self.start_of(home), self.size_of(size))
+        return Span(buffer_slice.binding, self.start_of(buffer_slice), self.size_of(size))

@@ -14,8 +14,8 @@ from aot.analysis.control import block_of, control_ops
 from aot.analysis.dispatches import is_dispatch
 from aot.analysis.memory.storage import (
     ARENA,
+    BufferAssignment,
     Carried,
-    Homes,
     carried_count,
     carried_values,
     is_choice,
@@ -71,10 +71,14 @@ class Lifetimes:
     """
 
     def __init__(
-        self, function: Function, homes: Homes, elsewhere: set[Value], copied: Sequence[Value]
+        self,
+        function: Function,
+        assignment: BufferAssignment,
+        elsewhere: set[Value],
+        copied: Sequence[Value],
     ) -> None:
         self.function = function
-        self.homes = homes
+        self.assignment = assignment
         self.elsewhere = elsewhere
         self.last: dict[Value, int] = {}
         self.buffers: dict[Value, Buffer] = {}
@@ -82,7 +86,7 @@ class Lifetimes:
         self._at: dict[Op, int] = {}
         self._end: dict[Block, int] = {}
         self._widened: dict[Value, Block] = {}
-        self._makers = {argument: root for root, argument in homes.nexts.items()}
+        self._makers = {argument: root for root, argument in assignment.nexts.items()}
         self._positions = 0
         self._number(function.block)
         self.end = self._positions
@@ -132,7 +136,7 @@ class Lifetimes:
         """Memory is needed in the outermost block that makes a part of it."""
         for op in control_ops(self.function):
             for result in op.results:
-                root = self.homes.of(result).root
+                root = self.assignment.of(result).root
                 if root is not result and op.parent is not None:
                     scope = self._scope(root)
                     if _is_inside(scope, op.parent):
@@ -158,7 +162,7 @@ class Lifetimes:
 
     def _read(self, value: Value | None, at: int, block: Block | None) -> None:
         if value is not None:
-            root = self.homes.of(value).root
+            root = self.assignment.of(value).root
             self.last[root] = max(self.last.get(root, -1), self._span(root, at, block)[1])
 
     def _read_scalar(self, value: Value | None, at: int, block: Block) -> None:
@@ -177,27 +181,27 @@ class Lifetimes:
                 for inner in op.blocks:
                     self._read_block(inner)
                     for result, value in zip(op.results, yielded(op, inner), strict=True):
-                        if result.uses and self.homes.of(result) != self.homes.of(value):
+                        if result.uses and self.assignment.of(result) != self.assignment.of(value):
                             self._read(value, self._end[inner], inner)
             elif is_loop(op):
                 self._read_loop(op, at, block)
 
     def _read_loop(self, op: Op, at: int, block: Block) -> None:
         (inner,) = op.blocks
-        end, homes = self._end[inner], self.homes
+        end, assignment = self._end[inner], self.assignment
         for scalar in op.operands[:2]:
             self._read_scalar(scalar, at, block)
         self._read_block(inner)
         self._read_scalar(inner.terminator.operands[0], end, inner)
         for carried in carried_values(op):
-            if not homes.is_invariant(carried.argument):
+            if not assignment.is_invariant(carried.argument):
                 self._read(carried.operand, at, block)
-                if not is_made(homes, carried):
+                if not is_made(assignment, carried):
                     self._read(carried.following, end, inner)
         count = carried_count(op)
         rows = zip(op.results[count:], yielded(op, inner)[count:], strict=True)
         for result, value in rows:
-            if result.uses and homes.rows.get(homes.of(value).root) is not result:
+            if result.uses and assignment.rows.get(assignment.of(value).root) is not result:
                 self._read(value, end, inner)
 
     # What is made, and where.
@@ -221,8 +225,12 @@ class Lifetimes:
         ties = op.attrs.get("ties") or (-1,) * len(op.results)
         assert isinstance(ties, tuple)
         for result, tie in zip(op.results, ties, strict=True):
-            home, taken = self.homes.of(result), self._tied(op, tie, at)
-            is_free = home.binding == ARENA and home.root is result and self._is_here(result)
+            buffer_slice, taken = self.assignment.of(result), self._tied(op, tie, at)
+            is_free = (
+                buffer_slice.binding == ARENA
+                and buffer_slice.root is result
+                and self._is_here(result)
+            )
             if taken is not None and is_free and taken.size == result.type.bytes:
                 taken.last = self.last.get(result, at)
                 self.buffers[result] = taken
@@ -231,9 +239,9 @@ class Lifetimes:
 
     def _make(self, value: Value, at: int, block: Block | None) -> None:
         """Something writes a part of a value, or all of it."""
-        home = self.homes.of(value)
-        root = home.root
-        if home.binding != ARENA or not self._is_here(root):
+        buffer_slice = self.assignment.of(value)
+        root = buffer_slice.root
+        if buffer_slice.binding != ARENA or not self._is_here(root):
             return
         first, last = self._span(root, at, block)
         known = self.buffers.get(root)
@@ -246,8 +254,8 @@ class Lifetimes:
 
     def _is_here(self, root: Value) -> bool:
         """Whether a root of the arena has a buffer of its own."""
-        homes = self.homes
-        is_elsewhere = root in self.elsewhere or root in homes.rows or root in homes.nexts
+        assignment = self.assignment
+        is_elsewhere = root in self.elsewhere or root in assignment.rows or root in assignment.nexts
         return not is_elsewhere and root.op is not None
 
     def _tied(self, op: Op, tie: object, at: int) -> Buffer | None:
@@ -263,17 +271,25 @@ class Lifetimes:
         operand = op.operands[tie]
         if operand is None:
             return None
-        home = self.homes.of(operand)
-        if home.binding != ARENA or self.last[home.root] != at or home.offset_bytes != 0:
+        buffer_slice = self.assignment.of(operand)
+        if (
+            buffer_slice.binding != ARENA
+            or self.last[buffer_slice.root] != at
+            or buffer_slice.offset_bytes != 0
+        ):
             return None
         others = [v for n, v in enumerate(op.operands) if n != tie and v is not None]
-        return None if any(self.homes.of(v).root is home.root for v in others) else home.root
+        return (
+            None
+            if any(self.assignment.of(v).root is buffer_slice.root for v in others)
+            else buffer_slice.root
+        )
 
     def _make_loop(self, op: Op) -> None:
         (block,) = op.blocks
         at, end = self._at[op], self._end[block]
         for carried in carried_values(op):
-            if not self.homes.is_invariant(carried.argument):
+            if not self.assignment.is_invariant(carried.argument):
                 self._make_carried(op, carried)
         index = block.args[0]
         if index in self.last:
@@ -300,12 +316,12 @@ class Lifetimes:
 
     def _taken(self, operand: Value, size: Dim, at: int) -> Buffer | None:
         """The buffer of a loop's operand, if it is that one's alone and dies there."""
-        home = self.homes.of(operand)
-        found = self.buffers.get(home.root)
-        is_whole = home.binding == ARENA and home.offset_bytes == 0
-        if found is None or isinstance(home.root.owner, Block) or not is_whole:
+        buffer_slice = self.assignment.of(operand)
+        found = self.buffers.get(buffer_slice.root)
+        is_whole = buffer_slice.binding == ARENA and buffer_slice.offset_bytes == 0
+        if found is None or isinstance(buffer_slice.root.owner, Block) or not is_whole:
             return None
-        is_dying = self.last[home.root] == at == found.last
+        is_dying = self.last[buffer_slice.root] == at == found.last
         return found if is_dying and found.size == size else None
 
     def _is_in_place(self, carried: Carried, size: Dim) -> bool:
@@ -336,9 +352,9 @@ def is_counter(value: Value) -> bool:
     return isinstance(owner, Op) and is_loop(owner) and root.index == 0
 
 
-def is_made(homes: Homes, carried: Carried) -> bool:
+def is_made(assignment: BufferAssignment, carried: Carried) -> bool:
     """Whether a run makes the carried value of the next one where that one finds it."""
-    return homes.nexts.get(root_of(carried.following)[0]) is carried.argument
+    return assignment.nexts.get(root_of(carried.following)[0]) is carried.argument
 
 
 def _is_inside(block: Block | None, outer: Block) -> bool:

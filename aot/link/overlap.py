@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from aot.analysis.memory.storage import ARENA, OUTPUTS, Home, Homes
+from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Op
@@ -37,7 +37,7 @@ class Touch:
         start: its first byte in the arena, None where only a run knows it.
     """
 
-    home: Home
+    buffer_slice: BufferSlice
     type: TensorType
     is_written: bool
     memory: Memory | None
@@ -47,14 +47,14 @@ class Touch:
 @dataclass
 class Overlaps:
     """Attributes:
-    homes: of the function's values.
-    memory_of: the memory that a home is in, if it is one that is known.
-    start_of: where a home begins in its class, if that is known.
+    assignment: of the function's values.
+    memory_of: the memory that a buffer_slice is in, if it is one that is known.
+    start_of: where a buffer_slice begins in its class, if that is known.
     """
 
-    homes: Homes
-    memory_of: Callable[[Home], Memory | None]
-    start_of: Callable[[Home], int | None]
+    assignment: BufferAssignment
+    memory_of: Callable[[BufferSlice], Memory | None]
+    start_of: Callable[[BufferSlice], int | None]
     _group: list[list[Touch]] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -76,19 +76,19 @@ class Overlaps:
     def _touched(self, op: Op) -> Iterator[Touch]:
         read = [(value, False) for value in op.operands if value is not None]
         for value, is_written in [*read, *((value, True) for value in op.results)]:
-            home = self.homes.of(value)
-            if home.binding in (ARENA, OUTPUTS):  # nothing writes the others
-                start = self.start_of(home) if home.binding == ARENA else None
-                memory = self.memory_of(home)
-                yield Touch(home, value.type, is_written, memory, start)
+            buffer_slice = self.assignment.of(value)
+            if buffer_slice.binding in (ARENA, OUTPUTS):  # nothing writes the others
+                start = self.start_of(buffer_slice) if buffer_slice.binding == ARENA else None
+                memory = self.memory_of(buffer_slice)
+                yield Touch(buffer_slice, value.type, is_written, memory, start)
 
 
 def meet(a: Touch, b: Touch) -> bool:
     """Whether two dispatches must keep their order, for what they do here."""
-    if not (a.is_written or b.is_written) or a.home.binding != b.home.binding:
+    if not (a.is_written or b.is_written) or a.buffer_slice.binding != b.buffer_slice.binding:
         return False
-    if a.home.root is b.home.root and _begins_in_a_word(a, b):
-        parts = [(touch.home.offset_bytes, touch.type) for touch in (a, b)]
+    if a.buffer_slice.root is b.buffer_slice.root and _begins_in_a_word(a, b):
+        parts = [(touch.buffer_slice.offset_bytes, touch.type) for touch in (a, b)]
         if are_apart(*parts):
             return False
     if a.start is not None and b.start is not None:

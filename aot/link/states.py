@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
-from aot.analysis.memory.storage import ARENA, Homes
+from aot.analysis.memory.storage import ARENA, BufferAssignment
 from aot.analysis.memory.views import canonical
 from aot.errors import CompileError, InternalError
 from aot.ir.dims import Dim, DimExpr
@@ -41,7 +41,7 @@ class Kept:
     """A state variable's memory.
 
     Attributes:
-        root: the value that its memory is the home of.
+        root: the value that its memory is the buffer_slice of.
         offset: of its memory in the arena, or of its first half.
         other: of the second half; None where there is one place only.
         made: the root that a run makes in the half that the next one reads; None where it is
@@ -84,13 +84,13 @@ class States:
         return {v for k in self.kept for v in (k.root, k.made) if v is not None}
 
 
-def states_of(function: Function, homes: Homes) -> States:
+def states_of(function: Function, assignment: BufferAssignment) -> States:
     """The state variables of a function, placed.
 
     Raises:
         CompileError: one has an extent that is symbolic and doesn't grow.
     """
-    assigned = _assigned(function, homes)
+    assigned = _assigned(function, assignment)
     kept: list[Kept] = []
     taken: set[Value] = set()
     end = 0
@@ -101,16 +101,16 @@ def states_of(function: Function, homes: Homes) -> States:
                 f"state {variable.name!r} is {variable.type}: only the dim that grows can be "
                 f"symbolic; bind the others with --input-shape"
             )
-        root, present = homes.states[variable.name], assigned.get(variable.name)
+        root, present = assignment.states[variable.name], assigned.get(variable.name)
         stride = -(-size // ALIGNMENT) * ALIGNMENT
-        if present is None or _is_in_place(homes, variable.name, present):
+        if present is None or _is_in_place(assignment, variable.name, present):
             kept.append(Kept(variable, root, end))
             end += stride
             continue
-        state = homes.assigned[variable.name].operands[0]
+        state = assignment.assigned[variable.name].operands[0]
         assert state is not None
         _check_layout(variable, state.type, present.type)
-        made = _made(function, homes, present)
+        made = _made(function, assignment, present)
         if made is None or made in taken:
             _check_copy(variable, present.type)
             kept.append(Kept(variable, root, end, end + stride, None, present))
@@ -121,10 +121,10 @@ def states_of(function: Function, homes: Homes) -> States:
     return States(tuple(kept), _lengths(kept), end)
 
 
-def _is_in_place(homes: Homes, name: str, present: Value) -> bool:
+def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> bool:
     """Whether what is assigned to a variable is its memory, and lies in it as it does."""
-    home, state = homes.of(present), homes.assigned[name].operands[0]
-    is_there = home.root is homes.states[name] and home.offset_bytes == 0
+    buffer_slice, state = assignment.of(present), assignment.assigned[name].operands[0]
+    is_there = buffer_slice.root is assignment.states[name] and buffer_slice.offset_bytes == 0
     return is_there and state is not None and _lies_alike(present.type, state.type)
 
 
@@ -132,49 +132,51 @@ def _lies_alike(one: TensorType, other: TensorType) -> bool:
     return canonical(one).layout == canonical(other).layout
 
 
-def _assigned(function: Function, homes: Homes) -> dict[str, Value]:
+def _assigned(function: Function, assignment: BufferAssignment) -> dict[str, Value]:
     """What each variable is after a run. What reads a variable behind its `assign` sees that."""
     found: dict[str, Value] = {}
-    names = {op: name for name, op in homes.assigned.items()}
+    names = {op: name for name, op in assignment.assigned.items()}
     for op in function.block:
         if op in names:
             present = op.operands[1]
             assert present is not None
-            found[names[op]] = _as_written(homes, found, present)
+            found[names[op]] = _as_written(assignment, found, present)
         elif found and (is_dispatch(op) or op.blocks):
             for value in nested_operands(op):
-                if _as_written(homes, found, value) is not value:
+                if _as_written(assignment, found, value) is not value:
                     raise InternalError(f"{op} reads a state variable behind its assign")
     return found
 
 
-def _as_written(homes: Homes, written: Mapping[str, Value], value: Value) -> Value:
+def _as_written(assignment: BufferAssignment, written: Mapping[str, Value], value: Value) -> Value:
     """What a value is when variables are written: what was assigned, where it shows one."""
-    home = homes.of(value)
+    buffer_slice = assignment.of(value)
     for name, present in written.items():
-        if homes.states[name] is home.root and not _is_in_place(homes, name, present):
-            if home.offset_bytes != 0 or present.type != value.type:
+        if assignment.states[name] is buffer_slice.root and not _is_in_place(
+            assignment, name, present
+        ):
+            if buffer_slice.offset_bytes != 0 or present.type != value.type:
                 raise InternalError(f"{value} is a part of a state variable that is assigned")
             return present
     return value
 
 
-def at_the_end(function: Function, homes: Homes) -> list[Value]:
+def at_the_end(function: Function, assignment: BufferAssignment) -> list[Value]:
     """The function's results as they are when it ends."""
-    written = _assigned(function, homes)
-    return [_as_written(homes, written, v) for v in function.results]
+    written = _assigned(function, assignment)
+    return [_as_written(assignment, written, v) for v in function.results]
 
 
-def _made(function: Function, homes: Homes, present: Value) -> Value | None:
+def _made(function: Function, assignment: BufferAssignment, present: Value) -> Value | None:
     """The root of an assigned value, if it is in the arena and all of it may be anywhere there."""
-    home = homes.of(present)
-    root = home.root
-    is_whole = home.offset_bytes == 0 and root.type.bytes == present.type.bytes
-    if home.binding != ARENA or not is_whole or root.op is None:
+    buffer_slice = assignment.of(present)
+    root = buffer_slice.root
+    is_whole = buffer_slice.offset_bytes == 0 and root.type.bytes == present.type.bytes
+    if buffer_slice.binding != ARENA or not is_whole or root.op is None:
         return None
-    is_other = root in homes.states.values()
+    is_other = root in assignment.states.values()
     is_top = root.op.parent is function.block
-    return root if is_top and not is_other and homes.is_made(root) else None
+    return root if is_top and not is_other and assignment.is_made(root) else None
 
 
 def _check_layout(variable: StateVariable, state: TensorType, present: TensorType) -> None:

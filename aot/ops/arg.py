@@ -26,7 +26,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
 from aot.ops.pooling import CONSTRAINTS, WINDOW_ATTRIBUTES, lowest, pool_type, window
 from aot.ops.reduction import AXIS
@@ -128,7 +128,7 @@ def _arg(name: str, summary: str, is_max: bool) -> OpRecord:
             reference=lambda call, inputs: _arg_reference(call, inputs[0], is_max),
             compute=lambda call: _arg_compute(call, is_max),
             kind=Kind.REDUCTION,
-            absorb=absorb.reduction,
+            propagate=layout_rules.reduction,
             samples=(
                 sample((4, 37), 1),
                 sample((3, 5, 6), 1, keepdims=False),

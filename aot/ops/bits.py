@@ -22,7 +22,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.elementwise import broadcast_dims, elementwise_compute
 
 I32, U8 = DType.I32, DType.U8
@@ -61,7 +61,7 @@ BITCAST = register(
             call, lambda x: e.Bitcast(x, call.result_types[0].dtype)
         ),
         kind=Kind.ELEMENTWISE,
-        absorb=absorb.elementwise,
+        propagate=layout_rules.elementwise,
         is_cheap=True,
         samples=(
             Sample((TensorType(DType.F32, (3, 5)),), {"to": I32}),
@@ -93,7 +93,7 @@ def _bitwise(
             reference=lambda call, inputs: [np.asarray(numpy(*inputs), inputs[0].dtype)],
             compute=lambda call: elementwise_compute(call, body),
             kind=Kind.ELEMENTWISE,
-            absorb=absorb.elementwise,
+            propagate=layout_rules.elementwise,
             is_cheap=True,
             is_commutative=commutes,
             samples=tuple(

@@ -29,7 +29,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.elementwise import broadcast_dims, result_indices
 
 F32 = DType.F32
@@ -394,7 +394,7 @@ MATMUL = register(
         reference=_matmul_reference,
         compute=_matmul_compute,
         kind=Kind.CONTRACTION,
-        absorb=absorb.matmul,
+        propagate=layout_rules.matmul,
         samples=(
             _matmul_sample((5, 7), (7, 3)),
             _matmul_sample((1, 33), (33, 19), constant=True),

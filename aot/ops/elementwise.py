@@ -33,7 +33,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 
 F32 = DType.F32
 
@@ -154,7 +154,7 @@ def _unary(
             reference=reference,
             compute=lambda call: elementwise_compute(call, body),
             kind=Kind.ELEMENTWISE,
-            absorb=absorb.elementwise,
+            propagate=layout_rules.elementwise,
             is_cheap=is_cheap,
             takes_dims=of_dims is not None,
             samples=(Sample((sample,), low=low, high=high),),
@@ -329,7 +329,7 @@ def _binary(
             reference=reference,
             compute=lambda call: elementwise_compute(call, lambda x, y: e.binary(op, x, y)),
             kind=Kind.ELEMENTWISE,
-            absorb=absorb.elementwise,
+            propagate=layout_rules.elementwise,
             is_commutative=commutes,
             is_cheap=is_cheap,
             takes_dims=of_dims is not None,
@@ -468,7 +468,7 @@ CAST = register(
         reference=_cast_reference,
         compute=_cast_body,
         kind=Kind.ELEMENTWISE,
-        absorb=absorb.cast,
+        propagate=layout_rules.cast,
         is_cheap=True,
         takes_dims=True,
         samples=(
@@ -496,7 +496,7 @@ WHERE = register(
         reference=lambda call, inputs: [np.where(*inputs)],
         compute=lambda call: elementwise_compute(call, e.select),
         kind=Kind.ELEMENTWISE,
-        absorb=absorb.elementwise,
+        propagate=layout_rules.elementwise,
         is_cheap=True,
         takes_dims=True,
         samples=(Sample((TensorType(DType.BOOL, (3, 1)), _f32(3, 4), _f32(4))),),

@@ -27,7 +27,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
 from aot.ops.selection import clamped_position
 
@@ -115,7 +115,7 @@ GATHER_ELEMENTS = register(
         reference=_gather_elements_reference,
         compute=_gather_elements_compute,
         kind=Kind.MOVEMENT,
-        absorb=absorb.aligned_along_axis,
+        propagate=layout_rules.aligned_along_axis,
         samples=(
             Sample((TensorType(F32, (3, 5)), TensorType(I64, (3, 4))), {"axis": 1}, low=-5, high=5),
             Sample(
@@ -277,7 +277,7 @@ TRILU = register(
         reference=_trilu_reference,
         compute=_trilu_compute,
         kind=Kind.MOVEMENT,
-        absorb=absorb.trilu,
+        propagate=layout_rules.trilu,
         is_cheap=True,
         samples=(
             Sample((TensorType(F32, (5, 7)),), {"k": 1}),

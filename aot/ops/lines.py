@@ -26,7 +26,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
 from aot.ops.contraction import sum_dtype
 from aot.ops.indexing import indices_fit_but_along_axis
@@ -80,7 +80,7 @@ SCAN = register(
         infer=_same_type,
         reference=_scan_reference,
         kind=Kind.SCAN,
-        absorb=absorb.along_axis,
+        propagate=layout_rules.along_axis,
         samples=(
             _scan_sample((3, 7), 1),
             _scan_sample((5, 37), 0, exclusive=True),
@@ -170,7 +170,7 @@ SCATTER_ELEMENTS = register(
         infer=_same_type,
         reference=_scatter_elements_reference,
         kind=Kind.SCATTER,
-        absorb=absorb.aligned_along_axis,
+        propagate=layout_rules.aligned_along_axis,
         samples=tuple(
             Sample(
                 (TensorType(dtype, data), TensorType(I32, chosen), TensorType(dtype, chosen)),
@@ -331,7 +331,7 @@ TOP_K = register(
         infer=_top_k_type,
         reference=_top_k_reference,
         kind=Kind.SORT,
-        absorb=absorb.along_axis,
+        propagate=layout_rules.along_axis,
         samples=(
             _top_k_sample((3, 40), 1, 5),
             _top_k_sample((7, 9), 0, 7, largest=False),

@@ -16,7 +16,7 @@ from aot.ir.dim_semantics import UndecidedError
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr
 from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_map, slice_extent
-from aot.ir.mapped_operand import AbsorbRule
+from aot.ir.mapped_operand import LayoutRule
 from aot.ir.record import (
     ANY,
     Array,
@@ -31,7 +31,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, Layout, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.contraction import may_be_positions
 from aot.ops.elementwise import broadcast_load, result_indices
 
@@ -66,7 +66,7 @@ def _movement(
     *,
     kind: Kind = Kind.MOVEMENT,
     view_of: int | None = None,
-    rule: AbsorbRule | None = None,
+    rule: LayoutRule | None = None,
     step: Callable[[Call], Step] | None = None,
 ) -> OpRecord:
     """An op whose result element at some indices is `load` of its one operand.
@@ -95,7 +95,7 @@ def _movement(
             index_map=None
             if step is None
             else lambda call: make_map([step(call)], call.operand(0).dims),
-            absorb=rule,
+            propagate=rule,
             is_cheap=True,
             takes_dims=True,
             samples=samples,
@@ -188,7 +188,7 @@ RESHAPE = _movement(
     ),
     kind=Kind.VIEW,
     view_of=0,
-    rule=absorb.reshape,
+    rule=layout_rules.reshape,
     step=lambda call: Reshape(call.dims("shape")),
 )
 
@@ -221,7 +221,7 @@ TRANSPOSE = _movement(
         _sample((7, 3), perm=(1, 0)),
         _sample((), perm=()),
     ),
-    rule=absorb.transpose,
+    rule=layout_rules.transpose,
     step=lambda call: Transpose(call.ints("perm")),
 )
 
@@ -253,7 +253,7 @@ BROADCAST_TO = _movement(
         _sample((1, 5), shape=(7, 5)),
         _sample((2, 1, 3), shape=(2, 4, 3), dtype=DType.I64),
     ),
-    rule=absorb.broadcast_to,
+    rule=layout_rules.broadcast_to,
     step=lambda call: Broadcast(call.dims("shape")),
 )
 
@@ -335,7 +335,7 @@ SLICE = _movement(
         _sample((4, 3), starts=(3, 0), stops=(2, 3), steps=(1, 1)),
         _sample((8,), starts=(2,), stops=(3,), steps=(1,), dtype=DType.I64),
     ),
-    rule=absorb.slice_,
+    rule=layout_rules.slice_,
     step=lambda call: Slice(call.dims("starts"), call.dims("stops"), call.ints("steps")),
 )
 
@@ -458,7 +458,7 @@ PAD = _movement(
         _sample((5,), pads=(3, 5), mode="wrap"),
         _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64),
     ),
-    rule=absorb.pad,
+    rule=layout_rules.pad,
 )
 
 
@@ -480,5 +480,5 @@ COPY = _movement(
     lambda call, x: x,
     lambda call, indices: e.Load(0, indices, call.operand(0).dtype),
     (_sample((2, 3, 5)), _sample((3, 4, 5), layout=Layout(order=(0, 2, 1)))),
-    rule=absorb.copy,
+    rule=layout_rules.copy,
 )

@@ -31,7 +31,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.contraction import accumulator, sum_dtype
 from aot.ops.elementwise import result_indices
 
@@ -167,7 +167,7 @@ def _reduce(
             ),
             compute=lambda call: _reduce_compute(call, op, is_mean),
             kind=Kind.REDUCTION,
-            absorb=absorb.reduction,
+            propagate=layout_rules.reduction,
             takes_dims=of_dims is not None,
             samples=tuple(samples),
         )
@@ -238,7 +238,7 @@ def _softmax(name: str, summary: str, is_log: bool) -> OpRecord:
             reference=lambda call, inputs: _softmax_reference(call, inputs, is_log),
             compute=lambda call: _softmax_compute(call, is_log),
             kind=Kind.REDUCTION,
-            absorb=absorb.along_axis,
+            propagate=layout_rules.along_axis,
             samples=(
                 Sample((TensorType(F32, (2, 3, 5)),), {"axis": 2}),
                 Sample((TensorType(F32, (3, 7, 2)),), {"axis": 1}),
@@ -333,7 +333,7 @@ LAYER_NORM = register(
         reference=_layer_norm_reference,
         compute=_layer_norm_compute,
         kind=Kind.REDUCTION,
-        absorb=absorb.layer_norm,
+        propagate=layout_rules.layer_norm,
         samples=(
             Sample(
                 (TensorType(F32, (2, 3, 7)), TensorType(F32, (7,)), TensorType(F32, (7,))),

@@ -30,7 +30,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
@@ -118,7 +118,7 @@ CONCAT = register(
         reference=lambda call, inputs: [np.concatenate(list(inputs), axis=call.int("axis"))],
         compute=_concat_compute,
         kind=Kind.MOVEMENT,
-        absorb=absorb.aligned_along_axis,
+        propagate=layout_rules.aligned_along_axis,
         is_cheap=True,
         takes_dims=True,
         samples=(
@@ -139,9 +139,9 @@ CONCAT = register(
 )
 
 # what concat is where each part was made in its place
-ASSEMBLE = register(
+CONCAT_ALIAS = register(
     OpRecord(
-        name="assemble",
+        name="concat_alias",
         summary="The memory in which its operands lie one after the other along axis: a concat "
         "that moves nothing, because its parts were made in their places.",
         operands=(Operand("parts", ANY, "variadic"),),
@@ -213,7 +213,7 @@ GATHER = register(
         reference=_gather_reference,
         compute=_gather_compute,
         kind=Kind.MOVEMENT,
-        absorb=absorb.gather,
+        propagate=layout_rules.gather,
         takes_dims=True,
         samples=(
             Sample(

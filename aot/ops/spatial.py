@@ -31,7 +31,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops import absorb
+from aot.ops import layout_rules
 from aot.ops.contraction import accumulator, inside, may_be_positions, sum_dtype
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, zero
@@ -264,7 +264,7 @@ RESAMPLE = register(
         reference=_resample_reference,
         compute=_resample_compute,
         kind=Kind.REDUCTION,
-        absorb=absorb.along_axis,
+        propagate=layout_rules.along_axis,
         samples=(
             _resample_sample((2, 3, 5, 7), 2, 9, 2),
             _resample_sample((2, 3, 5, 7), 3, 4, 4),

@@ -18,9 +18,9 @@ from aot.passes.layout.choose_algorithms import CHOOSE_ALGORITHMS
 from aot.passes.layout.defer_transposes import DEFER_TRANSPOSES
 from aot.passes.layout.pack import PACK
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
+from aot.passes.memory.alias_concat import ALIAS_CONCAT
 from aot.passes.memory.bind_state import BIND_STATE
-from aot.passes.memory.place_views import PLACE_VIEWS
-from aot.passes.memory.settle_views import SETTLE_VIEWS
+from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
@@ -29,7 +29,7 @@ from aot.passes.simplify.canonicalize import CANONICALIZE
 from aot.passes.simplify.cse import CSE
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
-from aot.passes.simplify.sink_counters import SINK_COUNTERS
+from aot.passes.simplify.rematerialize_iota import REMATERIALIZE_IOTA
 from aot.passes.specialise.apply_tuning import APPLY_TUNING
 from aot.passes.specialise.despecialise import DESPECIALISE
 
@@ -61,9 +61,9 @@ TARGET_PASSES: tuple[Pass, ...] = (
     FOLD_CONSTANTS,  # packs weights; casts that legalising made
     CSE,
     DCE,  # nothing dead may become a region
-    SINK_COUNTERS,  # after CSE, which would undo it
-    PLACE_VIEWS,  # before fusion: what is a view needs no region
-    SETTLE_VIEWS,  # what is a view by its type only, now that types are final
+    REMATERIALIZE_IOTA,  # after CSE, which would undo it
+    ALIAS_CONCAT,  # before fusion: what is a view needs no region
+    INSERT_COPIES,  # what is a view by its type only, now that types are final
     FUSE,
     JOIN_REGIONS,
     NARROW_STORAGE,  # what is stored is known; the buffers' types are not relied on yet

@@ -30,7 +30,7 @@ _KEY_LENGTH = 40
 
 
 @dataclass(frozen=True)
-class Learnt:
+class TuningRecord:
     """What was measured of an executable.
 
     Attributes:
@@ -71,7 +71,7 @@ class Learnt:
         return json.dumps(record, separators=(", ", ": "))
 
     @staticmethod
-    def parse(line: str) -> Learnt:
+    def parse(line: str) -> TuningRecord:
         """What a line says.
 
         Raises:
@@ -91,7 +91,7 @@ class Learnt:
             raise ValueError("ratios and confirmed must be lists")
         ratios, confirmed = (dict(map(_ratio, found or ())) for found in pairs)
         base, best = _choice(record.get("base")), _choice(record.get("best"))
-        return Learnt(key, target, what, compiler, base, best, ratios, confirmed)
+        return TuningRecord(key, target, what, compiler, base, best, ratios, confirmed)
 
 
 class TuningCache:
@@ -109,7 +109,7 @@ class TuningCache:
             CompileError: the file cannot be read.
         """
         self.path = path
-        self.lines: dict[str, Learnt] = {}
+        self.lines: dict[str, TuningRecord] = {}
         self._is_writable = True
         if path is None:
             return
@@ -129,7 +129,7 @@ class TuningCache:
         folder = folder or default_folder()
         return None if folder is None else folder / FILE_NAME
 
-    def put(self, learnt: Learnt) -> None:
+    def put(self, learnt: TuningRecord) -> None:
         """Keeps a line, beside what others have kept meanwhile; a file that cannot be written keeps
         nothing, with a warning."""
         self.lines[learnt.key] = learnt
@@ -146,7 +146,7 @@ class TuningCache:
             _warn(f"what tuning learns is not kept: cannot write {self.path}: {_reason(error)}")
 
 
-def _read(path: Path) -> dict[str, Learnt]:
+def _read(path: Path) -> dict[str, TuningRecord]:
     damaged: list[tuple[int, str]] = []
     found = dict(_believed(path.read_text(encoding="utf-8"), damaged))
     for number, reason in damaged:
@@ -154,20 +154,20 @@ def _read(path: Path) -> dict[str, Learnt]:
     return found
 
 
-def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, Learnt]]:
+def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, TuningRecord]]:
     """The lines that are understood; `damaged` learns the others, by number and reason."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            learnt = Learnt.parse(line)
+            learnt = TuningRecord.parse(line)
         except (ValueError, RecursionError) as error:
             damaged.append((number, str(error)))
             continue
         yield learnt.key, learnt
 
 
-def _write(path: Path, lines: Iterable[Learnt]) -> None:
+def _write(path: Path, lines: Iterable[TuningRecord]) -> None:
     ordered = sorted(lines, key=lambda one: (one.target, one.what, one.key))
     text = "".join(f"{one.line()}\n" for one in ordered)
     write_whole(path, text.encode())

@@ -224,7 +224,7 @@ class Session:
     def _fail(self, subject: Subject, error: RunnerError) -> None:
         self._failures += 1
         if self.measured or self._failures < MOST_FAILURES:
-            _warn(f"{what(subject.function)} is not tuned: {error}")
+            _warn(f"{describe(subject.function)} is not tuned: {error}")
             return
         _warn(f"nothing is tuned for {self.target.name}: {error}")
         self._is_given_up = True
@@ -330,7 +330,7 @@ def _shapes(module: Module, symbols: Mapping[str, int]) -> list[str]:
     return found
 
 
-def what(function: Function) -> str:
+def describe(function: Function) -> str:
     """An executable's ops, for people."""
     names = [op.name for op in function.block if not op.record.is_terminator]
     text = ", ".join(names[:6])

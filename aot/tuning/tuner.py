@@ -24,10 +24,10 @@ from aot.ir.graph import Function, Module
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
 from aot.target.model import Target
-from aot.tuning.cache import Learnt, TuningCache, compiler_id
+from aot.tuning.cache import TuningCache, TuningRecord, compiler_id
 from aot.tuning.module import Sized
 from aot.tuning.runner import CommandRunner, Runner
-from aot.tuning.session import BuildImage, Session, Subject, what
+from aot.tuning.session import BuildImage, Session, Subject, describe
 
 MOST = 32  # candidates of an executable that are tried in all
 # what is not worth its compile: executables that take so small a part of the modelled time
@@ -217,11 +217,11 @@ class Tuner:
         self.tuned.measured = session.measured
 
 
-def _learnt(subject: Subject, target: Target) -> Learnt:
-    return Learnt(
+def _learnt(subject: Subject, target: Target) -> TuningRecord:
+    return TuningRecord(
         subject.key,
         target.name,
-        what(subject.function),
+        describe(subject.function),
         compiler_id(),
         subject.base,
         subject.best or subject.base,

@@ -164,7 +164,7 @@ def test_no_step_copies_the_caches() -> None:
     context = PassContext(CompileOptions(states=TIES), targets.load("x86-64-v3"))
     run_passes(module, TARGET_PASSES, context)
     ops = list(control_ops(module.main))
-    assert sum(op.name == "assemble" for op in ops) == len(CACHES)
+    assert sum(op.name == "concat_alias" for op in ops) == len(CACHES)
     made = [v for op in ops if op.name == "dispatch" for v in op.results]
     assert made
     assert [v for v in made if any("P" in symbols(d) for d in v.type.dims)] == []

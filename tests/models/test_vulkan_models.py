@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.memory.alignment import operand_alignments
-from aot.analysis.memory.storage import Homes
+from aot.analysis.memory.storage import BufferAssignment
 from aot.analysis.memory.views import is_view
 from aot.backends.vulkan import Shader
 from aot.driver.pipeline import read_model
@@ -57,7 +57,7 @@ class Memory:
     """What lies where while a program runs: a flat array for each value that has memory."""
 
     def __init__(self, function: Function, inputs: Mapping[str, Array]) -> None:
-        self.homes = Homes(function)
+        self.assignment = BufferAssignment(function)
         arrays = [inputs[v.name] for v in function.inputs]
         self.dims = bind_symbols(function, [tuple(a.shape) for a in arrays])
         self.arrays: dict[Value, Array] = {
@@ -71,13 +71,18 @@ class Memory:
 
     def span(self, value: Value) -> Array:
         """The memory from a value's first element to its last."""
-        home, type = self.homes.of(value), value.type
-        if home.root not in self.arrays:
-            count = evaluate(home.root.type.bytes, self.dims) // home.root.type.dtype.bytes
-            self.arrays[home.root] = np.full(count, 77, home.root.type.dtype.numpy)
+        buffer_slice, type = self.assignment.of(value), value.type
+        if buffer_slice.root not in self.arrays:
+            count = (
+                evaluate(buffer_slice.root.type.bytes, self.dims)
+                // buffer_slice.root.type.dtype.bytes
+            )
+            self.arrays[buffer_slice.root] = np.full(count, 77, buffer_slice.root.type.dtype.numpy)
         size = type.dtype.bytes
-        begin = evaluate(home.offset_bytes, self.dims) // size
-        return self.arrays[home.root][begin : begin + evaluate(type.bytes, self.dims) // size]
+        begin = evaluate(buffer_slice.offset_bytes, self.dims) // size
+        return self.arrays[buffer_slice.root][
+            begin : begin + evaluate(type.bytes, self.dims) // size
+        ]
 
     def store(self, value: Value, span: Array) -> None:
         """Writes the elements of a value; what lies between them is others'."""
@@ -97,7 +102,7 @@ def outputs_of(name: str, driver: str, inputs: Mapping[str, Array]) -> dict[str,
         if op.name == "dispatch":
             run_dispatch(name, driver, op, memory)
         else:
-            assert op.name in ("constant", "return", "assemble") or is_view(op), op.name
+            assert op.name in ("constant", "return", "concat_alias") or is_view(op), op.name
     return {
         n: memory.logical(v) for n, v in zip(function.result_names, function.results, strict=True)
     }

@@ -556,7 +556,7 @@ def test_a_part_from_outside_lives_in_what_a_run_assembles() -> None:
         %p = tanh(%v) : f32[16]
         %q = sub(%p, %x) : f32[16]
         %r = exp(%q) : f32[16]
-        %whole = assemble(%a, %r) {{axis = 0}} : f32[32]
+        %whole = concat_alias(%a, %r) {{axis = 0}} : f32[32]
         %m = slice(%whole) {{starts = [8], stops = [24], steps = [1]}} : f32[16]
         %s = abs(%m) : f32[16]
         %u = exp(%q) : f32[16]

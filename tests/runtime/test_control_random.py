@@ -32,7 +32,7 @@ MOST_ROWS = 6
 class Maker:
     """Makes one function. Every tensor is f32[extent]; `seen` are those that an op can use."""
 
-    joins = "assemble"  # or "concat", of which passes make it
+    joins = "concat_alias"  # or "concat", of which passes make it
 
     def __init__(self, seed: int, extent: int | str) -> None:
         self.random = random.Random(seed)
@@ -209,7 +209,7 @@ def made(seed: int, extent: int | str, joins: str) -> Module:
 
 def check(seed: int, extent: int | str) -> None:
     """As the function stands, with ties and without."""
-    module = made(seed, extent, "assemble")
+    module = made(seed, extent, "concat_alias")
     with program(module) as tied, program(module, ties=False) as plain:
         compare(module, seed, extent, [tied, plain])
 

@@ -35,7 +35,7 @@ func @main(%new: f32[1, n, 2], %w: f32[2]) -> ("all", "mean") assume [
   %past = state {variable = "cache", dtype = f32, shape = [1, P, 2], layout = {strides=12:2:1},
     capacity = 6, axis = 1, length = P} : f32[1, P, 2]{strides=12:2:1}
   %made = mul(%new, %w) : f32[1, n, 2]{strides=12:2:1}
-  %present = assemble(%past, %made) {axis = 1} : f32[1, P + n, 2]{strides=12:2:1}
+  %present = concat_alias(%past, %made) {axis = 1} : f32[1, P + n, 2]{strides=12:2:1}
   %all = neg(%present) : f32[1, P + n, 2]
   %mean = reduce_sum(%past) {axes = [1], keepdims = false} : f32[1, 2]
   %kept = state {variable = "cache", dtype = f32, shape = [1, P + n, 2],
@@ -57,8 +57,8 @@ func @main(%new: f32[2, 1, 3]) -> ("all", "prior") assume [
     capacity = 5, axis = 1, length = P} : f32[2, P, 3]{strides=15:3:1}
   %made = exp(%new) : f32[2, 1, 3]{strides=15:3:1}
   %minus = neg(%new) : f32[2, 1, 3]{strides=15:3:1}
-  %present = assemble(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
-  %values = assemble(%other, %minus) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
+  %present = concat_alias(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
+  %values = concat_alias(%other, %minus) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
   %all = sub(%present, %values) : f32[2, P + 1, 3]
   %prior = reduce_sum(%other) {axes = [1], keepdims = false} : f32[2, 3]
   %1 = state {variable = "k", dtype = f32, shape = [2, P + 1, 3], layout = {strides=15:3:1},
@@ -273,7 +273,7 @@ def test_what_lies_otherwise_is_refused() -> None:
     text = HEADS.replace(
         "%made = exp(%new) : f32[2, 1, 3]{strides=15:3:1}", "%made = exp(%new) : f32[2, 1, 3]"
     ).replace(
-        "%present = assemble(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}",
+        "%present = concat_alias(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}",
         "%present = concat(%past, %made) {axis = 1} : f32[2, P + 1, 3]",
     )
     with pytest.raises(InternalError, match="what lies otherwise must be copied by a dispatch"):

@@ -31,8 +31,8 @@ from aot.passes.base import PassContext
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
-from aot.passes.memory.place_views import PLACE_VIEWS
-from aot.passes.memory.settle_views import SETTLE_VIEWS
+from aot.passes.memory.alias_concat import ALIAS_CONCAT
+from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.target.selection import load
 
 Graph = Callable[[int], Function]
@@ -155,7 +155,7 @@ class RebuiltDb(AliasDb):
         self._is_solved = False
 
 
-PASSES = (PLACE_VIEWS, SETTLE_VIEWS, FUSE, JOIN_REGIONS, TIE_OPERANDS)
+PASSES = (ALIAS_CONCAT, INSERT_COPIES, FUSE, JOIN_REGIONS, TIE_OPERANDS)
 
 
 def analyse_and_fuse(function: Function, *, is_rebuilt: bool = False) -> dict[str, float]:

@@ -27,7 +27,7 @@ from aot.ir.rewriter import Rewriter
 from aot.link.image import ProgramImage
 from aot.link.program import decode
 from aot.ops.control import ASSIGN, STATE
-from aot.ops.selection import ASSEMBLE
+from aot.ops.selection import CONCAT_ALIAS
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import BIND
@@ -44,7 +44,7 @@ def put_into_regions(module: Module, _: PassContext) -> None:
     for function in module.entry_points:
         for op in list(control_ops(function)):
             record = op.record
-            is_memory = record in (CONSTANT, ASSEMBLE, STATE, ASSIGN) or is_view(op)
+            is_memory = record in (CONSTANT, CONCAT_ALIAS, STATE, ASSIGN) or is_view(op)
             if not (is_memory or op.blocks or record.is_terminator):
                 _put_into_region(function, op)
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
-from aot.analysis.memory.storage import Home, Homes
+from aot.analysis.memory.storage import BufferAssignment, BufferSlice
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Module, Op, Value
-from aot.ops.selection import ASSEMBLE
+from aot.ops.selection import CONCAT_ALIAS
 
 # buffers of the arena, constants, inputs and outputs begin at multiples of at least so many bytes
 ROOT_BYTES = 16
@@ -29,10 +29,10 @@ def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
     """
     found: dict[str, list[int]] = {}
     for function in module.entry_points:
-        homes = Homes(function)
+        assignment = BufferAssignment(function)
         for op in control_ops(function):
             if is_dispatch(op):
-                here = [_alignment(homes, v) for v in op.operands if v is not None]
+                here = [_alignment(assignment, v) for v in op.operands if v is not None]
                 for operand in _taken_over(op):
                     here[operand] = 1
                 known = found.setdefault(executable_of(op), here)
@@ -40,22 +40,22 @@ def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(alignments) for name, alignments in found.items()}
 
 
-def _alignment(homes: Homes, value: Value) -> int:
-    home = homes.of(value)
+def _alignment(assignment: BufferAssignment, value: Value) -> int:
+    buffer_slice = assignment.of(value)
     element = math.gcd(value.type.dtype.bytes, ROOT_BYTES)
-    if not _begins_buffer(homes, home):
+    if not _begins_buffer(assignment, buffer_slice):
         return element
-    return max(element, _power_in(home.offset_bytes))
+    return max(element, _power_in(buffer_slice.offset_bytes))
 
 
-def _begins_buffer(homes: Homes, home: Home) -> bool:
-    """Whether a home's root lies where link or the runtime put a buffer of its own."""
-    root = home.root
-    if root in homes.rows or root in homes.nexts:
+def _begins_buffer(assignment: BufferAssignment, buffer_slice: BufferSlice) -> bool:
+    """Whether a buffer_slice's root lies where link or the runtime put a buffer of its own."""
+    root = buffer_slice.root
+    if root in assignment.rows or root in assignment.nexts:
         return False
     if not isinstance(root.owner, Op):
-        return root.owner is homes.function.block
-    return is_dispatch(root.owner) or root.owner.record in (ASSEMBLE, CONSTANT)
+        return root.owner is assignment.function.block
+    return is_dispatch(root.owner) or root.owner.record in (CONCAT_ALIAS, CONSTANT)
 
 
 def _power_in(offset: Dim) -> int:

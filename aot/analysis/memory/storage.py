@@ -17,13 +17,13 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, add, multiply
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ops.control import ASSIGN, IF, LOOP, STATE
-from aot.ops.selection import ASSEMBLE
+from aot.ops.selection import CONCAT_ALIAS
 
 CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 
 
 @dataclass(frozen=True)
-class Home:
+class BufferSlice:
     """Attributes:
     root: the value whose memory this is: a constant, an input, a dispatch's result, what such
         results are assembled to, a result of control flow, an argument of a loop's block, or the
@@ -39,8 +39,8 @@ class Home:
     offset_bytes: Dim = 0
 
 
-class Homes:
-    """The homes of the values of a function's control blocks, found on demand.
+class BufferAssignment:
+    """Where the values of a function's control blocks are stored, found on demand.
 
     Attributes:
         rows: what a run of a loop makes in its row of what is stacked, and that result of the loop.
@@ -58,7 +58,7 @@ class Homes:
         self._places: dict[Value, tuple[Value, Dim]] = {}
         self._claimed: dict[Value, int] = {}
         self._place_states()
-        wholes = [op for op in control_ops(function) if op.record is ASSEMBLE]
+        wholes = [op for op in control_ops(function) if op.record is CONCAT_ALIAS]
         for op in reversed(wholes):  # the whole before a part that is assembled itself
             self._place_parts(op)
         for op in control_ops(function):
@@ -99,7 +99,7 @@ class Homes:
 
     def _holds(self, whole: Value, variable: str) -> bool:
         """Whether a value is assembled with a state variable as one of its parts."""
-        if whole.op is None or whole.op.record is not ASSEMBLE:
+        if whole.op is None or whole.op.record is not CONCAT_ALIAS:
             return False
         parts = [root_of(v)[0] for v in whole.op.operands if v is not None]
         return any(
@@ -179,20 +179,20 @@ class Homes:
             offset = add(offset, more)
         return root, offset
 
-    def of(self, value: Value) -> Home:
-        """The home of `value`."""
+    def of(self, value: Value) -> BufferSlice:
+        """The slice of a buffer that `value` is stored in."""
         root, offset = self._find(value)
         if root in self._claimed:
-            return Home(root, OUTPUTS, self._claimed[root], offset)
+            return BufferSlice(root, OUTPUTS, self._claimed[root], offset)
         if root in self.rows:
             stack = self.of(self.rows[root])
-            return Home(root, stack.binding, stack.output, offset)
+            return BufferSlice(root, stack.binding, stack.output, offset)
         if isinstance(root.owner, Block):
             is_input = root.owner is self.function.block
-            return Home(root, INPUTS if is_input else ARENA, -1, offset)
+            return BufferSlice(root, INPUTS if is_input else ARENA, -1, offset)
         if root.owner.record is CONSTANT:
-            return Home(root, CONSTANTS, -1, offset)
-        return Home(root, ARENA, -1, offset)
+            return BufferSlice(root, CONSTANTS, -1, offset)
+        return BufferSlice(root, ARENA, -1, offset)
 
     def bindings(self, values: Sequence[Value]) -> tuple[int, ...]:
         """Buffer classes of `values`."""

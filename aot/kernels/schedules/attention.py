@@ -19,8 +19,8 @@ from aot.ir.expr import Expr, Fma, Var
 from aot.ir.graph import Function, Op, Value
 from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.schedules.attention_decode import FEW, DecodeAttention
 from aot.kernels.schedules.attention_elements import Elements, Values, load
-from aot.kernels.schedules.attention_few import FEW, FewQueries
 from aot.kernels.schedules.attention_gpu import OnGpu
 
 # keys of a tile on a CPU: its scores stay in the nearest cache beside the keys and values
@@ -70,7 +70,7 @@ class _OnCpu(Elements):
         nest, rows = self.nest, self.plan.rows
         block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
         rest = self._rest()
-        few = FewQueries(self) if rest else None
+        few = DecodeAttention(self) if rest else None
         has_blocks = self.queries != rest
         if has_blocks:
             self._take_scratch()
@@ -104,7 +104,7 @@ class _OnCpu(Elements):
         self.lanes = self.nest.lanes
         self.vectors = rows // self.lanes
         self.padded = -(-self.width // self.lanes) * self.lanes
-        self.turned = self.scratch("turned", self.depth, rows)
+        self.q_transposed = self.scratch("q_transposed", self.depth, rows)
         self.weights = self.scratch("weights", self.keys, rows)
         self.mix = self.scratch("mix", rows, self.padded)
         self.largest, self.total, self.shrink = (
@@ -150,7 +150,7 @@ class _OnCpu(Elements):
             row = self.real_row(expr.add(first, r), rows)
             return nest.serial(
                 self.depth,
-                lambda d: [Store(self.turned, (d, r), self.scaled_query(values, row, d))],
+                lambda d: [Store(self.q_transposed, (d, r), self.scaled_query(values, row, d))],
                 "d",
             )
 
@@ -174,8 +174,8 @@ class _OnCpu(Elements):
             lambda j: self._products(values, start, expr.mul(j, expr.index(columns))),
             "j",
         )
-        stmts += self._soften(values, first, start)
-        stmts += self._mix(values, first, start)
+        stmts += self._online_softmax(values, first, start)
+        stmts += self._accumulate_pv(values, first, start)
         end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
         return self.reached(end, start, stmts)
 
@@ -209,7 +209,7 @@ class _OnCpu(Elements):
                 scalar = nest.let(key, stmts, "k")
 
                 def add(u: Expr, lane: Expr) -> list[Stmt]:
-                    query = load(self.turned, d, self._row_of(u, lane))
+                    query = load(self.q_transposed, d, self._row_of(u, lane))
                     old = load(acc, j, u, lane)
                     return [Store(acc, (j, u, lane), Fma(scalar, query, old, self.wide))]
 
@@ -225,7 +225,7 @@ class _OnCpu(Elements):
             )
         )
 
-    def _soften(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+    def _online_softmax(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
         """From products to weights; what is there already is scaled down later by `shrink`."""
         nest, rows = self.nest, self.plan.rows
         best = self.scratch("best", self.vectors, self.lanes, space=Space.REGISTER)
@@ -283,7 +283,7 @@ class _OnCpu(Elements):
 
     # the mix of values
 
-    def _mix(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+    def _accumulate_pv(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
         """Adds the tile's values to what each query has mixed, in register tiles."""
         count = self.padded // self.lanes
         wide = min(VECTORS_OF_VALUES, count)

@@ -172,7 +172,7 @@ class OnGpu(Elements):
 
         stmts = [*step(self._score), Barrier()]
         stmts += [*step(self._weigh), Barrier()]
-        stmts += [*step(self._mix), Barrier()]
+        stmts += [*step(self._accumulate_pv), Barrier()]
         last_row = expr.add(first, expr.index(self.plan.rows - 1))
         return [*outer, *self.reached(last_row, tile, stmts)]
 
@@ -246,7 +246,9 @@ class OnGpu(Elements):
         stmts.append(Store(self.largest, (), load(self.best)))
         return [*stmts, Store(self.total, (), load(self.sum))]
 
-    def _mix(self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr) -> list[Stmt]:
+    def _accumulate_pv(
+        self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
+    ) -> list[Stmt]:
         """A lane's places of the values."""
         nest, mix = self.nest, self.mix
         stmts: list[Stmt] = []

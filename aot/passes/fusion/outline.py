@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from aot.analysis.control import control_ops
-from aot.analysis.memory.storage import Homes
+from aot.analysis.memory.storage import BufferAssignment
 from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
@@ -58,9 +58,9 @@ def outline(module: Module) -> tuple[int, int]:
     kept: dict[Hashable, Function] = {}
     met = 0
     for function in list(module.entry_points):
-        homes = Homes(function)
+        assignment = BufferAssignment(function)
         bindings = {
-            op: homes.bindings([*(v for v in op.operands if v is not None), *op.results])
+            op: assignment.bindings([*(v for v in op.operands if v is not None), *op.results])
             for op in control_ops(function)
             if op.record is REGION
         }

@@ -18,10 +18,10 @@ from aot.analysis.memory.views import map_of
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.index_map import IndexMap
-from aot.ir.mapped_operand import IDENTITY, Seen
+from aot.ir.mapped_operand import IDENTITY, MappedOperand
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops.absorb import cost, moves
+from aot.ops.layout_rules import cost, moves
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.shape_sweep import Sweep
 
@@ -64,7 +64,7 @@ class _Bill:
     count: int = 0
     bytes: int = 0
 
-    def add(self, seen: Seen, map: IndexMap) -> None:
+    def add(self, seen: MappedOperand, map: IndexMap) -> None:
         self.count += moves(seen, map)
         self.bytes += cost(seen, map)
 
@@ -116,7 +116,7 @@ class _Webs:
             (source,) = op.operands
             assert source is not None and op.record.index_map is not None
             is_constant = source.op is not None and source.op.record is CONSTANT
-            seen = Seen(source.type, IDENTITY, is_constant)
+            seen = MappedOperand(source.type, IDENTITY, is_constant)
             before.add(seen, op.record.index_map(call_of(op)))
         absorbed = sweep.decisions[op].absorbed
         if absorbed is not None:

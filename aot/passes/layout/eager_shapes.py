@@ -11,7 +11,7 @@ import heapq
 
 from aot.ir.builtin import PENDING
 from aot.ir.graph import Function, Listener, Module, Op, Value
-from aot.ir.mapped_operand import Seen
+from aot.ir.mapped_operand import MappedOperand
 from aot.passes.layout.shape_sweep import Decision, Sweep
 
 
@@ -24,7 +24,7 @@ class EagerShapes(Listener):
 
     def _start(self) -> None:
         self._sweep = Sweep(self.function)
-        self._inputs: dict[Op, list[Seen | None]] = {}
+        self._inputs: dict[Op, list[MappedOperand | None]] = {}
         self._order: dict[Op, float] = {}
 
     def op_created(self, op: Op) -> None:
@@ -90,7 +90,7 @@ class _Remembering(Sweep):
         self,
         function: Function,
         known: dict[Op, Decision],
-        inputs: dict[Op, list[Seen | None]],
+        inputs: dict[Op, list[MappedOperand | None]],
     ) -> None:
         super().__init__(function)
         self.known = known

@@ -13,6 +13,7 @@ Never: asks an op's shape rule more than once, or at all where only layouts chan
 
 from __future__ import annotations
 
+from aot.analysis.control import block_of
 from aot.errors import InternalError
 from aot.ir.builtin import PENDING, pending_map
 from aot.ir.graph import Attr, Block, Function, Module, Op, Value
@@ -21,12 +22,12 @@ from aot.ir.mapped_operand import IDENTITY
 from aot.ir.record import OpRecord, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
-from aot.ops.absorb import is_free
 from aot.ops.elementwise import CAST
+from aot.ops.layout_rules import is_free
 from aot.ops.movement import BROADCAST_TO, COPY, RESHAPE, SLICE, TRANSPOSE
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.eager_shapes import following
-from aot.passes.layout.shape_sweep import Decision, Sweep, home
+from aot.passes.layout.shape_sweep import Decision, Sweep
 
 NAME = "resolve-shapes"
 
@@ -148,7 +149,7 @@ class _Resolver:
         assert value is not None
         if value not in self.sources:
             return value
-        if home(value) is not op.parent:
+        if block_of(value) is not op.parent:
             return self.materialised(value, op)
         source = self.sources[value]
         if number not in decision.casts:
@@ -165,7 +166,7 @@ class _Resolver:
         self, source: Value, map: IndexMap, type: TensorType, user: Op, old: Value | None = None
     ) -> Value:
         """`source` seen through `map` as `type`; made where `user` first needs it."""
-        block = home(old or source)
+        block = block_of(old or source)
         key = (source, map, type, block)
         if key not in self.made:
             at = Rewriter(self.function).at(_ancestor(user, block))

@@ -1,6 +1,6 @@
 """How each op takes the pending changes of its operands: one walk in order, and what follows.
 
-Owns the decisions (fold, push, materialise) and their costs, by the ops' `absorb` rules; changes
+Owns the decisions (fold, push, materialise) and their costs, by the ops' `propagate` rules; changes
 nothing. resolve-shapes carries them out.
 """
 
@@ -10,15 +10,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from aot.analysis.alias.database import AliasDb
+from aot.analysis.control import block_of
 from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.errors import CompileError
 from aot.ir.builtin import CONSTANT, PENDING, pending_map
-from aot.ir.graph import Assumption, Attr, Block, Function, Op, Value, is_kept
+from aot.ir.graph import Assumption, Attr, Function, Op, Value, is_kept
 from aot.ir.index_map import IndexMap
-from aot.ir.mapped_operand import IDENTITY, Absorbed, Seen
+from aot.ir.mapped_operand import IDENTITY, MappedOperand, Propagated
 from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import Layout, TensorType
-from aot.ops.absorb import cost, permutation
+from aot.ops.layout_rules import cost, permutation
 from aot.ops.movement import COPY
 
 
@@ -37,11 +38,11 @@ class Decision:
             shows, or that it is, is written.
     """
 
-    absorbed: Absorbed | None = None
+    absorbed: Propagated | None = None
     casts: frozenset[int] = frozenset()
     attrs: dict[str, Attr] = field(default_factory=dict)
     types: tuple[TensorType, ...] = ()
-    seen: tuple[Seen | None, ...] = ()
+    seen: tuple[MappedOperand | None, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     is_in_place: bool = False
 
@@ -72,7 +73,7 @@ class Sweep:
         self.function = function
         self.deferred = deferred
         self.asks_rules = asks_rules
-        self.changed: dict[Value, Seen] = {}
+        self.changed: dict[Value, MappedOperand] = {}
         self.decisions: dict[Op, Decision] = {}
         self.has_asked = False
         self._db = AliasDb.where_written(function)
@@ -105,16 +106,16 @@ class Sweep:
                 self.changed[value] = seen
         return is_news
 
-    def operand(self, op: Op, value: Value | None) -> Seen | None:
+    def operand(self, op: Op, value: Value | None) -> MappedOperand | None:
         """How `op` may have an operand; what it captures from around its block never changes."""
         if value is None:
             return None
-        if value in self.changed and home(value) is op.parent:
+        if value in self.changed and block_of(value) is op.parent:
             return self.changed[value]
         is_constant = value.op is not None and value.op.record is CONSTANT
-        return Seen(value.type, IDENTITY, is_constant)
+        return MappedOperand(value.type, IDENTITY, is_constant)
 
-    def operands(self, op: Op) -> list[Seen | None]:
+    def operands(self, op: Op) -> list[MappedOperand | None]:
         return [self.operand(op, value) for value in op.operands]
 
     def decide(self, op: Op) -> Decision:
@@ -138,7 +139,7 @@ class Sweep:
 
     # changes themselves
 
-    def _change(self, op: Op, seen: Seen | None) -> Decision:
+    def _change(self, op: Op, seen: MappedOperand | None) -> Decision:
         value = op.operands[0]
         assert seen is not None and value is not None
         call = call_of(op)
@@ -153,10 +154,12 @@ class Sweep:
         # a dtype between that does not hold all values rounds: dropping it would change them
         is_cast = source is not between and to is not between and not is_kept(source, between)
         whole = seen.map.then(map, seen.type.dims)
-        answer = Absorbed((IDENTITY,), (whole,), is_gone=True)
+        answer = Propagated((IDENTITY,), (whole,), is_gone=True)
         return self._gone(op, seen, answer, frozenset([0] if is_cast else []))
 
-    def _gone(self, op: Op, seen: Seen, answer: Absorbed, casts: frozenset[int]) -> Decision:
+    def _gone(
+        self, op: Op, seen: MappedOperand, answer: Propagated, casts: frozenset[int]
+    ) -> Decision:
         value = op.operands[0]
         assert value is not None
         type = seen.type.with_dtype(value.type.dtype) if casts else seen.type
@@ -165,7 +168,7 @@ class Sweep:
     def _decided(
         self,
         op: Op,
-        answer: Absorbed,
+        answer: Propagated,
         casts: frozenset[int],
         attrs: dict[str, Attr],
         types: tuple[TensorType, ...],
@@ -173,21 +176,21 @@ class Sweep:
         is_constant: bool = False,
     ) -> Decision:
         """The decision, if the maps lead from the new results to the old ones."""
-        seen: list[Seen | None] = []
+        seen: list[MappedOperand | None] = []
         for value, type, map in zip(op.results, types, answer.results, strict=True):
             if map.result_dims(type.dims) != value.type.dims:
                 return STAYS
             same = map.is_identity and type == value.type
-            seen.append(None if same else Seen(type, map, is_constant))
+            seen.append(None if same else MappedOperand(type, map, is_constant))
         return Decision(answer, casts, attrs, types, tuple(seen), assumptions)
 
     # where only the layout differs
 
-    def _relaid(self, op: Op, operands: Sequence[Seen | None]) -> Decision:
+    def _relaid(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
         """Index maps and dtypes are what they were: no shape rule could answer otherwise."""
         record = op.record
         maps = (IDENTITY,) * len(op.results)
-        answer = Absorbed((IDENTITY,) * len(operands), maps)
+        answer = Propagated((IDENTITY,) * len(operands), maps)
         if record is COPY:
             assert operands[0] is not None
             return self._gone(op, operands[0], replace(answer, is_gone=True), frozenset())
@@ -207,9 +210,9 @@ class Sweep:
 
     # where elements move or are converted
 
-    def _absorbed(self, op: Op, operands: Sequence[Seen | None]) -> Decision:
+    def _absorbed(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
         call = call_of(op)
-        answer = op.record.absorb(call, operands) if op.record.absorb is not None else None
+        answer = op.record.propagate(call, operands) if op.record.propagate is not None else None
         if answer is None or not _pays(answer, operands):
             return STAYS
         casts = _casts(call, operands, answer)
@@ -247,7 +250,7 @@ class Sweep:
         op: Op,
         sources: Sequence[TensorType | None],
         attrs: dict[str, Attr],
-        answer: Absorbed,
+        answer: Propagated,
     ) -> Call | None:
         """The call of the op made anew; None where it would be none."""
         if all(map.is_identity for map in answer.results) and _have_dims(op, sources):
@@ -309,7 +312,7 @@ class Sweep:
     def is_materialised(self, user: Op, value: Value) -> bool:
         """Whether `user` reads a changed value as it was."""
         decision = self.decisions.get(user)
-        return decision is None or decision.absorbed is None or home(value) is not user.parent
+        return decision is None or decision.absorbed is None or block_of(value) is not user.parent
 
     def _cost_of_staying(self, op: Op, decision: Decision) -> int:
         """What is paid more if the op stays than if it is pushed through, results aside."""
@@ -325,11 +328,6 @@ class Sweep:
         for seen, map in zip(self.operands(op), decision.absorbed.operands, strict=True):
             total -= 0 if seen is None else cost(seen, map)
         return total
-
-
-def home(value: Value) -> Block | None:
-    """The block that a value is defined in."""
-    return value.owner if isinstance(value.owner, Block) else value.owner.parent
 
 
 def _is_elementwise(value: Value | None) -> bool:
@@ -348,7 +346,9 @@ def _is_boundary(op: Op) -> bool:
     )
 
 
-def _is_changed(op: Op, number: int, seen: Seen | None, value: Value | None = None) -> bool:
+def _is_changed(
+    op: Op, number: int, seen: MappedOperand | None, value: Value | None = None
+) -> bool:
     value = value if value is not None else op.operands[number]
     return (
         seen is not None
@@ -357,17 +357,17 @@ def _is_changed(op: Op, number: int, seen: Seen | None, value: Value | None = No
     )
 
 
-def _is_layout(old: TensorType, seen: Seen) -> bool:
+def _is_layout(old: TensorType, seen: MappedOperand) -> bool:
     """Whether a value changes in its layout at most."""
     return seen.map.is_identity and seen.type.dtype is old.dtype
 
 
-def _is_narrower(old: TensorType, seen: Seen) -> bool:
+def _is_narrower(old: TensorType, seen: MappedOperand) -> bool:
     """Whether nothing but the dtype changes, to one of no more bytes."""
     return seen.map.is_identity and seen.type.dtype.bytes <= old.dtype.bytes
 
 
-def _lies_otherwise(op: Op, operands: Sequence[Seen | None]) -> bool:
+def _lies_otherwise(op: Op, operands: Sequence[MappedOperand | None]) -> bool:
     return all(
         seen is None or value is None or _is_layout(value.type, seen)
         for seen, value in zip(operands, op.operands, strict=True)
@@ -378,7 +378,7 @@ def _is_gone(decision: Decision) -> bool:
     return decision.absorbed is not None and decision.absorbed.is_gone
 
 
-def _pays(answer: Absorbed, operands: Sequence[Seen | None]) -> bool:
+def _pays(answer: Propagated, operands: Sequence[MappedOperand | None]) -> bool:
     """Whether taking the maps in costs no more than bringing every operand into place.
 
     Where it costs the same it may still meet something; `_retreat` undoes what met nothing.
@@ -392,7 +392,9 @@ def _pays(answer: Absorbed, operands: Sequence[Seen | None]) -> bool:
     return ours <= sum(cost(s, s.map) for s in there)
 
 
-def _casts(call: Call, operands: Sequence[Seen | None], answer: Absorbed) -> frozenset[int]:
+def _casts(
+    call: Call, operands: Sequence[MappedOperand | None], answer: Propagated
+) -> frozenset[int]:
     """Operands whose source is cast first: all of another dtype, but where elements only move and
     all that share the dtype have the same other one."""
     found = [
@@ -414,7 +416,9 @@ def _is_value(call: Call, number: int) -> bool:
     return spec is specs[0] or spec.same_as == specs[0].name
 
 
-def _read(op: Op, number: int, seen: Seen, answer: Absorbed, is_cast: bool) -> TensorType:
+def _read(
+    op: Op, number: int, seen: MappedOperand, answer: Propagated, is_cast: bool
+) -> TensorType:
     """The type of an operand of the op made anew."""
     value, map = op.operands[number], answer.operands[number]
     assert value is not None
@@ -431,7 +435,7 @@ def _have_dims(op: Op, sources: Sequence[TensorType | None]) -> bool:
 
 
 def _before(
-    type: TensorType, map: IndexMap, operands: Sequence[Seen | None], is_elementwise: bool
+    type: TensorType, map: IndexMap, operands: Sequence[MappedOperand | None], is_elementwise: bool
 ) -> TensorType | None:
     """The type whose elements `map` brings to those of `type`, for permutations, and where an
     elementwise op's operand is seen through the same map."""

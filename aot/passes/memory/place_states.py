@@ -1,9 +1,9 @@
-"""A growing state variable is written where it lies: what a run adds is made behind what is there.
+"""A growing state variable is written in place: what a run adds is made behind what is there.
 
-    assign(state, concat(past, new)) -> assign(state, assemble(past, new)), with new made in place
+    assign(state, concat(past, new)) -> assign(state, concat_alias(past, new)), new made in place
 
-Part of place-views. What can't be made there is copied there, which is what a run adds at most; the
-past is never copied. Owns the question whether other readers can tell.
+Part of alias-concat. What can't be made there is copied there, which is what a run adds at most;
+the past is never copied. Owns the question whether other readers can tell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aot.ir.graph import Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import movement, selection
-from aot.passes.memory.placing import Placer, places_of
+from aot.passes.memory.concat_aliaser import ConcatAliaser, places_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Growth:
     concat: Op
 
 
-def place_states(function: Function, placer: Placer) -> int:
+def place_states(function: Function, aliaser: ConcatAliaser) -> int:
     """Lets growing states be written in place; gives how many are.
 
     Raises:
@@ -44,7 +44,7 @@ def place_states(function: Function, placer: Placer) -> int:
     placed = 0
     for op in list(control_ops(function)):
         if op.record.writes and _is_growing(op.operands[0]):
-            _place(_growth(op), placer)
+            _place(_growth(op), aliaser)
             placed += 1
     return placed
 
@@ -104,28 +104,30 @@ def _is_alone(assign: Op, shown: Value) -> bool:
     return all(writer is assign for writer in db.writers(shown))
 
 
-def _place(growth: Growth, placer: Placer) -> None:
+def _place(growth: Growth, aliaser: ConcatAliaser) -> None:
     """Makes what is new behind what is there."""
     concat, type = growth.concat, canonical(growth.shown.type)
-    rewriter = Rewriter(placer.function).at(concat)
-    types = placer.users_types(concat.result, type, but=growth.assign)
+    rewriter = Rewriter(aliaser.function).at(concat)
+    types = aliaser.users_types(concat.result, type, but=growth.assign)
     if types is not None:
-        placer.set_types(types)
+        aliaser.set_types(types)
     parts = list(concat.operands[:1])
     for part, place in zip(concat.operands[1:], places_of(concat, type)[1:], strict=True):
         assert part is not None and place is not None
-        found = None if types is None or part in parts else placer.placed_types(concat, part, place)
+        found = (
+            None if types is None or part in parts else aliaser.placed_types(concat, part, place)
+        )
         if found is None:
             attrs = {"layout": place.layout or Layout()}
             part = rewriter.create(movement.COPY, [part], attrs, concat.origin).result
-            placer.placed.add(part)
+            aliaser.placed.add(part)
         else:
-            placer.set_types(found[1])
-            placer.placed.add(found[0])
+            aliaser.set_types(found[1])
+            aliaser.placed.add(found[0])
         parts.append(part)
-    made = Op(selection.ASSEMBLE, parts, concat.attrs, [type], (), concat.origin)
+    made = Op(selection.CONCAT_ALIAS, parts, concat.attrs, [type], (), concat.origin)
     whole = rewriter.insert(made).result
-    placer.placed.add(whole)
+    aliaser.placed.add(whole)
     dead = growth.assign.operands[1]
     rewriter.rewire(growth.assign, 1, whole)
     while dead is not None and not dead.uses and dead is not concat.result and dead.op is not None:

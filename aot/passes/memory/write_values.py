@@ -134,8 +134,8 @@ def _memories(function: Function, places: Places) -> list[_Memory]:
                 continue
             roots[op.result] = root
             if op.record.writes and root not in written:
-                home = function.block if isinstance(root, str) else _home(root)
-                written[root] = _Memory(root, home)
+                buffer_slice = function.block if isinstance(root, str) else _home(root)
+                written[root] = _Memory(root, buffer_slice)
             if op.record.writes:
                 written[root].writes[op] = None
     for value, root in roots.items():

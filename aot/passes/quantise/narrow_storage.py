@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from aot.analysis.control import control_blocks, control_ops
-from aot.analysis.half import misfit, squares
+from aot.analysis.half import f16_range_issue, squares
 from aot.analysis.memory.storage import root_of
 from aot.analysis.memory.views import is_view
 from aot.errors import InternalError
@@ -33,7 +33,7 @@ from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
-from aot.ops.selection import ASSEMBLE
+from aot.ops.selection import CONCAT_ALIAS
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 
@@ -159,7 +159,7 @@ def _makes_floats(region: Op) -> bool:
 def _memory_of(op: Op) -> list[Value]:
     """The operands whose memory the op's result is, where it is f32 as they are."""
     operands: list[Value | None] = []
-    if op.record is ASSEMBLE:
+    if op.record is CONCAT_ALIAS:
         operands = op.operands
     elif op.results and is_view(op) and not op.record.writes:
         operands = [op.operands[op.record.view_of or 0]]
@@ -196,7 +196,7 @@ def _data(value: Value) -> ConstantData:
 def _kept_constants(constants: list[Value], counts: dict[str, int]) -> list[Value]:
     """Which constants stay f32; counts them by reason."""
     arrays = {v: _data(v).array for v in constants}
-    reasons = {v: misfit(array) for v, array in arrays.items()}
+    reasons = {v: f16_range_issue(array) for v, array in arrays.items()}
     spare = sum(a.nbytes for a in arrays.values()) // SPARED
     spare -= sum(arrays[v].nbytes for v, reason in reasons.items() if reason)
     for value in sorted(constants, key=lambda v: arrays[v].nbytes):

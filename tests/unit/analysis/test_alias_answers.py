@@ -584,14 +584,14 @@ def _golden_functions() -> list[Any]:
 @pytest.mark.parametrize("function", _golden_functions())
 def test_storage_and_the_database_agree_on_views(function: Any) -> None:
     from aot.analysis.memory.storage import root_of
-    from aot.ops.selection import ASSEMBLE
+    from aot.ops.selection import CONCAT_ALIAS
     from tests.support.alias_cases import values_of
 
     db = AliasDb.of(function)
     for value in values_of(function):
         root, _ = root_of(value)
         assert db.may_contain_alias(value, root)
-        if value.op is not None and value.op.record is ASSEMBLE:
+        if value.op is not None and value.op.record is CONCAT_ALIAS:
             assert all(db.may_alias(value, part) for part in value.op.operands)
     for one in function.block:
         for value in one.results:

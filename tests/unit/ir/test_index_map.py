@@ -18,9 +18,9 @@ from aot.ir.index_map import (
     step_dims,
     transposed,
 )
-from aot.ir.mapped_operand import Seen
+from aot.ir.mapped_operand import MappedOperand
 from aot.ir.types import DType, TensorType
-from aot.ops.absorb import cost, is_free, reshape
+from aot.ops.layout_rules import cost, is_free, reshape
 from aot.ops.movement import RESHAPE
 
 SHAPES = st.lists(st.integers(1, 4), max_size=4).map(tuple)
@@ -163,7 +163,7 @@ def test_what_is_free_moves_nothing(dims: tuple[int, ...], data: st.DataObject) 
     flat = map.apply(elements(dims)).reshape(-1)
     if is_free(map, dims):
         np.testing.assert_array_equal(flat, elements(dims).reshape(-1))
-    seen = Seen(TensorType(DType.F32, dims), map)
+    seen = MappedOperand(TensorType(DType.F32, dims), map)
     assert (cost(seen, map) == 0) == is_free(map, dims)
 
 
@@ -172,7 +172,7 @@ def test_a_reshape_before_a_transpose_is_the_one_after_it(
     dims: tuple[int, ...], data: st.DataObject
 ) -> None:
     perm = tuple(data.draw(st.permutations(range(len(dims)))))
-    seen = Seen(TensorType(DType.F32, dims), transposed(perm))
+    seen = MappedOperand(TensorType(DType.F32, dims), transposed(perm))
     shape = data.draw(splits(int(np.prod(dims))))
     answer = reshape(RESHAPE.call([TensorType(DType.F32, seen.dims)], {"shape": shape}), [seen])
     assert answer is not None

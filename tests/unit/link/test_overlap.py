@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aot
-from aot.analysis.memory.storage import ARENA, OUTPUTS, Home
+from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferSlice
 from aot.builder import Builder
 from aot.ir import dims
 from aot.ir.dims import Dim
@@ -130,7 +130,7 @@ def test_places_in_the_arena_meet_where_words_do(
     roots = [builder.input(name, "f32[1]") for name in "xy"]
     touches, spans = [], []
     for root, (word, (_, type), is_written) in zip(roots, (a, b), strict=True):
-        touches.append(Touch(Home(root, ARENA), type, is_written, None, 4 * word))
+        touches.append(Touch(BufferSlice(root, ARENA), type, is_written, None, 4 * word))
         words = words_of(4 * word, type, {})
         spans.append(set(range(min(words), max(words) + 1)))
     is_met = bool(spans[0] & spans[1]) and (a[2] or b[2])
@@ -190,14 +190,14 @@ def check_groups(groups: Sequence[Group], values: Mapping[str, int], seed: int) 
 
 def space_of(touch: Touch, bases: Mapping[Buffer, int]) -> tuple[object, Dim]:
     """An address space, and where in it a value begins."""
-    home = touch.home
-    if home.binding == OUTPUTS:
-        return home.output, home.offset_bytes
+    buffer_slice = touch.buffer_slice
+    if buffer_slice.binding == OUTPUTS:
+        return buffer_slice.output, buffer_slice.offset_bytes
     if touch.start is not None:
         return "arena", touch.start
     if isinstance(touch.memory, Buffer):
-        return "arena", dims.add(bases[touch.memory], home.offset_bytes)
-    return STATES if touch.memory == STATES else home.root, home.offset_bytes
+        return "arena", dims.add(bases[touch.memory], buffer_slice.offset_bytes)
+    return STATES if touch.memory == STATES else buffer_slice.root, buffer_slice.offset_bytes
 
 
 def placed(

@@ -29,7 +29,7 @@ from tests.support.random_graphs import Array, difference
 CASES = [
     pytest.param(record, sample, id=f"{name}-{number}")
     for name, record in sorted(REGISTRY.items())
-    if record.absorb is not None
+    if record.propagate is not None
     for number, sample in enumerate(record.samples)
 ]
 # what cannot be pushed through by any permutation of a sample's operands

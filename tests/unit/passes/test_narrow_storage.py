@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 import aot
-from aot.analysis.half import misfit, squares
+from aot.analysis.half import f16_range_issue, squares
 from aot.builder import Builder
 from aot.cli.text import compile_summary
 from aot.driver.pipeline import read_model
@@ -79,7 +79,7 @@ def narrowed(module: Module, target: str = "x86-64-v3", *, fusion: bool = True) 
     ],
 )
 def test_what_f16_holds(values: list[float], reason: str) -> None:
-    assert misfit(np.array(values, np.float32)) == reason
+    assert f16_range_issue(np.array(values, np.float32)) == reason
 
 
 def constants_of(*sizes: int) -> dict[int, DType]:

@@ -1,5 +1,5 @@
 """The target's passes keep what memory holds, where it is written in place: as the reference
-interpreter has it up to settle-views, and as storage has it from there on."""
+interpreter has it up to insert-copies, and as storage has it from there on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aot.options import CompileOptions
 from aot.passes.base import Pass, PassContext
 from aot.passes.check_supported import CHECK_SUPPORTED
 from aot.passes.fusion.outline import OUTLINE
-from aot.passes.memory.settle_views import SETTLE_VIEWS
+from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
@@ -54,11 +54,11 @@ def run_all(
             try:
                 step.run(module, context)
             except UnsupportedError:
-                if step is SETTLE_VIEWS:
+                if step is INSERT_COPIES:
                     return
                 assert step is CHECK_SUPPORTED
                 is_supported = False
-            is_stored = is_stored or step is SETTLE_VIEWS
+            is_stored = is_stored or step is INSERT_COPIES
             check(step, is_stored)
 
 

@@ -19,15 +19,15 @@ from aot.builder import Builder
 from aot.errors import TuningWarning
 from aot.ir.graph import Module
 from aot.target.selection import load
-from aot.tuning.cache import Learnt, TuningCache, compiler_id
+from aot.tuning.cache import TuningCache, TuningRecord, compiler_id
 from tests.support.paths import ROOT
 
 BASE, OTHER = Choice(((6, 16),)), Choice(((4, 16),))
 
 
-def learnt(number: int, compiler: str = "c") -> Learnt:
+def learnt(number: int, compiler: str = "c") -> TuningRecord:
     key = f"{number:040x}"
-    return Learnt(key, "x", f"op {number}", compiler, BASE, OTHER, {OTHER: 0.5}, {OTHER: 0.6})
+    return TuningRecord(key, "x", f"op {number}", compiler, BASE, OTHER, {OTHER: 0.5}, {OTHER: 0.6})
 
 
 TILES = st.lists(st.tuples(st.integers(1, 4096), st.integers(1, 4096)), max_size=3).map(tuple)
@@ -36,11 +36,13 @@ RATIOS = st.dictionaries(CHOICES, st.integers(1, 30000).map(lambda n: n / 10000)
 KEYS = st.text("0123456789abcdef", min_size=40, max_size=40)
 
 
-@given(st.builds(Learnt, KEYS, st.text(), st.text(), st.text(), CHOICES, CHOICES, RATIOS, RATIOS))
-def test_a_line_says_what_was_learnt(one: Learnt) -> None:
+@given(
+    st.builds(TuningRecord, KEYS, st.text(), st.text(), st.text(), CHOICES, CHOICES, RATIOS, RATIOS)
+)
+def test_a_line_says_what_was_learnt(one: TuningRecord) -> None:
     line = one.line()
     assert "\n" not in line
-    assert Learnt.parse(line) == one
+    assert TuningRecord.parse(line) == one
 
 
 @given(st.data())
@@ -50,7 +52,7 @@ def test_a_damaged_line_is_refused_or_says_something_else(data: st.DataObject) -
     at = data.draw(st.integers(0, len(line) - 1))
     line = line[:at] + data.draw(st.text(max_size=2)) + line[at + data.draw(st.integers(0, 9)) :]
     try:
-        found = Learnt.parse(line)
+        found = TuningRecord.parse(line)
     except ValueError:
         return
     assert all(1 <= n <= 4096 for tile in found.best.tiles for n in tile)

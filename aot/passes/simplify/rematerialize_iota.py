@@ -1,4 +1,4 @@
-"""sink-counters: what follows from places and dims alone is computed where it is read.
+"""rematerialize-iota: what follows from places and dims alone is computed where it is read.
 
 Requires: constants folded.
 Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own
@@ -26,7 +26,7 @@ _KINDS = (Kind.SHAPE, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW)
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
-        context.count("sink-counters", "copies", sink(function))
+        context.count("rematerialize-iota", "copies", sink(function))
 
 
 def sink(function: Function) -> int:
@@ -91,4 +91,4 @@ def _takes_in(user: Op, value: Value) -> bool:
     return user.record.compute is not None and not is_alone
 
 
-SINK_COUNTERS = Pass("sink-counters", run, __doc__)
+REMATERIALIZE_IOTA = Pass("rematerialize-iota", run, __doc__)

@@ -2,7 +2,7 @@
 
 A rule looks at one call and answers with new attributes, what operands must still go through, and
 how the old results are seen in the new ones; None: the maps must become ops. Owns the rules, by
-family; records name them as `absorb`. Whether an answer pays is for who asks to say.
+family; records name them as `propagate`. Whether an answer pays is for who asks to say.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aot.ir.index_map import (
     step_dims,
     transposed,
 )
-from aot.ir.mapped_operand import IDENTITY, Absorbed, Operands, Seen
+from aot.ir.mapped_operand import IDENTITY, MappedOperand, Operands, Propagated
 from aot.ir.record import Call
 from aot.ir.types import DType
 
@@ -53,7 +53,7 @@ def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
     return True
 
 
-def cost(seen: Seen, map: IndexMap) -> int:
+def cost(seen: MappedOperand, map: IndexMap) -> int:
     """What it costs to have `seen`'s source through `map`: about the bytes that are written."""
     if seen.is_constant:
         return 0
@@ -69,7 +69,7 @@ def cost(seen: Seen, map: IndexMap) -> int:
     return total
 
 
-def moves(seen: Seen, map: IndexMap) -> int:
+def moves(seen: MappedOperand, map: IndexMap) -> int:
     """How many steps of the map write memory for `seen`'s source."""
     found, count = seen.type.dims, 0
     for step in map.steps:
@@ -114,11 +114,11 @@ def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ..
     )
 
 
-def _as_it_is(operands: Operands, results: int, *, moves: bool = False) -> Absorbed | None:
+def _as_it_is(operands: Operands, results: int, *, moves: bool = False) -> Propagated | None:
     """The op on its sources, where no operand has a map."""
     if any(seen is not None and not seen.map.is_identity for seen in operands):
         return None
-    return Absorbed((IDENTITY,) * len(operands), (IDENTITY,) * results, moves=moves)
+    return Propagated((IDENTITY,) * len(operands), (IDENTITY,) * results, moves=moves)
 
 
 def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
@@ -131,7 +131,7 @@ def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
     return make_map(made, operand)
 
 
-def aligned(seen: Seen, rank: int, perm: Sequence[int]) -> IndexMap:
+def aligned(seen: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
     """The map from an operand's source to what broadcasts with sources that others have through
     `perm`, for results of `rank` dims."""
     found = seen.dims
@@ -147,10 +147,10 @@ def aligned(seen: Seen, rank: int, perm: Sequence[int]) -> IndexMap:
     return _tidy(steps, seen.type.dims)
 
 
-def _cheapest(answers: Iterable[Absorbed | None], operands: Operands) -> Absorbed | None:
+def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propagated | None:
     """The answer whose operands cost least to bring into place; of equal ones the first."""
 
-    def price(answer: Absorbed) -> int:
+    def price(answer: Propagated) -> int:
         return sum(
             cost(seen, map)
             for seen, map in zip(operands, answer.operands, strict=True)
@@ -173,7 +173,7 @@ def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
 # elementwise
 
 
-def elementwise(call: Call, operands: Operands) -> Absorbed | None:
+def elementwise(call: Call, operands: Operands) -> Propagated | None:
     """Runs on the sources where the full operands have one map; the others go the way back."""
     rank = call.result_types[0].rank
     full = [
@@ -188,13 +188,13 @@ def elementwise(call: Call, operands: Operands) -> Absorbed | None:
     return _cheapest((_elementwise(operands, map, rank, full) for map in targets), operands)
 
 
-def _is_full(seen: Seen, dims: Sequence[Dim]) -> bool:
+def _is_full(seen: MappedOperand, dims: Sequence[Dim]) -> bool:
     return all(a != 1 or b == 1 for a, b in zip(seen.dims, dims, strict=True))
 
 
 def _elementwise(
     operands: Operands, map: IndexMap, rank: int, full: Sequence[int]
-) -> Absorbed | None:
+) -> Propagated | None:
     perm = permutation(map, rank)
     if perm is not None:
         ways = tuple(
@@ -203,7 +203,7 @@ def _elementwise(
             else aligned(seen, rank, perm)
             for seen in operands
         )
-        return Absorbed(ways, (map,))
+        return Propagated(ways, (map,))
     if any(isinstance(step, Slice) for step in map.steps):
         return None  # it would compute what is cut away
     like = next(seen for seen in operands if seen is not None and seen.map == map)
@@ -219,10 +219,10 @@ def _elementwise(
             made.append(seen.map.then(back, seen.type.dims))
         else:
             return None
-    return Absorbed(tuple(made), (map,))
+    return Propagated(tuple(made), (map,))
 
 
-def cast(call: Call, operands: Operands) -> Absorbed | None:
+def cast(call: Call, operands: Operands) -> Propagated | None:
     """A cast of a value that is seen as another dtype is one change of dtype, where the dtype
     between holds all values or is the last one; else a cast is elementwise."""
     (seen,) = operands
@@ -233,28 +233,28 @@ def cast(call: Call, operands: Operands) -> Absorbed | None:
         is_kept(source, between) and (not call.attrs.get("clamps") or is_kept(source, to))
     )
     if source is not between and is_one:
-        return Absorbed((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+        return Propagated((IDENTITY,), (seen.map,), is_gone=True, moves=True)
     return elementwise(call, operands)
 
 
 # movement
 
 
-def transpose(call: Call, operands: Operands) -> Absorbed | None:
+def transpose(call: Call, operands: Operands) -> Propagated | None:
     """Becomes part of the map."""
     return _folded(call, operands, Transpose(call.ints("perm")))
 
 
-def _folded(call: Call, operands: Operands, step: Step) -> Absorbed | None:
+def _folded(call: Call, operands: Operands, step: Step) -> Propagated | None:
     (seen,) = operands
     assert seen is not None
     if seen.map.is_identity:
         return _as_it_is(operands, 1, moves=True)
     map = seen.map.then(IndexMap((step,)), seen.type.dims)
-    return Absorbed((IDENTITY,), (map,), is_gone=True, moves=True)
+    return Propagated((IDENTITY,), (map,), is_gone=True, moves=True)
 
 
-def reshape(call: Call, operands: Operands) -> Absorbed | None:
+def reshape(call: Call, operands: Operands) -> Propagated | None:
     """Stays where it joins and splits dims that lie side by side in the source; else becomes part
     of the map."""
     (seen,) = operands
@@ -265,7 +265,7 @@ def reshape(call: Call, operands: Operands) -> Absorbed | None:
     if swapped is None:
         return _folded(call, operands, Reshape(shape))
     before, after = swapped
-    return Absorbed((IDENTITY,), (transposed(after),), {"shape": before}, moves=True)
+    return Propagated((IDENTITY,), (transposed(after),), {"shape": before}, moves=True)
 
 
 def _reshape_before(
@@ -322,7 +322,7 @@ def _is_less(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a < b
 
 
-def slice_(call: Call, operands: Operands) -> Absorbed | None:
+def slice_(call: Call, operands: Operands) -> Propagated | None:
     """Cuts the source by the same positions in its order of dims, so that less is moved."""
     perm = _perm_of(operands)
     starts, stops, steps = call.dims("starts"), call.dims("stops"), call.ints("steps")
@@ -332,53 +332,53 @@ def slice_(call: Call, operands: Operands) -> Absorbed | None:
         name: _permuted(values, perm)
         for name, values in (("starts", starts), ("stops", stops), ("steps", steps))
     }
-    return Absorbed((IDENTITY,), (transposed(perm),), attrs, moves=True)
+    return Propagated((IDENTITY,), (transposed(perm),), attrs, moves=True)
 
 
-def broadcast_to(call: Call, operands: Operands) -> Absorbed | None:
+def broadcast_to(call: Call, operands: Operands) -> Propagated | None:
     perm, shape = _perm_of(operands), call.dims("shape")
     if perm is None:
         return _folded(call, operands, Broadcast(shape))
     lead = len(shape) - len(perm)
     made = (*shape[:lead], *_permuted(shape[lead:], perm))
     after = (*range(lead), *(lead + p for p in perm))
-    return Absorbed((IDENTITY,), (transposed(after),), {"shape": made}, moves=True)
+    return Propagated((IDENTITY,), (transposed(after),), {"shape": made}, moves=True)
 
 
-def pad(call: Call, operands: Operands) -> Absorbed | None:
+def pad(call: Call, operands: Operands) -> Propagated | None:
     perm, pads = _perm_of(operands), call.dims("pads")
     if perm is None:
         return None
     begins, ends = pads[: len(perm)], pads[len(perm) :]
     moves = call.attrs["mode"] != "constant" or call.float("value") == 0
     attrs: dict[str, Attr] = {"pads": (*_permuted(begins, perm), *_permuted(ends, perm))}
-    return Absorbed((IDENTITY,), (transposed(perm),), attrs, moves=moves)
+    return Propagated((IDENTITY,), (transposed(perm),), attrs, moves=moves)
 
 
-def copy(call: Call, operands: Operands) -> Absorbed | None:
+def copy(call: Call, operands: Operands) -> Propagated | None:
     """Not needed: its result's type says how the change ends."""
     (seen,) = operands
     assert seen is not None
-    return Absorbed((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+    return Propagated((IDENTITY,), (seen.map,), is_gone=True, moves=True)
 
 
 # along axes
 
 
-def along_axis(call: Call, operands: Operands) -> Absorbed | None:
+def along_axis(call: Call, operands: Operands) -> Propagated | None:
     """The first operand's axis is another one of its source; others are what they were."""
     perm = _perm_of(operands)
     if perm is None:
         return None
     results = (transposed(perm),) * len(call.result_types)
-    return Absorbed(_own_maps(operands, [0]), results, {"axis": perm[call.int("axis")]})
+    return Propagated(_own_maps(operands, [0]), results, {"axis": perm[call.int("axis")]})
 
 
-def aligned_along_axis(call: Call, operands: Operands) -> Absorbed | None:
+def aligned_along_axis(call: Call, operands: Operands) -> Propagated | None:
     """As `along_axis` where all operands have the same dims but for the axis."""
     moves = call.attrs.get("reduction", "none") == "none"
 
-    def answer(map: IndexMap) -> Absorbed | None:
+    def answer(map: IndexMap) -> Propagated | None:
         rank = call.result_types[0].rank
         perm = permutation(map, rank)
         if perm is None:
@@ -387,19 +387,19 @@ def aligned_along_axis(call: Call, operands: Operands) -> Absorbed | None:
             IDENTITY if seen is None or seen.map == map else aligned(seen, rank, perm)
             for seen in operands
         )
-        return Absorbed(ways, (map,), {"axis": perm[call.int("axis")]}, moves=moves)
+        return Propagated(ways, (map,), {"axis": perm[call.int("axis")]}, moves=moves)
 
     return _cheapest(map_answers(answer, operands), operands)
 
 
 def map_answers(
-    answer: Callable[[IndexMap], Absorbed | None], operands: Operands
-) -> list[Absorbed | None]:
+    answer: Callable[[IndexMap], Propagated | None], operands: Operands
+) -> list[Propagated | None]:
     """What `answer` says to each map that an operand has."""
     return [answer(map) for map in _targets(operands, range(len(operands)))]
 
 
-def reduction(call: Call, operands: Operands) -> Absorbed | None:
+def reduction(call: Call, operands: Operands) -> Propagated | None:
     """Reduces (`axes`) or looks along (`axis`) other dims; what is kept is in another order."""
     perm = _perm_of(operands)
     if perm is None:
@@ -415,10 +415,10 @@ def reduction(call: Call, operands: Operands) -> Absorbed | None:
     if not call.attrs["keepdims"]:
         left = [dim for dim in range(len(perm)) if dim not in axes]
         kept = tuple(left.index(p) for p in perm if p not in axes)
-    return Absorbed((IDENTITY,), (transposed(kept),) * len(call.result_types), attrs)
+    return Propagated((IDENTITY,), (transposed(kept),) * len(call.result_types), attrs)
 
 
-def gather(call: Call, operands: Operands) -> Absorbed | None:
+def gather(call: Call, operands: Operands) -> Propagated | None:
     """Another axis of the data; the dims of the positions stand where that axis is."""
     perm = _perm_of(operands)
     positions = operands[1]
@@ -429,7 +429,7 @@ def gather(call: Call, operands: Operands) -> Absorbed | None:
     data = list(range(len(perm)))
     new = [*data[: perm[axis]], *middle, *data[perm[axis] + 1 :]]
     after = tuple(new.index(dim) for dim in old)
-    return Absorbed(
+    return Propagated(
         _own_maps(operands, [0]), (transposed(after),), {"axis": perm[axis]}, moves=True
     )
 
@@ -442,21 +442,21 @@ def _keeps_last(perm: Sequence[int], count: int) -> bool:
     return all(perm[dim] == dim for dim in last)
 
 
-def trilu(call: Call, operands: Operands) -> Absorbed | None:
+def trilu(call: Call, operands: Operands) -> Propagated | None:
     perm = _perm_of(operands)
     if perm is None or not _keeps_last(perm, 2):
         return None
-    return Absorbed((IDENTITY,), (transposed(perm),), moves=True)
+    return Propagated((IDENTITY,), (transposed(perm),), moves=True)
 
 
-def layer_norm(call: Call, operands: Operands) -> Absorbed | None:
+def layer_norm(call: Call, operands: Operands) -> Propagated | None:
     perm = _perm_of(operands)
     if perm is None or not _keeps_last(perm, len(perm) - call.int("axis")):
         return None
-    return Absorbed(_own_maps(operands, [0]), (transposed(perm),))
+    return Propagated(_own_maps(operands, [0]), (transposed(perm),))
 
 
-def matmul(call: Call, operands: Operands) -> Absorbed | None:
+def matmul(call: Call, operands: Operands) -> Propagated | None:
     """Batch dims in another order, where both sides have it; rows too, where there is one right
     side for all of them."""
     a, b = operands[0], operands[1]
@@ -464,22 +464,22 @@ def matmul(call: Call, operands: Operands) -> Absorbed | None:
     if a is None or b is None:
         return None
 
-    def answer(map: IndexMap) -> Absorbed | None:
+    def answer(map: IndexMap) -> Propagated | None:
         perm = permutation(map, rank)
         if perm is None or len(perm) != rank:
             return None
         if _keeps_last(perm, 2):
             ways = [_batch_aligned(seen, map, rank, perm) for seen in (a, b)]
-            return Absorbed(tuple(ways), (map,))
+            return Propagated(tuple(ways), (map,))
         is_one = all(extent == 1 for extent in b.dims[:-2]) and a.rank == rank
         if is_one and a.map == map and _keeps_last(perm, 1):
-            return Absorbed((IDENTITY, b.map), (map,))
+            return Propagated((IDENTITY, b.map), (map,))
         return None
 
     return _cheapest(map_answers(answer, operands), operands)
 
 
-def _batch_aligned(seen: Seen, map: IndexMap, rank: int, perm: Sequence[int]) -> IndexMap:
+def _batch_aligned(seen: MappedOperand, map: IndexMap, rank: int, perm: Sequence[int]) -> IndexMap:
     if seen.rank == rank and seen.map == map:
         return IDENTITY
     if all(extent == 1 for extent in seen.dims[:-2]):

@@ -1,7 +1,7 @@
 """Giving values their places in something larger: types under which an op's result lies in the
 memory of a whole, and whether all who read it can take that.
 
-Part of place-views, which decides what is placed. Never places a value twice.
+Part of alias-concat, which decides what is placed. Never places a value twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Types = dict[Value, TensorType]
 
 
 @dataclass
-class Placer:
+class ConcatAliaser:
     """
     Attributes:
         db: None where nothing is written.
@@ -46,8 +46,8 @@ class Placer:
         types: Types = {}
         return types if _retype(value, type, types, but) else None
 
-    def assemble(self, op: Op) -> bool:
-        """Makes `op` an `assemble`, if at most one of its parts must be copied for it."""
+    def concat_alias(self, op: Op) -> bool:
+        """Makes `op` an `concat_alias`, if at most one of its parts must be copied for it."""
         if self.is_written(op.result):
             return False
         types: Types = {}
@@ -70,7 +70,7 @@ class Placer:
         for number in copied:
             self._copy_part(op, number)
         self.placed.update(roots)
-        fresh = Op(selection.ASSEMBLE, op.operands, op.attrs, [op.result.type], (), op.origin)
+        fresh = Op(selection.CONCAT_ALIAS, op.operands, op.attrs, [op.result.type], (), op.origin)
         rewriter.at(op).insert(fresh)
         if op.result in self.placed:
             self.placed.add(fresh.result)
@@ -196,7 +196,7 @@ def _retype(value: Value, type: TensorType, types: Types, but: Op | None = None)
     for user in value.users:
         if user is but:
             continue
-        if user.record.is_terminator or user.record is selection.ASSEMBLE:
+        if user.record.is_terminator or user.record is selection.CONCAT_ALIAS:
             return False  # memory of its own is wanted, or has a place already
         if type == value.type:
             continue

@@ -1,4 +1,4 @@
-"""settle-views: what storage shows of memory is what was meant, where memory is written in place.
+"""insert-copies: what storage shows of memory is what was meant, where memory is written in place.
 
 A slice or a transpose means a copy, and types often make it a view for free: where what it shows is
 written before its last use, it is copied then and there. A reshape means the memory itself, and
@@ -31,10 +31,10 @@ def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
         db = AliasDb.where_written(function)
         if db is not None:
-            context.count("settle-views", "copied", settle_views(function, db))
+            context.count("insert-copies", "copied", insert_copies(function, db))
 
 
-def settle_views(function: Function, db: AliasDb) -> int:
+def insert_copies(function: Function, db: AliasDb) -> int:
     """Settles the views of a function; gives how many copies were made.
 
     Raises:
@@ -129,4 +129,4 @@ def _where(op: Op) -> str:
     return f" (node {op.origin!r})" if op.origin else ""
 
 
-SETTLE_VIEWS = Pass("settle-views", run, __doc__)
+INSERT_COPIES = Pass("insert-copies", run, __doc__)

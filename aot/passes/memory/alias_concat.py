@@ -1,9 +1,9 @@
-"""place-views: concats and slices that move nothing.
+"""alias-concat: concats and slices that move nothing.
 
 A slice whose users read any layout is a view into what it slices. A concat whose parts are made by
-ops that write any layout is only the memory that they write to: it becomes `assemble`, and each
+ops that write any layout is only the memory that they write to: it becomes `concat_alias`, and each
 part is made in its place.
-    concat(a, b) -> assemble(a, b), where a and b have the strides of the whole
+    concat(a, b) -> concat_alias(a, b), where a and b have the strides of the whole
 A state variable that grows is such a whole, and what it held is a part in its place.
 
 Requires: layouts are assigned and nothing is pending; no regions yet.
@@ -24,30 +24,30 @@ from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
 from aot.ops import movement, selection
 from aot.passes.base import Pass, PassContext
+from aot.passes.memory.concat_aliaser import ConcatAliaser
 from aot.passes.memory.place_states import place_states
-from aot.passes.memory.placing import Placer
 
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
         db = AliasDb.where_written(function)
-        placer = Placer(function, context.target, db)
+        aliaser = ConcatAliaser(function, context.target, db)
         if db is not None:
-            context.count("place-views", "states", place_states(function, placer))
+            context.count("alias-concat", "states", place_states(function, aliaser))
         if not context.options.fusion:
             continue
         for op in list(control_ops(function)):
             if op.record is selection.CONCAT:
-                context.count("place-views", "pushed", push_ends(function, op))
+                context.count("alias-concat", "pushed", push_ends(function, op))
         # what is assembled last has the say on where its parts are
         for op in reversed(list(control_ops(function))):
-            if op.record is selection.CONCAT and placer.assemble(op):
-                context.count("place-views", "assembled")
+            if op.record is selection.CONCAT and aliaser.concat_alias(op):
+                context.count("alias-concat", "assembled")
         for op in list(control_ops(function)):
-            if op.record is movement.SLICE and placer.view(op):
-                context.count("place-views", "slices")
-            elif op.record is movement.RESHAPE and placer.store_moved(op):
-                context.count("place-views", "stored")
+            if op.record is movement.SLICE and aliaser.view(op):
+                context.count("alias-concat", "slices")
+            elif op.record is movement.RESHAPE and aliaser.store_moved(op):
+                context.count("alias-concat", "stored")
 
 
 def push_ends(function: Function, concat: Op) -> int:
@@ -100,4 +100,4 @@ def _pushable(concat: Op) -> Op | None:
     return user if is_end and all(v.type.rank == 0 for v in others) else None
 
 
-PLACE_VIEWS = Pass("place-views", run, __doc__)
+ALIAS_CONCAT = Pass("alias-concat", run, __doc__)

@@ -24,7 +24,7 @@ VECTORS_AT_ONCE = 8
 Body = Callable[[Expr], Sequence[Stmt]]
 
 
-class FewQueries:
+class DecodeAttention:
     """The loops over `elements`, whose tiles of keys they share."""
 
     def __init__(self, elements: Elements) -> None:
@@ -75,8 +75,8 @@ class FewQueries:
         )
         drop = expr.sub(load(self.largest), load(self.best))
         shrink = self.nest.let(expr.unary("exp", drop), stmts, "shrink")
-        stmts += self._soften(shrink)
-        stmts += self._mix(values, start, shrink)
+        stmts += self._online_softmax(shrink)
+        stmts += self._accumulate_pv(values, start, shrink)
         return self.elements.reached(row, start, stmts)
 
     def _lanes(self, extent: int) -> int:
@@ -144,7 +144,7 @@ class FewQueries:
         )
         return stmts + each(finish)
 
-    def _soften(self, shrink: Expr) -> list[Stmt]:
+    def _online_softmax(self, shrink: Expr) -> list[Stmt]:
         """From scores to weights, and their total."""
         el, nest = self.elements, self.nest
         lanes = gcd(self.keys, nest.lanes)
@@ -171,7 +171,7 @@ class FewQueries:
             Store(self.largest, (), load(self.best)),
         ]
 
-    def _mix(self, values: Values, start: Expr, shrink: Expr) -> list[Stmt]:
+    def _accumulate_pv(self, values: Values, start: Expr, shrink: Expr) -> list[Stmt]:
         """Adds the tile's values to the mix."""
         lanes = self._lanes(self.width)
         vectors, rest = divmod(self.width, lanes)
