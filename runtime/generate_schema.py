@@ -4,8 +4,8 @@
 
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
-and the tables between `generated:` markers of docs/internals/file-format.md. Must not
-import `aot`.
+and the tables between `generated:` markers of docs/internals/file-format.md; and, with what module_rules.toml
+says, runtime/src/module_rules.h and aot/link/module_schema.py.  Must not import `aot`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import generate_rules as rules_of
+
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "runtime" / "module.fbs"
 PYTHON = ROOT / "aot" / "link" / "module_fbs.py"
 STUB = ROOT / "aot" / "link" / "module_fbs.pyi"
 HEADER = ROOT / "runtime" / "src" / "module_fbs.h"
+<<<<<<< HEAD
 DOCS = ROOT / "docs" / "file-format.md"
+=======
+DOCS = ROOT / "docs" / "internals" / "file-format.md"
+RULES = ROOT / "runtime" / "module_rules.toml"
+RULES_HEADER = ROOT / "runtime" / "src" / "module_rules.h"
+RULES_PYTHON = ROOT / "aot" / "link" / "module_schema.py"
+>>>>>>> ec6ca19 (module: one table of what must hold in a file, field by field, from which both readers' checks and a table of the documents are made; arenas below their state, texels without a shader, scratch of a host in the arena and shared tables are refused)
 
 SCALAR_BYTES = {"ubyte": 1, "uint": 4, "int": 4, "ulong": 8, "long": 8}
 
@@ -257,6 +266,7 @@ def make_docs(schema: Schema, text: str) -> str:
         "instructions": _instruction_table,
         "enums": _enum_tables,
         "tables": _field_tables,
+        "rules": lambda _: rules_of.make_rows(_rules()),
     }
     for name, make in sections.items():
         begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
@@ -268,10 +278,19 @@ def make_docs(schema: Schema, text: str) -> str:
     return text
 
 
+def _rules() -> list[rules_of.Rule]:
+    return rules_of.read_rules(RULES.read_text(encoding="utf-8"))
+
+
 def generate(with_python: bool) -> dict[Path, str]:
     """Every generated file and its text; flatc's only when `with_python`."""
     schema = parse_schema(SCHEMA.read_text(encoding="utf-8"))
-    files = {HEADER: make_header(schema), STUB: make_stub(schema)}
+    files = {
+        HEADER: make_header(schema),
+        STUB: make_stub(schema),
+        RULES_HEADER: rules_of.make_header(_rules()),
+        RULES_PYTHON: rules_of.make_python(schema, _rules()),
+    }
     if DOCS.exists():
         files[DOCS] = make_docs(schema, DOCS.read_text(encoding="utf-8"))
     if with_python:

@@ -48,9 +48,6 @@ static bool is_reason_to_go_on(const aot_variant_t *variant, aot_status_t status
 static aot_status_t fail_not_there(const aot_module_t *module, const aot_program_options_t *options,
                                    aot_error_t *error) {
   aot_text_t known = {.length = 0};
-  if (module->variant_count == 0) {
-    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "the module has no variants");
-  }
   for (uint32_t i = 0; i < module->variant_count; ++i) {
     aot_text_append(&known, "%s%s (%s)", i > 0 ? ", " : "", module->variants[i].target,
                     device_name(module->variants[i].device));

@@ -371,10 +371,10 @@ aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot
   // A run starts from what prepare left, whatever the run before did to its registers.
   int64_t *registers = program->registers;
   memcpy(registers, plan->registers, code->register_count * sizeof *registers);
-  for (uint32_t i = 0; code->input_offset_registers != NULL && i < bindings->input_count; ++i) {
+  for (uint32_t i = 0; i < code->input_offset_count; ++i) {
     registers[code->input_offset_registers[i]] = (intptr_t)bindings->inputs[i].offset;
   }
-  for (uint32_t i = 0; code->output_offset_registers != NULL && i < bindings->output_count; ++i) {
+  for (uint32_t i = 0; i < code->output_offset_count; ++i) {
     registers[code->output_offset_registers[i]] = (intptr_t)bindings->outputs[i].offset;
   }
   aot_machine_t machine = {.program = program,

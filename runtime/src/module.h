@@ -42,8 +42,10 @@ typedef struct aot_code_t {
   int64_t scratch_offset;                  // of the caller's scratch in the arena; -1: elsewhere
   uint32_t state_count;                    // scalars
   uint32_t state_key_count;                // the first of them are part of a plan's key
-  const uint32_t *input_offset_registers;  // one an input, or NULL
+  const uint32_t *input_offset_registers;  // one an input, or none
   const uint32_t *output_offset_registers;
+  uint32_t input_offset_count;
+  uint32_t output_offset_count;
 } aot_code_t;
 
 typedef struct aot_entry_t {
@@ -66,6 +68,7 @@ typedef struct aot_executable_t {
   aot_segment_t texel_spirv;  // empty: spirv serves always
   uint32_t param_words;
   uint32_t scratch_bytes;
+  uint32_t workgroup_count;  // of the numbers in the file: 3 or none
   uint32_t workgroup_size[3];
   uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
   uint8_t word_bytes;           // of its parameter block
@@ -121,7 +124,8 @@ struct aot_module_t {
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
                               aot_error_t *error);
 
-// program_verify.c: every instruction, operand and block; sets code->most_param_words.
+// program_verify.c: every instruction, operand and block, of a program whose fields hold what
+// module_rules.h says; sets code->most_param_words.
 aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *entry,
                              aot_code_t *code, aot_error_t *error);
 

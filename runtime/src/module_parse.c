@@ -1,4 +1,5 @@
-// From the flatbuffer to module.h's structs.  Each count, offset and enum is checked here, once.
+// From the flatbuffer to module.h's structs.  Each count, offset and enum is checked here, once, by
+// the rules of module_rules.toml.
 #include <string.h>
 
 #include "flatbuffer.h"
@@ -25,6 +26,15 @@ static bool is_power_of_two(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
 }
 
+#include "module_rules.h"
+
+// Fails for a rule that does not hold in the `kind` called `name`.
+static aot_status_t refuse(const aot_parser_t *parser, const char *kind, const char *name,
+                           const char *rule) {
+  if (parser->fb.status != AOT_OK || rule == NULL) return parser->fb.status;
+  return aot_fail(parser->error, AOT_ERROR_MALFORMED, "%s \"%s\": %s", kind, name, rule);
+}
+
 static aot_status_t parse_segment(aot_parser_t *parser, const aot_fb_table_t *table,
                                   const char *what, aot_segment_t *out_segment) {
   aot_fb_t *fb = &parser->fb;
@@ -34,23 +44,17 @@ static aot_status_t parse_segment(aot_parser_t *parser, const aot_fb_table_t *ta
       .checksum = aot_fb_u64(fb, table, AOT_FBS_SEGMENT_CHECKSUM, 0),
       .alignment = aot_fb_u32(fb, table, AOT_FBS_SEGMENT_ALIGNMENT),
   };
-  AOT_TRY(fb->status);
-  const uint64_t file_bytes = parser->module->bytes;
-  const bool is_inside =
-      segment.offset <= file_bytes && segment.length <= file_bytes - segment.offset;
-  if (!is_inside || (segment.length > 0 && segment.offset < parser->segments_begin)) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                    "%s: %llu bytes at offset %llu lie outside the file's segments", what,
-                    (unsigned long long)segment.length, (unsigned long long)segment.offset);
-  }
-  if (segment.length > 0 &&
-      (!is_power_of_two(segment.alignment) || segment.offset % segment.alignment != 0)) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                    "%s: offset %llu is not aligned to %u, or that is no power of two", what,
-                    (unsigned long long)segment.offset, (unsigned)segment.alignment);
-  }
+  AOT_TRY(refuse(parser, "segment", what, segment_fault(&segment, parser)));
   *out_segment = segment;
   return AOT_OK;
+}
+
+// A segment that is absent has length 0.
+static aot_status_t parse_segment_of(aot_parser_t *parser, const aot_fb_table_t *table,
+                                     uint32_t field, const char *name, aot_segment_t *out_segment) {
+  aot_fb_table_t child;
+  if (!aot_fb_child(&parser->fb, table, field, false, "Segment", &child)) return parser->fb.status;
+  return parse_segment(parser, &child, name, out_segment);
 }
 
 static aot_status_t parse_strings(aot_parser_t *parser, const aot_fb_table_t *table, uint32_t field,
@@ -77,12 +81,7 @@ static aot_status_t parse_dims(aot_parser_t *parser, const aot_fb_table_t *table
     dims[i].min = aot_fb_i64(fb, &dim, AOT_FBS_DIM_MIN, 0);
     dims[i].max = aot_fb_i64(fb, &dim, AOT_FBS_DIM_MAX, -1);
     dims[i].text = aot_fb_string(fb, &dim, AOT_FBS_DIM_TEXT, false);
-    const bool is_bounded = dims[i].max != -1;
-    if (dims[i].extent < -1 || dims[i].min < 0 || (is_bounded && dims[i].max < dims[i].min)) {
-      return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                      "tensor \"%s\": the extent or bounds of axis %u are not valid", tensor->name,
-                      (unsigned)i);
-    }
+    AOT_TRY(refuse(parser, "tensor", tensor->name, dim_fault(&dims[i])));
   }
   tensor->rank = vector.count;
   tensor->dims = dims;
@@ -109,8 +108,9 @@ static aot_status_t parse_tensors(aot_parser_t *parser, const aot_fb_table_t *ta
 }
 
 static aot_status_t parse_buffers(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  aot_code_t *code) {
+                                  aot_entry_t *entry) {
   aot_fb_t *fb = &parser->fb;
+  aot_code_t *code = &entry->code;
   const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_PROGRAM_BUFFERS, 4, false);
   ALLOCATE(parser, vector.count, &code->buffers);
   for (uint32_t i = 0; i < vector.count; ++i) {
@@ -121,43 +121,30 @@ static aot_status_t parse_buffers(aot_parser_t *parser, const aot_fb_table_t *ta
     buffer->offset_register = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_OFFSET_REGISTER);
     buffer->alignment = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_ALIGNMENT);
     buffer->bound_offset = aot_fb_u64(fb, &child, AOT_FBS_ARENA_BUFFER_BOUND_OFFSET, 0);
+    AOT_TRY(refuse(parser, "entry point", entry->name, arena_buffer_fault(buffer, code)));
     if (buffer->alignment == 0) buffer->alignment = AOT_ALIGNMENT;
-    if (!is_power_of_two(buffer->alignment) || buffer->alignment > AOT_ALIGNMENT ||
-        buffer->last < buffer->first || buffer->bound_offset % buffer->alignment != 0) {
-      return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                      "arena buffer %u: its alignment, lifetime or offset is not valid",
-                      (unsigned)i);
-    }
   }
   code->buffer_count = vector.count;
   return fb->status;
 }
 
-// One register an input or output; an absent vector means that no offset is wanted.
-static aot_status_t parse_offset_registers(aot_parser_t *parser, const aot_fb_table_t *table,
-                                           uint32_t field, uint32_t count,
-                                           const uint32_t **out_registers) {
-  const aot_fb_vector_t vector = aot_fb_vector(&parser->fb, table, field, 4, false);
-  AOT_TRY(parser->fb.status);
-  if (vector.count != 0 && vector.count != count) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                    "%u offset registers for %u inputs or outputs", (unsigned)vector.count,
-                    (unsigned)count);
-  }
-  *out_registers = vector.count == 0 ? NULL : aot_fb_vector_words(&parser->fb, &vector);
-  return AOT_OK;
+static const uint32_t *parse_words(aot_parser_t *parser, const aot_fb_table_t *table,
+                                   uint32_t field, bool is_required, uint32_t *out_count) {
+  const aot_fb_vector_t vector = aot_fb_vector(&parser->fb, table, field, 4, is_required);
+  *out_count = vector.count;
+  return aot_fb_vector_words(&parser->fb, &vector);
 }
 
 static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  aot_entry_t *entry) {
+                                  const aot_variant_t *variant, aot_entry_t *entry) {
   aot_fb_t *fb = &parser->fb;
   aot_code_t *code = &entry->code;
-  const aot_fb_vector_t words = aot_fb_vector(fb, table, AOT_FBS_PROGRAM_CODE, 4, true);
-  const aot_fb_vector_t blocks = aot_fb_vector(fb, table, AOT_FBS_PROGRAM_BLOCKS, 4, true);
-  code->words = aot_fb_vector_words(fb, &words);
-  code->word_count = words.count;
-  code->blocks = aot_fb_vector_words(fb, &blocks);
-  code->block_count = blocks.count;
+  code->words = parse_words(parser, table, AOT_FBS_PROGRAM_CODE, true, &code->word_count);
+  code->blocks = parse_words(parser, table, AOT_FBS_PROGRAM_BLOCKS, true, &code->block_count);
+  code->input_offset_registers = parse_words(parser, table, AOT_FBS_PROGRAM_INPUT_OFFSET_REGISTERS,
+                                             false, &code->input_offset_count);
+  code->output_offset_registers = parse_words(
+      parser, table, AOT_FBS_PROGRAM_OUTPUT_OFFSET_REGISTERS, false, &code->output_offset_count);
   code->register_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_REGISTER_COUNT);
   code->execute_block = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_EXECUTE_BLOCK);
   code->arena_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BYTES, 0);
@@ -168,11 +155,8 @@ static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *ta
   code->state_key_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_STATE_KEY_COUNT);
   AOT_TRY(parse_strings(parser, table, AOT_FBS_PROGRAM_MESSAGES, &code->messages,
                         &code->message_count));
-  AOT_TRY(parse_buffers(parser, table, code));
-  AOT_TRY(parse_offset_registers(parser, table, AOT_FBS_PROGRAM_INPUT_OFFSET_REGISTERS,
-                                 entry->input_count, &code->input_offset_registers));
-  return parse_offset_registers(parser, table, AOT_FBS_PROGRAM_OUTPUT_OFFSET_REGISTERS,
-                                entry->output_count, &code->output_offset_registers);
+  AOT_TRY(parse_buffers(parser, table, entry));
+  return refuse(parser, "entry point", entry->name, program_fault(code, entry, variant));
 }
 
 static aot_status_t parse_entries(aot_parser_t *parser, const aot_fb_table_t *table,
@@ -195,35 +179,12 @@ static aot_status_t parse_entries(aot_parser_t *parser, const aot_fb_table_t *ta
     if (!aot_fb_child(fb, &child, AOT_FBS_ENTRY_POINT_PROGRAM, true, "Program", &program)) {
       return fb->status;
     }
-    AOT_TRY(parse_program(parser, &program, entry));
-    AOT_TRY(fb->status);
+    AOT_TRY(parse_program(parser, &program, variant, entry));
     AOT_TRY(aot_code_verify(variant, entry, &entry->code, parser->error));
   }
   variant->entry_count = vector.count;
   return fb->status;
 }
-
-// Entry offsets follow the instruction set's alignment; Thumb's low bit is set by the runtime.
-static uint32_t code_alignment(uint8_t arch) {
-  switch (arch) {
-    case AOT_FBS_ARCH_AARCH64:
-    case AOT_FBS_ARCH_ARM:
-      return 4;
-    case AOT_FBS_ARCH_THUMB:
-    case AOT_FBS_ARCH_RISCV64:
-    case AOT_FBS_ARCH_RISCV32:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
-// A loader for CPUs alone looks at a GPU's variants no closer than it takes to pass them over.
-#if defined(AOT_VULKAN)
-#define NEEDS_SHADER(cpu) ((cpu) == NULL)
-#else
-#define NEEDS_SHADER(cpu) false
-#endif
 
 static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t *table,
                                      const aot_variant_t *variant, aot_executable_t *executable) {
@@ -232,33 +193,19 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
   executable->code_offset = aot_fb_u64(fb, table, AOT_FBS_EXECUTABLE_CODE_OFFSET, 0);
   executable->param_words = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_WORDS);
   executable->scratch_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_SCRATCH_BYTES);
-  const aot_fb_vector_t size =
-      aot_fb_vector(fb, table, AOT_FBS_EXECUTABLE_WORKGROUP_SIZE, 4, false);
+  const uint32_t *size = parse_words(parser, table, AOT_FBS_EXECUTABLE_WORKGROUP_SIZE, false,
+                                     &executable->workgroup_count);
   for (uint32_t i = 0; i < 3; ++i) {
-    executable->workgroup_size[i] = i < size.count ? aot_fb_vector_words(fb, &size)[i] : 1;
+    executable->workgroup_size[i] = i < executable->workgroup_count ? size[i] : 1;
   }
   executable->param_buffer_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES);
-  const bool is_cpu = variant->device == AOT_FBS_DEVICE_CPU;
-  const aot_variant_t *cpu = is_cpu ? variant : variant->host;
-  executable->word_bytes = variant->word_bytes;
-  aot_fb_table_t shader;
-  if (!is_cpu &&
-      aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_SPIRV, NEEDS_SHADER(cpu), "Segment", &shader)) {
-    AOT_TRY(parse_segment(parser, &shader, "shader", &executable->spirv));
-    if (aot_fb_child(fb, table, AOT_FBS_EXECUTABLE_TEXEL_SPIRV, false, "Segment", &shader)) {
-      AOT_TRY(parse_segment(parser, &shader, "shader", &executable->texel_spirv));
-    }
-  }
-  AOT_TRY(fb->status);
-  if (cpu == NULL || !aot_executable_is_code(executable)) return AOT_OK;
-  executable->word_bytes = cpu->word_bytes;
-  if (executable->code_offset >= variant->code.length ||
-      executable->code_offset % code_alignment(cpu->arch) != 0) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                    "executable \"%s\": code offset %llu is outside the image or misaligned",
-                    executable->name, (unsigned long long)executable->code_offset);
-  }
-  return AOT_OK;
+  AOT_TRY(parse_segment_of(parser, table, AOT_FBS_EXECUTABLE_SPIRV, "spirv", &executable->spirv));
+  AOT_TRY(parse_segment_of(parser, table, AOT_FBS_EXECUTABLE_TEXEL_SPIRV, "texel_spirv",
+                           &executable->texel_spirv));
+  const aot_variant_t *cpu = variant->device == AOT_FBS_DEVICE_CPU ? variant : variant->host;
+  const bool is_code = cpu != NULL && aot_executable_is_code(executable);
+  executable->word_bytes = is_code ? cpu->word_bytes : variant->word_bytes;
+  return refuse(parser, "executable", executable->name, executable_fault(executable, variant, cpu));
 }
 
 static aot_status_t parse_executables(aot_parser_t *parser, const aot_fb_table_t *table,
@@ -288,23 +235,12 @@ static aot_status_t parse_limits(aot_parser_t *parser, const aot_fb_table_t *tab
   return fb->status;
 }
 
-static aot_status_t check_word_bytes(const aot_parser_t *parser, const aot_variant_t *variant) {
-  if (variant->word_bytes == 4 || variant->word_bytes == 8) return AOT_OK;
-  return aot_fail(parser->error, AOT_ERROR_MALFORMED,
-                  "variant \"%s\": parameter words of %u bytes, 4 or 8 expected", variant->target,
-                  (unsigned)variant->word_bytes);
-}
-
 #if defined(AOT_VULKAN)
 static aot_status_t parse_host(aot_parser_t *parser, const aot_fb_table_t *table,
                                aot_variant_t *variant) {
   aot_fb_t *fb = &parser->fb;
   aot_fb_table_t child;
   if (!aot_fb_child(fb, table, AOT_FBS_VARIANT_HOST, false, "Host", &child)) return fb->status;
-  if (variant->device == AOT_FBS_DEVICE_CPU) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED, "variant \"%s\": a host beside a CPU",
-                    variant->target);
-  }
   aot_variant_t *host = NULL;
   ALLOCATE(parser, 1, &host);
   host->device = AOT_FBS_DEVICE_CPU;
@@ -314,7 +250,7 @@ static aot_status_t parse_host(aot_parser_t *parser, const aot_fb_table_t *table
   AOT_TRY(
       parse_strings(parser, &child, AOT_FBS_HOST_FEATURES, &host->features, &host->feature_count));
   variant->host = host;
-  return check_word_bytes(parser, host);
+  return refuse(parser, "host", host->target, host_fault(host));
 }
 
 static void share_with_host(aot_variant_t *variant) {
@@ -335,18 +271,14 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
   variant->device = aot_fb_enum(fb, table, AOT_FBS_VARIANT_DEVICE, AOT_FBS_DEVICE_COUNT);
   variant->arch = aot_fb_enum(fb, table, AOT_FBS_VARIANT_ARCH, AOT_FBS_ARCH_COUNT);
   variant->word_bytes = aot_fb_u8(fb, table, AOT_FBS_VARIANT_WORD_BYTES);
-  AOT_TRY(fb->status);
-  AOT_TRY(check_word_bytes(parser, variant));
-  aot_fb_table_t code;
-  if (aot_fb_child(fb, table, AOT_FBS_VARIANT_CODE, false, "Segment", &code)) {
-    AOT_TRY(parse_segment(parser, &code, "code image", &variant->code));
-  }
+  AOT_TRY(parse_segment_of(parser, table, AOT_FBS_VARIANT_CODE, "code", &variant->code));
   AOT_TRY(parse_strings(parser, table, AOT_FBS_VARIANT_FEATURES, &variant->features,
                         &variant->feature_count));
   AOT_TRY(parse_limits(parser, table, variant));
 #if defined(AOT_VULKAN)
   AOT_TRY(parse_host(parser, table, variant));
 #endif
+  AOT_TRY(refuse(parser, "variant", variant->target, variant_fault(variant)));
   AOT_TRY(parse_executables(parser, table, variant));
   AOT_TRY(parse_entries(parser, table, variant));
 #if defined(AOT_VULKAN)
@@ -361,15 +293,11 @@ static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *roo
   aot_fb_table_t pool;
   if (!aot_fb_child(fb, root, AOT_FBS_MODULE_RODATA, true, "Segment", &pool)) return fb->status;
   AOT_TRY(parse_segment(parser, &pool, "rodata", &module->rodata));
-  if (module->rodata.length > 0 && module->rodata.offset % AOT_ALIGNMENT != 0) {
-    return aot_fail(parser->error, AOT_ERROR_MALFORMED, "rodata is not aligned to %u bytes",
-                    AOT_ALIGNMENT);
-  }
   const aot_fb_vector_t parts = aot_fb_vector(fb, root, AOT_FBS_MODULE_RODATA_SEGMENTS, 4, false);
   ALLOCATE(parser, parts.count, &module->rodata_segments);
   for (uint32_t i = 0; i < parts.count; ++i) {
     const aot_fb_table_t child = aot_fb_vector_table(fb, &parts, i, "Segment");
-    AOT_TRY(parse_segment(parser, &child, "rodata segment", &module->rodata_segments[i]));
+    AOT_TRY(parse_segment(parser, &child, "rodata_segments", &module->rodata_segments[i]));
   }
   module->rodata_segment_count = parts.count;
   return fb->status;
@@ -394,10 +322,11 @@ aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, ui
   AOT_TRY(parse_rodata(&parser, &root));
   const aot_fb_vector_t variants = aot_fb_vector(fb, &root, AOT_FBS_MODULE_VARIANTS, 4, true);
   ALLOCATE(&parser, variants.count, &module->variants);
+  module->variant_count = variants.count;
+  AOT_TRY(refuse(&parser, "module", module->producer, module_fault(module)));
   for (uint32_t i = 0; i < variants.count; ++i) {
     const aot_fb_table_t child = aot_fb_vector_table(fb, &variants, i, "Variant");
     AOT_TRY(parse_variant(&parser, &child, &module->variants[i]));
   }
-  module->variant_count = variants.count;
   return fb->status;
 }

@@ -160,6 +160,12 @@ static aot_status_t verify_instruction(aot_verifier_t *v, uint32_t at, uint32_t 
   if (v->variant->device == AOT_FBS_DEVICE_CPU && opcode >= AOT_FBS_OPCODE_TO_HOST) {
     return reject(v, at, "the instruction is not for a CPU");
   }
+#if defined(AOT_VULKAN)
+  if (v->variant->host == NULL &&
+      (opcode == AOT_FBS_OPCODE_TO_HOST || opcode == AOT_FBS_OPCODE_TO_DEVICE)) {
+    return reject(v, at, "the instruction is for a variant with a host");
+  }
+#endif
   if ((rule->part == IN_PREPARE && is_execute) || (rule->part == IN_EXECUTE && !is_execute)) {
     return reject(v, at, "the instruction is not allowed in this part");
   }
@@ -183,44 +189,12 @@ static aot_status_t verify_block(aot_verifier_t *v, uint32_t block) {
   return is_terminator ? AOT_OK : reject(v, end - 1, "the block has no terminator");
 }
 
-static aot_status_t verify_registers(const aot_verifier_t *v, const uint32_t *registers,
-                                     uint32_t count) {
-  for (uint32_t i = 0; registers != NULL && i < count; ++i) {
-    if (registers[i] >= v->code->register_count) return reject(v, 0, "no such offset register");
-  }
-  return AOT_OK;
-}
-
 aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *entry,
                              aot_code_t *code, aot_error_t *error) {
   aot_verifier_t v = {.variant = variant, .entry = entry, .code = code, .error = error};
   code->most_param_words = 0;
-  // Registers that nothing names are only memory that a small file could ask for without end.
-  if (code->register_count >
-      code->word_count + entry->input_count + entry->output_count + code->buffer_count + 1024u) {
-    return reject(&v, 0, "more registers than the program can name");
-  }
-  if (code->state_count > code->word_count || code->state_key_count > code->state_count) {
-    return reject(&v, 0, "more state scalars than the program can name, or more keys than those");
-  }
-  if (code->state_bytes > code->arena_bytes) {
-    return reject(&v, 0, "the state is larger than the arena's fixed part");
-  }
-  if (code->scratch_offset < -1 || code->scratch_offset % 64 > 0 ||
-      (code->scratch_offset >= 0 && (uint64_t)code->scratch_offset > code->arena_bytes)) {
-    return reject(&v, 0, "scratch is not aligned, or not in the arena");
-  }
-  if (code->execute_block == 0 || code->execute_block >= code->block_count) {
-    return reject(&v, 0, "there must be a block of the prepare part and one of the execute part");
-  }
   for (uint32_t block = 0; block < code->block_count; ++block) {
     AOT_TRY(verify_block(&v, block));
   }
-  for (uint32_t i = 0; i < code->buffer_count; ++i) {
-    if (code->buffers[i].offset_register >= code->register_count) {
-      return reject(&v, 0, "no such register for a buffer's offset");
-    }
-  }
-  AOT_TRY(verify_registers(&v, code->input_offset_registers, entry->input_count));
-  return verify_registers(&v, code->output_offset_registers, entry->output_count);
+  return AOT_OK;
 }

@@ -36,30 +36,32 @@ def test_generated_files_are_up_to_date() -> None:
     assert result.returncode == 0, result.stderr
 
 
+GENERATED = (
+    *("aot/link/module_fbs.pyi", "aot/link/module_schema.py", "docs/internals/file-format.md"),
+    *("runtime/src/module_fbs.h", "runtime/src/module_rules.h"),
+)
+
+
 def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
     """A copy of the checkout's part with a changed schema is found out of date, then made right."""
-    for name in (
-        "aot/link/module_fbs.pyi",
-        "docs/internals/file-format.md",
-        "runtime/src/module_fbs.h",
-    ):
+    for name in GENERATED:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     script = tmp_path / "runtime" / "generate_schema.py"
-    shutil.copy(RUNTIME / "generate_schema.py", script)
+    for path in (script, script.with_name("generate_rules.py")):
+        shutil.copy(RUNTIME / path.name, path)
+    rules = (RUNTIME / "module_rules.toml").read_text().replace("least -1", "least -2")
+    (tmp_path / "runtime" / "module_rules.toml").write_text(rules)
     schema = (RUNTIME / "module.fbs").read_text().replace("VULKAN = 1 }", "VULKAN = 1, NPU = 2 }")
     (tmp_path / "runtime" / "module.fbs").write_text(schema)
     check = (sys.executable, script, "--without-flatc", "--check")
     result = run(*check)
     assert result.returncode == 1
-    for name in (
-        "aot/link/module_fbs.pyi",
-        "docs/internals/file-format.md",
-        "runtime/src/module_fbs.h",
-    ):
+    for name in GENERATED:
         assert f"{name} is out of date with module.fbs" in result.stderr
     assert run(sys.executable, script, "--without-flatc").returncode == 0
     assert run(*check).returncode == 0
+    assert "must be at least -2" in (tmp_path / "runtime/src/module_rules.h").read_text()
     assert "AOT_FBS_DEVICE_NPU = 2" in (tmp_path / "runtime/src/module_fbs.h").read_text()
 
 

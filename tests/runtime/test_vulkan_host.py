@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -586,12 +587,18 @@ def _on_host(root: Any) -> Any:
 
 
 MALFORMED = {
-    "words": (lambda r: setattr(_host(r), "wordBytes", 5), "parameter words of 5 bytes, 4 or 8"),
+    "words": (lambda r: setattr(_host(r), "wordBytes", 5), "Host.word_bytes must be 4 or 8"),
     "arch": (lambda r: setattr(_host(r), "arch", 99), "an enum has a value"),
-    "cpu": (lambda r: setattr(r.variants[0], "device", 0), "a host beside a CPU"),
-    "place": (lambda r: setattr(_on_host(r), "codeOffset", 1 << 40), "is outside the image"),
+    "cpu": (lambda r: setattr(r.variants[0], "device", 0), "Variant.arch must be that of a CPU"),
+    "place": (
+        lambda r: setattr(_on_host(r), "codeOffset", 1 << 40),
+        "Executable.code_offset must lie inside the code image",
+    ),
     "params": (lambda r: setattr(_on_host(r), "paramWords", 1), "the parameter count is not"),
-    "none": (lambda r: setattr(r.variants[0], "host", None), "a required field is missing"),
+    "none": (
+        lambda r: setattr(r.variants[0], "host", None),
+        "Variant.code must be empty in a variant",
+    ),
     "name": (lambda r: setattr(_host(r), "target", None), "a required field is missing"),
 }
 
@@ -616,7 +623,9 @@ def test_a_cpu_s_program_hands_nothing_over(tmp_path: Path) -> None:
         gpu, cpu = (v.entryPoints[0].program for v in root.variants)
         cpu.code, cpu.blocks, cpu.executeBlock = gpu.code, gpu.blocks, gpu.executeBlock
         cpu.registerCount = gpu.registerCount
-        root.variants[1].executables = root.variants[0].executables
+        root.variants[1].executables = deepcopy(root.variants[0].executables)
+        for executable in root.variants[1].executables:
+            executable.spirv = executable.texelSpirv = None
         root.variants[1].code = root.variants[0].code
         cpu.buffers, cpu.scratchOffset = gpu.buffers, -1
 

@@ -11,7 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -310,12 +310,13 @@ class ModuleFile:
                 )
                 for name in variant.kernels
             ]
+            is_cpu = variant.device == fbs.Device.CPU
             variants.append(
                 fbs.VariantT(
                     target=variant.target,
                     device=variant.device,
-                    arch=machine.arch,
-                    wordBytes=machine.word_bytes,
+                    arch=machine.arch if is_cpu else fbs.Arch.NONE,
+                    wordBytes=machine.word_bytes if is_cpu else 4,
                     features=list(variant.features),
                     code=code,
                     executables=executables,
@@ -356,6 +357,26 @@ def stamp(file: bytes, structure_bytes: int, version: int = 0) -> bytes:
 def structure_bytes_of(file: bytes) -> int:
     """The structure's length as the header has it."""
     return int(HEADER.unpack_from(file)[4])
+
+
+def segments(root: fbs.ModuleT) -> Iterator[fbs.SegmentT]:
+    """The tables of all segments."""
+    shaders = [s for v in root.variants for e in v.executables for s in (e.spirv, e.texelSpirv)]
+    codes = [v.code for v in root.variants]
+    every = [root.rodata, *(root.rodataSegments or []), root.notes, *codes, *shaders]
+    yield from (s for s in every if s is not None)
+
+
+def with_structure(file: bytes, change: Callable[[fbs.ModuleT], object]) -> bytes:
+    """The file with its structure changed, its segments moved to make room, and stamped anew."""
+    size, room = structure_bytes_of(file), 1 << 16
+    root = fbs.ModuleT.InitFromPackedBuf(file[HEADER_BYTES : HEADER_BYTES + size])
+    for table in segments(root):
+        table.offset += room
+    change(root)
+    structure = pack(root)
+    body = structure.ljust(size + room, b"\0") + file[HEADER_BYTES + size :]
+    return stamp(file[:HEADER_BYTES] + body, len(structure))
 
 
 def entry(
