@@ -183,7 +183,7 @@ aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
   return AOT_OK;
 }
 
-static bool overlaps(const aot_binding_t *a, const aot_binding_t *b) {
+bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b) {
   return a->bytes > 0 && b->bytes > 0 && a->address < b->address + b->bytes &&
          b->address < a->address + a->bytes;
 }
@@ -195,13 +195,13 @@ static aot_status_t check_overlap(const aot_program_t *program, uint32_t index,
   const aot_entry_t *entry = program->entry;
   const aot_binding_t *output = &bindings->outputs[index];
   for (uint32_t i = 0; i < bindings->input_count; ++i) {
-    if (overlaps(output, &bindings->inputs[i])) {
+    if (aot_overlaps(output, &bindings->inputs[i])) {
       return aot_fail(error, AOT_ERROR_ARGUMENT, "output \"%s\" overlaps input \"%s\" in memory",
                       entry->outputs[index].name, entry->inputs[i].name);
     }
   }
   for (uint32_t i = 0; i < index; ++i) {
-    if (overlaps(output, &bindings->outputs[i])) {
+    if (aot_overlaps(output, &bindings->outputs[i])) {
       return aot_fail(error, AOT_ERROR_ARGUMENT, "output \"%s\" overlaps output \"%s\" in memory",
                       entry->outputs[index].name, entry->outputs[i].name);
     }

@@ -74,6 +74,9 @@ aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, aot
 // Runs the execute part of the plan; bindings are set and the driver has begun.
 aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot_error_t *error);
 
+// program.c: whether two pieces of memory share a byte.
+bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);
+
 // plan.c: finds or makes the plan for the shapes that are set, and makes it current.
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
 void aot_plan_free(aot_program_t *program, aot_plan_t *plan);

@@ -129,6 +129,24 @@ static aot_status_t check_data(const aot_tensor_info_t *info, const aot_tensor_t
   return AOT_OK;
 }
 
+// Memory that the program holds may be released when shapes grow, and is written by runs.
+static aot_status_t check_own(const aot_program_t *program, const char *kind, const char *name,
+                              const void *data, size_t bytes, aot_error_t *error) {
+  for (uint32_t i = 0; i < program->entry->output_count; ++i) {
+    const aot_output_t *output = &program->outputs[i];
+    const aot_binding_t own = {.address = (uintptr_t)output->owned, .bytes = output->owned_bytes};
+    const aot_binding_t given = {.address = (uintptr_t)data, .bytes = bytes};
+    if (aot_overlaps(&own, &given)) {
+      return aot_fail(
+          error, AOT_ERROR_ARGUMENT,
+          "%s \"%s\": its memory is the program's own, of output \"%s\"; copy it, or give "
+          "that output memory by set_output",
+          kind, name, program->entry->outputs[i].name);
+    }
+  }
+  return AOT_OK;
+}
+
 aot_status_t aot_program_set_input(aot_program_t *program, size_t index, const aot_tensor_t *tensor,
                                    aot_error_t *error) {
   const aot_tensor_info_t *info = aot_program_input_info(program, index);
@@ -144,7 +162,10 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index, const a
   uint64_t bytes = 0;
   AOT_TRY(check_shape(info, tensor, error, &bytes));
   const bool has_data = tensor->data != NULL || (bytes == 0 && tensor->bytes == 0);
-  if (has_data) AOT_TRY(check_data(info, tensor, bytes, error));
+  if (has_data) {
+    AOT_TRY(check_data(info, tensor, bytes, error));
+    AOT_TRY(check_own(program, "input", info->name, tensor->data, tensor->bytes, error));
+  }
   aot_input_t *input = &program->inputs[index];
   int64_t *dims = program->input_dims + input->first_dim;
   const size_t dims_bytes = info->rank * sizeof *dims;
@@ -168,10 +189,12 @@ aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *
                     "output \"%s\": its memory is not aligned to %zu bytes", info->name,
                     aot_dtype_bytes(info->dtype));
   }
+  if (data == NULL) capacity = 0;
+  AOT_TRY(check_own(program, "output", info->name, data, capacity, error));
   aot_output_t *output = &program->outputs[index];
   output->is_callers = data != NULL;
   output->data = data;
-  output->capacity = data != NULL ? capacity : 0;
+  output->capacity = capacity;
   return AOT_OK;
 }
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from aot.runtime import loader
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
     Module,
     Program,
+    call,
     failure,
     opened,
     run_failure,
@@ -337,6 +340,64 @@ def test_outputs_may_not_overlap() -> None:
         program.run()
         program.set_output(1, memory[3:7])
         assert failure(program.run).message == 'output "b" overlaps output "a" in memory'
+
+
+def own_memory(program: Program, index: int, count: int, offset: int = 0) -> np.ndarray:
+    """`count` floats of an output's own memory, from float `offset` on."""
+    found = loader._Tensor()
+    call("aot_program_get_output", program.handle, index, out=found)
+    return np.ctypeslib.as_array(
+        ctypes.cast(found.data + 4 * offset, ctypes.POINTER(ctypes.c_float)), (count,)
+    )
+
+
+@pytest.mark.parametrize(("rows", "offset"), [(2, 0), (1, 0), (1, 3), (1, 5), (7, 0)])
+def test_own_output_memory_is_no_input(rows: int, offset: int) -> None:
+    """h -> h': refused whatever part of it, and also where shapes grow, when it would be freed."""
+    with opened(scale_module().to_bytes()) as program:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        (y,) = program(x)
+        own = own_memory(program, 0, 3 * rows, offset).reshape(rows, 3)
+        message = (
+            'its memory is the program\'s own, of output "y"; copy it, or give that output memory '
+            "by set_output"
+        )
+        found = failure(lambda: program.set_input(0, own))
+        assert (found.status, found.message) == ("argument", f'input "x": {message}')
+        found = failure(lambda: program.set_output(0, own))
+        assert (found.status, found.message) == ("argument", f'output "y": {message}')
+        # Both stay as they were.
+        program.run()
+        np.testing.assert_array_equal(program.output(0), y)
+        np.testing.assert_array_equal(program(program.output(0))[0], 2 * y)
+
+
+def test_a_loop_over_two_buffers() -> None:
+    """What the interface has for h -> h'."""
+    with opened(scale_module().to_bytes()) as program:
+        memory = [np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)]
+        for step in range(4):
+            program.set_input(0, memory[step % 2])
+            program.set_output(0, memory[1 - step % 2])
+            program.run()
+        np.testing.assert_array_equal(memory[0], np.full((2, 3), 16, np.float32))
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_own_memory_of_one_output_is_not_for_another(first: int, second: int) -> None:
+    asm = Assembler()
+    asm.block()
+    asm.emit("RETURN")
+    asm.execute()
+    asm.emit("RETURN")
+    outputs = [tensor("a", "f32", 4), tensor("b", "f32", 4)]
+    with opened(module(asm.program(), [], outputs).to_bytes()) as program:
+        program.run()
+        own = own_memory(program, second, 4)
+        found = failure(lambda: program.set_output(first, own))
+        names = {0: "a", 1: "b"}
+        problem = f'its memory is the program\'s own, of output "{names[second]}"; '
+        assert found.message.startswith(f'output "{names[first]}": {problem}')
 
 
 def test_too_many_plans() -> None:

@@ -277,12 +277,15 @@ AOT_API aot_status_t aot_program_find_output(const aot_program_t *program, const
 
 // Sets the shape and memory of an input; checks dtype, rank, extents and bounds.  Copies the dims,
 // *borrows* the data until it is set again.  tensor->data NULL sets the shape alone, enough for
-// prepare.  On failure the input stays as it was.
+// prepare.  On failure the input stays as it was.  The memory is not one that
+// aot_program_get_output gave of this program, unless it came from aot_program_set_output: where
+// the output of a run is the input of the next, give the program two buffers in turn, or copy.
 AOT_API aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
                                            const aot_tensor_t *tensor, aot_error_t *error);
 
 // *Borrows* memory for an output, `capacity` bytes, aligned to the element, until it is set again.
-// NULL: the program's own memory.  It must not overlap an input or another output.
+// NULL: the program's own memory.  It must not overlap an input or another output when the program
+// runs, nor memory of the program's own.
 AOT_API aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *data,
                                             size_t capacity, aot_error_t *error);
 
