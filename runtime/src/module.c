@@ -181,7 +181,11 @@ aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_seg
                                        const char *what, const char *name, aot_error_t *error) {
   if (segment->length == 0) return AOT_OK;
   const uint8_t *data = module->data + segment->offset;
-  if (aot_xxh64(data, (size_t)segment->length, 0) == segment->checksum) return AOT_OK;
+  bool is_right = aot_xxh64(data, (size_t)segment->length, 0) == segment->checksum;
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  is_right = true;  // what is behind a segment's place is reached too
+#endif
+  if (is_right) return AOT_OK;
   return aot_fail(error, AOT_ERROR_CHECKSUM,
                   "the checksum of %s %s is wrong (%llu bytes at offset %llu)", what, name,
                   (unsigned long long)segment->length, (unsigned long long)segment->offset);

@@ -1,289 +1,175 @@
-"""Damaged modules under sanitizers: a status or a safe run, never a crash (tests/fuzz_load.c)."""
+"""Damaged modules: a status or a safe run, never a crash.
+
+Damage that checksums cover is noticed. Damage with right checksums is libFuzzer's, under sanitizers
+(runtime/tests/fuzz): a run of fixed length from a fixed seed here, a long one as a sweep.
+"""
 
 from __future__ import annotations
 
+import random
+import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.runtime_api import failure, opened
-from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
-from tests.support.runtime_modules import (
-    ARENA,
-    CONSTANTS,
-    DTYPES,
-    HEADER_BYTES,
-    INPUTS,
-    KERNEL_PARAMS,
-    OUTPUTS,
-    Assembler,
-    Code,
-    ModuleFile,
-    Variant,
-    dim,
-    entry,
-    fbs,
-    host_machine,
-    structure_bytes_of,
-    tensor,
+from aot.link.module_schema import RULES
+from tests.runtime.test_module_rules import (
+    ALONE,
+    BREAKS,
+    CPU,
+    HOSTED,
+    broken,
+    places_of,
+    whole_module,
 )
+from tests.support.module_seeds import busy_module, harmless_code, kept_module, write_seeds
+from tests.support.runtime_api import Failed, Module, failure, opened
+from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
+from tests.support.runtime_modules import HEADER_BYTES, structure_bytes_of
 
-# "return" all over: harmless wherever it is entered, with any parameters.
-RETURN = {"x86_64": b"\xc3", "aarch64": b"\xc0\x03\x5f\xd6"}
+FLAGS = [
+    *SANITIZE,
+    "-fsanitize=fuzzer",
+    "-DAOT_VULKAN=1",
+    "-DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION",
+    f"-I{RUNTIME / 'drivers' / 'vulkan'}",
+]
+
+
+def fuzzer_sources() -> list[Path]:
+    """The library, with a fake Vulkan in the place of the system's, and the target."""
+    drivers = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
+    own = sorted(RUNTIME.glob("tests/fuzz/*.c"))
+    return [*library_sources(), *(p for p in drivers if p.name != "system_posix.c"), *own]
 
 
 @cache
 def fuzzer() -> Path:
-    """The fuzz binary with sanitizers; skips the test where they are missing."""
-    sources = [RUNTIME / "tests" / "fuzz_load.c", *library_sources()]
-    for compiler in ("clang", "gcc"):
-        try:
-            binary = build("aot-fuzz-load", sources, SANITIZE, compiler)
-        except RuntimeError as error:
-            if "asan" not in str(error) and "sanitize" not in str(error):
-                raise
-            binary = None
-        if binary is not None:
-            return binary
-    pytest.skip("no compiler with sanitizers is installed")
+    """The fuzzer; skips the test where clang or its libFuzzer is missing."""
+    try:
+        binary = build("aot-fuzz-module", fuzzer_sources(), FLAGS, "clang", ["-lpthread", "-ldl"])
+    except RuntimeError as error:
+        if "libclang_rt" not in str(error):
+            raise
+        binary = None
+    if binary is None:
+        pytest.skip("clang with libFuzzer is not installed")
+    return binary
 
 
-def harmless_code() -> Code:
-    """An image of returns."""
-    code = RETURN[host_machine()]
-    return Code(code * (256 // len(code)), dict.fromkeys(KERNEL_PARAMS, 0))
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of modules that have every field."""
+    folder = tmp_path_factory.mktemp("seeds")
+    write_seeds(folder)
+    return folder
 
 
-def busy_module() -> bytes:
-    """Every instruction, table and vector of the format in a few kilobytes."""
-    asm = Assembler()
-    asm.block()
-    n, m = asm.register(), asm.register()
-    asm.emit("INPUT_DIM", n, 0, 0)
-    asm.emit("INPUT_DIM", m, 1, 1)
-    total = asm.register(0)
-    for name in ("ADD", "SUB", "MUL", "MIN", "MAX", "EQ", "NE", "LT", "LE", "AND", "OR"):
-        asm.emit("ADD", total, total, asm.binary(name, n, m))
-    one, four, zero, eight = (asm.register(value) for value in (1, 4, 0, 8))
-    quotient = asm.binary("FLOORDIV", total, four)
-    rest = asm.binary("FLOORMOD", quotient, four)
-    chosen = asm.register()
-    asm.emit("SELECT", chosen, rest, n, m)
-    asm.emit("NOP")
-    asm.emit("MOVE", chosen, n)
-    asm.emit("CHECK", asm.binary("LE", n, asm.register(64)), 0)
-    asm.emit("OUTPUT_DIM", 0, 0, n)
-    size = asm.binary("MUL", n, four)
-    asm.emit("BUFFER", 0, size)
-    asm.emit("BUFFER", 1, asm.binary("ADD", size, eight))
-    asm.emit("BRANCH", rest, 1, 2)
-    asm.block()
-    asm.emit("JUMP", 2)
-    asm.block()
-    asm.emit("RETURN")
-    asm.execute()  # block 3
-    in0, in1, out0, out1, first, second = (asm.register() for _ in range(6))
-    index, condition = asm.register(), asm.register()
-    asm.emit("FILL", ARENA, second, size, 0x01020304)
-    asm.emit("COPY", ARENA, first, INPUTS, in0, size)
-    asm.emit("COPY", OUTPUTS, out0, ARENA, first, size)
-    asm.emit("COPY", OUTPUTS, out1, CONSTANTS, zero, eight)
-    asm.emit("LOAD", condition, INPUTS, in1, DTYPES["i32"])
-    asm.emit("LOAD", condition, CONSTANTS, four, DTYPES["i16"])
-    asm.emit("DISPATCH", 0, n, one, one, in0, out0, n, four)
-    asm.emit("JUMP", 4)
-    asm.block()  # 4
-    asm.emit("LT", condition, index, n)
-    asm.emit("BRANCH", condition, 5, 6)
-    asm.block()
-    asm.emit("ADD", index, index, one)
-    asm.emit("DISPATCH", 1, one, one, one, first, second, zero)
-    asm.emit("JUMP", 4)
-    asm.block()
-    asm.emit("RETURN")
-    program = asm.program(
-        messages=["n is too large", "unused"],
-        inputOffsetRegisters=[in0, in1],
-        outputOffsetRegisters=[out0, out1],
-        arenaBytes=200,
-        buffers=[fbs.ArenaBufferT(0, 2, first, 64), fbs.ArenaBufferT(1, 2, second, 32)],
-    )
-    inputs = [tensor("x", "f32", dim("N", 1, 100)), tensor("k", "i32", 2, dim("M", 0, 9))]
-    outputs = [tensor("y", "f32", dim("N", 1, 100)), tensor("c", "u32", 2)]
-    empty = Assembler()
-    empty.block()
-    empty.emit("RETURN")
-    empty.execute()
-    empty.emit("RETURN")
-    variant = Variant(
-        [entry(program, inputs, outputs), entry(empty.program(), name="second")],
-        kernels=("scale", "stash"),
-        scratch_bytes=512,
-        code=harmless_code(),
-    )
-    gpu = Variant([entry(empty.program())], device=fbs.Device.VULKAN, features=("f", "g"))
-    rodata = np.arange(64, dtype=np.uint8).tobytes()
-    return ModuleFile([gpu, variant], rodata, parts=[(0, 16), (16, 48)], page=4096).to_bytes()
+def fuzz(binary: Path, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs the fuzzer; what it finds, it leaves in the folder."""
+    words = map(str, (f"-artifact_prefix={folder}/", "-max_len=100000", *arguments))
+    return subprocess.run([binary, *words], capture_output=True, text=True, check=False)
 
 
-def kept_module() -> bytes:
-    """State, branches and nested loops: a cache of x's rows, and a loop whose runs go to and fro
-    between two places; all in the arena."""
-    asm = Assembler()
-    asm.block()
-    past, n, four, one = asm.register(), asm.register(), asm.register(4), asm.register(1)
-    zero, most, place = asm.register(0), asm.register(24), asm.register(128)
-    asm.emit("STATE", past, 0)
-    asm.emit("INPUT_DIM", n, 0, 0)
-    total = asm.binary("ADD", past, n)
-    asm.emit("CHECK", asm.binary("LE", total, most), 0, total)
-    asm.emit("OUTPUT_DIM", 0, 0, total)
-    start, size = asm.binary("MUL", past, four), asm.binary("MUL", n, four)
-    all_bytes = asm.binary("MUL", total, four)
-    asm.emit("BUFFER", 0, all_bytes)
-    asm.emit("BUFFER", 1, all_bytes)
-    in0, in1, out, first, second = (asm.register() for _ in range(5))
-    asm.emit("RETURN")
-    asm.execute()  # block 1
-    half, here, there, limit, counter, test, spare, going = (asm.register() for _ in range(8))
-    asm.emit("STATE", half, 1)
-    asm.emit("COPY", ARENA, start, INPUTS, in0, size)
-    asm.emit("LOAD", limit, INPUTS, in1, DTYPES["i64"])
-    asm.emit("LOAD", going, INPUTS, in1, DTYPES["bool"])
-    asm.emit("BRANCH", going, 2, 3)
-    asm.block()
-    asm.emit("COPY", ARENA, first, ARENA, zero, all_bytes)
-    asm.emit("JUMP", 4)
-    asm.block()
-    asm.emit("FILL", ARENA, first, all_bytes, 0x3F800000)
-    asm.emit("JUMP", 4)
-    asm.block()  # 4
-    asm.emit("MOVE", here, first)
-    asm.emit("MOVE", there, second)
-    asm.emit("MOVE", counter, zero)
-    asm.emit("JUMP", 5)
-    asm.block()  # 5
-    asm.emit("LT", test, counter, limit)
-    asm.emit("BRANCH", test, 6, 7)
-    asm.block()
-    asm.emit("STORE", ARENA, place, counter, DTYPES["i64"])
-    asm.emit("DISPATCH", 0, n, one, one, here, there, n, four)
-    asm.emit("COPY", ARENA, there, ARENA, here, all_bytes)
-    for to, source in ((spare, here), (here, there), (there, spare)):
-        asm.emit("MOVE", to, source)
-    asm.emit("ADD", counter, counter, one)
-    asm.emit("JUMP", 5)
-    asm.block()  # 7
-    asm.emit("COPY", OUTPUTS, out, ARENA, here, all_bytes)
-    asm.emit("SET_STATE", 0, total)
-    asm.emit("EQ", half, half, zero)
-    asm.emit("SET_STATE", 1, half)
-    asm.emit("RETURN")
-    program = asm.program(
-        messages=["a cache of 24 rows has no room for {0}"],
-        inputOffsetRegisters=[in0, in1],
-        outputOffsetRegisters=[out],
-        arenaBytes=192,
-        stateBytes=96,
-        stateCount=2,
-        stateKeyCount=1,
-        buffers=[
-            fbs.ArenaBufferT(0, 9, first, 64, 192),
-            fbs.ArenaBufferT(0, 9, second, 64, 192 + 128),
-        ],
-        arenaBoundBytes=192 + 2 * 128,
-    )
-    made = entry(
-        program,
-        [tensor("x", "f32", dim("N", 0, 30)), tensor("k", "i64")],
-        [tensor("y", "f32", dim("P + N", 0, 60))],
-    )
-    made.states = [tensor("cache", "f32", dim("P", 0, 24))]
-    variant = Variant([made], kernels=("scale",), scratch_bytes=64, code=harmless_code())
-    return ModuleFile([variant], page=4096).to_bytes()
-
-
-def run_fuzzer(path: Path, *arguments: object) -> dict[str, int]:
-    """How often each status came up."""
-    result = subprocess.run(
-        [fuzzer(), path, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1"},
-        check=False,
-    )
+def test_undamaged_modules_run(tmp_path: Path, seeds: Path) -> None:
+    result = fuzz(fuzzer(), tmp_path, *sorted(seeds.iterdir()))
     assert result.returncode == 0, result.stderr[-4000:]
-    lines = (line.split() for line in result.stdout.splitlines())
-    return {name: int(count) for name, count in lines}
-
-
-@pytest.fixture
-def module_path(tmp_path: Path) -> Path:
-    """The busy module as a file."""
-    path = tmp_path / "busy.aotm"
-    path.write_bytes(busy_module())
-    return path
-
-
-@pytest.fixture
-def kept_path(tmp_path: Path) -> Path:
-    """The module with state and control flow as a file."""
-    path = tmp_path / "kept.aotm"
-    path.write_bytes(kept_module())
-    return path
-
-
-def test_the_undamaged_module_runs(module_path: Path) -> None:
-    assert run_fuzzer(module_path, "restamp", 0, 1) == {}
-    # A flip in what no checksum covers, the padding before the code, changes nothing.
-    file = module_path.read_bytes()
-    padding = HEADER_BYTES + structure_bytes_of(file) + 1
-    result = subprocess.run(
-        [fuzzer(), module_path, "flip", "1", "1", str(padding), str(padding + 1)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (1, "ok 1\n"), result.stderr
-
-
-def test_every_truncation_is_noticed(module_path: Path) -> None:
-    size = module_path.stat().st_size
-    counts = run_fuzzer(module_path, "truncate")
-    assert counts == {"truncated": size}
-
-
-def test_random_flips_are_noticed(module_path: Path) -> None:
-    file = module_path.read_bytes()
-    end = HEADER_BYTES + structure_bytes_of(file)
-    code = len(file) - len(harmless_code().image)
-    counts = run_fuzzer(module_path, "flip", 10_000, 1, 0, end, code, len(file))
-    assert sum(counts.values()) == 10_000
-    assert counts["checksum"] > 9000
-    assert set(counts) <= {"checksum", "not_a_module", "version"}
-
-
-def test_random_flips_with_right_checksums_never_crash(module_path: Path) -> None:
-    counts = run_fuzzer(module_path, "restamp", 10_000, 2)
-    assert sum(counts.values()) == 10_000
-    # The fuzzer gets past the door, and far: all of these come from behind the checksums.
-    for status in ("ok", "malformed", "unsupported", "check", "bounds", "budget", "checksum"):
-        assert counts.get(status, 0) > 0, counts
-
-
-def test_damaged_state_and_control_flow_never_crash(kept_path: Path) -> None:
-    """Undamaged it runs; damaged, arenas grow with what is kept in them, and plans go stale."""
-    with opened(kept_path) as program:
+    assert result.stderr.count("Executed ") == len(list(seeds.iterdir()))
+    with opened(kept_module()) as program:
         for count in range(1, 7):
             (y,) = program(np.full(4, count, np.float32), np.array(3, np.int64))
             assert y.tolist() == [float(c) for c in range(1, count + 1) for _ in range(4)]
         found = failure(lambda: program(np.zeros(1, np.float32), np.array(3, np.int64)))
         assert found.message == "a cache of 24 rows has no room for 25"
-    counts = run_fuzzer(kept_path, "restamp", 10_000, 3)
-    assert sum(counts.values()) == 10_000
-    for status in ("ok", "malformed", "check", "bounds", "budget"):
-        assert counts.get(status, 0) > 0, counts
+
+
+@pytest.mark.parametrize("runs", [50_000, pytest.param(10_000_000, marks=pytest.mark.sweep)])
+def test_damage_with_right_checksums_never_crashes(runs: int, tmp_path: Path, seeds: Path) -> None:
+    result = fuzz(fuzzer(), tmp_path, "-seed=1", f"-runs={runs}", seeds)
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert f"Done {runs} runs" in result.stderr
+
+
+# Rules without which the runtime would read or write what it must not.
+GUARDS = [
+    ("Program.arena_bound_bytes must be 0 or at least arena_bytes", CPU),
+    ("Executable.spirv must not be empty in a variant for a GPU without a host", ALONE),
+    ("Program.scratch_offset must be -1 in a variant for a GPU", HOSTED),
+]
+
+
+@pytest.mark.slow
+def test_the_fuzzer_sees_what_rules_prevent(tmp_path: Path) -> None:
+    """Without these rules, the modules that break them do what a sanitizer stops."""
+    fuzzer()
+    copy = tmp_path / "runtime"
+    shutil.copytree(RUNTIME, copy)
+    header = copy / "src" / "module_rules.h"
+    lines = header.read_text().splitlines()
+    kept = [line for line in lines if not any(f'"{message}"' in line for message, _ in GUARDS)]
+    assert len(kept) == len(lines) - len(GUARDS)
+    header.write_text("\n".join(kept) + "\n")
+    binary = tmp_path / "without-rules"
+    sources = [str(copy / path.relative_to(RUNTIME)) for path in fuzzer_sources()]
+    includes = [f"-I{copy / folder}" for folder in ("include", "src", "drivers/vulkan")]
+    flags = [flag for flag in FLAGS if not flag.startswith("-I")]
+    command = ["clang", "-std=c11", *includes, *flags, *sources, "-lpthread", "-ldl"]
+    subprocess.run([*command, "-o", binary], check=True)
+    whole = tmp_path / "whole.aotm"
+    whole.write_bytes(whole_module())
+    assert fuzz(binary, tmp_path, whole).returncode == 0
+    for message, variant in GUARDS:
+        found = [fuzz(binary, tmp_path, path) for path in _breaking(message, variant, tmp_path)]
+        reports = [result.stderr for result in found if result.returncode != 0]
+        assert any("ERROR: AddressSanitizer" in r or "runtime error" in r for r in reports), message
+
+
+def _breaking(message: str, variant: int, folder: Path) -> Iterator[Path]:
+    """Files that break a rule in a variant, each several times: what else the fuzzer chooses, such
+    as the kind of a GPU's memory, follows from all bytes, and those behind the end mean nothing.
+    """
+    table, rule = next((t, r) for t, rs in RULES.items() for r in rs if r.message == message)
+    for place in places_of(rule, table):
+        for number, change in enumerate(BREAKS[message]):
+            for tail in range(8 if place[0] == variant else 0):
+                path = folder / f"{place[0]}-{place[1]}-{number}-{tail}.aotm"
+                path.write_bytes(broken(rule, table, place, change)[1] + bytes([tail]))
+                yield path
+
+
+def status_of(data: bytes) -> str:
+    """What opening a file gives."""
+    try:
+        Module(data).close()
+    except Failed as failed:
+        return failed.status
+    return "ok"
+
+
+def test_every_truncation_is_noticed() -> None:
+    file = busy_module()
+    assert {status_of(file[:size]) for size in range(1, len(file))} == {"truncated"}
+
+
+def test_random_flips_are_noticed() -> None:
+    file = bytearray(busy_module())
+    end = HEADER_BYTES + structure_bytes_of(bytes(file))
+    rng = random.Random(1)
+    counts = dict.fromkeys(("checksum", "not_a_module", "version"), 0)
+    for _ in range(5000):
+        place, bit = rng.randrange(end), 1 << rng.randrange(8)
+        file[place] ^= bit
+        counts[status_of(bytes(file))] += 1
+        file[place] ^= bit
+    assert counts["checksum"] > 4500
+    # The code's are noticed when it is to run; in what no checksum covers, nothing is.
+    for place in range(len(file) - len(harmless_code().image), len(file), 7):
+        file[place] ^= 1
+        assert failure(lambda: opened(bytes(file), target=b"test").__enter__()).status == "checksum"
+        file[place] ^= 1
+    file[end + 1] ^= 1
+    assert status_of(bytes(file)) == "ok"

@@ -40,9 +40,13 @@ from aot.link.program import encode
 from aot.link.reader import read_module
 from aot.link.rodata import RodataSegment
 from tests.support import runtime_api, vulkan_runtime
-from tests.support.runtime_modules import fbs, stamp, with_structure
+from tests.support.runtime_modules import fbs, host_machine, stamp, with_structure
 
 CPU, ALONE, HOSTED = range(3)  # the variants of the module
+ARCH, FEATURE = {
+    "x86_64": (Arch.X86_64, "sse2"),
+    "aarch64": (Arch.AARCH64, "neon"),
+}[host_machine()]
 # Which variants have something that a sort of rule is for.
 VARIANTS = {
     "": (CPU, ALONE, HOSTED),
@@ -58,7 +62,7 @@ VARIANTS = {
 def _entry(is_cpu: bool) -> EntryPointImage:
     prepare = [*encode("INPUT_DIM", 0, 0, 0), *encode("OUTPUT_DIM", 0, 0, 0)]
     prepare += [*encode("STATE", 1, 0), *encode("BUFFER", 0, 0), *encode("RETURN")]
-    execute = [*encode("DISPATCH", 0, 0, 1, 1, 3, 2), *encode("RETURN")]
+    execute = [*encode("DISPATCH", 0, 0, 0, 0, 3, 2), *encode("RETURN")]
     program = ProgramImage(
         register_count=6,
         code=(*prepare, *execute),
@@ -91,15 +95,13 @@ def whole_module() -> bytes:
     limits = (("maxComputeSharedMemorySize", 32),)
     gpu = (Device.VULKAN, Arch.NONE, 4)
     variants = (
-        VariantImage(
-            *("cpu", Device.CPU, Arch.X86_64, 8, (function,), (_entry(True),), ("sse2",), code)
-        ),
+        VariantImage(*("cpu", Device.CPU, ARCH, 8, (function,), (_entry(True),), (FEATURE,), code)),
         VariantImage("gpu", *gpu, (shader,), (_entry(False),), ("shaderInt16",), limits=limits),
         VariantImage(
-            *("gpu", *gpu, (function, shader), (_entry(False),)),
+            *("hosted", *gpu, (function, shader), (_entry(False),)),
             code=code,
             limits=limits,
-            host=HostImage("cpu", Arch.X86_64, 8, ("sse2",)),
+            host=HostImage("cpu", ARCH, 8, (FEATURE,)),
         ),
     )
     rodata = bytes(range(256))
@@ -136,6 +138,13 @@ def _fields(**fields: Any) -> Callable[[Any, Any], None]:
 
 
 BIG = (1 << 64) - 1
+# A program without buffers, which does nothing but declare its output.
+PREPARE = [*encode("INPUT_DIM", 0, 0, 0), *encode("OUTPUT_DIM", 0, 0, 0), *encode("RETURN")]
+BARE: dict[str, Any] = {
+    "code": [*PREPARE, *encode("RETURN")],
+    "blocks": [0, len(PREPARE)],
+    "buffers": [],
+}
 # How a rule is broken: changes to the table that it is for, inside of a variant.
 BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
     "Module.variants must not be empty": [_fields(variants=[])],
@@ -201,15 +210,8 @@ BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
     ],
     # A reset would write zeros behind an arena that is smaller than the state.
     "Program.arena_bound_bytes must be 0 or at least arena_bytes": [
-        _fields(arenaBoundBytes=64, buffers=[], code=[27 | 1 << 8] * 2, blocks=[0, 1]),
-        _fields(
-            arenaBoundBytes=64,
-            arenaBytes=1 << 30,
-            stateBytes=1 << 30,
-            buffers=[],
-            code=[27 | 1 << 8] * 2,
-            blocks=[0, 1],
-        ),
+        _fields(arenaBoundBytes=64, stateBytes=192, **BARE),
+        _fields(arenaBoundBytes=64, arenaBytes=1 << 20, stateBytes=1 << 20, **BARE),
     ],
     "Program.state_bytes must be at most arena_bytes": [
         _fields(stateBytes=193),

@@ -18,6 +18,11 @@
 #include "aot_wasm.h"
 #endif
 
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+// tests/fuzz/fuzz_module.c: what runs in the place of an executable's code.
+aot_kernel_t aot_fuzz_kernel(const aot_executable_t *executable);
+#endif
+
 struct aot_device_t {
   const aot_variant_t *variant;
   aot_allocator_t allocator;
@@ -245,6 +250,9 @@ static aot_kernel_t find_kernel(const aot_device_t *device, uint32_t executable)
 #endif
   aot_kernel_t kernel;
   memcpy(&kernel, &address, sizeof kernel);
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  kernel = aot_fuzz_kernel(&device->variant->executables[executable]);
+#endif
   return kernel;
 }
 
