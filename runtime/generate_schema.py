@@ -4,8 +4,9 @@
 
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
-and the tables between `generated:` markers of docs/internals/file-format.md; and, with what module_rules.toml
-says, runtime/src/module_rules.h and aot/link/module_schema.py.  Must not import `aot`.
+and the tables between `generated:` markers of docs/internals/file-format.md; and, with what
+module_rules.toml says, runtime/src/module_rules.h and aot/link/module_schema.py. Must not import
+`aot`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,10 @@ SCHEMA = ROOT / "runtime" / "module.fbs"
 PYTHON = ROOT / "aot" / "link" / "module_fbs.py"
 STUB = ROOT / "aot" / "link" / "module_fbs.pyi"
 HEADER = ROOT / "runtime" / "src" / "module_fbs.h"
-<<<<<<< HEAD
-DOCS = ROOT / "docs" / "file-format.md"
-=======
 DOCS = ROOT / "docs" / "internals" / "file-format.md"
 RULES = ROOT / "runtime" / "module_rules.toml"
 RULES_HEADER = ROOT / "runtime" / "src" / "module_rules.h"
 RULES_PYTHON = ROOT / "aot" / "link" / "module_schema.py"
->>>>>>> ec6ca19 (module: one table of what must hold in a file, field by field, from which both readers' checks and a table of the documents are made; arenas below their state, texels without a shader, scratch of a host in the arena and shared tables are refused)
 
 SCALAR_BYTES = {"ubyte": 1, "uint": 4, "int": 4, "ulong": 8, "long": 8}
 

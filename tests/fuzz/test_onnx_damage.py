@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.paths import SUPPORT
+
+from tests.support.paths import ROOT, SUPPORT
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(20_000, marks=pytest.mark.sweep)])
@@ -30,7 +31,7 @@ def test_a_finding_is_told(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import onnx_mutator
+from tests.support import onnx_mutator
 import aot.frontends.onnx
 def wrong(path):
     if "dies" in path:
@@ -41,9 +42,8 @@ aot.frontends.onnx.import_onnx = wrong
 for name in ("fails", "dies"):
     print(onnx_mutator.attempt_apart(Path(name), {}, False))
 """
-    folder = Path(__file__).parent
     result = subprocess.run(
-        [sys.executable, "-c", code, folder], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, ROOT], capture_output=True, text=True, check=False
     )
     fails, dies = result.stdout.splitlines()
     assert fails == "{'error': 'KeyError', 'message': \"'wrong'\", 'where': '<string>:11'}"
