@@ -46,7 +46,7 @@ def _pack_operands(
     operands = list(op.operands)
     for number, layout in weight_layouts(call, target).items():
         weight = operands[number]
-        if weight is None or weight.op is None or weight.type.layout is not None:
+        if weight is None or weight.op is None:
             continue
         cast = weight.op if weight.op.record is CAST else None
         stored = weight if cast is None else cast.operands[0]
