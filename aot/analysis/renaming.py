@@ -5,20 +5,24 @@ Changes nothing, and knows no op by its name.
 
 from __future__ import annotations
 
-from aot.ir.expr import Load
+from aot.analysis.accesses import accesses_of
 from aot.ir.graph import Op
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind
 
 
 def permutation_of(op: Op) -> tuple[int, ...] | None:
     """p such that result dim d of the op is dim p[d] of its operand, if it only reorders dims."""
     if op.record.kind is not Kind.MOVEMENT or len(op.operands) != 1 or op.record.compute is None:
         return None
-    (compute,) = op.record.compute(call_of(op))
-    load = compute.value
-    if not isinstance(load, Load) or load.guard is not None:
+    (accesses,) = accesses_of(op)
+    element = accesses.element
+    if element is None or element.conditions or accesses.is_widened:
         return None
-    source = {index: number for number, index in enumerate(load.indices)}
-    if len(source) != len(load.indices) or set(source) != set(compute.indices):
+    source = {s.variable: number for number, s in enumerate(element.subscripts)}
+    if len(element.subscripts) != accesses.rank or set(source) != set(range(accesses.rank)):
         return None
-    return tuple(source[index] for index in compute.indices)
+    perm = tuple(source[d] for d in range(accesses.rank))
+    operand = op.operand_types[0]
+    assert operand is not None
+    # a slice from the start has the same indices, and leaves elements out
+    return perm if tuple(operand.dims[d] for d in perm) == accesses.extents else None

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from aot.analysis.accesses import accesses_of
 from aot.analysis.cost.plan import Plan, plan
 from aot.analysis.memory.views import memory_order
-from aot.ir import dims, expr
+from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of
@@ -121,20 +122,18 @@ def _leads(type: TensorType, last: int) -> bool:
 def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
     """Leading dims along which a result element needs only elements with its own indices."""
     record = op.record
-    made = [v for v in op.operands if v is not None and v in aligned]
-    if not made:
+    if all(v not in aligned for v in op.operands if v is not None):
         return most
     if record.compute is None:
         return 0
-    compute = record.compute(call_of(op))[result]
     found = most
-    for load in expr.loads(compute.value):
-        value = op.operands[load.source]
+    for read in accesses_of(op)[result].reads:
+        value = op.operands[read.operand]
         if value is None or value not in aligned:
             continue
         same = 0
-        while same < min(len(compute.indices), len(load.indices)) and (
-            load.indices[same] is compute.indices[same]
+        while same < min(op.results[result].type.rank, len(read.subscripts)) and (
+            read.subscripts[same].variable == same
             or value.type.dims[same] == op.results[result].type.dims[same] == 1
         ):
             same += 1
@@ -156,12 +155,10 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = UNKNOW
     work = max((size(v.type.element_count) for v in op.results), default=0)
     if record.compute is None:
         return work
-    for compute, value in zip(record.compute(call_of(op)), op.results, strict=True):
-        extents = dict(zip(compute.indices, value.type.dims, strict=True))
-        for node in expr.nodes(compute.value):
-            if isinstance(node, expr.Reduce):
-                own = [extents[v] for v in expr.free_vars(node) if v in extents]
-                work += size(dims.product([*own, *(n for _, n in node.axes)]))
+    for accesses in accesses_of(op):
+        for reduction in accesses.reductions:
+            own = [accesses.extents[v] for v in (*reduction.dims, *reduction.axes)]
+            work += size(dims.product(own))
     return work
 
 

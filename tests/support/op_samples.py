@@ -6,7 +6,7 @@ step at a time; it shares nothing with kernels but the meaning of single nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
@@ -45,10 +45,20 @@ def draw_all(sample: Sample, seed: int = 0) -> list[Array | None]:
     return [None if t is None else draw(t, sample.low, sample.high, rng) for t in sample.operands]
 
 
+# a load, the indices that it reads at, and where it reads at all
+Watch = Callable[[e.Load, list[Array], Array], None]
+
+
 def evaluate_compute(
-    call: Call, inputs: list[Any], symbols: Mapping[str, int] | None = None
+    call: Call,
+    inputs: list[Any],
+    symbols: Mapping[str, int] | None = None,
+    watch: Watch | None = None,
 ) -> list[Array]:
     """The results of a call by its record's `compute`; `symbols` are the values of its dims'.
+
+    Args:
+        watch: is told of every load.
 
     Raises:
         IndexError: an unguarded load is outside its operand.
@@ -59,7 +69,9 @@ def evaluate_compute(
         shape = tuple(evaluate(d, symbols or {}) for d in type.dims)
         grid = np.indices(shape) if shape else []
         variables = {v: np.asarray(g) for v, g in zip(compute.indices, grid, strict=True)}
-        value = np.asarray(_Scope(inputs, variables, None, symbols or {}).value(compute.value))
+        value = np.asarray(
+            _Scope(inputs, variables, None, symbols or {}, watch).value(compute.value)
+        )
         assert value.dtype == type.dtype.numpy
         results.append(np.array(np.broadcast_to(value, shape)))
     return results
@@ -74,8 +86,10 @@ class _Scope:
         variables: dict[e.Var, Array],
         outer: _Scope | None,
         symbols: Mapping[str, int],
+        watch: Watch | None = None,
     ) -> None:
         self.inputs = inputs
+        self.watch = watch
         self.symbols = symbols
         self.variables = variables
         self.outer = outer
@@ -115,6 +129,8 @@ class _Scope:
         shape = np.broadcast_shapes(guard.shape, *(a.shape for a in at))
         guard = np.broadcast_to(guard, shape)
         at = [np.broadcast_to(a, shape) for a in at]
+        if self.watch is not None:
+            self.watch(node, at, guard)
         for position, extent in zip(at, source.shape, strict=True):
             if np.any(guard & ((position < 0) | (position >= extent))):
                 raise IndexError(f"load of operand {node.source} outside {source.shape}")
@@ -132,7 +148,7 @@ class _Scope:
         total: Array | None = None
         for at in product(*(range(n) for n in extents)):
             bound = {v: np.asarray(i) for (v, _), i in zip(node.axes, at, strict=True)}
-            value = _Scope(self.inputs, bound, self, self.symbols).value(node.body)
+            value = _Scope(self.inputs, bound, self, self.symbols, self.watch).value(node.body)
             total = value if total is None else np.asarray(_REDUCERS[node.op](total, value))
         if total is None:
             identity = _REDUCERS[node.op].identity

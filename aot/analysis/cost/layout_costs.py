@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.analysis.accesses import Read, accesses_of_call
 from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import memory_order, view_type
-from aot.ir import dims, expr
+from aot.ir import dims
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Load, Reduce, Var
-from aot.ir.record import Call, Compute, Kind
+from aot.ir.record import Call, Kind
 from aot.ir.types import TensorType
 from aot.ops.selection import CONCAT
 from aot.target.model import Target
@@ -36,7 +36,6 @@ class LayoutCosts:
         self.call = call
         self.target = target
         self.map = None if call.record.index_map is None else call.record.index_map(call)
-        self._computes: list[Compute] | None = None
         self._known: dict[tuple[int, TensorType, TensorType], float] = {}
 
     @property
@@ -125,33 +124,29 @@ class LayoutCosts:
     def _computed(self, number: int, type: TensorType, result: TensorType) -> float:
         """By the addresses of the op's loads: how far apart lanes along the result's innermost
         dim, or along the innermost reduced one, read."""
-        if self._computes is None:
-            assert self.call.record.compute is not None
-            self._computes = list(self.call.record.compute(self.call))
         total = 0.0
-        for compute in self._computes:
-            if not compute.indices:
+        for accesses in accesses_of_call(self.call):
+            if not accesses.rank:
                 continue
-            lane = compute.indices[innermost(result)]
-            for load, reduces in _loads(compute.value, number):
-                times = _count(result.dims)
-                for reduce in reduces:
-                    times *= _count([extent for _, extent in reduce.axes])
-                price = self._price(load, type, lane, self._lanes(result))
-                last = [v for r in reduces for v, extent in r.axes if extent != 1][-1:]
+            lane = innermost(result)
+            for read in accesses.of(number):
+                extents = [accesses.extents[v] for v in read.axes]
+                times = _count([*result.dims, *extents])
+                price = self._price(read, type, lane, self._lanes(result))
+                last = [v for v in read.axes if accesses.extents[v] != 1][-1:]
                 if last:
-                    along = self._price(load, type, last[0], lanes_of_type(self.target, type))
+                    along = self._price(read, type, last[0], lanes_of_type(self.target, type))
                     price = min(price, along)
                 total += times * price
         return total
 
-    def _price(self, load: Load, type: TensorType, lane: Var, lanes: int) -> float:
-        """Of one element of a load whose lanes run along `lane`."""
-        if load.guard is not None and lane in expr.free_vars(load.guard):
+    def _price(self, read: Read, type: TensorType, lane: int, lanes: int) -> float:
+        """Of one element of a read whose lanes run along variable `lane`."""
+        if any(c.depends_on(lane) for c in read.conditions):
             return 1.0
         step: Dim | None = 0
-        for index, stride in zip(load.indices, type.strides, strict=True):
-            by = expr.coefficient(index, lane)
+        for subscript, stride in zip(read.subscripts, type.strides, strict=True):
+            by = subscript.steps[lane]
             if by is None or step is None:
                 return 1.0
             step = dims.add(step, dims.multiply(by, stride))
@@ -181,23 +176,6 @@ def innermost(type: TensorType) -> int:
     """The dim whose neighbours are neighbours in memory."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     return wide[-1] if wide else max(type.rank - 1, 0)
-
-
-def _loads(value: Expr, operand: int) -> list[tuple[Load, tuple[Reduce, ...]]]:
-    """Loads of an operand, each with the reductions around it."""
-    found: dict[Load, tuple[Reduce, ...]] = {}
-    stack: list[tuple[Expr, tuple[Reduce, ...]]] = [(value, ())]
-    seen: set[Expr] = set()
-    while stack:
-        node, around = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Load) and node.source == operand:
-            found[node] = around
-        inside = (*around, node) if isinstance(node, Reduce) else around
-        stack.extend((child, inside) for child in expr.children(node))
-    return list(found.items())
 
 
 def _count(extents: Sequence[Dim]) -> int:

@@ -15,20 +15,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aot.analysis.accesses import Accesses, Read, accesses_of
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
+from aot.analysis.cost.layout_costs import innermost
+from aot.analysis.cost.plan import gpu_lanes, plan, totals
 from aot.analysis.memory.views import is_view
 from aot.analysis.on_host import why_on_host
 from aot.analysis.renaming import permutation_of
-from aot.ir import expr
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, ceil_divide
 from aot.ir.graph import Block, Function, Module, Op, Value
-from aot.ir.record import Compute, Kind, call_of
+from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import DType
+from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
@@ -108,9 +110,9 @@ def _fuse_block(
         ordered.append(group)
     for group in ordered:
         if shares and not group.is_gone:
-            _take_producers(group, groups, position)
+            _take_producers(group, groups, position, target)
     left = [group for group in ordered if not group.is_gone]
-    numbers = {} if journal is None else _note(left, groups, position, journal)
+    numbers = {} if journal is None else _note(left, groups, position, journal, target)
     for group in left:
         group.ops.sort(key=position.__getitem__)
         region = _build(function, group)
@@ -119,7 +121,11 @@ def _fuse_block(
 
 
 def _note(
-    left: list[Group], groups: dict[Op, Group], position: dict[Op, int], journal: FusionJournal
+    left: list[Group],
+    groups: dict[Op, Group],
+    position: dict[Op, int],
+    journal: FusionJournal,
+    target: Target | None,
 ) -> dict[Group, int]:
     """Writes down why those that read each other's values stay apart; gives their numbers."""
     numbers = {group: len(journal.roots) + n for n, group in enumerate(left)}
@@ -129,7 +135,7 @@ def _note(
         for value in _inputs(group.ops):
             producer = groups.get(value.op) if value.op is not None else None
             if producer is not None and producer is not group:
-                found = (producer.ended, _obstacle(producer, value, group, end))
+                found = (producer.ended, _obstacle(producer, value, group, end, target))
                 cut = numbers[producer], numbers[group]
                 journal.cuts[cut] = tuple(reason for reason in found if reason)
     return numbers
@@ -254,7 +260,9 @@ def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) ->
     group.until = min(group.until, order.sinks_until(user))
 
 
-def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, int]) -> None:
+def _take_producers(
+    group: Group, groups: dict[Op, Group], position: dict[Op, int], target: Target | None
+) -> None:
     """Moves producer groups into this one, as long as any fits."""
     changed, end = True, max(map(position.__getitem__, group.ops))
     while changed:
@@ -266,7 +274,7 @@ def _take_producers(group: Group, groups: dict[Op, Group], position: dict[Op, in
             producer = groups.get(value.op) if value.op is not None else None
             if producer is None or producer.is_gone or producer is group:
                 continue
-            if _obstacle(producer, value, group, end) is not None:
+            if _obstacle(producer, value, group, end, target) is not None:
                 continue
             group.ops = [*producer.ops, *group.ops]
             group.until = min(group.until, producer.until)
@@ -280,14 +288,16 @@ _PLACES = (Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE)
 _LIGHT = (Kind.ELEMENTWISE, *_PLACES)
 
 
-def _obstacle(producer: Group, value: Value, group: Group, end: int) -> str | None:
+def _obstacle(
+    producer: Group, value: Value, group: Group, end: int, target: Target | None
+) -> str | None:
     """Why the producer does not move into a group that ends at place `end`; None where it does."""
     if producer.until <= end:
         return "what it reads is written in between"
     apart = _elsewhere(producer.why_on_host, group.why_on_host)
     if apart is not None:
         return apart
-    reason = _price(producer, value, group)
+    reason = _price(producer, value, group, target)
     if reason is not None:
         return reason
     merged = [*producer.ops, *group.ops]
@@ -298,7 +308,7 @@ def _obstacle(producer: Group, value: Value, group: Group, end: int) -> str | No
     return None
 
 
-def _price(producer: Group, value: Value, group: Group) -> str | None:
+def _price(producer: Group, value: Value, group: Group, target: Target | None) -> str | None:
     """Why computing the producer's elements where the group loads them would cost something; None
     where it costs nothing."""
     if value is not producer.result:
@@ -324,6 +334,8 @@ def _price(producer: Group, value: Value, group: Group) -> str | None:
         for number, operand in enumerate(user.operands):
             if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
                 return _misfit(user, number, is_cheap)
+            if operand is value and _widens_often(user, number, producer, target):
+                return f"{user.name} would widen it for each tile of rows"
     return None
 
 
@@ -341,6 +353,21 @@ def _misfit(user: Op, number: int, is_cheap: bool) -> str:
     return f"{user.name} loads an element more than once, or under a condition"
 
 
+def _widens_often(user: Op, number: int, producer: Group, target: Target | None) -> bool:
+    """Whether a contraction that widens the right side where it loads it would do so several times
+    for each element, and not by the way, as a CPU does that has an instruction for it."""
+    if user.record.kind is not Kind.CONTRACTION or number == 0:
+        return False
+    if target is None or (target.is_cpu and target.converts_half):
+        return False
+    if not any(accesses.is_widened for op in producer.ops for accesses in accesses_of(op)):
+        return False
+    call = call_of(user)
+    made = plan(call, target)
+    along = 1 if target.is_cpu else gpu_lanes(made.lanes, made.rows, made.columns)[0]
+    return ceil_divide(totals(call)[0], made.rows // along) != 1
+
+
 def _named(op: Op) -> str:
     return f"{op.name} ({op.origin})" if op.origin else op.name
 
@@ -349,38 +376,33 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
     kind = user.record.kind
     if kind is Kind.CONTRACTION:
         if number == 0:
-            return is_renaming or all(_picks_along(op, _summed(user)) for op in producer.ops)
+            return is_renaming or _picks_along(producer.ops, _summed(user))
         # the right side is read in lanes: its innermost dim must stay in place
         return is_renaming and all(map(_keeps_innermost, producer.ops))
     if kind is Kind.ATTENTION:
         # keys and values are read again for each block of queries
         return is_renaming or (is_cheap and user.operands[number] not in user.operands[1:3])
-    computes = _computes_of(user)
+    found = accesses_of(user)
     if kind is Kind.REDUCTION:
-        return is_cheap and not any(_overlaps(c, number) for c in computes)
+        return is_cheap and not any(_overlaps(a, number) for a in found)
     if _counts(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
         return True
-    return all(_reads_once(c, number) for c in computes)
+    return all(_reads_once(a, number) for a in found)
 
 
-def _computes_of(op: Op) -> list[Compute]:
-    assert op.record.compute is not None
-    return list(op.record.compute(call_of(op)))
-
-
-def _loads(compute: Compute, operand: int) -> list[expr.Load]:
-    return [load for load in expr.loads(compute.value) if load.source == operand]
+def _element(op: Op) -> Read | None:
+    """The read that each of the op's elements is, unless it depends on a condition; widening f16 is
+    part of reading it."""
+    (found,) = accesses_of(op)
+    return found.element if found.element is not None and not found.element.conditions else None
 
 
 def _is_renaming(op: Op) -> bool:
-    """Whether the op's elements are operand elements at indices linear in the result's."""
+    """Whether the op's elements are operand elements at indices affine in the result's."""
     if (op.record.kind is not Kind.MOVEMENT and op.record is not CAST) or len(op.operands) != 1:
         return False
-    load = _element(op)
-    if load is None or load.guard is not None:
-        return False
-    (compute,) = _computes_of(op)
-    return all(expr.coefficient(i, v) is not None for i in load.indices for v in compute.indices)
+    element = _element(op)
+    return element is not None and element.is_affine
 
 
 def _summed(user: Op) -> int | None:
@@ -395,71 +417,69 @@ def _summed(user: Op) -> int | None:
     return 1 if user.attrs["group"] == 1 or not is_depthwise else None
 
 
-def _picks_along(op: Op, dim: int | None) -> bool:
-    """Whether the op's elements are operand elements, whose indices are linear in the result's but
-    for that of dim number `dim`."""
-    if dim is None or op.record.kind not in _PLACES or len(op.operands) != 1:
+def _picks_along(ops: list[Op], dim: int | None) -> bool:
+    """Whether a chain of ops chooses elements of its operand, and their indices are linear in the
+    result's but for that of dim number `dim`."""
+    if dim is None:
         return False
-    load = _element(op)
-    if load is None or load.guard is not None:
-        return False
-    (compute,) = _computes_of(op)
-    free = compute.indices[dim]
-    return all(
-        expr.coefficient(i, v) is not None
-        for i in load.indices
-        for v in compute.indices
-        if v is not free
-    )
-
-
-def _element(op: Op) -> expr.Load | None:
-    """What each of the op's elements is a load of; widening f16 is part of loading it."""
-    (compute,) = _computes_of(op)
-    value = compute.value
-    if isinstance(value, expr.Cast) and (value.a.dtype, value.dtype) == (DType.F16, DType.F32):
-        value = value.a
-    return value if isinstance(value, expr.Load) else None
+    free = {dim % ops[-1].result.type.rank}
+    for op in reversed(ops):
+        if op.record.kind not in _PLACES or len(op.operands) != 1:
+            return False
+        element, linear = _element(op), set(range(op.result.type.rank)) - free
+        if element is None or not all(map(element.is_linear_in, linear)):
+            return False
+        free = {
+            number
+            for number, s in enumerate(element.subscripts)
+            if not any(map(s.depends_on, linear))
+        }
+    return True
 
 
 def _only_repeats(op: Op) -> bool:
     """Whether the op repeats elements of its operand and leaves them in order."""
-    (compute,) = _computes_of(op)
-    load = _element(op)
-    assert load is not None
-    places = [i for i in load.indices if not isinstance(i, expr.Const)]
-    order = [compute.indices.index(i) for i in places if i in compute.indices]
-    return len(order) == len(places) and order == sorted(order)
+    element = _element(op)
+    if element is None:
+        return False
+    order = [s.variable for s in element.subscripts if not s.is_constant]
+    places = [d for d in order if d is not None]
+    return len(places) == len(order) and places == sorted(places)
 
 
 def _keeps_innermost(op: Op) -> bool:
-    (compute,) = _computes_of(op)
-    load = _element(op)
-    assert load is not None
-    last = compute.indices[-1]
-    return expr.coefficient(load.indices[-1], last) == 1 and all(
-        expr.coefficient(i, last) == 0 for i in load.indices[:-1]
+    """Whether neighbours in the memory of the op's result are neighbours in its operand's."""
+    element, (operand,) = _element(op), op.operand_types
+    made = op.result.type
+    if element is None or operand is None or _splits(operand) != _splits(made):
+        return False
+    along = innermost(made)
+    if not operand.rank or made.dims[along] == 1:
+        return made.element_count == 1
+    steps = [s.steps[along] for s in element.subscripts]
+    return steps.pop(innermost(operand)) == 1 and not any(steps)
+
+
+def _splits(type: TensorType) -> tuple[tuple[int, Dim], ...]:
+    return () if type.layout is None else type.layout.splits
+
+
+def _reads_once(accesses: Accesses, operand: int) -> bool:
+    """Whether no element of the operand is read for two result elements, or under a condition."""
+    reads = list(accesses.of(operand))
+    if len(reads) != 1 or reads[0].conditions:
+        return False
+    return all(
+        reads[0].is_linear_in(d) and any(s.steps[d] != 0 for s in reads[0].subscripts)
+        for d in range(accesses.rank)
     )
 
 
-def _reads_once(compute: Compute, operand: int) -> bool:
-    """Whether no element of the operand is read for two result elements, or under a choice."""
-    loads = _loads(compute, operand)
-    if len(loads) != 1 or loads[0].guard is not None:
-        return False
-    for var in compute.indices:
-        steps = [expr.coefficient(i, var) for i in loads[0].indices]
-        if None in steps or all(s == 0 for s in steps):
-            return False
-    return True
-
-
-def _overlaps(compute: Compute, operand: int) -> bool:
-    """Whether windows over the operand overlap: an index with two variables, or a guard."""
+def _overlaps(accesses: Accesses, operand: int) -> bool:
+    """Whether windows over the operand overlap: an index with two variables, or a condition."""
     return any(
-        load.guard is not None
-        or any(not isinstance(i, (expr.Var, expr.Const, expr.Size)) for i in load.indices)
-        for load in _loads(compute, operand)
+        read.conditions or any(not s.is_constant and s.variable is None for s in read.subscripts)
+        for read in accesses.of(operand)
     )
 
 

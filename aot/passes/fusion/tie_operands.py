@@ -7,10 +7,10 @@ Never: ties an operand that an iteration reads elsewhere than where it writes, o
 
 from __future__ import annotations
 
+from aot.analysis.accesses import accesses_of
 from aot.analysis.control import control_ops
-from aot.ir import expr
 from aot.ir.graph import Function, Module, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
@@ -66,10 +66,10 @@ def _reads_in_place(op: Op, value: Value) -> bool:
         return False
     numbers = [n for n, v in enumerate(op.operands) if v is value]
     return all(
-        load.indices == compute.indices
-        for compute in op.record.compute(call_of(op))
-        for load in expr.loads(compute.value)
-        if load.source in numbers
+        [s.variable for s in read.subscripts] == list(range(accesses.rank))
+        for accesses in accesses_of(op)
+        for number in numbers
+        for read in accesses.of(number)
     )
 
 
