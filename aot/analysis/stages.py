@@ -15,13 +15,13 @@ from aot.analysis.accesses import accesses_of
 from aot.analysis.cost.plan import Plan, plan
 from aot.analysis.memory.views import memory_order
 from aot.ir import dims
+from aot.ir.assumed_extents import WORK
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.types import TensorType
 from aot.target.model import Target
 
-UNKNOWN = 256  # what an open dim counts as, where work is estimated
 NO_VALUES: Mapping[str, Dim] = MappingProxyType({})
 
 _WORK = (
@@ -141,7 +141,7 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
     return found
 
 
-def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = UNKNOWN) -> int:
+def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = WORK) -> int:
     """Elements that an op computes, and terms of its reductions, each as often as it is needed.
 
     `values` are the dim parameters of an executable, as one of its dispatches gives them; `unknown`
@@ -162,7 +162,7 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = UNKNOW
     return work
 
 
-def estimate(dim: Dim, unknown: int = UNKNOWN) -> int:
+def estimate(dim: Dim, unknown: int = WORK) -> int:
     """A dim as a number, open ones as `unknown`."""
     known = dims.estimate(dim, unknown)
     return 1 << 40 if known is None else known

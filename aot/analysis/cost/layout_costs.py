@@ -1,7 +1,7 @@
 """What an op costs when its operands and results lie in given layouts: the plan's word on layouts.
 
 In elements moved one at a time, as far as layouts make a difference: lanes that walk memory in step
-share that price. A pure function of call, types and target; unknown dims count as 64.
+share that price. A pure function of call, types and target; unknown dims are assumed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from aot.analysis.accesses import Read, accesses_of_call
 from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims
+from aot.ir.assumed_extents import LAYOUT
 from aot.ir.dims import Dim
 from aot.ir.record import Call, Kind
 from aot.ir.types import TensorType
 from aot.ops.selection import CONCAT
 from aot.target.model import Target
 
-UNKNOWN = 64
 # what a dispatch costs, in elements moved
 DISPATCH = 2000
 # of a contraction's left side, where neighbours along the sum aren't neighbours in memory
@@ -181,6 +181,6 @@ def innermost(type: TensorType) -> int:
 def _count(extents: Sequence[Dim]) -> int:
     total = 1
     for extent in extents:
-        known = dims.estimate(extent, UNKNOWN)
-        total *= UNKNOWN if known is None else max(known, 1)
+        known = dims.estimate(extent, LAYOUT)
+        total *= LAYOUT if known is None else max(known, 1)
     return total

@@ -19,11 +19,10 @@ from typing import NamedTuple
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, totals, wide_extents
 from aot.ir import dims
+from aot.ir.assumed_extents import TILE
 from aot.ir.dims import Dim, DimExpr, product
 from aot.ir.record import Call, Kind
 from aot.target.model import Target
-
-UNKNOWN = 256  # what an open dim counts as
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
 # bounds and addresses are computed from parameters
@@ -158,7 +157,7 @@ def _terms(call: Call) -> Dim:
 
 
 def _number(dim: Dim, values: Mapping[str, Dim]) -> int:
-    known = dims.estimate(dims.substitute(dim, values) if values else dim, UNKNOWN)
+    known = dims.estimate(dims.substitute(dim, values) if values else dim, TILE)
     return 1 << 40 if known is None else known
 
 

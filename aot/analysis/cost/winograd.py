@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from aot.analysis.memory.views import memory_order
 from aot.ir import dims
+from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
 from aot.ir.record import Call
 from aot.ir.types import DType
@@ -32,7 +33,6 @@ FILTER, INPUT, OUTPUT = 120, 310, 290
 LEAST_SUMS = 6
 # what a load costs beside a multiply-add of a register tile, where the two overlap
 LOAD_COST = 0.1
-UNKNOWN = 64  # what an open dim counts as, where a tile is chosen
 
 
 def fits(call: Call, target: Target) -> bool:
@@ -114,5 +114,5 @@ def product_cost(rows: int, vectors: float) -> float:
 
 
 def _number(dim: Dim) -> int:
-    known = dims.estimate(dim, UNKNOWN)
-    return UNKNOWN if known is None else known
+    known = dims.estimate(dim, IMAGE)
+    return IMAGE if known is None else known

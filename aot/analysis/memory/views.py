@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from aot.ir import dims
+from aot.ir.assumed_extents import STRIDE
 from aot.ir.dims import Dim
 from aot.ir.graph import Op
 from aot.ir.index_map import IndexMap, Reshape, Slice, Step, Transpose, step_dims
@@ -248,6 +249,6 @@ def _order(rank: int, wide: Sequence[int], moved: Sequence[int]) -> tuple[int, .
 
 
 def _distance(stride: Dim) -> int:
-    """A stride as a number to compare by; unknown dims count as 64."""
-    known = dims.estimate(stride, 64)
+    """A stride as a number to compare by; unknown dims are assumed."""
+    known = dims.estimate(stride, STRIDE)
     return 1 << 30 if known is None else known

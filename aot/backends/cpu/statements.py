@@ -17,6 +17,7 @@ from aot.backends.cpu.scratch import loads, plan_scratch
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir import dims
+from aot.ir.assumed_extents import ITERATIONS
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, children
 from aot.ir.types import DType
@@ -35,8 +36,6 @@ from aot.kernels.ir.nodes import (
 )
 
 _MAX_UNROLLED_PIECES = 4
-# what an extent that only the device knows counts as, where loops are weighed against each other
-_USUAL = 256
 
 
 class KernelEmitter:
@@ -235,7 +234,7 @@ class KernelEmitter:
         )
         # LLVM takes all loops for equally long ones, and would keep registers for the constants of
         # a short loop rather than for the sums of a long one beside it.
-        again = (dims.estimate(extent, _USUAL) or _USUAL) - 1
+        again = (dims.estimate(extent, ITERATIONS) or ITERATIONS) - 1
         odds = max(0, min(again, 1 << 20)), 1
         asm.branch(asm.icmp("ne", following, count), head, done, odds)
         asm.enter(done)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import GRAIN_WORK
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
@@ -526,10 +527,10 @@ def _several(work: Dim, extent: Dim) -> int:
     """How many indices of an axis a CPU's workgroup has, where each of them has `work` elements:
     as many as make GRAIN of them, 0 standing for all.
 
-    What only the device knows counts as 2, so that a workgroup is seldom too small; where `work`
-    is known the axis is taken whole, be it ever so long.
+    What only the device knows counts as little, so that a workgroup is seldom too small; where
+    `work` is known the axis is taken whole, be it ever so long.
     """
-    least = dims.estimate(work, 2)
+    least = dims.estimate(work, GRAIN_WORK)
     if least is None or (isinstance(work, int) and work < GRAIN):
         return 0
     several = -(-GRAIN // max(least, 1))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import WEIGHT_STRIDE
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
@@ -20,7 +21,6 @@ from aot.kernels.lower.tiles import Shape, Spill, is_long
 STAGED = 256
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
-UNKNOWN = 256  # what an open dim counts as, where strides are compared
 
 Values = dict[Var, Expr]
 
@@ -500,5 +500,5 @@ def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
 def _step_or_large(load: Expr, var: Var) -> int:
     """Stride of the weights along a reduced axis; the smallest goes innermost."""
     found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
-    steps = [dims.estimate(s, UNKNOWN) for s in found if s is not None]
+    steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
     return min((s for s in steps if s is not None), default=1 << 30)

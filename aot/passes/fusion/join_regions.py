@@ -23,7 +23,8 @@ from aot.analysis.control import control_blocks, nested_operands
 from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import is_view
 from aot.analysis.on_host import why_on_host
-from aot.analysis.stages import UNKNOWN, estimate, shared_dims, stages_of, work_of
+from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
+from aot.ir.assumed_extents import WORK, WORK_ON_GPU
 from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, product
@@ -39,9 +40,6 @@ from aot.target.model import Target
 # elements that a lane may go through where a workgroup is alone: a few microseconds
 MAX_SERIAL_CPU = 1 << 15
 MAX_SERIAL_GPU = 1 << 10
-# What an open dim counts as on a GPU: a workgroup that is alone with a long input holds up the
-# whole device, and lavapipe ends loops after 65,535 iterations of a lane in sum.
-UNKNOWN_GPU = 1 << 12
 MAX_OPS = 64
 MAX_BUFFERS = 20
 MAX_BETWEEN = 64  # ops between two regions that are joined
@@ -225,7 +223,7 @@ class _Joiner:
 
     @property
     def unknown(self) -> int:
-        return UNKNOWN if self.target.is_cpu else UNKNOWN_GPU
+        return WORK if self.target.is_cpu else WORK_ON_GPU
 
     @property
     def most(self) -> int:

@@ -1,0 +1,39 @@
+"""What an extent that only the device knows is taken to be, where ways are weighed against others.
+
+One name a question, so that the guess for one can change without the others. They decide how fast
+code is, never what it computes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Layouts: extents of images and sequences in the middle of a model; what matters is that a tensor
+# is longer than a vector and dearer than a dispatch.
+LAYOUT: Final = 64
+
+# Strides that are compared to find which dim lies innermost: anything above 1 tells them apart, and
+# as for layouts both sides of a comparison are of one size.
+STRIDE: Final = 64
+
+# Winograd's tiles: a side of an image, where transforms already pay.
+IMAGE: Final = 64
+
+# Tiles of contractions: rows and columns enough to fill tiles, with a tail beside.
+TILE: Final = 256
+
+# Steps of a weight's address along reduced axes, of which the smallest goes innermost.
+WEIGHT_STRIDE: Final = 256
+
+# Work of a dispatch, as join-regions prices it on a CPU: a sequence of usual length.
+WORK: Final = 256
+
+# The same on a GPU: a workgroup that is alone with a long input holds up the whole device, and
+# lavapipe ends loops after 65,535 iterations of a lane in sum.
+WORK_ON_GPU: Final = 1 << 12
+
+# Iterations of a loop, beside other loops of a function that LLVM gives registers.
+ITERATIONS: Final = 256
+
+# Work of an index of an axis that workgroups share: little, so that one is seldom too small.
+GRAIN_WORK: Final = 2
