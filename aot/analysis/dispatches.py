@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import FunctionRef, Module, Op
 from aot.ops.structure import DISPATCH
 
@@ -18,6 +19,14 @@ def executable_of(dispatch: Op) -> str:
     name = dispatch.attrs["executable"]
     assert isinstance(name, FunctionRef)
     return name.name
+
+
+def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
+    """What a dispatch gives for the dim parameters of its executable, which are called `names`."""
+    values = dispatch.attrs.get("dims", ())
+    assert isinstance(values, tuple)
+    pairs = zip(names, values, strict=True)
+    return {name: value for name, value in pairs if isinstance(value, (int, DimExpr))}
 
 
 def dispatches_of(module: Module) -> Iterator[tuple[Op, str]]:

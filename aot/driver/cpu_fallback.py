@@ -10,30 +10,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from aot.analysis.control import control_ops
-from aot.analysis.dispatches import dispatches_of, executable_of, is_dispatch
+from aot.analysis.dispatches import dims_of_dispatch, dispatches_of, executable_of, is_dispatch
 from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.on_host import why_on_host
 from aot.errors import UnsupportedError
 from aot.ir import dims
 from aot.ir.bounds import bounds_of
-from aot.ir.dims import Dim, DimExpr, Interval
+from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, Module
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower, root_of
-from aot.kernels.lower.steps import lane_steps
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
 from aot.target.model import Target
 
-# Iterations that a lane may go through along a line. lavapipe ends a lane's loops after so many,
-# without a word; a GPU that needs a microsecond for each shows nothing else for that long.
-MOST_STEPS = 65535
-# What an extent without a bound counts as, by kinds of ops that go along lines: what is sorted may
-# well be that long.
+# What a symbol without a bound counts as, by kinds of ops that go along lines: what is sorted may
+# well be that long. Lanes share the work of other kinds, so that those stay on the GPU, where the
+# program checks how long a lane would be at it.
 UNKNOWN = {Kind.SORT: 1 << 16, Kind.SCAN: 1 << 12, Kind.SCATTER: 1 << 12}
 
 
@@ -98,15 +96,11 @@ class Hosting:
         """Kernels of a module whose functions are outlined; what only code generation finds is
         still to come, see `give`."""
         made = Hosting(module, target, None if target.is_cpu else host)
-        extents = _largest_dims(module)
         alignments = {} if target.is_cpu else operand_alignments(module)
         for function in module.executables:
             why = made.why_by_type(function)
             known = alignments.get(function.name, ())
             kernel = made._lowered(function, why) if why else lower(function, target, known)
-            if made.host is not None and not why:
-                why = _why_too_long(function, kernel, extents.get(function.name, {}))
-                kernel = made._lowered(function, why) if why else kernel
             made.kernels.append(kernel)
         return made
 
@@ -124,6 +118,34 @@ class Hosting:
             return False
         self.kernels[number] = self._lowered(function, why)
         return True
+
+    def give_too_long(self, number: int, iterations: Dim) -> bool:
+        """Gives an executable to the host whose lanes make more iterations than the target lets
+        them; False where they don't, or where there is no host.
+
+        Where the inputs' extents decide it, the host has what may be too long if it is there, and
+        the program checks it if not.
+        """
+        assert self.target.vulkan is not None
+        limit, function = self.target.vulkan.max_lane_iterations, self.module.executables[number]
+        unknown = UNKNOWN.get(root_of(function).record.kind)
+        most = 0
+        for values, known in self._dims.get(function.name, ()):
+            here = dims.substitute(iterations, values)
+            low, high = dims.bounds(here, known)
+            if high is None and unknown is not None:
+                _, high = dims.bounds(here, _assumed(here, known, unknown))
+            most = max(most, (low or 0) if high is None or self.host is None else high)
+        if most <= limit:
+            return False
+        return self.give(
+            number, f"a lane would go through {most:,} iterations, and may through {limit:,}"
+        )
+
+    @cached_property
+    def _dims(self) -> dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]]:
+        """The dim parameters of each dispatch by executable, and the bounds of their symbols."""
+        return _dims_of_dispatches(self.module)
 
     def _lowered(self, function: Function, why: str) -> Kernel:
         self.why[function.name] = why
@@ -189,37 +211,21 @@ class HostLaunch:
         return f"node {self.node!r}" if self.node else f"executable {self.executable}"
 
 
-def _largest_dims(module: Module) -> dict[str, dict[str, Interval]]:
-    """Bounds of the dim parameters of each executable, over all of its dispatches."""
-    found: dict[str, dict[str, Interval]] = {}
+def _dims_of_dispatches(
+    module: Module,
+) -> dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]]:
+    found: dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]] = {}
     names = {f.name: f.dim_names for f in module.executables}
     for function in module.entry_points:
         known = bounds_of(function.assumptions)
         for op in control_ops(function):
-            if not is_dispatch(op):
-                continue
-            values = op.attrs.get("dims", ())
-            assert isinstance(values, tuple)
-            own = found.setdefault(executable_of(op), {})
-            for name, value in zip(names[executable_of(op)], values, strict=True):
-                assert isinstance(value, int | DimExpr)
-                _, high = dims.bounds(value, known)
-                _, before = own.get(name, (0, 0))
-                most = None if high is None or before is None else max(high, before)
-                own[name] = (0, most)
+            if is_dispatch(op):
+                name = executable_of(op)
+                found.setdefault(name, []).append((dims_of_dispatch(op, names[name]), known))
     return found
 
 
-def _why_too_long(function: Function, kernel: Kernel, known: Mapping[str, Interval]) -> str:
-    unknown = UNKNOWN.get(root_of(function).record.kind)
-    if unknown is None:
-        return ""  # lanes share the work, however much it is
-
-    def extent_of(dim: Dim) -> int:
-        _, high = dims.bounds(dim, known)
-        return unknown if high is None else high
-
-    steps = lane_steps(kernel, extent_of)
-    if steps <= MOST_STEPS:
-        return ""
-    return f"a lane would go through {steps:,} iterations, and may through {MOST_STEPS:,}"
+def _assumed(dim: Dim, known: Mapping[str, Interval], unknown: int) -> dict[str, Interval]:
+    """Bounds of symbols, of which those without one are at most `unknown`."""
+    found = {name: known.get(name, (0, None)) for name in dims.symbols(dim)}
+    return {n: (low, unknown if high is None else high) for n, (low, high) in found.items()}

@@ -6,7 +6,7 @@ variant, and no algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from aot.driver.cpu_fallback import Hosting
 from aot.driver.ledger import Emitted, level_stats
 from aot.driver.near_misses import Settings, near_misses
 from aot.driver.observer import VariantObserver
+from aot.ir.dims import Dim
 from aot.ir.graph import Function, Module
 from aot.kernels.ir.nodes import Kernel
 from aot.link.code_image import ImageParts
@@ -58,6 +59,7 @@ class Code:
         limits: what a GPU must have at least.
         features: what it must have beside the target's.
         host: what a GPU's machine code is for; None where all of its executables are shaders.
+        iterations: that a lane of a shader makes at most, by executable.
     """
 
     image: bytes
@@ -68,6 +70,7 @@ class Code:
     limits: tuple[tuple[str, int], ...] = ()
     features: tuple[str, ...] = ()
     host: Target | None = None
+    iterations: Mapping[str, Dim] = field(default_factory=dict)
 
 
 class Building:
@@ -127,10 +130,14 @@ class Building:
             kept: dict[ExecutableImage, int] = {}
             numbers = [kept.setdefault(replace(e, name=""), len(kept)) for e in code.executables]
             names = dict(zip(reversed(numbers), (f.name for f in reversed(functions)), strict=True))
+            limits = target.vulkan
+            most_iterations = None if limits is None else limits.max_lane_iterations
             entries = {
                 f.name: Entry(
                     *(n, k.grid, f.dim_names, e.scratch_bytes if target.is_cpu else 0),
                     is_on_host=f.name in hosting.why,
+                    iterations=code.iterations.get(f.name, 0),
+                    most_iterations=most_iterations,
                 )
                 for f, k, n, e in zip(functions, kernels, numbers, code.executables, strict=True)
             }
@@ -204,9 +211,12 @@ class Building:
             if function.name in hosting.why:
                 continue
             try:
-                shaders[function.name] = compile_kernel(hosting.kernels[number], target)
+                shader = compile_kernel(hosting.kernels[number], target)
             except LimitError as error:
                 hosting.give(number, error.what)
+                continue
+            if not hosting.give_too_long(number, shader.iterations):
+                shaders[function.name] = shader
         hosting.refuse()
         kernels = dict(zip((f.name for f in functions), hosting.kernels, strict=True))
         made = {
@@ -224,9 +234,15 @@ class Building:
         emitted = Emitted.of_shaders([b"".join(e.shaders) for e in made.values()])
         limits = requirements.limits(shaders.values())
         features = requirements.features(shaders.values())
+        iterations = {name: shader.iterations for name, shader in shaders.items()}
         if hosting.host is None or not hosting.why:
             executables = tuple(made[f.name] for f in functions)
-            return Code(b"", executables, emitted, limits=limits, features=features)
+            return Code(
+                *(b"", executables, emitted),
+                limits=limits,
+                features=features,
+                iterations=iterations,
+            )
         own = [f for f in functions if f.name in hosting.why]
         code = self._cpu_code([kernels[f.name] for f in own], own, hosting.host)
         made |= {e.name: replace(e, why_on_host=hosting.why[e.name]) for e in code.executables}
@@ -239,6 +255,7 @@ class Building:
             limits=limits,
             features=features,
             host=hosting.host,
+            iterations=iterations,
         )
 
 

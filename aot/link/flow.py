@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from aot.analysis.dispatches import executable_of, is_dispatch
+from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch
 from aot.analysis.memory.storage import (
     ARENA,
     INPUTS,
@@ -49,6 +49,8 @@ class Entry:
         dim_names: the executable's dim parameters.
         scratch_bytes: memory that a CPU worker needs beside its buffers; 0 on a GPU.
         is_on_host: whether a GPU's host runs it.
+        iterations: of loops that a lane of a GPU makes at most, as a dim over `dim_names`.
+        most_iterations: how many the GPU lets it make; None where that is no matter.
     """
 
     number: int
@@ -56,6 +58,8 @@ class Entry:
     dim_names: tuple[str, ...]
     scratch_bytes: int = 0
     is_on_host: bool = False
+    iterations: Dim = 0
+    most_iterations: int | None = None
 
 
 Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next one's
@@ -262,13 +266,11 @@ class Flow:
 
     def _dispatch(self, op: Op) -> tuple[int, ...]:
         entry = self.executables[executable_of(op)]
-        values = op.attrs.get("dims", ())
-        assert isinstance(values, tuple)
-        env = {
-            n: d
-            for n, d in zip(entry.dim_names, values, strict=True)
-            if isinstance(d, (int, DimExpr))
-        }
+        env = dims_of_dispatch(op, entry.dim_names)
+        if entry.most_iterations is not None:
+            emit = self.out.emit if op.parent is self.lifetimes.function.block else self.code.emit
+            iterations = dims.substitute(entry.iterations, env)
+            self.shapes.check_iterations(op, iterations, entry.most_iterations, emit)
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
         buffers = [*(v for v in op.operands if v is not None), *op.results]
         params = [self.offset(self.assignment.of(v)) for v in buffers]

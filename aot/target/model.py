@@ -38,6 +38,11 @@ class VulkanLimits:
         max_shared_bytes: WORKGROUP scratch of one workgroup.
         max_storage_buffer_bytes: bytes that one binding may span.
         min_storage_alignment_bytes: alignment of a binding's offset.
+        max_lane_iterations: iterations of loops that an invocation may make, of all of its loops
+            together. Vulkan knows no such limit and drivers don't report it: llvmpipe ends loops
+            after 65,535 of them and goes on as if they were done, and a GPU that needs some
+            microseconds for each is reset by its watchdog. What needs more is the host's, or is
+            refused.
         lanes: workgroup size that schedules aim at.
         subgroup_operations: what lanes of a subgroup do together, by the names that Vulkan gives in
             small letters; a device must have those that a shader uses.
@@ -56,6 +61,7 @@ class VulkanLimits:
     max_shared_bytes: int
     max_storage_buffer_bytes: int
     min_storage_alignment_bytes: int
+    max_lane_iterations: int
     lanes: int
     subgroup_operations: tuple[str, ...] = ()
     storage_bits: tuple[int, ...] = ()

@@ -185,6 +185,7 @@ _NUMBERS = {
     "max_shared_bytes": _Rule(0, 1 << 20),
     "max_storage_buffer_bytes": _Rule(65536, 1 << 40),
     "min_storage_alignment_bytes": _Rule(1, 4096, is_power_of_two=True),
+    "max_lane_iterations": _Rule(1024, 1 << 30),
     "lanes": _Rule(1, 1024, is_power_of_two=True),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aot
 from aot.builder import Builder
-from aot.driver.cpu_fallback import MOST_STEPS, Hosting, hosts_of
+from aot.driver.cpu_fallback import Hosting, hosts_of
 from aot.errors import CompileError, UnsupportedError
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
@@ -190,7 +190,7 @@ def test_a_long_sort(place: None) -> None:
     module = check(SORTED, [{"x": x}, {"x": x[::-1].copy()}])
     (because,) = on_host(module)["because"]
     assert because["op"] == "top_k"
-    assert because["why"].endswith(f"iterations, and may through {MOST_STEPS:,}")
+    assert because["why"].endswith("iterations, and may through 65,535")
 
 
 def test_a_short_sort_is_the_gpus() -> None:

@@ -38,6 +38,7 @@ from aot.kernels.ir.nodes import (
     Store,
     walk,
 )
+from aot.kernels.lower.steps import lane_iterations
 from aot.target.model import Target, VulkanLimits
 
 Register = tuple[Scratch, int]
@@ -124,6 +125,7 @@ class _Emitter:
             shared_bytes=shared_bytes(self.kernel),
             capabilities=tuple(c.label for c in self.asm.capabilities),
             features=features_of(self.asm.capabilities),
+            iterations=lane_iterations(self.kernel, self.placement.unrolled),
             texels=() if self.texels is None else self.texels.declared,
         )
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aot.ir.dims import Dim
 from aot.kernels.ir.nodes import BufferClass
 
 PARAM_BUFFER_BINDING = 4
@@ -65,6 +66,7 @@ class Shader:
         param_buffer_bytes: size of the uniform buffer's binding; 0 is none.
         shared_bytes: Workgroup memory.
         capabilities: SPIR-V's names of what the module declares.
+        iterations: of loops that a lane makes at most, as a dim over the kernel's parameters.
         texels: uniform texel buffers that are declared: a class, and the words of an element.
         texel: the shader that reads texels instead; None where it would be the same.
         features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
@@ -80,6 +82,7 @@ class Shader:
     shared_bytes: int
     capabilities: tuple[str, ...]
     features: tuple[str, ...] = ()
+    iterations: Dim = 0
     texels: tuple[tuple[BufferClass, int], ...] = ()
     texel: Shader | None = None
     entry_point: str = ENTRY_POINT

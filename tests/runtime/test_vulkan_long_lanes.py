@@ -1,0 +1,171 @@
+"""Extents at which a lane's loops could be longer than a driver lets them be: right, or refused.
+
+llvmpipe ends a shader's loops after 65,535 iterations and goes on as if they were done. So a kernel
+of more is shared by more lanes, run by the host, or refused by name: at compile time where the
+extents are known, by the program where only the device knows them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.errors import RuntimeFailure, UnsupportedError
+from aot.ir import dims, expr
+from aot.ir.builder import Builder
+from aot.ir.dims import symbol
+from aot.ir.graph import Function, Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import BufferClass, For, If, Kernel, KernelBuilder, LoopKind, Store
+from aot.kernels.lower.steps import lane_iterations
+from tests.runtime.test_op_samples import CASES
+from tests.support.grown_samples import Array, arrays_of, function_of, grown, opened
+from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_runtime import running_on
+
+pytestmark = pytest.mark.vulkan
+
+LIMIT = 65535
+REFUSED = re.compile(r"a lane would go through ([\d,]+) iterations, and may through 65,?535")
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether an error says of more iterations than the limit that they are too many."""
+    found = REFUSED.search(str(error))
+    return found is not None and int(found[1].replace(",", "")) > LIMIT
+
+
+def check(function: Function, inputs: list[Array], what: str) -> str:
+    """Compiles a function for vulkan-1.1, and compares what it gives with the interpreter."""
+    try:
+        data = aot.compile(Module([function]), targets=["vulkan-1.1"]).to_bytes()
+        with aot.load(data, "vulkan") as program:
+            given = {v.name: a for v, a in zip(function.inputs, inputs, strict=True)}
+            found = list(program(given).values())
+    except UnsupportedError:
+        return "refused"
+    except RuntimeFailure as error:
+        assert is_refused(error), f"{what}: {error}"
+        return "refused"
+    for got, wanted in zip(found, run(function, inputs), strict=True):
+        assert got.shape == wanted.shape, what
+        if wanted.dtype.kind != "f":
+            np.testing.assert_array_equal(got, wanted, err_msg=what)
+            continue
+        scale = max(float(np.abs(wanted).max(initial=0)), 1e-30)
+        error = np.abs(got.astype(np.float64) - wanted).max(initial=0) / scale
+        assert error <= (2e-3 if wanted.dtype.itemsize == 2 else 1e-4), what
+    return "right"
+
+
+def test_iterations_of_a_lane() -> None:
+    """All loops count, what ends them too, but not those that are lanes or written out."""
+    b = KernelBuilder("k")
+    n = symbol("n")
+    b.dim_param("n")
+    out = b.buffer("out", DType.F32, BufferClass.OUTPUTS, (n,), (1,), is_written=True)
+
+    def loop(extent: dims.Dim, *body: Any, kind: LoopKind = LoopKind.SERIAL) -> For:
+        return For(b.var("i"), extent, kind, body)
+
+    store = Store(out, (expr.index(0),), expr.const(1.0, DType.F32))
+    condition = expr.binary("lt", expr.index(0), expr.index(n))
+    written_out = loop(4, loop(2, store), kind=LoopKind.UNROLLED)
+
+    def iterations(*body: Any) -> dims.Dim:
+        lanes = loop(64, *body, kind=LoopKind.LANE)
+        kernel = Kernel("k", (), (out,), (), (loop(n, lanes, kind=LoopKind.WORKGROUP),))
+        return lane_iterations(kernel, {written_out})
+
+    assert iterations(store) == 0
+    assert iterations(loop(5, store)) == 6
+    assert str(iterations(loop(n, store))) == "n + 1"
+    assert str(iterations(loop(10, loop(n, store)))) == "10*n + 21"
+    assert iterations(written_out) == 4 * 3
+    assert iterations(If(condition, (loop(5, store),), (loop(7, store),))) == 6 + 8
+    fewer = dims.add(n, -8)
+    assert dims.evaluate(iterations(loop(fewer, store)), {"n": 3}) == 1
+
+
+# what stays one lane's is refused
+
+
+def longest(extent: dims.Dim) -> Module:
+    """The best 5 of a line."""
+    b = Builder()
+    x = b.input("x", f"f32[{extent}]")
+    b.output("y", b.op("top_k", x, axis=0, k=5, dtype=DType.I32)[0])
+    return Module([b.function()])
+
+
+def test_a_line_too_long_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        aot.compile(longest(70_000), targets=["vulkan-1.1"])
+    assert str(caught.value) == (
+        "target vulkan-1.1 can't run these; add a --target for the CPU, which then runs them in "
+        "the same program:\n"
+        "  top_k (executable e0): a lane would go through 350,014 iterations, and may through "
+        "65,535"
+    )
+
+
+def test_a_line_of_unknown_length_is_refused_where_it_is_too_long(tmp_path: Path) -> None:
+    data = aot.compile(longest(symbol("N")), targets=["vulkan-1.1"]).to_bytes()
+    with running_on("lavapipe", tmp_path), aot.load(data, "vulkan") as program:
+        x = np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
+        for extent in (9000, 70_000, 12_000):
+            if extent == 70_000:
+                with pytest.raises(RuntimeFailure) as caught:
+                    program({"x": x})
+                assert str(caught.value) == (
+                    "executable e0: a lane would go through 350014 iterations, and may through "
+                    '65535; N is 70000, axis 0 of input "x"'
+                )
+                continue
+            (found,) = program({"x": x[:extent]}).values()
+            np.testing.assert_array_equal(found, np.sort(x[:extent])[::-1][:5])
+
+
+def test_the_limit_is_the_drivers(tmp_path: Path) -> None:
+    """Right to the last iteration that the program lets a lane make, in a loop's loop as well."""
+    b = Builder()
+    x = b.input("x", "f32[M,N,64]")
+    b.output("y", b.op("reduce_sum", x, axes=[0, 1], keepdims=False))
+    data = aot.compile(b.module(), targets=["vulkan-1.1"]).to_bytes()
+    with running_on("lavapipe", tmp_path), aot.load(data, "vulkan") as program:
+        for shape, is_right in (
+            ((1, LIMIT - 3, 1), True),
+            ((1, LIMIT - 2, 1), False),
+            (((LIMIT - 1) // 3, 1, 1), True),
+        ):
+            ones = np.ones((*shape[:2], 64), np.float32)
+            if is_right:
+                assert (program({"x": ones})["y"] == shape[0] * shape[1]).all()
+            else:
+                with pytest.raises(RuntimeFailure, match=REFUSED):
+                    program({"x": ones})
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("extent", [100_000, 1_000_000])
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
+def test_every_op_at_long_extents(name: str, driver: str, extent: int, tmp_path: Path) -> None:
+    record = REGISTRY[name]
+    with running_on(driver, tmp_path):
+        for sample in (s for n, number in CASES if n == name for s in [record.samples[number]]):
+            for long in grown(record, sample, extent):
+                function = function_of(record, long)
+                inputs = arrays_of(record, long, function)
+                what = f"{name} of {', '.join(map(str, long.operands))} with {dict(long.attrs)}"
+                check(function, inputs, what)
+                unknown = opened(record, long, extent)
+                if unknown is not None:
+                    check(unknown, inputs, f"{what}, extents unknown")
