@@ -47,7 +47,7 @@ def function_of(record: OpRecord, sample: Sample) -> Function:
 
 def grown(record: OpRecord, sample: Sample, extent: int) -> Iterator[Sample]:
     """The sample with `extent` in place of one of its extents: of one dim alone, and of all that
-    have it, attributes among them."""
+    have it, in attributes that are extents as well."""
     seen = set[str]()
     places = [
         (number, axis)
@@ -129,7 +129,7 @@ def _with_extent(attrs: Mapping[str, Attr], old: Dim, extent: int) -> dict[str, 
             return tuple(map(changed, value))
         return extent if type(value) is int and value == old and value > 1 else value
 
-    return {name: changed(value) for name, value in attrs.items()}
+    return {n: changed(value) if n in ("shape", "k") else value for n, value in attrs.items()}
 
 
 def _is_good(record: OpRecord, sample: Sample) -> bool:

@@ -2,7 +2,8 @@
 
 Requires: nothing.
 Ensures: no rule of `RULES` applies anywhere.
-Never: changes a result by a bit (a NaN may change which NaN it is), or makes a program longer.
+Never: changes a result by a bit (a NaN may change which NaN it is), or makes a program longer: a
+    scatter by constant positions becomes several ops, which are one dispatch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from aot.ir.graph import Function, Module, Op, Value, is_kept
 from aot.ir.rewriter import Rewriter
 from aot.ops import elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
+from aot.passes.simplify import canonicalize_scatters
 from aot.passes.simplify.rewriting import (
     Rewrite,
     Rule,
@@ -255,6 +257,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(elementwise.WHERE, "where(c, x, x) -> x", _same_operands(1, 2)),
     Rule(elementwise.WHERE, "where(not c, a, b) -> where(c, b, a)", _swap_where),
+    *canonicalize_scatters.RULES,
 )
 
 _RULE_SET = RuleSet("canonicalize", RULES)

@@ -1,0 +1,197 @@
+"""Rules of canonicalize about scatters whose positions are constants: each element is told which
+update it takes, so that all of them are made side by side.
+
+Owns those equations. A scatter's kernel applies updates in order, by one lane for all that they can
+reach; where positions are known, the last update that reaches an element is known too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from aot.ir.builtin import CONSTANT
+from aot.ir.rewriter import Rewriter
+from numpy.typing import NDArray
+
+from aot.ir.dims import Dim
+from aot.ir.graph import ConstantData, Op, Value
+from aot.ops import OpRecord, elementwise, lines, movement, put, selection
+from aot.passes.simplify.algebra_terms import emit, reshaped
+from aot.passes.simplify.rewriting import Rule, constant_of
+
+Positions = NDArray[np.int64]
+
+_COMBINE: dict[str, OpRecord] = {
+    "add": elementwise.ADD,
+    "mul": elementwise.MUL,
+    "max": elementwise.MAXIMUM,
+    "min": elementwise.MINIMUM,
+}
+# Each element that could take an update is told its number and whether there is one. Where that
+# takes so much more than the positions did, and more than this, few elements of many are written,
+# and it stays a scatter.
+_BYTES_AN_ELEMENT = 5
+_MOST_GROWTH = 4
+_LEAST_BYTES = 1 << 16
+# Where there are so many lines along an axis, no longer than this, that lanes and workers have
+# enough of them, the scatter's own kernel is as quick, and reads fewer positions.
+_MANY_LINES = 256
+_SHORT_LINE = 4096
+
+
+@dataclass(frozen=True)
+class _Writes:
+    """What a scatter writes, as one by rows of positions.
+
+    Attributes:
+        rows: [updates, depth], counted from the front; in range where `is_inside`, of shape
+            [updates].
+        extents: of data's dims that a row names; the first ones.
+        rest: of its other dims.
+    """
+
+    rows: Positions
+    is_inside: NDArray[np.bool_]
+    extents: tuple[int, ...]
+    rest: tuple[Dim, ...]
+
+    @staticmethod
+    def of(rows: Positions, extents: tuple[int, ...], rest: tuple[Dim, ...]) -> _Writes:
+        """Those by rows of positions, of which negative ones count from the end."""
+        wrapped = np.where(rows < 0, rows + np.array(extents, np.int64), rows)
+        is_inside = np.all((wrapped >= 0) & (wrapped < extents), axis=1)
+        return _Writes(wrapped, is_inside, extents, rest)
+
+    def box(self) -> tuple[Positions, Positions] | None:
+        """Where the updates begin and their extents, if they are a box of data in its order."""
+        if not len(self.rows) or not self.is_inside.all():
+            return None
+        first, last = self.rows[0], self.rows[-1]
+        sizes = last - first + 1
+        if np.any(sizes < 1) or math.prod(sizes.tolist()) != len(self.rows):
+            return None
+        inside = np.indices(tuple(sizes), np.int64).reshape(len(sizes), -1).T
+        return (first, sizes) if np.array_equal(inside + first, self.rows) else None
+
+    def last_updates(self) -> tuple[Positions, bool]:
+        """The number of the last update of each place that rows name, -1 where there is none; and
+        whether no place has two."""
+        numbers = np.flatnonzero(self.is_inside)
+        flat = np.zeros(len(numbers), np.int64)
+        for column, extent in zip(self.rows[numbers].T, self.extents, strict=True):
+            flat = flat * extent + column
+        found = np.full(math.prod(self.extents), -1, np.int64)
+        np.maximum.at(found, flat, numbers)
+        return found, len(np.unique(flat)) == len(flat)
+
+
+def _scatter_nd(op: Op, rewriter: Rewriter) -> Value | None:
+    data, positions = op.operands[0], constant_of(op.operands[1])
+    depth = op.attrs["depth"]
+    assert data is not None
+    assert isinstance(depth, int)
+    extents = tuple(d for d in data.type.dims[:depth] if isinstance(d, int))
+    if positions is None or len(extents) != depth or depth == 0:
+        return None
+    rows = positions.array.reshape(-1, depth).astype(np.int64)
+    return _rewritten(op, rewriter, _Writes.of(rows, extents, data.type.dims[depth:]), positions)
+
+
+def _scatter_elements(op: Op, rewriter: Rewriter) -> Value | None:
+    data, positions = op.operands[0], constant_of(op.operands[1])
+    axis = op.attrs["axis"]
+    assert data is not None
+    assert isinstance(axis, int)
+    extents = tuple(d for d in data.type.dims if isinstance(d, int))
+    if positions is None or len(extents) != data.type.rank:
+        return None
+    rows = np.indices(positions.array.shape, np.int64)
+    rows[axis] = positions.array
+    rows = rows.reshape(len(extents), -1).T
+    line = extents[axis] + positions.array.shape[axis]
+    is_parallel = line <= _SHORT_LINE and math.prod(extents) >= _MANY_LINES * extents[axis]
+    writes = _Writes.of(rows, extents, ())
+    return _rewritten(op, rewriter, writes, positions, only_box=is_parallel)
+
+
+def _rewritten(
+    op: Op,
+    rewriter: Rewriter,
+    writes: _Writes,
+    positions: ConstantData,
+    *,
+    only_box: bool = False,
+) -> Value | None:
+    data, updates = op.operands[0], op.operands[2]
+    assert data is not None
+    assert updates is not None
+    if not len(writes.rows):
+        return data
+    box = writes.box()
+    if box is not None:
+        return _put(op, rewriter, writes, *box)
+    places = math.prod(writes.extents)
+    most = max(_LEAST_BYTES, _MOST_GROWTH * positions.array.nbytes)
+    if only_box or _BYTES_AN_ELEMENT * places > most:
+        return None
+    numbers, is_unique = writes.last_updates()
+    if not is_unique and op.attrs["reduction"] != "none":
+        return None
+    shape = (len(writes.rows), *writes.rest)
+    listed = reshaped(op, rewriter, updates, shape)
+    index = _constant(op, rewriter, np.maximum(numbers, 0).reshape(writes.extents).astype(np.int32))
+    chosen = _combined(op, rewriter, data, emit(op, rewriter, selection.GATHER, listed, index))
+    is_updated = (numbers >= 0).reshape(*writes.extents, *(1 for _ in writes.rest))
+    if is_updated.all():
+        return chosen
+    condition = _constant(op, rewriter, is_updated)
+    return emit(op, rewriter, elementwise.WHERE, condition, chosen, data)
+
+
+def _put(
+    op: Op, rewriter: Rewriter, writes: _Writes, first: Positions, sizes: Positions
+) -> Value | None:
+    """Updates that are a box of data: in place of it, or of what they make with it."""
+    data, updates = op.operands[0], op.operands[2]
+    assert data is not None
+    assert updates is not None
+    shape = (*sizes.tolist(), *writes.rest)
+    box = reshaped(op, rewriter, updates, shape)
+    is_whole = shape == data.type.dims
+    old = data
+    if op.attrs["reduction"] != "none":
+        if not is_whole:
+            starts = (*first.tolist(), *(0 for _ in writes.rest))
+            stops = (*(first + sizes).tolist(), *writes.rest)
+            steps = tuple(1 for _ in starts)
+            old = emit(op, rewriter, movement.SLICE, data, starts=starts, stops=stops, steps=steps)
+        box = _combined(op, rewriter, old, box)
+    if is_whole:
+        return box
+    begin = np.concatenate([first, np.zeros(len(writes.rest), np.int64)])
+    return emit(op, rewriter, put.PUT_SLICE, data, box, _constant(op, rewriter, begin))
+
+
+def _combined(op: Op, rewriter: Rewriter, old: Value, update: Value) -> Value:
+    record = _COMBINE.get(str(op.attrs["reduction"]))
+    return update if record is None else emit(op, rewriter, record, old, update)
+
+
+def _constant(op: Op, rewriter: Rewriter, array: NDArray[np.generic]) -> Value:
+    return emit(op, rewriter, CONSTANT, value=ConstantData(np.ascontiguousarray(array)))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        lines.SCATTER_ND,
+        "scatter_nd(x, constant rows, u) -> x with a box, or with what gather(u) says",
+        _scatter_nd,
+    ),
+    Rule(
+        lines.SCATTER_ELEMENTS,
+        "scatter_elements(x, constant positions, u) -> x with a box, or with what gather(u) says",
+        _scatter_elements,
+    ),
+)
