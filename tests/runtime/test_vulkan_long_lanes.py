@@ -153,6 +153,54 @@ def test_the_limit_is_the_drivers(tmp_path: Path) -> None:
                     program({"x": ones})
 
 
+# what more lanes share
+
+
+LONG = 70_000
+ROWS = np.random.default_rng(1).permutation(LONG)[:, None]
+SHARED: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "sum of columns": ("reduce_sum", ((LONG, 3),), {"axes": [0], "keepdims": False}),
+    "sum of rows": ("reduce_sum", ((3, LONG),), {"axes": [1], "keepdims": True}),
+    "mean of planes": ("reduce_mean", ((2, 300, 400, 2),), {"axes": [1, 2], "keepdims": False}),
+    "mean of what lies apart": ("reduce_mean", ((5, 90, 2, 800, 3),), {"axes": [1, 3, 4]}),
+    "softmax of columns": ("softmax", ((2, LONG, 3),), {"axis": 1}),
+    "softmax of rows": ("softmax", ((2, LONG),), {"axis": 1}),
+    "position of the largest": ("arg_max", ((LONG, 2),), {"axis": 0, "dtype": DType.I32}),
+    "product of matrices": ("matmul", ((2, LONG), (LONG, 3)), {}),
+}
+
+
+def shared(name: str) -> tuple[Function, list[Array]]:
+    """A function of one op, and its inputs."""
+    op, shapes, attrs = SHARED[name]
+    b = Builder()
+    operands = [b.input(f"x{n}", f"f32{list(shape)}") for n, shape in enumerate(shapes)]
+    b.output("y", b.op(op, *operands, **attrs))
+    r = np.random.default_rng(0)
+    return b.function(), [r.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("name", SHARED)
+def test_lanes_share_what_is_long(name: str, driver: str, tmp_path: Path) -> None:
+    function, inputs = shared(name)
+    with running_on(driver, tmp_path):
+        assert check(function, inputs, name) == "right"
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_updates_by_constant_rows(driver: str, reduction: str, tmp_path: Path) -> None:
+    b = Builder()
+    x, u = b.input("x", f"f32[{LONG}]"), b.input("u", f"f32[{LONG}]")
+    rows = b.constant(ROWS)
+    b.output("y", b.op("scatter_nd", x, rows, u, depth=1, reduction=reduction))
+    r = np.random.default_rng(0)
+    inputs = [r.standard_normal(LONG).astype(np.float32) for _ in range(2)]
+    with running_on(driver, tmp_path):
+        assert check(b.function(), inputs, reduction) == "right"
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("extent", [100_000, 1_000_000])
 @pytest.mark.parametrize("driver", DRIVERS)

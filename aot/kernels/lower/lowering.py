@@ -25,7 +25,11 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.stages import schedule_stages
 from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.contraction import schedule_contraction
-from aot.kernels.schedules.general import schedule_elementwise, schedule_reduction
+from aot.kernels.schedules.general import (
+    is_long_for_a_lane,
+    schedule_elementwise,
+    schedule_reduction,
+)
 from aot.kernels.schedules.lines import Lines, schedule_scan
 from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
@@ -104,7 +108,7 @@ def _stages(
 def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
-    if made.schedule is Schedule.CONTRACTION:
+    if made.schedule is Schedule.CONTRACTION and not is_long_for_a_lane(nest, output):
         body = schedule_contraction(nest, output, made, target.panel)
         if body is not None:
             return body

@@ -191,6 +191,20 @@ class Nest:
     def is_gpu(self) -> bool:
         return self.target.device == "vulkan"
 
+    def is_too_long(self, *nests: Sequence[Dim]) -> bool:
+        """Whether loops, each a nest of these extents, are more than a GPU's lane may go through;
+        False where an extent is not known."""
+        limits = self.target.vulkan
+        total = 0
+        for extents in nests:
+            inner = 0
+            for extent in reversed(extents):
+                if not isinstance(extent, int):
+                    return False
+                inner = extent * (1 + inner) + 1
+            total += inner
+        return limits is not None and total > limits.max_lane_iterations
+
     def spread(self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "l") -> Stmt:
         """A loop over lanes."""
         var = self.builder.var(name)
@@ -453,6 +467,13 @@ class Nest:
         """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
         a tree over shared memory."""
         inner, width = axes[-1], self.lanes
+        outer = axes[:-1]
+        apart: Sequence[Axis] = ()
+        rounds = dims.ceil_divide(inner.extent, width)
+        if self.is_too_long([*(axis.extent for axis in outer), rounds]):
+            apart, outer = axes, []
+            whole = dims.product([a.extent for a in axes])
+            inner = Axis(self.builder.var("whole"), whole)
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
         op = _COMBINE[reduce.op]
         uses_subgroups = op in COMBINE_OPS and self._has_subgroups(reduce.dtype)
@@ -466,16 +487,19 @@ class Nest:
             )
         ]
 
-        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+        def rows(indices: dict[Var, Expr]) -> list[Stmt]:
             def one(o: Expr, lane: Expr) -> list[Stmt]:
                 at = expr.add(expr.mul(o, expr.index(width)), lane)
-                term = expr.substitute(body, {**values, **outer, inner.var: at})
-                update = Store(
-                    acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+                here, update = {**values, **indices, inner.var: at}, list[Stmt]()
+                if apart:
+                    self.decode(at, apart, here, update)
+                term = combine(
+                    reduce.op, Load(acc, (lane,), reduce.dtype), expr.substitute(body, here)
                 )
+                update.append(Store(acc, (lane,), term))
                 if dims.modulo(inner.extent, width) == 0:
-                    return [update]
-                return [If(expr.binary("lt", at, expr.index(inner.extent)), (update,))]
+                    return update
+                return [If(expr.binary("lt", at, expr.index(inner.extent)), tuple(update))]
 
             return self.serial(
                 dims.ceil_divide(inner.extent, width),
@@ -483,7 +507,7 @@ class Nest:
                 "o",
             )
 
-        stmts += self._inside(axes[:-1], {}, rows)
+        stmts += self._inside(outer, {}, rows)
         if uses_subgroups:
             lane, made = self.builder.var("l"), self.builder.var("r", reduce.dtype)
             value = Load(acc, (lane,), reduce.dtype)

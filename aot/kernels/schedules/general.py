@@ -155,15 +155,26 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) ->
 def schedule_reduction(nest: Nest, output: Output, plan: Plan) -> tuple[Stmt, ...]:
     """Reductions where their inputs are known, lanes along what is contiguous."""
     reduces = reduces_of(output.value)
-    window = find_window(nest, output, reduces)
+    is_long = is_long_for_a_lane(nest, output)
+    window = None if is_long else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
+    if is_long:
+        known = {v for r in reduces for v in expr.free_vars(r)}
+        rows = [axis for axis in output.axes if axis.var not in known]
+        return _lanes_over_reduction(nest, output, reduces, rows)
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
     is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
     if depends and (is_short or _prefers_output_lanes(depends, inner)):
         return _lanes_over_results(nest, output, reduces)
-    return _lanes_over_reduction(nest, output, reduces, is_row=bool(inner) and not depends)
+    rows = [] if depends else list(output.axes[-1:])
+    return _lanes_over_reduction(nest, output, reduces, rows)
+
+
+def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
+    """Whether the reductions of an element are more than a GPU's lane may go through."""
+    return nest.is_too_long(*([n for _, n in r.axes] for r in reduces_of(output.value)))
 
 
 def _is_short(reduce: Reduce, lanes: int) -> bool:
@@ -235,10 +246,11 @@ def _reduce_here(
 
 
 def _lanes_over_reduction(
-    nest: Nest, output: Output, reduces: list[Reduce], is_row: bool
+    nest: Nest, output: Output, reduces: list[Reduce], rows: Sequence[Axis]
 ) -> tuple[Stmt, ...]:
-    """Lanes along the reduced dim; with `is_row` the innermost result dim is a loop after it."""
-    outer = output.axes[:-1] if is_row else output.axes
+    """Lanes along the reduced dim; the result dims `rows`, of which no reduction knows, are a loop
+    after it."""
+    outer = [axis for axis in output.axes if axis not in rows]
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
 
     def row(values: Values) -> list[Stmt]:
@@ -261,8 +273,8 @@ def _lanes_over_reduction(
                 )
             ]
 
-        if is_row:
-            return stmts + _row_of_stores(nest, output.axes[-1], store)
+        if rows:
+            return stmts + _rows_of_stores(nest, rows, store)
         if nest.is_gpu:
             return [
                 *stmts,
@@ -274,6 +286,23 @@ def _lanes_over_reduction(
         return stmts + store({})
 
     return nest.grid(outer, row, work)
+
+
+def _rows_of_stores(
+    nest: Nest, axes: Sequence[Axis], store: Callable[[Values], Sequence[Stmt]]
+) -> list[Stmt]:
+    """The elements along `axes`, spread over lanes."""
+    if len(axes) == 1:
+        return _row_of_stores(nest, axes[0], store)
+    whole = Axis(nest.builder.var("row"), dims.product([axis.extent for axis in axes]))
+
+    def decoded(values: Values) -> list[Stmt]:
+        inside: list[Stmt] = []
+        apart: Values = {}
+        nest.decode(values[whole.var], axes, apart, inside)
+        return [*inside, *store(apart)]
+
+    return _row_of_stores(nest, whole, decoded)
 
 
 def _row_of_stores(nest: Nest, axis: Axis, store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
