@@ -12,7 +12,9 @@ import pytest
 
 from aot.ir.builder import Builder
 from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir import interpreter
+from aot.kernels.schedules import scatter
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
@@ -88,6 +90,40 @@ def test_repeated_sums_all_count(target: str) -> None:
         target, "scatter_elements", [_f(1, 1), _i(0, 0, 0), _f(2, 4, 8)], axis=0, reduction="add"
     )
     assert y.tolist() == [15, 1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pieces_of_lines(target: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's lanes have pieces of a long line, and apply all updates to them in order."""
+    monkeypatch.setattr(scatter, "PIECE", 3)
+    r = np.random.default_rng(seed)
+    reduction = ("none", "add", "mul", "max", "min")[seed % 5]
+    x, rows = r.integers(-3, 4, (4, 5, 2)), r.integers(-6, 6, (9, 2))
+    check_op(target, "scatter_nd", x, rows, (9, 2), r, depth=2, reduction=reduction)
+    x, chosen = r.integers(-3, 4, (2, 11, 3)), r.integers(-12, 12, (2, 7, 2))
+    check_op(target, "scatter_elements", x, chosen, chosen.shape, r, axis=1, reduction=reduction)
+
+
+def check_op(
+    target: str,
+    name: str,
+    x: Array,
+    positions: Array,
+    updates: tuple[int, ...],
+    r: np.random.Generator,
+    **attrs: Any,
+) -> None:
+    """A scatter of small numbers against the op's reference."""
+    arrays = [x.astype(np.float32), positions.astype(np.int32)]
+    arrays.append(r.integers(-3, 4, updates).astype(np.float32))
+    b = Builder()
+    operands = [
+        b.input(f"x{n}", f"{_DTYPES[a.dtype.name]}{list(a.shape)}") for n, a in enumerate(arrays)
+    ]
+    b.output("y", b.op(name, *operands, **attrs))
+    (wanted,) = run(b.function(), arrays)
+    (y,) = run_op(target, name, arrays, **attrs)
+    np.testing.assert_array_equal(y.reshape(wanted.shape), wanted)
 
 
 @pytest.mark.parametrize("wanted", [[0], [1], [0, 1]])
