@@ -1,7 +1,7 @@
 """`aot.compile` and `aot.load`: the compiler and the runtime behind two calls.
 
-Owns the public signatures and the turning of loose arguments into typed options; all work is the
-pipeline's and the loader's.
+Owns the public signatures; what options mean is `aot.options`', all work the pipeline's and the
+loader's. What `compile` says of its options is generated: `python docs/generate_tables.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
 from aot.errors import CompileError
 from aot.link.module import ModuleImage, module_bytes, write_module
-from aot.options import CompileOptions, Progress, no_progress
+from aot.options import OPTIONS, CompileOptions, Progress, no_progress
 from aot.target.model import Target
 from aot.target.selection import load as load_target
 from aot.target.selection import names as target_names
@@ -83,11 +82,8 @@ def compile(
     states: Mapping[str, str | tuple[str, int]] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
-    shapes: str = "lazy",
-    fusion: bool = True,
     winograd: bool = True,
-    despecialise: bool = True,
-    share_constants: bool = True,
+    disable: Sequence[str] = (),
     entry_name: str | None = None,
     strip: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
@@ -113,26 +109,26 @@ def compile(
             "H<=960" or "32<=H<=960" bounds it, "?<=8" what the model says.
         input_values: input name -> value; the input is compiled in as a constant.
         states: input name -> output name, or (output name, capacity) where the output is the input
-            with something appended: both leave the signature, the program keeps the value from
-            run to run (zeros at first), and `Program.reset` clears it.
+            with something appended: both leave the signature, the program keeps the value from run
+            to run (zeros at first), and `Program.reset` clears it.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         storage: "fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves
             the file and rounds what it stores; inputs, outputs and arithmetic stay float32.
-        shapes: "lazy" or "eager": when the compiler tells users of a change; for comparison, the
-            module is the same.
-        fusion: whether ops may share a dispatch; without, each is its own, for comparison.
         winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
             otherwise and may overflow where inputs come near the largest floats.
-        despecialise: whether executables that differ in extents only may become one.
-        share_constants: whether equal constants, and those that lie inside others, are stored once.
+        disable: names of passes and features to do without, to compare or to find a fault
+            (`aot.switches` has the list).
         entry_name: what `load` and `merge` know the entry point by; "main" if None.
         strip: leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.
         dump_ir: a folder that gets the IR after each pass.
-        cache: whether compiled code may be kept on disk, and found there by later compiles.
+        cache: whether compiled code may be kept on disk, and found there by later compiles; the
+            module is the same.
         cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
-        jobs: processes that may compile code at a time; 0 is one for each processor.
+        jobs: processes that may compile code at a time; 0 is one for each processor. The module
+            does not depend on it.
         tune: seconds in which to measure how executables run fastest, on this machine; what is
-            learnt is kept, and used by later compiles that tune, or that are given `tune_cache`.
+            learnt is kept, and used by later compiles that tune, or that are given `tune_cache`. 0
+            measures nothing and uses what is known.
         tune_runner: a command that measures on another device: it gets a module's path and options
             as `aot-run` does, and prints what that prints.
         tune_cache: a file of what was learnt; with it and without `tune` nothing is measured, and
@@ -145,30 +141,10 @@ def compile(
         CompileError: the model or an option is wrong.
         UnsupportedError: the model needs what there is not; lists everything at once.
     """
+    given = locals()
     from aot.driver.pipeline import compile_module
 
-    options = compile_options(
-        targets=targets,
-        input_shapes=input_shapes,
-        input_values=input_values,
-        states=states,
-        optimize=optimize,
-        storage=storage,
-        shapes=shapes,
-        fusion=fusion,
-        winograd=winograd,
-        despecialise=despecialise,
-        share_constants=share_constants,
-        entry_name=entry_name,
-        strip=strip,
-        dump_ir=dump_ir,
-        cache=cache,
-        cache_dir=cache_dir,
-        jobs=jobs,
-        tune=tune,
-        tune_runner=tune_runner,
-        tune_cache=tune_cache,
-    )
+    options = CompileOptions(**{name: given[name] for name in OPTIONS})
     known = None
     if details:
         from aot.report.details import Details
@@ -176,33 +152,6 @@ def compile(
         known = Details()
     compilation = compile_module(model, options, progress or no_progress, known)
     return CompiledModule(compilation.image, compilation.stats, known)
-
-
-def compile_options(
-    *,
-    targets: Sequence[str] = ("host",),
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    input_values: Mapping[str, ArrayLike] | None = None,
-    states: Mapping[str, str | tuple[str, int]] | None = None,
-    dump_ir: str | os.PathLike[str] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    tune_cache: str | os.PathLike[str] | None = None,
-    **others: Any,
-) -> CompileOptions:
-    """The options that `compile` takes, typed."""
-    return CompileOptions(
-        targets=tuple(targets) if not isinstance(targets, str) else (targets,),
-        input_shapes={name: tuple(dims) for name, dims in (input_shapes or {}).items()},
-        input_values=dict(input_values or {}),
-        states={
-            name: (tie, 0) if isinstance(tie, str) else (tie[0], tie[1])
-            for name, tie in (states or {}).items()
-        },
-        dump_ir=None if dump_ir is None else Path(dump_ir),
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        tune_cache=None if tune_cache is None else Path(tune_cache),
-        **others,
-    )
 
 
 def load(

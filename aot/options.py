@@ -1,21 +1,21 @@
 """What a caller may ask of a compile, as one typed record, and how it hears of the progress.
 
-Owns the options' meaning and their checks that need no model. Reads no environment.
+Owns the options' meaning, their checks that need no model, and what the command line, a batch file
+and the documentation need to know of each: all of them are made from `OPTIONS`. Reads no
+environment and imports nothing that is slow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from aot.errors import CompileError
-
-OPTIMIZE_LEVELS = ("speed", "balanced", "size")
-STORAGE_TYPES = ("fp32", "fp16")
-SHAPE_MODES = ("lazy", "eager")
+from aot.errors import CompileError, InternalError
+from aot.switches import DISABLEABLE
 
 DEFAULT_ENTRY = "main"  # what the entry point of a model is called that was given no name
 
@@ -26,98 +26,360 @@ A stage begins with its first call; the next stage's first call ends it.
 """
 
 
+# What options take: how a value of Python or TOML becomes a field's, or is refused.
+
+
 @dataclass(frozen=True)
-class CompileOptions:
-    """The options of one compile.
+class Kind:
+    """What values an option takes.
 
     Attributes:
-        targets: names of targets, or paths of TOML files; one variant each; devices try
-            them in the order of `aot.target.selection.load_together`.
-        input_shapes: input name -> dims: a number binds an extent, a name leaves it open, None
-            keeps what the model says; "32*h" makes it a multiple and "H<=960" bounds it
-            (`aot.ir.bounds.parse_wanted` reads them).
-        input_values: input name -> numpy array or number; the input becomes a constant.
-        states: input name -> (output name, capacity): the output is kept and is the input of the
-            next run; a capacity of 0 means that it does not grow (`aot.passes.memory.bind_state`).
-        optimize: one of OPTIMIZE_LEVELS.
-        storage: one of STORAGE_TYPES: how float32 weights and activations lie in memory. Inputs,
-            outputs and arithmetic stay float32.
-        fusion: whether ops may share a dispatch.
-        winograd: whether 3x3 convolutions may be computed by Winograd's algorithm.
-        despecialise: whether executables that differ in extents only may become one.
-        shapes: one of SHAPE_MODES: when users of a changed value are told. The program is the same;
-            eager, the classical cascade, is there to compare with.
-        share_constants: whether equal constants, and those inside others, are stored once.
-        entry_name: what the entry point is called in the module; None is DEFAULT_ENTRY.
-        strip: whether the module does without notes for tools (`aot.link.notes`).
-        dump_ir: a folder that gets the IR after each pass.
-        cache: whether compiled code may be kept on disk and found there; the module is the same.
-        cache_dir: where it is kept; None is where the environment says
-            (`aot.backends.cpu.object_cache`).
-        jobs: processes that may compile code at a time; 0 is one for each processor. The module
-            does not depend on it.
-        tune: seconds in which executables may be measured; None measures nothing, 0 uses what is
-            known.
-        tune_runner: a command that runs a module on the device that is tuned for
-            (`aot.tuning.runner`); None is this machine's `aot-run`.
-        tune_cache: the file of what was learnt (`aot.tuning.cache`), used without `tune` as well;
-            None is one beside compiled code, which is used with `tune` only.
+        name: by which the command line and batch files find how they spell such values.
+        read: turns the value of an option into the field's; what it has turned stays as it is.
+        is_table: the value is a mapping by the names of inputs.
+        is_list: the value is a list of names.
     """
 
-    targets: tuple[str, ...] = ("host",)
-    input_shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
-    input_values: Mapping[str, Any] = field(default_factory=dict)
-    states: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    optimize: str = "balanced"
-    storage: str = "fp32"
-    fusion: bool = True
-    winograd: bool = True
-    despecialise: bool = True
-    shapes: str = "lazy"
-    share_constants: bool = True
-    entry_name: str | None = None
-    strip: bool = False
-    dump_ir: Path | None = None
-    cache: bool = True
-    cache_dir: Path | None = None
-    jobs: int = 0
-    tune: float | None = None
-    tune_runner: str | None = None
-    tune_cache: Path | None = None
+    name: str
+    read: Callable[[Option, Any], Any]
+    is_table: bool = False
+    is_list: bool = False
+
+
+def _wrong(option: Option, value: Any, expected: str) -> CompileError:
+    return CompileError(f"{option.name} is {value!r}, expected {expected}")
+
+
+def _a(types: tuple[type, ...], expected: str) -> Callable[[Option, Any], Any]:
+    """Takes values of `types` as they are; True and False are no numbers."""
+
+    def read(option: Option, value: Any) -> Any:
+        is_flag = isinstance(value, bool) and bool not in types
+        if not isinstance(value, types) or is_flag:
+            raise _wrong(option, value, expected)
+        return value
+
+    return read
+
+
+def _whole(option: Option, value: Any) -> Any:
+    found = _a((int,), "a whole number")(option, value)
+    if found < 0:
+        raise _wrong(option, value, "0 or more")
+    return found
+
+
+def _seconds(option: Option, value: Any) -> Any:
+    found = _a((int, float), "a number")(option, value)
+    if not 0 <= found < math.inf:
+        raise CompileError(f"{option.name} is {value}, expected seconds, 0 or more")
+    return found
+
+
+def _choice(option: Option, value: Any) -> Any:
+    found = _a((str,), "a text")(option, value)
+    if found not in option.choices:
+        raise _wrong(option, value, f"one of {', '.join(option.choices)}")
+    return found
+
+
+def _path(option: Option, value: Any) -> Any:
+    return Path(_a((str, os.PathLike), "a path")(option, value))
+
+
+def _names(option: Option, value: Any, expected: str) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+        raise _wrong(option, value, expected)
+    return tuple(names)
+
+
+def _targets(option: Option, value: Any) -> Any:
+    names = _names(option, value, "names or paths")
+    if not names:
+        raise CompileError("no target is given")
+    if len(set(names)) != len(names):
+        raise CompileError(f"a target is given twice: {', '.join(names)}")
+    return names
+
+
+def _passes(option: Option, value: Any) -> Any:
+    for name in (names := _names(option, value, "names of passes")):
+        if name not in option.choices:
+            raise CompileError(
+                f"{option.name}: there is no {name!r} to do without, expected some of "
+                f"{', '.join(option.choices)}"
+            )
+    return tuple(name for name in option.choices if name in names)
+
+
+def _table(option: Option, value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise _wrong(option, value, "a mapping by name")
+    return dict(value or {})
+
+
+def _shapes(option: Option, value: Any) -> Any:
+    found = _table(option, value)
+    for name, dims in found.items():
+        if isinstance(dims, str) or not isinstance(dims, Iterable):
+            raise CompileError(f"{option.name}: {name} is {dims!r}, expected a sequence of dims")
+    return {name: tuple(dims) for name, dims in found.items()}
+
+
+def _states(option: Option, value: Any) -> Any:
+    return {name: _state(option, name, tie) for name, tie in _table(option, value).items()}
+
+
+def _state(option: Option, name: str, value: Any) -> tuple[str, int]:
+    match (value, 0) if isinstance(value, str) else value:
+        case (str(output), int(capacity)) if not isinstance(capacity, bool):
+            if capacity < 0:
+                raise CompileError(f"state {name!r}: max is {capacity}, expected a positive number")
+            return output, capacity
+    raise CompileError(
+        f"{option.name}: {name} is {value!r}, expected an output's name, or that and a capacity"
+    )
+
+
+TARGETS = Kind("targets", _targets, is_list=True)
+PASSES = Kind("passes", _passes, is_list=True)
+SHAPES = Kind("shapes", _shapes, is_table=True)
+VALUES = Kind("values", _table, is_table=True)
+STATES = Kind("states", _states, is_table=True)
+CHOICE = Kind("choice", _choice)
+SWITCH = Kind("switch", _a((bool,), "true or false"))
+TEXT = Kind("text", _a((str,), "a text"))
+FILE = Kind("file", _path)
+FOLDER = Kind("folder", _path)
+COUNT = Kind("count", _whole)
+SECONDS = Kind("seconds", _seconds)
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of CompileOptions is set, and what people read of it.
+
+    Attributes:
+        kind: what it takes.
+        help: one line, which the command line and the documentation show.
+        details: sentences for readers of the API.
+        in_batch: whether a batch file may set it: whether it is the module's, and not of how or
+            where the work is done.
+        spelling: on the command line; of the name if empty.
+        metavar: what stands for a value there.
+        choices: all values, of kinds that have a list of them.
+        name, default: the field's.
+    """
+
+    kind: Kind
+    help: str
+    details: str
+    in_batch: bool = True
+    spelling: str = ""
+    metavar: str | None = None
+    choices: Sequence[str] = ()
+    name: str = ""
+    default: Any = None
+
+    @property
+    def flags(self) -> str:
+        """Its spelling on the command line: `--jobs`, `--cache/--no-cache`."""
+        flag = self.spelling or f"--{self.name.replace('_', '-')}"
+        return f"{flag}/--no-{flag[2:]}" if self.default is True else flag
+
+    def read(self, value: Any) -> Any:
+        """The field's value, of an argument or a key.
+
+        Raises:
+            CompileError: it is of another type, or out of range.
+        """
+        if value is None and self.default is None:
+            return None
+        return self.kind.read(self, value)
+
+
+def _option(default: Any, kind: Kind, help: str, details: str, **more: Any) -> Any:
+    metadata = {"option": Option(kind, help, details, default=default, **more)}
+    if kind.is_table:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """The options of one compile; each says what it means.
+
+    Raises:
+        CompileError: an option is of another type, out of range, or goes with no other.
+    """
+
+    targets: tuple[str, ...] = _option(
+        ("host",),
+        TARGETS,
+        "What to compile for; repeatable. Default: host.",
+        "names (`aotc targets` lists them) or paths of target files; one variant each. A device "
+        "runs the first that it can, in this order, but that of CPU levels the best comes first. "
+        '"host" is the best target for this machine.',
+        spelling="--target",
+        metavar="NAME|FILE.toml",
+        in_batch=False,  # an axis of its own
+    )
+    input_shapes: Mapping[str, tuple[int | str | None, ...]] = _option(
+        {},
+        SHAPES,
+        "An input's shape: a number binds, a name leaves open, H<=960 bounds, '?' keeps the "
+        "model's.",
+        'input name -> dims; a number binds an extent, a name such as "H" leaves it open under '
+        'that name, None keeps what the model says. "32*h" takes multiples of 32 only; "H<=960" '
+        'or "32<=H<=960" bounds it, "?<=8" what the model says.',
+        spelling="--input-shape",
+    )
+    input_values: Mapping[str, Any] = _option(
+        {},
+        VALUES,
+        "Compile an input in as a constant: a number, a list or FILE.npy.",
+        "input name -> value; the input is compiled in as a constant.",
+        spelling="--input-value",
+    )
+    states: Mapping[str, tuple[str, int]] = _option(
+        {},
+        STATES,
+        "Keep output PRESENT, which is input PAST of the next run; :max=N where it grows.",
+        "input name -> output name, or (output name, capacity) where the output is the input with "
+        "something appended: both leave the signature, the program keeps the value from run to "
+        "run (zeros at first), and `Program.reset` clears it.",
+        spelling="--state",
+    )
+    optimize: str = _option(
+        "balanced",
+        CHOICE,
+        "What sharing code between dispatches may cost.",
+        '"speed", "balanced" or "size": what sharing code between dispatches may cost.',
+        choices=("speed", "balanced", "size"),
+    )
+    storage: str = _option(
+        "fp32",
+        CHOICE,
+        "How float32 weights and activations lie in memory; fp16 rounds them.",
+        '"fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves the '
+        "file and rounds what it stores; inputs, outputs and arithmetic stay float32.",
+        choices=("fp32", "fp16"),
+    )
+    winograd: bool = _option(
+        True,
+        SWITCH,
+        "Whether 3x3 convolutions may be computed by Winograd's algorithm.",
+        "whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds otherwise "
+        "and may overflow where inputs come near the largest floats.",
+    )
+    disable: tuple[str, ...] = _option(
+        (),
+        PASSES,
+        "Do without a pass or feature, to compare or to find a fault; repeatable: "
+        f"{', '.join(DISABLEABLE)}.",
+        "names of passes and features to do without, to compare or to find a fault "
+        "(`aot.switches` has the list).",
+        metavar="PASS",
+        choices=tuple(DISABLEABLE),
+    )
+    entry_name: str | None = _option(
+        None,
+        TEXT,
+        "What the entry point is called in the module file. Default: main.",
+        'what `load` and `merge` know the entry point by; "main" if None.',
+        metavar="NAME",
+    )
+    strip: bool = _option(
+        False,
+        SWITCH,
+        "Leave out the notes that merge and inspect --dedup need.",
+        "leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.",
+    )
+    dump_ir: Path | None = _option(
+        None,
+        FOLDER,
+        "Write the IR after each pass to this folder.",
+        "a folder that gets the IR after each pass.",
+        metavar="DIR",
+        in_batch=False,
+    )
+    cache: bool = _option(
+        True,
+        SWITCH,
+        "Whether compiled code may be kept on disk and found there.",
+        "whether compiled code may be kept on disk, and found there by later compiles; the module "
+        "is the same.",
+        in_batch=False,
+    )
+    cache_dir: Path | None = _option(
+        None,
+        FOLDER,
+        "Where it is kept; 'aotc cache' shows the default.",
+        "where; by default `AOT_CACHE_DIR`, or the user's cache folder.",
+        metavar="DIR",
+        in_batch=False,
+    )
+    jobs: int = _option(
+        0,
+        COUNT,
+        "Processes that may compile code at a time. Default: one a processor.",
+        "processes that may compile code at a time; 0 is one for each processor. The module does "
+        "not depend on it.",
+        in_batch=False,
+    )
+    tune: float | None = _option(
+        None,
+        SECONDS,
+        "Measure how kernels run fastest, for so long; later compiles remember.",
+        "seconds in which to measure how executables run fastest, on this machine; what is learnt "
+        "is kept, and used by later compiles that tune, or that are given `tune_cache`. 0 measures "
+        "nothing and uses what is known.",
+        metavar="SECONDS",
+        in_batch=False,  # modules are compiled on many machines
+    )
+    tune_runner: str | None = _option(
+        None,
+        TEXT,
+        "Measure on a device: CMD gets a module and options, as aot-run does.",
+        "a command that measures on another device: it gets a module's path and options as "
+        "`aot-run` does, and prints what that prints.",
+        metavar="CMD",
+        in_batch=False,
+    )
+    tune_cache: Path | None = _option(
+        None,
+        FILE,
+        "Where what was measured is kept; without --tune it is used as it is.",
+        "a file of what was learnt; with it and without `tune` nothing is measured, and the "
+        "module is the same on every machine.",
+        metavar="FILE",
+        in_batch=False,
+    )
 
     def __post_init__(self) -> None:
-        if not self.targets:
-            raise CompileError("no target is given")
-        if len(set(self.targets)) != len(self.targets):
-            raise CompileError(f"a target is given twice: {', '.join(self.targets)}")
-        if self.optimize not in OPTIMIZE_LEVELS:
-            raise CompileError(
-                f"optimize is {self.optimize!r}, expected one of {', '.join(OPTIMIZE_LEVELS)}"
-            )
-        if self.storage not in STORAGE_TYPES:
-            raise CompileError(
-                f"storage is {self.storage!r}, expected one of {', '.join(STORAGE_TYPES)}"
-            )
-        if self.shapes not in SHAPE_MODES:
-            raise CompileError(
-                f"shapes is {self.shapes!r}, expected one of {', '.join(SHAPE_MODES)}"
-            )
-        if self.jobs < 0:
-            raise CompileError(f"jobs is {self.jobs}, expected 0 or more")
-        if self.tune is not None and not 0 <= self.tune < math.inf:
-            raise CompileError(f"tune is {self.tune}, expected seconds, 0 or more")
+        for option in OPTIONS.values():
+            object.__setattr__(self, option.name, option.read(getattr(self, option.name)))
         if self.tune_runner is not None and self.tune is None:
             raise CompileError("a tune runner is given, but no seconds to tune in")
         if self.entry_name is not None:
             check_entry_name(self.entry_name)
-        for name in self.input_shapes:
-            if name in self.input_values:
-                raise CompileError(f"input {name!r} is given both a shape and a value")
-        for name, (_, capacity) in self.states.items():
-            if name in self.input_values:
-                raise CompileError(f"input {name!r} is given both a state and a value")
-            if capacity < 0:
-                raise CompileError(f"state {name!r}: max is {capacity}, expected a positive number")
+        for name in self.input_values:
+            for kind, others in (("shape", self.input_shapes), ("state", self.states)):
+                if name in others:
+                    raise CompileError(f"input {name!r} is given both a {kind} and a value")
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether a pass or feature that may be disabled is to be used."""
+        if name not in DISABLEABLE:
+            raise InternalError(f"{name!r} is nothing that can be disabled")
+        return name not in self.disable
+
+
+OPTIONS: Mapping[str, Option] = {
+    f.name: replace(f.metadata["option"], name=f.name) for f in fields(CompileOptions)
+}
+"""By name, in the order of the fields."""
 
 
 def check_entry_name(name: str) -> None:

@@ -50,7 +50,7 @@ def model_ratio(name: str, target: str, optimize: str, rounds: int) -> str:
             targets=[target],
             input_shapes={key: array.shape for key, array in given.items()},
             optimize=optimize,
-            despecialise=on,
+            disable=() if on else ("despecialise",),
         )
         for on in (False, True)
     ]

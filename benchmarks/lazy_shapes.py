@@ -37,7 +37,7 @@ from aot.passes.base import PassContext, run_passes
 from aot.passes.layout.eager_shapes import follow_eagerly, following
 from aot.passes.layout.resolve_shapes import carry_out
 from aot.passes.layout.shape_sweep import Sweep
-from aot.passes.switches import Switches
+from aot.switches import Switches
 
 Rewrite = Callable[[Module], int]
 """Makes pending changes in a module; gives how many."""

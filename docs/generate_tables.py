@@ -1,8 +1,10 @@
-"""Generates what of the documentation follows from the code: README.md's tables, the list of ops.
+"""Generates what of the documentation follows from the code: README.md's tables, the tables of
+options, the list of ops, and the options in the docstring of `aot.compile`.
 
     python docs/generate_tables.py [--check]
 
-Owns what stands between `generated:` markers of README.md and nothing else of it, and ops.md whole.
+Owns what stands between `generated:` markers of a page and nothing else of it, ops.md whole, and
+the entries of options in aot/api.py.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import argparse
 import re
 import sys
 import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 OPS = ROOT / "docs" / "internals" / "ops.md"
+CLI = ROOT / "docs" / "use" / "cli.md"
+API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
 
 DEVICES = {"cpu": "CPU", "vulkan": "GPU"}
@@ -38,23 +43,80 @@ def onnx_operators() -> str:
     return textwrap.fill(", ".join(names) + ".", 120, break_on_hyphens=False)
 
 
-SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
+def options_table() -> str:
+    """One row an option of a compile."""
+    from aot.options import OPTIONS
+
+    rows = ["| option | of `aot.compile` | in a batch file | meaning |", "|---|---|---|---|"]
+    for o in OPTIONS.values():
+        flags = f"{o.flags} {o.metavar or ''}".strip().replace("|", "\\|").replace("/--", "`, `--")
+        help = o.help if o.name != "disable" else o.help.partition(";")[0] + " ([below](#disable))."
+        rows.append(f"| `{flags}` | `{o.name}` | {'yes' if o.in_batch else ''} | {help} |")
+    return "\n".join(rows)
 
 
-def generate(text: str) -> str:
-    """`text` with its sections made anew.
+def disable_table() -> str:
+    """One row a pass or feature that a compile can do without."""
+    from aot.switches import DISABLEABLE
+
+    rows = ["| `--disable` | then |", "|---|---|"]
+    return "\n".join(rows + [f"| `{name}` | {instead} |" for name, instead in DISABLEABLE.items()])
+
+
+def option_entries() -> str:
+    """The options as the docstring of `aot.compile` has them."""
+    from aot.options import OPTIONS
+
+    return "\n".join(
+        textwrap.fill(
+            f"{o.name}: {o.details}",
+            100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for o in OPTIONS.values()
+    )
+
+
+README_SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
+CLI_SECTIONS = {"options": options_table, "disable": disable_table}
+Sections = Mapping[str, Callable[[], str]]
+
+
+def generate(path: Path, sections: Sections) -> str:
+    """The text of `path` with its sections made anew.
 
     Raises:
         ValueError: the markers of a section are missing.
     """
-    for name, make in SECTIONS.items():
-        begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        if not pattern.search(text):
-            raise ValueError(f"{README}: markers of section {name!r} are missing")
-        section = f"{begin}\n{make()}\n{end}"
-        text = pattern.sub(lambda _, section=section: section, text)  # type: ignore[misc]
+    text = path.read_text(encoding="utf-8")
+    for name, make in sections.items():
+        text = replaced(
+            path, text, f"<!-- generated: {name} -->\n", make(), f"\n<!-- end: {name} -->"
+        )
     return text
+
+
+def docstring_of_compile(text: str) -> str:
+    """The source of aot/api.py with the entries of options made anew."""
+    from aot.options import OPTIONS
+
+    first = f"        {next(iter(OPTIONS))}: "
+    head, found, rest = text.partition(first)
+    _, end, tail = rest.partition("        details: ")
+    if not found or not end:
+        raise ValueError(f"{API}: the docstring of compile has no {first.strip()} and details:")
+    return f"{head}{option_entries()}\n{end}{tail}"
+
+
+def replaced(path: Path, text: str, begin: str, made: str, end: str) -> str:
+    """`text` with `made` between `begin` and `end`."""
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{path}: the markers {begin.strip()!r} are missing")
+    return pattern.sub(lambda _: f"{begin}{made}{end}", text)
 
 
 def main() -> int:
@@ -66,8 +128,10 @@ def main() -> int:
     options = parser.parse_args()
     status = 0
     for path, make in (
-        (README, lambda: generate(README.read_text(encoding="utf-8"))),
+        (README, lambda: generate(README, README_SECTIONS)),
+        (CLI, lambda: generate(CLI, CLI_SECTIONS)),
         (OPS, op_tables.page),
+        (API, lambda: docstring_of_compile(API.read_text(encoding="utf-8"))),
     ):
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = make()

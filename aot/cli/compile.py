@@ -1,13 +1,13 @@
 """What the commands that compile a model share: its options, and how a compile shows itself.
 
-Owns the options' names and help; what they mean is `aot.options`'. Reads no model itself.
+Owns how the command line spells values; the options are `aot.options`'. Reads no model itself.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +17,9 @@ from click.core import ParameterSource
 
 import aot
 from aot.cli import text as cli_text
-from aot.cli.text import NamedArray, NamedShape, to_mapping
+from aot.cli.text import NamedArray, NamedShape, NamedState, to_mapping
 from aot.errors import CompileError
-from aot.options import OPTIMIZE_LEVELS, SHAPE_MODES, STORAGE_TYPES, Progress
+from aot.options import OPTIONS, Option, Progress
 
 if TYPE_CHECKING:
     from aot import CompiledModule
@@ -28,140 +28,38 @@ MODULE_MAGIC = b"AOTM"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FUSION_OPTION = click.option(
-    "--fusion/--no-fusion",
-    default=True,
-    help="Whether ops may share a dispatch; without, each is its own.",
-)
-
 REPORT_OPTION = click.option(
     "--report", metavar="FILE.html", help="Write a page that shows what happened."
 )
 
 
+# How the command line spells values of a kind; a type reads them, where text would not do.
+_SPELLINGS: Mapping[str, Callable[[Option], dict[str, Any]]] = {
+    "targets": lambda option: {"multiple": True},
+    "passes": lambda option: {"multiple": True, "type": click.Choice(option.choices)},
+    "shapes": lambda option: {"multiple": True, "type": NamedShape()},
+    "values": lambda option: {"multiple": True, "type": NamedArray()},
+    "states": lambda option: {"multiple": True, "type": NamedState()},
+    "choice": lambda option: {"type": click.Choice(option.choices), "show_default": True},
+    "switch": lambda option: {"is_flag": True},
+    "text": lambda option: {},
+    "file": lambda option: {"type": click.Path(dir_okay=False)},
+    "folder": lambda option: {"type": click.Path(file_okay=False)},
+    "count": lambda option: {"type": click.IntRange(min=0)},
+    "seconds": lambda option: {"type": click.FloatRange(min=0)},
+}
+
+
 def compile_options(command: F) -> F:
-    """The options that say how to compile a model, all but whether ops may share a dispatch."""
-    for option in reversed(
-        (
-            click.option(
-                "--target",
-                "targets",
-                multiple=True,
-                metavar="NAME|FILE.toml",
-                help="What to compile for; repeatable. Default: host.",
-            ),
-            click.option(
-                "--input-shape",
-                "input_shapes",
-                multiple=True,
-                type=NamedShape(),
-                help="An input's shape: a number binds, a name leaves open, H<=960 bounds, '?' "
-                "keeps the model's.",
-            ),
-            click.option(
-                "--input-value",
-                "input_values",
-                multiple=True,
-                type=NamedArray(),
-                help="Compile an input in as a constant: a number, a list or FILE.npy.",
-            ),
-            click.option(
-                "--state",
-                "states",
-                multiple=True,
-                type=cli_text.NamedState(),
-                help="Keep output PRESENT, which is input PAST of the next run; :max=N where it "
-                "grows.",
-            ),
-            click.option(
-                "--optimize",
-                type=click.Choice(OPTIMIZE_LEVELS),
-                default="balanced",
-                show_default=True,
-                help="What sharing code between dispatches may cost.",
-            ),
-            click.option(
-                "--storage",
-                type=click.Choice(STORAGE_TYPES),
-                default="fp32",
-                show_default=True,
-                help="How float32 weights and activations lie in memory; fp16 rounds them.",
-            ),
-            click.option(
-                "--shapes",
-                type=click.Choice(SHAPE_MODES),
-                default="lazy",
-                show_default=True,
-                help="When users of a changed value are told; the file is the same.",
-            ),
-            click.option(
-                "--winograd/--no-winograd",
-                default=True,
-                help="Whether 3x3 convolutions may be computed by Winograd's algorithm.",
-            ),
-            click.option(
-                "--despecialise/--no-despecialise",
-                default=True,
-                help="Whether executables that differ in extents only may become one.",
-            ),
-            click.option(
-                "--share-constants/--no-share-constants",
-                default=True,
-                help="Whether equal constants are stored once; without, each where it was met.",
-            ),
-            click.option(
-                "--entry-name",
-                metavar="NAME",
-                help="What the entry point is called in the module file. Default: main.",
-            ),
-            click.option(
-                "--strip",
-                is_flag=True,
-                help="Leave out the notes that merge and inspect --dedup need.",
-            ),
-            click.option(
-                "--dump-ir",
-                type=click.Path(file_okay=False),
-                metavar="DIR",
-                help="Write the IR after each pass to this folder.",
-            ),
-            click.option(
-                "--cache/--no-cache",
-                default=True,
-                help="Whether compiled code may be kept on disk and found there.",
-            ),
-            click.option(
-                "--cache-dir",
-                type=click.Path(file_okay=False),
-                metavar="DIR",
-                help="Where it is kept; 'aotc cache' shows the default.",
-            ),
-            click.option(
-                "--jobs",
-                type=click.IntRange(min=0),
-                default=0,
-                help="Processes that may compile code at a time. Default: one a processor.",
-            ),
-            click.option(
-                "--tune",
-                type=click.FloatRange(min=0),
-                metavar="SECONDS",
-                help="Measure how kernels run fastest, for so long; later compiles remember.",
-            ),
-            click.option(
-                "--tune-runner",
-                metavar="CMD",
-                help="Measure on a device: CMD gets a module and options, as aot-run does.",
-            ),
-            click.option(
-                "--tune-cache",
-                type=click.Path(dir_okay=False),
-                metavar="FILE",
-                help="Where what was measured is kept; without --tune it is used as it is.",
-            ),
+    """The options that say how to compile a model: all of CompileOptions."""
+    for option in reversed(list(OPTIONS.values())):
+        how = _SPELLINGS[option.kind.name](option)
+        if not how.get("multiple"):
+            how["default"] = option.default
+        add = click.option(
+            option.flags, option.name, metavar=option.metavar, help=option.help, **how
         )
-    ):
-        command = option(command)
+        command = add(command)
     return command
 
 
@@ -195,16 +93,14 @@ def compile_model(model: str, **options: Any) -> CompiledModule:
 
 def compile_keywords(options: dict[str, Any]) -> dict[str, Any]:
     """What `aot.compile` takes, of the options of `compile_options`; values may be a mapping."""
-    values = options["input_values"]
-    if isinstance(values, tuple):
-        values = to_mapping(values, "--input-value")
-    return {
-        **options,
-        "input_shapes": to_mapping(options["input_shapes"], "--input-shape"),
-        "input_values": values,
-        "states": to_mapping(options["states"], "--state"),
-        "targets": options["targets"] or ("host",),
-    }
+    found = dict(options)
+    for option in OPTIONS.values():
+        value = found[option.name]
+        if option.kind.is_table and isinstance(value, tuple):
+            found[option.name] = to_mapping(value, option.flags)
+        elif option.kind.is_list:
+            found[option.name] = value or option.default
+    return found
 
 
 @contextmanager

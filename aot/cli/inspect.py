@@ -16,7 +16,6 @@ import click
 import aot
 from aot.cli import text as cli_text
 from aot.cli.compile import (
-    FUSION_OPTION,
     MODULE_MAGIC,
     check_readable,
     compile_keywords,
@@ -137,7 +136,6 @@ def _ledger(model: str, **options: Any) -> dict[str, Any]:
 @click.argument("source", metavar="MODEL|OUT.aotm", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
 @compile_options
-@FUSION_OPTION
 def explain_dedup(source: str, as_json: bool, **options: Any) -> None:
     """Show which executables almost became one: the first difference, its cost, the rule behind it.
 

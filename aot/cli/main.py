@@ -27,7 +27,6 @@ import click
 import aot
 from aot.cli import text as cli_text
 from aot.cli.compile import (
-    FUSION_OPTION,
     MODULE_MAGIC,
     REPORT_OPTION,
     check_readable,
@@ -90,7 +89,6 @@ def cli() -> None:
 @click.argument("model", type=click.Path())
 @click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
 @compile_options
-@FUSION_OPTION
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
 @REPORT_OPTION
 def compile_command(
@@ -250,7 +248,6 @@ def run(
     help="Calls one after another on different random inputs. Default: 1, or 3 with --state.",
 )
 @compile_options
-@FUSION_OPTION
 @_ENTRY
 @_DEVICE
 @_SEED

@@ -91,7 +91,7 @@ def _compiled(
     for target, host in rounds:
         own = Clock(dict(clock.seconds))
         copy = module if rounds.is_last else clone_module(module)
-        if options.shapes == "eager" and copy is not module:
+        if not options.is_enabled("lazy-shapes") and copy is not module:
             follow_eagerly(copy)
         made = PassContext(
             _dumping_apart(options, target),
@@ -204,7 +204,7 @@ def _rules_by_pass(context: PassContext) -> dict[str, int]:
 def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptions]:
     """The model as a fresh module, and the options that are left for the passes."""
     module = read_model(source, options)
-    if options.shapes == "eager":
+    if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)
     if not _is_bound_by_passes(source):
         options = replace(options, input_shapes={}, input_values={})

@@ -82,7 +82,7 @@ class Building:
     """
 
     def __init__(self, options: CompileOptions, progress: Progress) -> None:
-        self.rodata = RodataPool(shares=options.share_constants)
+        self.rodata = RodataPool(shares=options.is_enabled("share-constants"))
         self.parts: list[ImageParts | None] = []
         self._options = options
         self._progress = progress
@@ -170,7 +170,8 @@ class Building:
         if hosted is not None:
             section["on_host"] = hosted
         sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
-        settings = Settings(self._options.optimize, self._options.despecialise)
+        options = self._options
+        settings = Settings(options.optimize, options.is_enabled("despecialise"))
         return variant, {**section, "near_misses": near_misses(module, sizes, target, settings)}
 
     def _code_maker(self) -> CodeMaker:

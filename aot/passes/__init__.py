@@ -1,5 +1,4 @@
-"""Passes: graph to graph, one a file. Their order lives in pipeline.py alone."""
+"""Passes: graph to graph, one a file; `order` has the two lists, the one place of their order.
 
-from aot.passes.base import Pass, PassContext, PassRun, run_passes
-
-__all__ = ["Pass", "PassContext", "PassRun", "run_passes"]
+Own what becomes of a graph. Must not know how kernels are lowered, compiled or linked.
+"""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot import switches
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.lint import lint
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
@@ -22,7 +23,6 @@ from aot.ir.record import count_shape_rules
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
-from aot.passes import switches
 from aot.passes.fusion.journal import FusionJournal
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
     for number, step in enumerate(passes):
         if context.is_stopped:
             return
+        if step.name in switches.PASSES and not context.options.is_enabled(step.name):
+            context.is_stopped = step.name == context.switches.stop_after
+            continue
         text = _readable(module) if context.switches.is_printing_changes else ""
         try:
             _run_one(module, step, context)
@@ -223,12 +226,14 @@ def _write_repro(
         f"# aotc repro: pass {left[0].name} failed: {first_line}\n"
         f"# passes left: {', '.join(step.name for step in left)}\n"
         f"# target: {context.target.name if context.target else 'none'}\n"
-        f"# optimize: {options.optimize}\n\n"
+        f"# optimize: {options.optimize}\n"
+        f"# disabled: {', '.join(options.disable) or 'nothing'}\n\n"
     )
     try:
         again = PassContext(options, context.target, switches.Switches())
         for step in passes[:failed]:
-            step.run(start, again)
+            if step.name not in options.disable:
+                step.run(start, again)
         folder = options.dump_ir
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="aotc-"))

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot.api import compile_options
 from aot.driver.cpu_fallback import hosts_of
 from aot.driver.pipeline import prepared
 from aot.ir.clone import clone_module
+from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.journal import FusionJournal
 from aot.passes.fusion.remarks import regions_of
@@ -31,7 +31,7 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
     Raises:
         CompileError, UnsupportedError: as `aot.compile`.
     """
-    module, options = prepared(model, compile_options(**keywords))
+    module, options = prepared(model, CompileOptions(**keywords))
     context = PassContext(options)
     run_passes(module, MODEL_PASSES, context)
     variants = []

@@ -21,7 +21,7 @@ from aot.driver.pipeline import read_model
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, FunctionRef, Op, Value
 from aot.options import CompileOptions
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.tools.verification import compare
 from tests.support.generated_models import GENERATED, decoder_feeds, fp16_feeds, u_net_feeds

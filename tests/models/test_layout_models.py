@@ -13,7 +13,7 @@ from aot.ir.graph import Function, Op
 from aot.ir.record import Kind
 from aot.ops.structure import REGION
 from aot.options import CompileOptions
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support import golden, models

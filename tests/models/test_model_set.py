@@ -39,4 +39,4 @@ def test_agrees_with_onnxruntime(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_agrees_without_fusion(name: str) -> None:
-    check(name, runs(name), fusion=False)
+    check(name, runs(name), disable=["fusion"])

@@ -33,7 +33,7 @@ from aot.ir.interpreter.memory import States
 from aot.ir.states import state_variables
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from aot.tools.verification import compare

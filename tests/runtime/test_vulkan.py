@@ -452,7 +452,7 @@ def test_state_stays_when_the_arena_grows(device: str) -> None:
 @pytest.mark.parametrize("clock", ["timestamps", "host"])
 def test_launches_are_timed(device: str, clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOT_VULKAN_TIMESTAMPS", "1" if clock == "timestamps" else "0")
-    module = aot.compile(growing_graph(), targets=["vulkan-1.1"], fusion=False).to_bytes()
+    module = aot.compile(growing_graph(), targets=["vulkan-1.1"], disable=["fusion"]).to_bytes()
     dispatches = len(read_dispatches(module))
     launches = vulkan_runtime.launches_of(module, [rows(60)])
     assert len(launches) == dispatches > 2
@@ -573,7 +573,7 @@ def test_one_pipeline_for_each_shader(
     device: str, creation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AOT_VULKAN_PIPELINES", creation)
-    compiled = aot.compile(growing_graph(), targets=["vulkan-1.1"], fusion=False)
+    compiled = aot.compile(growing_graph(), targets=["vulkan-1.1"], disable=["fusion"])
     emitted = compiled.stats["variants"][0]["executables"]["emitted"]["kept"]
     with aot.load(compiled.to_bytes(), "vulkan") as program:
         pipelines = vulkan_runtime.pipelines_of(program)

@@ -23,7 +23,8 @@ GENERATED = "module_fbs.py"
 
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("options", "runtime"),  # what is asked for; the device's side, which knows no compiler
+    ("switches", "runtime"),  # for debugging; the device's side, which knows no compiler
+    ("options",),
     ("ir",),
     ("ops", "target"),
     ("analysis",),

@@ -65,7 +65,7 @@ def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
         fuse(
             function,
-            shares=context.options.fusion,
+            shares=context.options.is_enabled("fusion"),
             journal=context.journal,
             target=context.target,
         )

@@ -46,7 +46,7 @@ MAX_BETWEEN = 64  # ops between two regions that are joined
 
 
 def run(module: Module, context: PassContext) -> None:
-    if context.target is not None and context.options.fusion:
+    if context.target is not None and context.options.is_enabled("fusion"):
         for function in module.entry_points:
             joined = join_regions(function, context.target, context.journal)
             context.count("join-regions", "joined", joined)

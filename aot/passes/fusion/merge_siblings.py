@@ -84,7 +84,7 @@ class _Sibling:
 
 
 def run(module: Module, context: PassContext) -> None:
-    for function in module.entry_points if context.options.fusion else ():
+    for function in module.entry_points if context.options.is_enabled("fusion") else ():
         context.count("merge-siblings", "merged", merge_siblings(function))
 
 

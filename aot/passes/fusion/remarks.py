@@ -32,7 +32,7 @@ class _Report:
         assert context.target is not None and journal is not None
         self.function = function
         self.journal = journal
-        self.is_joining = context.options.fusion
+        self.is_joining = all(map(context.options.is_enabled, ("fusion", "join-regions")))
         self.why_not_joined = explainer(function, context.target)
         ops = [op for op in control_ops(function) if op.record is REGION]
         self.numbers = {op: n for n, op in enumerate(ops)}

@@ -1,4 +1,4 @@
-"""The classical cascade, for comparison (`--shapes eager`): users are told at once.
+"""The classical cascade, for comparison (`--disable lazy-shapes`): users are told at once.
 
 After each pending change every user's shape rule runs, in program order, and so on from the users
 whose results change. What becomes of the ops is decided as a sweep does it, and carried out by

@@ -34,7 +34,7 @@ def run(module: Module, context: PassContext) -> None:
         aliaser = ConcatAliaser(function, context.target, db)
         if db is not None:
             context.count("alias-concat", "states", place_states(function, aliaser))
-        if not context.options.fusion:
+        if not all(map(context.options.is_enabled, ("fusion", "alias-concat"))):
             continue
         for op in list(control_ops(function)):
             if op.record is selection.CONCAT:

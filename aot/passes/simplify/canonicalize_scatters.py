@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from aot.ir.builtin import CONSTANT
-from aot.ir.rewriter import Rewriter
 from numpy.typing import NDArray
 
+from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value
+from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, elementwise, lines, movement, put, selection
 from aot.passes.simplify.algebra_terms import emit, reshaped
 from aot.passes.simplify.rewriting import Rule, constant_of

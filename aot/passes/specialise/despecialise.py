@@ -56,7 +56,7 @@ _TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
 
 def run(module: Module, context: PassContext) -> None:
     options, target = context.options, context.target
-    if target is None or not options.despecialise:
+    if target is None:
         return
     met = len(module.executables)
     despecialise(module, target, BOUNDS[options.optimize])

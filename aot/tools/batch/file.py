@@ -6,7 +6,6 @@ Reads nothing of the models.
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,23 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aot.api import compile as compile_model
-from aot.api import compile_options
 from aot.errors import CompileError
+from aot.options import OPTIONS, CompileOptions
 
-# Arguments of `aot.compile` that say how the work is done, or are the matrix's own.
-_OURS = (
-    *("model", "targets", "dump_ir", "cache", "cache_dir", "jobs", "details", "progress"),
-    *("tune", "tune_runner", "tune_cache"),  # modules are compiled on many machines
-)
-OPTIONS = tuple(n for n in inspect.signature(compile_model).parameters if n not in _OURS)
-_KINDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("input_shapes", "input_values", "states"), (dict, "a table by name")),
-    **dict.fromkeys(("optimize", "storage", "shapes", "entry_name"), (str, "a text")),
-    **dict.fromkeys(
-        ("fusion", "despecialise", "share_constants", "strip"), (bool, "true or false")
-    ),
-}
+KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)
 _TOP = ("output", "models", "targets", "options", "defaults", "skip")
 _NAME = re.compile(r"[\w.+-]+")
 
@@ -255,16 +241,15 @@ class _Reader:
         self, options: Mapping[str, Any], table: str, number: int, also: tuple[str, ...] = ()
     ) -> None:
         for key in options:
-            if key not in OPTIONS:
-                allowed = ", ".join((*also, *OPTIONS))
+            if key not in KEYS:
+                allowed = ", ".join((*also, *KEYS))
                 message = f"unknown key {key!r}: {table} has {allowed}"
                 raise self.fail(key, message, table, number)
-            expected = _KINDS.get(key)
-            if expected is not None and not isinstance(options[key], expected[0]):
-                message = f"{key} is {options[key]!r}, expected {expected[1]}"
+            if OPTIONS[key].kind.is_table and not isinstance(options[key], dict):
+                message = f"{key} is {options[key]!r}, expected a table by name"
                 raise self.fail(key, message, table, number)
             try:
-                compile_options(**self.arrays({key: options[key]}))
+                CompileOptions(**self.arrays({key: options[key]}))
             except CompileError as error:
                 raise self.fail(key, str(error), table, number) from None
 

@@ -125,7 +125,7 @@ def bench_shaders(
         first, host = variants[0], variants[0].host
         wanted = [first.target, *([] if host is None else [host.target])]
         structural = compile_model(
-            model, targets=wanted, input_values=input_values, despecialise=False
+            model, targets=wanted, input_values=input_values, disable=["despecialise"]
         ).to_bytes()
     return shader_figures(full, structural, **how)
 

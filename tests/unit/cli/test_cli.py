@@ -122,9 +122,8 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     ]
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
-    arguments += ["--shapes", "eager", "--storage", "fp16", "--report", "r.html"]
-    arguments += ["--no-fusion", "--no-winograd", "--no-despecialise"]
-    arguments += ["--no-share-constants", "--entry-name", "vad", "--strip"]
+    arguments += ["--storage", "fp16", "--report", "r.html", "--no-winograd"]
+    arguments += ["--disable", "fusion", "--disable", "cse", "--entry-name", "vad", "--strip"]
     arguments += ["--tune", "20", "--tune-runner", "ssh board aot-run", "--tune-cache", "t.jsonl"]
     assert cli.main(arguments) == 1
     values = seen.pop("input_values")
@@ -141,11 +140,8 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         },
         "optimize": "size",
         "storage": "fp16",
-        "shapes": "eager",
-        "fusion": False,
         "winograd": False,
-        "despecialise": False,
-        "share_constants": False,
+        "disable": ("fusion", "cse"),
         "entry_name": "vad",
         "strip": True,
         "states": {},

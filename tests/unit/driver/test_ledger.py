@@ -75,7 +75,7 @@ def test_despecialising_saves_as_much_as_it_says_it_does() -> None:
     """The estimate against a compile without: other kernels, so within a factor of two."""
     widths = (64, 96, 128, 160, 192, 224, 256)
     shared = aot.compile(layers(*widths), targets=["x86-64-v3"], optimize="size")
-    apart = aot.compile(layers(*widths), targets=["x86-64-v3"], despecialise=False)
+    apart = aot.compile(layers(*widths), targets=["x86-64-v3"], disable=["despecialise"])
     level = section(shared)["executables"]["despecialised"]
     assert (level["met"], level["kept"]) == (6, 3)
     saved = section(apart)["code_bytes"] - section(shared)["code_bytes"]
@@ -89,14 +89,14 @@ def test_equal_code_of_unlike_executables_is_one_executable() -> None:
         x = b.input(f"x{dtype}", f"{dtype}[600000]")
         b.output(f"y{dtype}", b.op("add", x, x))
     for target in ("x86-64-v3", "vulkan-1.1"):
-        module = aot.compile(b.module(), targets=[target], despecialise=False)
+        module = aot.compile(b.module(), targets=[target], disable=["despecialise"])
         (variant,) = module.image.variants
         emitted = section(module)["executables"]["emitted"]
         assert (emitted["met"], emitted["kept"]) == (2, 1)
         assert emitted["bytes_saved"] > 0
         assert [e.name for e in variant.executables] == ["e0"]
     given = {f"x{t}": np.arange(600000, dtype=f"{t[0]}4") for t in ("i32", "u32")}
-    with aot.load(aot.compile(b.module(), despecialise=False)) as program:
+    with aot.load(aot.compile(b.module(), disable=["despecialise"])) as program:
         results = program(given)
     for t in ("i32", "u32"):
         np.testing.assert_array_equal(results[f"y{t}"], 2 * given[f"x{t}"])
@@ -261,7 +261,7 @@ def test_inspect_compiles_a_model_for_its_ledger(
     assert text.startswith("executables of main for x86-64-v3: 2 dispatches, ")
     assert "level          met  kept  bytes saved  seconds saved\n  structural       2 " in text
     assert not Path("model.aotm.tmp").exists() and text.count("constants of main") == 1
-    options = ("--dedup", "--target", "x86-64-v3", "--no-despecialise", "--json")
+    options = ("--dedup", "--target", "x86-64-v3", "--disable", "despecialise", "--json")
     facts = json.loads(said(capsys, "inspect", model, *options))
     (variant,) = facts["dedup"]["models"][0]["variants"]
     assert variant["executables"]["despecialised"]["kept"] == 2
@@ -270,7 +270,7 @@ def test_inspect_compiles_a_model_for_its_ledger(
 def test_explain_dedup_of_a_model_and_of_its_file(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--target", "x86-64-v3", "--no-despecialise")
+    options = ("--target", "x86-64-v3", "--disable", "despecialise")
     text = said(capsys, "explain-dedup", model, *options)
     assert text.startswith("1 near miss of main for x86-64-v3\n\n  e0 and e1: ")
     assert (

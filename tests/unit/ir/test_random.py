@@ -10,12 +10,12 @@ from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
-from aot.passes import Pass, PassContext, run_passes
+from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.simplify.canonicalize import CANONICALIZE
 from aot.passes.simplify.cse import CSE
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
-from aot.passes.switches import Switches
+from aot.switches import Switches
 from tests.support.graphs import assert_same_results, modules
 
 FEW = settings(max_examples=40)

@@ -181,11 +181,11 @@ def test_windows(case: Case, is_dynamic: bool) -> None:
     assume(widths)
     target = native_targets()[-1]
     rng = np.random.default_rng(0)
-    shared = is_dynamic and aot.compile(case.module("W"), targets=[target], fusion=False)
+    shared = is_dynamic and aot.compile(case.module("W"), targets=[target], disable=["fusion"])
     for width in widths if is_dynamic else widths[:1]:
         x = rng.integers(-3, 9, (1, case.channels, case.height, width)).astype(np.float32)
         (wanted,) = run(case.module(width).main, {"x": x})
-        own = shared or aot.compile(case.module(width), targets=[target], fusion=False)
+        own = shared or aot.compile(case.module(width), targets=[target], disable=["fusion"])
         with aot.load(own, device="cpu") as program:
             got = program({"x": x})["y"]
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=str(width))

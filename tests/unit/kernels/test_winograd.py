@@ -20,7 +20,7 @@ from aot.ir.types import DType, TensorType
 from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
 from aot.options import CompileOptions
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.cpu_running import make_job, native_targets, store_results, target_of

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aot import switches
 from aot.builder import Builder
 from aot.errors import CompileError, InternalError, UnsupportedError
 from aot.ir.compare import modules_equal
@@ -14,10 +15,10 @@ from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module
 from aot.ops.elementwise import RELU
 from aot.options import CompileOptions
-from aot.passes import Pass, PassContext, run_passes, switches
+from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.simplify.cse import CSE
 from aot.passes.simplify.dce import DCE
-from aot.passes.switches import Switches
+from aot.switches import Switches
 
 CONTRACT = "Requires: nothing. Ensures: nothing. Never: anything."
 

@@ -231,12 +231,12 @@ def test_outlining_never_merges_by_hash_alone(monkeypatch: pytest.MonkeyPatch) -
         np.full((4, 64), 3, np.int32),
         rng.standard_normal((1, 64)).astype(np.float32),
     ]
-    plain = passed(layers(values), despecialise=False, fusion=False)
+    plain = passed(layers(values), disable=("despecialise", "fusion"))
     original = aot.passes.fusion.outline.identity
     monkeypatch.setattr(
         aot.passes.fusion.outline, "identity", lambda *given: Colliding(original(*given))
     )
-    collided = passed(layers(values), despecialise=False, fusion=False)
+    collided = passed(layers(values), disable=("despecialise", "fusion"))
     assert len(collided.executables) == len(plain.executables) == 3
     assert list(map(print_function, collided.executables)) == list(
         map(print_function, plain.executables)

@@ -20,9 +20,9 @@ from aot.ir.text.printer import print_module
 from aot.ir.types import DType
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
-from aot.passes import Pass, PassContext, run_passes
+from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-from aot.passes.switches import Switches
+from aot.switches import Switches
 from aot.target import selection as target
 from aot.target.model import Target
 from tests.support.golden import Case, case_id, cases, check_case

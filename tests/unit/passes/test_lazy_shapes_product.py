@@ -19,7 +19,6 @@ from aot.ir.graph import Module
 from aot.ir.record import count_shape_rules
 from aot.ir.rewriter import Rewriter
 from aot.ir.verifier import verify
-from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.layout.defer_transposes import DEFER_TRANSPOSES
 from aot.passes.layout.eager_shapes import follow_eagerly
@@ -126,7 +125,9 @@ def test_bulk_changes_of_models_cost_a_tenth_at_most(name: str) -> None:
 
 def test_eager_compiling_gives_the_same_file() -> None:
     model = residual_net(is_last=True, blocks=1)
-    lazy, eager = (aot.compile(model, targets=["x86-64-v3"], shapes=s) for s in ("lazy", "eager"))
+    lazy, eager = (
+        aot.compile(model, targets=["x86-64-v3"], disable=d) for d in ([], ["lazy-shapes"])
+    )
     assert lazy.to_bytes() == eager.to_bytes()
     few, many = (
         c.stats["variants"][0]["shape_rules"]["defer-transposes"]
@@ -137,11 +138,6 @@ def test_eager_compiling_gives_the_same_file() -> None:
     pending = [c.stats["variants"][0]["pending"] for c in (lazy, eager)]
     assert pending[0] == pending[1]
     assert pending[0]["pushed"] > 0 and pending[0]["folded"] > 0
-
-
-def test_there_are_two_ways_to_tell_users() -> None:
-    with pytest.raises(aot.CompileError, match="shapes is 'never', expected one of lazy, eager"):
-        CompileOptions(shapes="never")
 
 
 # in the product

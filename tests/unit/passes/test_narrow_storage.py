@@ -47,9 +47,9 @@ TOLERANCE = 1e-2  # of each output's largest magnitude
 TOLERANCES = {"ppocr_det": 6e-2, "ppocr_rec": 2.5e-2}
 
 
-def narrowed(module: Module, target: str = "x86-64-v3", *, fusion: bool = True) -> Module:
+def narrowed(module: Module, target: str = "x86-64-v3", disable: tuple[str, ...] = ()) -> Module:
     """The module after all passes up to narrow-storage, regions and all."""
-    options = CompileOptions(targets=(target,), storage="fp16", fusion=fusion)
+    options = CompileOptions(targets=(target,), storage="fp16", disable=disable)
     made = read_model(module, options)
     context = PassContext(options, load(target))
     last = TARGET_PASSES.index(NARROW_STORAGE)
@@ -178,8 +178,8 @@ def test_numbers_beyond_f16_become_its_largest() -> None:
     b.output("z", b.op("sub", y, b.op("reduce_max", y, axes=(1,), keepdims=True)))
     module = b.module()
     inputs = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}
-    assert stores_half(narrowed(module, fusion=False))
-    with aot.load(aot.compile(module, storage="fp16", fusion=False)) as program:
+    assert stores_half(narrowed(module, disable=("fusion",)))
+    with aot.load(aot.compile(module, storage="fp16", disable=("fusion",))) as program:
         found = program(inputs)
     assert (found["max_y"] == 65504).all()
     assert (found["z"] == 0).all()  # and no infinity less infinity
@@ -193,9 +193,9 @@ def test_infinities_and_nans_are_stored_as_they_are() -> None:
     x_array = np.zeros((1, 40), np.float32)
     x_array[0, :5] = [np.inf, -np.inf, np.nan, 1e9, -131070]
     module = b.module()
-    assert stores_half(narrowed(module, fusion=False))
+    assert stores_half(narrowed(module, disable=("fusion",)))
     for target in TARGETS:
-        data = aot.compile(module, targets=[target], storage="fp16", fusion=False)
+        data = aot.compile(module, targets=[target], storage="fp16", disable=("fusion",))
         with aot.load(data) as program:
             found = program({"x": x_array})["z"]
         wanted = x_array.copy()
@@ -210,14 +210,19 @@ FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @FEW
-@given(graphs(max_ops=10), st.integers(0, 9), st.sampled_from(TARGETS), st.booleans())
+@given(
+    graphs(max_ops=10),
+    st.integers(0, 9),
+    st.sampled_from(TARGETS),
+    st.sampled_from([(), ("fusion",)]),
+)
 def test_compiled_graphs_compute_what_the_narrowed_graph_says(
-    graph: Graph, seed: int, target: str, fusion: bool
+    graph: Graph, seed: int, target: str, disable: tuple[str, ...]
 ) -> None:
     inputs = graph.inputs(seed)
     try:
-        oracle = narrowed(graph.module, target, fusion=fusion)
-        data = aot.compile(graph.module, targets=[target], storage="fp16", fusion=fusion)
+        oracle = narrowed(graph.module, target, disable)
+        data = aot.compile(graph.module, targets=[target], storage="fp16", disable=disable)
     except aot.UnsupportedError:
         assume(False)
     note(print_module(oracle))
@@ -233,9 +238,9 @@ def test_compiled_graphs_compute_what_the_narrowed_graph_says(
 @given(graphs(), st.integers(0, 9))
 def test_narrowed_graphs_as_spirv(graph: Graph, seed: int) -> None:
     inputs = graph.inputs(seed)
-    options = CompileOptions(targets=("vulkan-1.1",), storage="fp16", fusion=False)
+    options = CompileOptions(targets=("vulkan-1.1",), storage="fp16", disable=("fusion",))
     try:
-        oracle = narrowed(graph.module, "vulkan-1.1", fusion=False)
+        oracle = narrowed(graph.module, "vulkan-1.1", ("fusion",))
         found = run_on_driver("lavapipe", graph.module.main, inputs, options)
     except aot.UnsupportedError:
         assume(False)

@@ -11,7 +11,7 @@ from aot.frontends.text import import_text
 from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_module
-from aot.passes import Pass, PassContext, run_passes
+from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.simplify import algebra, canonicalize
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.rewriting import Rule, RuleSet

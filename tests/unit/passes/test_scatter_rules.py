@@ -10,7 +10,7 @@ import pytest
 from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.simplify.canonicalize import CANONICALIZE
 from aot.passes.simplify.dce import DCE
 

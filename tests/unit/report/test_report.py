@@ -154,7 +154,7 @@ def test_executables_say_how_often_they_are_used() -> None:
 
 
 def test_near_misses_and_why_regions_end_are_folded_away() -> None:
-    module = compiled(layers(), despecialise=False)
+    module = compiled(layers(), disable=["despecialise"])
     page = page_of(module)
     misses = [m for v in module.stats["variants"] for m in v["near_misses"]]
     assert misses
@@ -232,9 +232,9 @@ def test_states_loops_and_branches() -> None:
     "options",
     [
         {"strip": True},
-        {"fusion": False},
+        {"disable": ["fusion"]},
         {"storage": "fp16"},
-        {"share_constants": False},
+        {"disable": ["share-constants"]},
         {"entry_name": "net"},
         {"targets": ["thumbv7em"]},
     ],
@@ -267,7 +267,7 @@ def test_of_very_large_models_the_first_and_the_largest(monkeypatch: pytest.Monk
     for name, most in (("MOST_ROWS", 2), ("MOST_EXECUTABLES", 1), ("MOST_CONSTANTS", 3)):
         monkeypatch.setattr(contents, name, most)
     monkeypatch.setattr(drawings, "MOST_BOXES", 2)
-    module = compiled(layers(), targets=["x86-64-v3"], fusion=False)
+    module = compiled(layers(), targets=["x86-64-v3"], disable=["fusion"])
     page = page_of(module)
     check_figures(page, module)
     assert len(page.rows("dispatches")) == 2 and len(page.rows("executables")) == 1

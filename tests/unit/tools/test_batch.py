@@ -95,14 +95,20 @@ def test_options_override_in_order_and_names_are_made() -> None:
     targets = [["x86-64-v2", "boards/mine.toml"]]
     [defaults]
     optimize = "speed"
-    fusion = false
+    winograd = false
+    disable = ["fusion"]
     """
     (cell,) = parse_matrix(text, Path("there/m.toml")).cells
     assert cell.output == Path("there/out/det-x86-64-v2+mine.aotm")
     assert cell.model.value == ("there/x/det.onnx",)
     assert cell.target.value == ("x86-64-v2", "there/boards/mine.toml")
     states = {"a": "b", "c": ("d", 9)}
-    assert cell.options == {"optimize": "size", "fusion": False, "states": states}
+    assert cell.options == {
+        "optimize": "size",
+        "winograd": False,
+        "disable": ["fusion"],
+        "states": states,
+    }
 
 
 def test_what_is_skipped() -> None:
@@ -148,8 +154,8 @@ def test_arrays_are_read_beside_the_file(tmp_path: Path) -> None:
             "m.toml:5: storage is 'fp8', expected one of fp32, fp16",
         ),
         (
-            'targets = ["host"]\nmodels = ["a"]\n[[options]]\nname = "x"\nfusion = "no"',
-            "m.toml:5: fusion is 'no', expected true or false",
+            'targets = ["host"]\nmodels = ["a"]\n[[options]]\nname = "x"\nwinograd = "no"',
+            "m.toml:5: winograd is 'no', expected true or false",
         ),
         (
             'targets = ["host"]\nmodels = ["a"]\n[defaults]\ninput_shapes = "1x3"',
@@ -258,7 +264,7 @@ def test_changed_options_targets_and_compilers_are_built_anew(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = folder / "m.toml"
-    text = SMALL.replace('"half", ', '"half", fusion = false, ')
+    text = SMALL.replace('"half", ', '"half", winograd = false, ')
     labels = changed(folder, lambda: file.write_text(text))
     assert labels == [f"{m} {t} half" for m in ("a", "bee") for t in ("x86-64-v3", "arm")]
 

@@ -119,7 +119,7 @@ def test_dispatches_of_one_executable_differ_in_what_they_do() -> None:
     for name, rows in (("x", "N"), ("y", "2*N")):
         x = b.input(name, f"f32[{rows}, 8]")
         b.output(f"{name}_out", b.op("matmul", x, rng.standard_normal((8, 16), np.float32)))
-    module = outlined(b, fusion=False)
+    module = outlined(b, disable=["fusion"])
     assert len(module.executables) == 1
     launches = launches_of(module.main, module)
     work, row, weights = 2 * 8 * 16, 4 * (8 + 16), 4 * 8 * 16

@@ -290,7 +290,7 @@ def test_no_read_moves_behind_a_write() -> None:
 
 
 def test_without_fusion_each_op_is_a_region() -> None:
-    regions = report(f"%a = exp(%x) : {LARGE}\n%y = neg(%a) : {LARGE}", fusion=False)
+    regions = report(f"%a = exp(%x) : {LARGE}\n%y = neg(%a) : {LARGE}", disable=["fusion"])
     assert [len(region["ops"]) for region in regions] == [1, 1]
     assert regions[1]["reads"][0]["why"] == ["fusion is off"]
 

@@ -212,7 +212,7 @@ def test_weights_of_variants_are_there_once() -> None:
     both = aot.compile(MODELS["first"](), targets=TARGETS[:2])
     assert both.image.rodata == alone.image.rodata
     assert both.stats["rodata"]["bytes_equal"] == alone.stats["rodata"]["bytes_met"]
-    apart = aot.compile(MODELS["first"](), targets=TARGETS[:2], share_constants=False)
+    apart = aot.compile(MODELS["first"](), targets=TARGETS[:2], disable=["share-constants"])
     assert apart.stats["rodata"]["bytes_kept"] == both.stats["rodata"]["bytes_met"]
 
 

@@ -169,7 +169,9 @@ def test_what_takes_most_has_its_turn_first(
 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("aot.tuning.session.copies_of", lambda *_: None)
-    made = tuned(monkeypatch, timed, module, tmp_path / "t.jsonl", despecialise=False, tune=15)
+    made = tuned(
+        monkeypatch, timed, module, tmp_path / "t.jsonl", disable=["despecialise"], tune=15
+    )
     lines = TuningCache(tmp_path / "t.jsonl").lines.values()
     assert [line.what for line in lines] == [
         "matmul -> f32[200, 200]",
@@ -329,7 +331,7 @@ def test_a_runner_that_never_works_is_not_asked_for_ever(
         raise RunnerError("no")
 
     with pytest.warns(TuningWarning) as said:
-        tuned(monkeypatch, refuses, b.module(), tmp_path / "t", despecialise=False)
+        tuned(monkeypatch, refuses, b.module(), tmp_path / "t", disable=["despecialise"])
     assert len(calls) == 2
     assert "nothing is tuned for x86-64-v3: no" in str(said[-1].message)
 

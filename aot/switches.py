@@ -1,9 +1,13 @@
-"""The environment switches for debugging, all of them. Nothing else reads the environment.
+"""The switches for debugging, all of them: those of the environment, which nothing else reads, and
+what `--disable` takes.
 
 AOT_PRINT=after:NAME      print the IR after pass NAME (several: after:cse,after:dce)
 AOT_PRINT=changed         print the IR after each pass that changed it
 AOT_VERIFY=each           check every invariant of the IR after each pass
 AOT_STOP_AFTER=NAME       end the pipeline after pass NAME
+aotc compile --disable NAME   do without a pass or a feature, to compare (DISABLEABLE)
+
+Imports no pass, so that the options of a compile can name them cheaply.
 """
 
 from __future__ import annotations
@@ -13,6 +17,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot.errors import CompileError
+
+# Passes that may be left out, which the runner of passes does, and what becomes of a model then.
+PASSES: Mapping[str, str] = {
+    "defer-transposes": "transposes stay where the model has them",
+    "cse": "ops that compute the same are computed each for itself",
+    "algebra": "scales stay beside the weights, and norms, gelu and attention decomposed",
+    "merge-siblings": "contractions that read the same operand stay apart",
+    "assign-layouts": "values lie in memory as the model has them",
+    "rematerialize-iota": "positions and masks are computed once and stored",
+    "join-regions": "small dispatches that follow each other stay apart",
+    "despecialise": "executables that differ in extents only stay apart",
+}
+# What is no pass, or a part of one; who does it asks `CompileOptions.is_enabled`.
+FEATURES: Mapping[str, str] = {
+    "fusion": "each op is a dispatch of its own",
+    "alias-concat": "concats and slices are copied",
+    "lazy-shapes": "users of a changed value are told at once; the program is the same",
+    "share-constants": "each constant is stored where it was met, equal or not",
+}
+DISABLEABLE: Mapping[str, str] = {**FEATURES, **PASSES}
 
 
 @dataclass(frozen=True)
