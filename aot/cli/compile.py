@@ -19,12 +19,11 @@ import aot
 from aot.cli import text as cli_text
 from aot.cli.text import NamedArray, NamedShape, NamedState, to_mapping
 from aot.errors import CompileError
+from aot.frontends.registry import head_of
 from aot.options import OPTIONS, Option, Progress
 
 if TYPE_CHECKING:
     from aot import CompiledModule
-
-MODULE_MAGIC = b"AOTM"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,7 +85,7 @@ def check_report(report: str | None, *others: str) -> None:
 
 def compile_model(model: str, **options: Any) -> CompiledModule:
     """Compiles a file with options as the command line has them."""
-    check_readable(model)
+    head_of(model)  # a missing file is one line before anything is shown
     with shown_progress() as progress:
         return aot.compile(model, progress=progress, **compile_keywords(options))
 
@@ -111,13 +110,3 @@ def shown_progress() -> Iterator[Progress | None]:
         return
     with cli_text.TerminalProgress(sys.stderr) as progress:
         yield progress
-
-
-def check_readable(path: str) -> bytes:
-    """The first bytes of a file, so that a missing one is one line whoever would open it."""
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(4)
-    except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise CompileError(f"cannot read {path}: {reason}") from error

@@ -16,13 +16,12 @@ import click
 import aot
 from aot.cli import text as cli_text
 from aot.cli.compile import (
-    MODULE_MAGIC,
-    check_readable,
     compile_keywords,
     compile_model,
     compile_options,
     refuse_compile_options,
 )
+from aot.frontends.registry import is_compiled
 
 
 @click.command()
@@ -99,7 +98,7 @@ def inspect(
     if shows_fusion:
         _show_fusion(source, as_json, others=verify or program or dedup, options=options)
         return
-    if dedup and check_readable(source) != MODULE_MAGIC:
+    if dedup and not is_compiled(source):
         ledger = _ledger(source, **options)
         click.echo(json.dumps({"dedup": ledger}, indent=2) if as_json else format_dedup(ledger))
         return
@@ -114,7 +113,7 @@ def _show_fusion(source: str, as_json: bool, *, others: bool, options: dict[str,
 
     if others:
         raise click.UsageError("--fusion goes with none of --verify, --program and --dedup")
-    if check_readable(source) == MODULE_MAGIC:
+    if is_compiled(source):
         raise click.UsageError(
             "a module file does not hold its model's ops: give --fusion the model"
         )
@@ -149,7 +148,7 @@ def explain_dedup(source: str, as_json: bool, **options: Any) -> None:
     """
     from aot.tools.ledger_text import format_near_misses
 
-    if check_readable(source) == MODULE_MAGIC:
+    if is_compiled(source):
         refuse_compile_options(options)
         ledger = aot.inspect(source, dedup=True)["dedup"]
     else:

@@ -27,15 +27,14 @@ import click
 import aot
 from aot.cli import text as cli_text
 from aot.cli.compile import (
-    MODULE_MAGIC,
     REPORT_OPTION,
-    check_readable,
     check_report,
     compile_model,
     compile_options,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, to_mapping
 from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
+from aot.frontends.registry import head_of, is_compiled
 
 if TYPE_CHECKING:
     from aot import Verification
@@ -203,7 +202,7 @@ def run(
     """
     from aot.runtime.inputs import make_inputs
 
-    check_readable(module)
+    head_of(module)
     started = time.perf_counter()
     program = aot.load(module, device, entry=entry, threads=threads)
     loaded = time.perf_counter()
@@ -278,7 +277,7 @@ def verify(
       aotc verify ocr.aotm --model cls.onnx --entry cls --shape x=1x3x48x192
     """
     values = to_mapping(input_values, "--input-value")
-    is_module = check_readable(source) == MODULE_MAGIC
+    is_module = is_compiled(source)
     if is_module and model is None:
         raise click.UsageError("a module file does not hold its model: give it with --model")
     if not is_module and model is not None:

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from aot.cli.compile import check_readable
 from aot.cli.text import table
+from aot.frontends.registry import head_of
 
 
 @click.command(name="package")
@@ -83,7 +83,7 @@ def package(
         raise click.UsageError("--cc goes with --format executable and wasm only")
     if (max_arena is not None or max_flash is not None) and format_ != "static-library":
         raise click.UsageError("--max-arena and --max-flash go with --format static-library only")
-    check_readable(module)
+    head_of(module)
     options = PackageOptions(
         targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash)
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
@@ -18,6 +17,7 @@ from aot.driver.ledger import model_ledger
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import Building, build_image
 from aot.errors import CompileError
+from aot.frontends import registry
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
 from aot.ir.record import count_shape_rules
@@ -203,37 +203,21 @@ def _rules_by_pass(context: PassContext) -> dict[str, int]:
 
 def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptions]:
     """The model as a fresh module, and the options that are left for the passes."""
-    module = read_model(source, options)
+    source = registry.contents(source)
+    frontend = registry.find(source)
+    module = frontend.read(source, options.input_shapes, options.input_values)
     if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)
-    if not _is_bound_by_passes(source):
+    if frontend.binds_inputs:
         options = replace(options, input_shapes={}, input_values={})
     return module, options
 
 
 def read_model(source: Any, options: CompileOptions) -> Module:
-    """The model as a fresh module; the text form is known by its first bytes or its extension."""
-    from aot.frontends.text import import_text, load_text
-
-    if isinstance(source, Module):
-        return clone_module(source)
-    if _is_text(source):
-        return import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
-    from aot.frontends.onnx import import_onnx
-
-    return import_onnx(source, input_shapes=options.input_shapes, input_values=options.input_values)
-
-
-def _is_text(source: Any) -> bool:
-    if isinstance(source, bytes):
-        return source.lstrip()[:4] in (b"func", b"exec", b"# ao")
-    return isinstance(source, (str, Path)) and Path(source).suffix in (".ir", ".repro")
-
-
-def _is_bound_by_passes(source: Any) -> bool:
-    """Whether the pass `bind` is to bind inputs; the ONNX importer, whose shape rules may need
-    their values, has done it already."""
-    return isinstance(source, Module) or _is_text(source)
+    """The model as a fresh module, its inputs bound only if its frontend binds them."""
+    source = registry.contents(source)
+    read = registry.find(source).read
+    return read(source, options.input_shapes, options.input_values)
 
 
 def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import CompileError
+from aot.frontends import registry
 from aot.tools.bench.benchmark import Case, prepared_command, round_median
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -54,6 +55,8 @@ def compare(
         raise CompileError(f"no engine is called {unknown[0]!r}: {', '.join(ENGINES)}")
     if not Path(model).is_file():
         raise CompileError(f"cannot read {os.fspath(model)}: no such file")
+    for name in engines:
+        check_onnx(name, model)
     values = {name: np.asarray(value) for name, value in (input_values or {}).items()}
     with prepared_command(case) as (command, arrays):
         turns: dict[str, Callable[[], float]] = {
@@ -76,6 +79,15 @@ def compare(
         "round_medians_ms": medians,
         "ratio": {name: found["aotc"] / found[name] for name in engines},
     }
+
+
+def check_onnx(engine: str, model: str | os.PathLike[str]) -> None:
+    """Raises a CompileError unless `model` is an ONNX file, which is what other engines read."""
+    found = registry.find(model)
+    if found is not registry.ONNX:
+        raise CompileError(
+            f"{engine} cannot run {os.fspath(model)}: it is {found.name}, expected an ONNX model"
+        )
 
 
 def installed() -> tuple[str, ...]:

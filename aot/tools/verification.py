@@ -201,6 +201,9 @@ def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    from aot.tools.engines import check_onnx
+
+    check_onnx("onnxruntime", model)
     try:
         import onnxruntime
     except ImportError as error:

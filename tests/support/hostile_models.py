@@ -71,7 +71,7 @@ def external(folder: Path, location: str, elements: int = 2, **entries: str) -> 
 # the file
 
 
-@kind("is not an ONNX model: the protobuf is broken")
+@kind("is a Git LFS pointer, which cannot be compiled: fetch the file: git lfs pull")
 def text_file(folder: Path) -> Path:
     path = folder / "model.onnx"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")

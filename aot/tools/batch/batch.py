@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from aot.backends import sources
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
+from aot.frontends import registry
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
 from aot.target.selection import load
@@ -166,24 +167,8 @@ def key_of(cell: Cell) -> str:
 
 def _model_files(path: str) -> list[Path]:
     """The model, and the files beside it that hold its tensors."""
-    data = _read(Path(path))
-    if b"location" not in data:  # the key under which ONNX keeps such a file's name
-        return [Path(path)]
-    return [Path(path), *(Path(path).parent / name for name in _external_names(data))]
-
-
-def _external_names(data: bytes) -> list[str]:
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    from onnx.external_data_helper import _get_all_tensors
-
-    try:
-        model = onnx.load_model_from_string(data)
-    except (DecodeError, RuntimeError):
-        return []
-    tensors = (t for t in _get_all_tensors(model) if t.data_location == t.EXTERNAL)
-    names = {e.value for t in tensors for e in t.external_data if e.key == "location"}
-    return sorted(names)
+    names = registry.find(path).files(_read(Path(path)))
+    return [Path(path), *(Path(path).parent / name for name in names)]
 
 
 def _read(path: Path) -> bytes:
@@ -308,16 +293,6 @@ def _task(cell: Cell, model: str | bytes, cache_dir: str | None, jobs: int) -> T
     return Task(model, tuple(targets), cell.options, output, cache_dir, jobs)
 
 
-def _portable(path: Path) -> bytes:
-    """The model as bytes that need no file beside them."""
-    data = _read(path)
-    if len(_model_files(str(path))) == 1:
-        return data
-    import onnx
-
-    return bytes(onnx.load(str(path)).SerializeToString())
-
-
 Results = Generator[tuple[Cell, Made], None, None]
 
 
@@ -327,7 +302,7 @@ def _remotely(cells: list[Cell], executor: Executor, cache_dir: str | None) -> R
     def submit(cell: Cell) -> Future[Made]:
         path = cell.model.value[0]
         if path not in models:
-            models[path] = _portable(Path(path))
+            models[path] = registry.find(path).portable(Path(path))
         return executor.submit(run_task, _task(cell, models[path], cache_dir, 0))
 
     yield from _completed(cells, submit)

@@ -12,6 +12,7 @@ from aot.builder import Builder
 from aot.errors import CompileError
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
+from aot.tools.engines import check_onnx
 from aot.tools.verification import compare, verify
 
 X = TensorInfo("x", "f32", ("N", 3, "W"), ((2, 8), (3, 3), (0, None)))
@@ -170,3 +171,18 @@ def test_compiled_in_values_reach_the_engine(tmp_path: Path) -> None:
     assert not verify(module, path, input_values={"k": [3, 5]}).agrees
     with pytest.raises(CompileError, match="has an input 'k' that the module has not"):
         verify(module, path)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_other_engines_read_onnx_files_only(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "m.onnx"  # told by what it holds
+    path.write_text('func @main(%x: f32[2]) -> ("y") {\n  return(%x)\n}\n')
+    with pytest.raises(CompileError) as caught:
+        check_onnx(engine, path)
+    expected = f"{engine} cannot run {path}: it is text IR, expected an ONNX model"
+    assert str(caught.value) == expected
+    if engine == "onnxruntime":
+        aot.compile(path).save(tmp_path / "m.aotm")
+        with pytest.raises(CompileError) as caught:
+            verify(tmp_path / "m.aotm", path, against=engine)
+        assert str(caught.value) == expected

@@ -1,0 +1,25 @@
+"""The files of an ONNX model whose weights lie beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.external_data_helper import _get_all_tensors
+
+
+def external_names(data: bytes) -> list[str]:
+    """The names of the files that hold tensors of a model; none where it is broken."""
+    try:
+        model = onnx.load_model_from_string(data)
+    except (DecodeError, RuntimeError):
+        return []
+    tensors = (t for t in _get_all_tensors(model) if t.data_location == t.EXTERNAL)
+    names = {e.value for t in tensors for e in t.external_data if e.key == "location"}
+    return sorted(names)
+
+
+def portable(path: Path) -> bytes:
+    """The model with all of its tensors in it."""
+    return bytes(onnx.load(str(path)).SerializeToString())

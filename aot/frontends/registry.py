@@ -1,0 +1,274 @@
+"""The front doors: which formats of models there are, how each is recognised, and who reads it.
+
+A format is told by what a file holds; its name only decides where the contents say nothing. Formats
+that are known and not read have an error each that says what to do. Owns no importer, and imports
+one when a model of its format is read.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import CompileError
+
+if TYPE_CHECKING:
+    from aot.ir.graph import Module
+
+MODULE_MAGIC = b"AOTM"
+HEAD_BYTES = 4096  # of a file, by which its format is told
+
+Shapes = Mapping[str, tuple[int | str | None, ...]]
+Read = Callable[[Any, Shapes, Mapping[str, Any]], "Module"]
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """One format that models come in.
+
+    Attributes:
+        name: as people say it.
+        extensions: of files whose contents say nothing: empty ones, and broken ones.
+        read: the module that a source is, given the shapes and values of inputs.
+        holds: whether a file that begins so is of this format.
+        takes: whether an object in memory is.
+        binds_inputs: `read` binds shapes and values of inputs itself, as shape rules of the format
+            may need them; else the pass `bind` does.
+        files: the files that a model's file needs beside it, by their names there.
+        portable: the bytes of a model that need no file beside them.
+    """
+
+    name: str
+    extensions: tuple[str, ...]
+    read: Read
+    holds: Callable[[bytes], bool]
+    takes: Callable[[Any], bool] = lambda source: False
+    binds_inputs: bool = False
+    files: Callable[[bytes], Sequence[str]] = lambda data: ()
+    portable: Callable[[Path], bytes] = Path.read_bytes
+
+
+# What this compiler makes, and the text form of its IR.
+
+
+def _is_module(source: Any) -> bool:
+    from aot.ir.graph import Module
+
+    return isinstance(source, Module)
+
+
+def _clone(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+    from aot.ir.clone import clone_module
+
+    return clone_module(source)
+
+
+def _read_text(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+    from aot.frontends.text import import_text, load_text
+
+    return import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
+
+
+_TEXT = re.compile(rb"\s*(#|func\b|executable\b)")
+
+
+# ONNX files are protobufs: no magic number, but the first field is one that a ModelProto has.
+
+
+def _first_field(head: bytes) -> tuple[int, int]:
+    """The number and the wire type of a protobuf's first field; (0, 0) where there is none."""
+    key = 0
+    for position, byte in enumerate(head[:2]):
+        key |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            return key >> 3, key & 7
+    return 0, 0
+
+
+_VARINT, _BYTES = 0, 2
+_MODEL_FIELDS = {
+    **dict.fromkeys((1, 5), _VARINT),  # the versions of the IR and of the model
+    **dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), _BYTES),
+}
+
+
+def _is_onnx(head: bytes) -> bool:
+    number, wire = _first_field(head)
+    return _MODEL_FIELDS.get(number) == wire
+
+
+def _is_model_proto(source: Any) -> bool:
+    kind = type(source)
+    return kind.__name__ == "ModelProto" and kind.__module__.startswith("onnx")
+
+
+def _read_onnx(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+    from aot.frontends.onnx import import_onnx
+
+    return import_onnx(source, input_shapes=shapes, input_values=values)
+
+
+def _onnx_files(data: bytes) -> Sequence[str]:
+    if b"location" not in data:  # the key under which ONNX keeps such a file's name
+        return ()
+    from aot.frontends.onnx.files import external_names
+
+    return external_names(data)
+
+
+def _portable_onnx(path: Path) -> bytes:
+    from aot.frontends.onnx.files import portable
+
+    return portable(path) if _onnx_files(data := path.read_bytes()) else data
+
+
+BUILT = Frontend("a module of aot.builder", (), _clone, holds=lambda head: False, takes=_is_module)
+TEXT = Frontend(
+    "text IR", (".ir", ".repro"), _read_text, holds=lambda head: _TEXT.match(head) is not None
+)
+ONNX = Frontend(
+    "an ONNX model",
+    (".onnx",),
+    _read_onnx,
+    holds=_is_onnx,
+    takes=_is_model_proto,
+    binds_inputs=True,
+    files=_onnx_files,
+    portable=_portable_onnx,
+)
+FRONTENDS = (BUILT, TEXT, ONNX)
+
+
+# Formats that are known, and not read.
+
+
+def _zip_names(source: Any) -> Sequence[str]:
+    """The names in a zip archive; none where it is broken."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+            return file.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return ()
+
+
+def _zipped(*endings: str) -> Callable[[bytes, Any], bool]:
+    """Whether a source is a zip archive that has a file whose name ends so."""
+    return lambda head, source: (
+        head.startswith(b"PK\x03\x04")
+        and any(name.endswith(endings) for name in _zip_names(source))
+    )
+
+
+def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
+    return lambda head, source: head.startswith(magic)
+
+
+def _flatbuffer(identifier: bytes) -> Callable[[bytes, Any], bool]:
+    """A flatbuffer begins with the place of its root, which is near, and its identifier."""
+    return lambda head, source: head[2:4] == b"\0\0" and head[4:8] == identifier
+
+
+def _is_safetensors(head: bytes, source: Any) -> bool:
+    """A length in eight bytes, and JSON of that length."""
+    length = int.from_bytes(head[:8], "little")
+    return 2 <= length < 1 << 32 and head[8:9] == b"{" and head[9:10] in (b'"', b"}")
+
+
+_FROM_TORCH = "export the model with torch.onnx.export"
+# What a file is, how that is told by its first bytes and itself, and what to do; the first counts.
+UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
+    ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
+    ("a TFLite file", _flatbuffer(b"TFL3"), "convert it to ONNX, with tf2onnx for example"),
+    ("an ONNX Runtime file", _flatbuffer(b"ORTM"), "give the ONNX file it was made from"),
+    ("a GGUF file", _starts(b"GGUF"), "export the model to ONNX"),
+    ("an HDF5 file", _starts(b"\x89HDF\r\n\x1a\n"), "convert the Keras model to ONNX"),
+    (
+        "a PyTorch program (pt2)",
+        _zipped("archive_format", "serialized_exported_program.json", "models/model.json"),
+        _FROM_TORCH,
+    ),
+    ("a PyTorch file", _zipped("/data.pkl"), _FROM_TORCH),
+    ("a Keras file", _zipped("model.weights.h5"), "convert the model to ONNX"),
+    ("a zip archive", _starts(b"PK\x03\x04"), "unpack the model"),
+    ("a Git LFS pointer", _starts(b"version https://git-lfs"), "fetch the file: git lfs pull"),
+    ("a gzip file", _starts(b"\x1f\x8b"), "unpack the model"),
+    ("a pickle, as of an older PyTorch file", _starts(b"\x80\x02"), _FROM_TORCH),
+    (
+        "a safetensors file, which has weights and no graph",
+        _is_safetensors,
+        "export the model to ONNX",
+    ),
+)
+
+
+def find(source: Any) -> Frontend:
+    """Who reads a source: a path, the bytes of a file, or an object of a frontend.
+
+    Raises:
+        CompileError: the file cannot be read, or no frontend reads what it is.
+    """
+    is_path = isinstance(source, (str, os.PathLike))
+    if not is_path and not isinstance(source, bytes):
+        for frontend in FRONTENDS:
+            if frontend.takes(source):
+                return frontend
+        raise CompileError(
+            f"a model cannot be of type {type(source).__name__}: expected a path, bytes, an "
+            "onnx.ModelProto or a module of aot.builder"
+        )
+    where = os.fspath(source) if is_path else "model"
+    head = head_of(source) if is_path else source[:HEAD_BYTES]
+    for what, matches, advice in UNREAD:
+        if matches(head, source):
+            raise CompileError(f"{where}: is {what}, which cannot be compiled: {advice}")
+    extension = Path(source).suffix.lower() if is_path else ""
+    for frontend in FRONTENDS:
+        if frontend.holds(head):
+            return frontend
+    for frontend in FRONTENDS:
+        if extension in frontend.extensions:
+            return frontend
+    names = " or ".join(f.name for f in FRONTENDS if f.extensions)
+    raise CompileError(f"{where}: is no model of a known format, expected {names}")
+
+
+def contents(source: Any) -> Any:
+    """A source that can be read more than once: of a pipe, its bytes."""
+    if isinstance(source, (str, os.PathLike)) and _is_stream(Path(source)):
+        return Path(source).read_bytes()
+    return source
+
+
+def _is_stream(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def head_of(path: str | os.PathLike[str]) -> bytes:
+    """The first bytes of a file; none of a pipe, which would lack them then.
+
+    Raises:
+        CompileError: it cannot be read.
+    """
+    try:
+        if _is_stream(Path(path)):
+            return b""
+        with Path(path).open("rb") as stream:
+            return stream.read(HEAD_BYTES)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise CompileError(f"cannot read {os.fspath(path)}: {reason}") from error
+
+
+def is_compiled(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a module that was compiled, and no model.
+
+    Raises:
+        CompileError: it cannot be read.
+    """
+    return head_of(path).startswith(MODULE_MAGIC)
