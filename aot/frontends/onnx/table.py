@@ -17,6 +17,9 @@ from onnx import AttributeProto
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
+from aot.frontends.lib.builder import (
+    UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
+)
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Value
@@ -28,10 +31,6 @@ from aot.ops import lookup
 Results = Union[Value, Sequence["Value | None"]]
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
 _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}
-
-
-class UnsupportedNodeError(Exception):
-    """The node is right, but we don't have what it needs; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def supported_ops() -> list[tuple[str, str, int]]:
 
 @dataclass
 class Node:
-    """One ONNX node as its entry sees it.
+    """One ONNX node as its entry sees it, and the GraphBuilder of `aot.frontends.lib` in its place.
 
     Attributes:
         inputs: operand values; None where an optional one is absent. Trailing ones are left out.

@@ -1,0 +1,55 @@
+"""What a decomposition asks of the importer that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.ir.dims import Dim
+from aot.ir.graph import Attr, Value
+from aot.ir.record import Array
+from aot.ir.types import DType
+
+
+class UnsupportedNodeError(Exception):
+    """The node is right, but we don't have what it needs; the text is the reason."""
+
+
+class GraphBuilder(Protocol):
+    """Makes ops in the place of one node of a model, with its name as their origin.
+
+    Attributes:
+        values: what is known of integer values at compile time.
+    """
+
+    values: DimValues
+
+    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+        """The only result of a new op."""
+
+    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
+        """The results of a new op.
+
+        Raises:
+            UnsupportedNodeError: our op does not take an element type that the model's does.
+        """
+
+    def constant(self, array: Array) -> Value:
+        """A constant with the elements of `array`."""
+
+    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
+        """A constant of rank 0."""
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """`x` under other dims; itself where they are the same."""
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """`x` with elements of another type; itself where it is the same."""
+
+    def check_computed(self, elements: int, what: str) -> None:
+        """Raises a CompileError where a table of so many elements would exhaust the memory."""
+
+    def error(self, message: str) -> CompileError:
+        """The user's model is wrong in this node, which the error names."""

@@ -1,0 +1,61 @@
+"""Normalisations of channels, groups and spatial dims, by smaller ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.frontends.lib.builder import GraphBuilder
+from aot.ir import dims
+from aot.ir.graph import Value
+from aot.ir.types import DType
+
+
+def channelwise(b: GraphBuilder, x: Value, vector: Value) -> Value:
+    """A vector over channels in the shape that broadcasts to x [N, C, spatial...]."""
+    return b.reshape(vector, (*vector.type.dims, *[1] * (x.type.rank - 2)))
+
+
+def scaled(b: GraphBuilder, normal: Value, scale: Value, bias: Value) -> Value:
+    """A normalised value [N, C, spatial...] times a scale and plus a bias of each channel [C]."""
+    product = b.emit("mul", normal, channelwise(b, normal, scale))
+    return b.emit("add", product, channelwise(b, normal, bias))
+
+
+def batch_normalization(
+    b: GraphBuilder,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    epsilon: float,
+) -> Value:
+    """x [N, C, spatial...] by statistics that are given, all [C]: a factor and a term, which are
+    computed in the statistics' type."""
+    dtype = variance.type.dtype
+    spread = b.emit("sqrt", b.emit("add", variance, b.scalar(epsilon, dtype)))
+    factor = b.emit("div", b.cast(scale, dtype), spread)
+    shift = b.emit("sub", b.cast(bias, dtype), b.emit("mul", mean, factor))
+    factor = channelwise(b, x, b.cast(factor, x.type.dtype))
+    shift = channelwise(b, x, b.cast(shift, x.type.dtype))
+    return b.emit("add", b.emit("mul", x, factor), shift)
+
+
+def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) over `axes`; f16 in f32, which its squares need."""
+    dtype = x.type.dtype
+    wide = b.cast(x, DType.F32) if dtype is DType.F16 else x
+    mean = b.emit("reduce_mean", wide, axes=tuple(axes), keepdims=True)
+    centred = b.emit("sub", wide, mean)
+    variance = b.emit(
+        "reduce_mean", b.emit("mul", centred, centred), axes=tuple(axes), keepdims=True
+    )
+    spread = b.emit("sqrt", b.emit("add", variance, b.scalar(epsilon, wide.type.dtype)))
+    return b.cast(b.emit("div", centred, spread), dtype)
+
+
+def grouped(b: GraphBuilder, x: Value, count: int) -> Value:
+    """x [N, C, spatial...] as [N, count, the rest]; `count` divides C."""
+    batch, channels, *spatial = x.type.dims
+    in_a_group = dims.floor_divide(channels, count)
+    return b.reshape(x, (batch, count, dims.product([in_a_group, *spatial])))
