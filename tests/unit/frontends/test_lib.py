@@ -13,7 +13,7 @@ import pytest
 from aot.analysis.dim_values import DimValues
 from aot.builder import Builder
 from aot.errors import CompileError
-from aot.frontends.lib import fourier, normalization
+from aot.frontends.lib import fourier, normalization, resize
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
 from aot.ir.dims import Dim
@@ -175,3 +175,28 @@ def test_an_activation_that_we_lack() -> None:
     with pytest.raises(UnsupportedNodeError) as caught:
         activations_of(["tanh", "swoosh"], (), ())
     assert str(caught.value) == "activation swoosh is not supported"
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 10, 13])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_along_one_dim(mode: str, size: int) -> None:
+    x, b = random(2, 5), plain()
+    value = b.b.input("x", "f32[2, 5]")
+    axes = resize.by_sizes(b, value, (size,), (1,), "stretch", ())
+    (y,) = computed(b, [resize.resized(b, value, resize.Options(mode), axes)], x)
+    at = np.arange(size) * 5 / size
+    nearest = x[:, np.floor(at).astype(int)]
+    linear = [np.interp(at, range(5), row) for row in x]
+    np.testing.assert_allclose(y, nearest if mode == "nearest" else linear, atol=1e-5)
+
+
+def test_sizes_of_a_resize_that_are_wrong() -> None:
+    b = plain()
+    value = b.b.input("x", "f32[2, 5]")
+    for sizes, message in (
+        ((1, 2), "sizes has 2 numbers, expected 1"),
+        ((-1,), "sizes [-1] are negative"),
+    ):
+        with pytest.raises(CompileError) as caught:
+            resize.by_sizes(b, value, sizes, (1,), "stretch", ())
+        assert str(caught.value) == f"here: {message}"

@@ -1,0 +1,394 @@
+"""Interpolation: per dim a table of taps, or a gather, or a repetition.
+
+Interpolation is separable, so a resize is one `resample` a dim. Tables are constants where the
+extents are known; else the program computes them, in f32, from the input's shape. The names of
+coordinates, roundings and policies are ONNX's, which has more of them than other formats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.graph import Value
+from aot.ir.record import Array
+from aot.ir.types import DType
+
+F32, I64 = DType.F32, DType.I64
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
+POLICIES = ("stretch", "not_larger", "not_smaller")
+ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+# a denominator of which a scale is taken for the fraction meant
+_MAX_DENOMINATOR = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """How elements between those that are there are found.
+
+    Attributes:
+        mode: nearest, linear or cubic.
+        coordinates: of COORDINATES: where an element of the result is in x.
+        rounding: of ROUNDING: which element is the nearest.
+        cubic_a: the coefficient of the cubic kernel.
+        exclude_outside: taps outside of x weigh nothing, and the others more.
+        antialias: the kernel widens with what shrinks.
+        extrapolation: the value of elements outside of x, where coordinates are cropped.
+    """
+
+    mode: str = "nearest"
+    coordinates: str = "asymmetric"
+    rounding: str = "floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation: float = 0.0
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One resized dim; `scale` is None where sizes of unknown extents are given."""
+
+    number: int
+    extent: Dim
+    size: Dim
+    scale: float | None
+    roi: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def is_known(self) -> bool:
+        return isinstance(self.extent, int) and isinstance(self.size, int)
+
+
+def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Array:
+    """Where each result element lies in the operand, in arithmetic of `dtype`."""
+    assert isinstance(axis.extent, int) and isinstance(axis.size, int) and axis.scale is not None
+    y: Array = np.arange(axis.size, dtype=dtype)
+    scale, last = dtype(axis.scale), dtype(axis.extent - 1)
+    width = scale * dtype(axis.extent)
+    match options.coordinates:
+        case "align_corners":
+            return np.asarray(np.zeros_like(y) if width == 1 else y * last / (width - 1))
+        case "asymmetric":
+            return np.asarray(y / scale)
+        case "tf_crop_and_resize":
+            start, end = map(dtype, axis.roi)
+            if width == 1:
+                return np.asarray(np.full_like(y, (end - start) * last / 2) + start * last)
+            return np.asarray(y * (end - start) * last / (width - 1) + start * last)
+        case "pytorch_half_pixel" if width == 1:
+            return np.full_like(y, -0.5)
+        case "half_pixel_symmetric":
+            offset = dtype(axis.extent / 2) * (1 - dtype(axis.size) / width)
+            return np.asarray(offset + (y + dtype(0.5)) / scale - dtype(0.5))
+    return np.asarray((y + dtype(0.5)) / scale - dtype(0.5))
+
+
+def _nearest(options: Options, axis: Axis) -> Array:
+    """The element that each result element is; in f32, where 1.5 / 0.6 is 2.5, as it is meant."""
+    x = _coordinates(options, axis, np.float32)
+    match options.rounding:
+        case "floor":
+            found = np.floor(x)
+        case "ceil":
+            found = np.ceil(x)
+        case "round_prefer_ceil":
+            found = np.floor(x + np.float32(0.5))
+        case _:
+            found = np.ceil(x - np.float32(0.5))
+    return np.asarray(found, np.int64)
+
+
+def _kernel(options: Options, distance: Array) -> Array:
+    """The weight of a tap at a distance, for a linear or cubic interpolation."""
+    d, a = np.abs(distance), options.cubic_a
+    if options.mode == "linear":
+        return np.asarray(np.maximum(1 - d, 0))
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
+
+
+def _taps(options: Options, axis: Axis) -> tuple[Array, Array]:
+    """Positions and weights [size, taps]; downscaling with antialias widens the kernel."""
+    x = _coordinates(options, axis)
+    assert axis.scale is not None and isinstance(axis.extent, int)
+    radius = 1 if options.mode == "linear" else 2
+    scale = min(axis.scale, 1.0) if options.antialias and axis.size else 1.0
+    first = math.floor(-radius / scale) + 1
+    left = np.ceil(x) - 1  # the pixel before x, or one left of it
+    offsets = np.arange(first, 2 - first)
+    positions = left[:, None] + offsets[None, :]
+    weights = _kernel(options, (positions - x[:, None]) * scale)
+    if options.antialias:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    if options.exclude_outside:
+        weights = np.where((positions < 0) | (positions >= axis.extent), 0, weights)
+        total = weights.sum(axis=1, keepdims=True)
+        weights = np.asarray(weights / np.where(total == 0, 1, total))
+    is_used = np.any(weights != 0, axis=0)
+    is_used[0] |= not is_used.any()
+    positions, weights = positions[:, is_used], weights[:, is_used]
+    return np.clip(positions, 0, axis.extent - 1).astype(np.int64), weights
+
+
+def _repetition(options: Options, axis: Axis) -> int | None:
+    """How often each element is repeated in turn, where that is all that is done."""
+    if (
+        options.mode != "nearest"
+        or options.coordinates in ("align_corners", "tf_crop_and_resize")
+        or axis.scale is None
+    ):
+        return None
+    factor = round(axis.scale)
+    if factor != axis.scale or factor < 1 or axis.size != dims.multiply(axis.extent, factor):
+        return None
+    known = axis if isinstance(axis.extent, int) else replace(axis, extent=7, size=7 * factor)
+    found = _nearest(options, known)
+    assert isinstance(known.extent, int)
+    wanted = np.arange(known.extent * factor) // factor
+    is_same = np.array_equal(np.clip(found, 0, known.extent - 1), wanted)
+    return factor if is_same else None
+
+
+def _repeated(b: GraphBuilder, x: Value, factors: dict[int, int]) -> Value:
+    """Elements repeated along several dims at once: one movement."""
+    split: list[Dim] = []
+    spread: list[Dim] = []
+    for d, extent in enumerate(x.type.dims):
+        split += [extent, 1] if d in factors else [extent]
+        spread += [extent, factors[d]] if d in factors else [extent]
+    wide = b.emit("broadcast_to", b.reshape(x, split), shape=tuple(spread))
+    return b.reshape(
+        wide, [dims.multiply(extent, factors.get(d, 1)) for d, extent in enumerate(x.type.dims)]
+    )
+
+
+class _Program:
+    """Tables that the program computes, as their extents are not known."""
+
+    def __init__(self, b: GraphBuilder, options: Options, axis: Axis) -> None:
+        self.b, self.options, self.axis = b, options, axis
+        supported = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+        if options.coordinates not in supported or options.antialias or options.exclude_outside:
+            raise UnsupportedNodeError(
+                f"{options.coordinates}, antialias or exclude_outside with extents that depend on "
+                "the input's shape is not supported"
+            )
+
+    def op(self, name: str, *operands: Value | float) -> Value:
+        return self.b.emit(
+            name, *(o if isinstance(o, Value) else self.b.scalar(o, F32) for o in operands)
+        )
+
+    def number(self, extent: Dim) -> Value:
+        return self.b.cast(self.b.emit("dim_values", dims=(extent,)), F32)
+
+    def coordinates(self) -> Value:
+        axis = self.axis
+        y = self.b.cast(self.b.emit("range", size=axis.size), F32)
+        if self.options.coordinates == "align_corners":
+            last = self.number(dims.add(axis.extent, -1))
+            steps = self.op("maximum", self.number(dims.add(axis.size, -1)), 1.0)
+            return self.op("div", self.op("mul", y, last), steps)
+        scale = (
+            axis.scale
+            if axis.scale is not None
+            else self.op("div", self.number(axis.size), self.number(axis.extent))
+        )
+        if self.options.coordinates == "asymmetric":
+            return self.op("div", y, scale)
+        return self.op("sub", self.op("div", self.op("add", y, 0.5), scale), 0.5)
+
+    def positions(self, x: Value) -> Value:
+        """Positions of integral coordinates; what is beyond the end clamps where it is read."""
+        return self.b.cast(self.op("maximum", x, 0.0), I64)
+
+    def nearest(self) -> Value:
+        x = self.coordinates()
+        match self.options.rounding:
+            case "floor":
+                return self.positions(self.op("floor", x))
+            case "ceil":
+                return self.positions(self.op("ceil", x))
+            case "round_prefer_ceil":
+                return self.positions(self.op("floor", self.op("add", x, 0.5)))
+        return self.positions(self.op("ceil", self.op("sub", x, 0.5)))
+
+    def taps(self) -> tuple[Value, Value]:
+        x = self.b.reshape(self.coordinates(), (1, self.axis.size))
+        offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
+        at = self.op(
+            "add",
+            self.op("floor", x),
+            self.b.constant(np.array(offsets, np.float32).reshape(-1, 1)),
+        )
+        d = self.op("abs", self.op("sub", at, x))
+        return self.positions(at), self.weights(d)
+
+    def weights(self, d: Value) -> Value:
+        if self.options.mode == "linear":
+            return self.op("sub", 1.0, d)
+        a = self.options.cubic_a
+
+        def horner(*coefficients: float) -> Value:
+            total: Value | float = coefficients[0]
+            for c in coefficients[1:]:
+                total = self.op("add", self.op("mul", total, d), c)
+            assert isinstance(total, Value)
+            return total
+
+        return self.op(
+            "where",
+            self.op("less_equal", d, 1.0),
+            horner(a + 2, -(a + 3), 0.0, 1.0),
+            horner(a, -5 * a, 8 * a, -4 * a),
+        )
+
+
+def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
+    """`x` resized along one dim."""
+    if options.mode == "nearest":
+        if axis.is_known:
+            found = _nearest(options, axis)
+            assert isinstance(axis.extent, int)
+            chosen = b.constant(np.clip(found, 0, axis.extent - 1))
+        else:
+            chosen = _Program(b, options, axis).nearest()
+        return b.emit("gather", x, chosen, axis=axis.number)
+    if axis.is_known:
+        positions, weights = _taps(options, axis)
+        tables = (b.constant(positions.T), b.constant(weights.T.astype(x.type.dtype.numpy)))
+    else:
+        at, part = _Program(b, options, axis).taps()
+        tables = (at, b.cast(part, x.type.dtype))
+    return b.emit("resample", x, *tables, axis=axis.number)
+
+
+def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Axis]) -> Value:
+    """`y` with the extrapolation value where a coordinate is outside."""
+    for axis in axes:
+        if not axis.is_known:
+            raise UnsupportedNodeError(
+                "tf_crop_and_resize with extents that depend on the input's shape is not supported"
+            )
+        assert isinstance(axis.extent, int)
+        x = _coordinates(options, axis)
+        is_outside = (x < 0) | (x > axis.extent - 1)
+        if is_outside.any():
+            mask = is_outside.reshape(-1, *[1] * (y.type.rank - 1 - axis.number))
+            y = b.emit("where", b.constant(mask), b.scalar(options.extrapolation, y.type.dtype), y)
+    return y
+
+
+def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -> Value:
+    """`x` with other extents along `axes`."""
+    dtype = x.type.dtype
+    if any(axis.extent == 0 and axis.size != 0 for axis in axes):
+        raise b.error("x has no elements to resize")
+    axes = [
+        axis
+        for axis in axes
+        if axis.extent != axis.size
+        or axis.scale != 1
+        or (options.coordinates == "tf_crop_and_resize" and axis.roi != (0.0, 1.0))
+    ]
+    y = x if options.mode == "nearest" or dtype.is_float else b.cast(x, F32)
+    for axis in axes:
+        if isinstance(axis.size, int) and axis.scale is not None:
+            # antialiasing widens the kernel of what shrinks
+            widening = 1 / min(axis.scale, 1.0) if options.antialias and axis.scale > 0 else 1.0
+            b.check_computed(
+                int(axis.size * min(4 * widening, 1e9)), f"the table of dim {axis.number}"
+            )
+    factors = {
+        axis.number: factor for axis in axes if (factor := _repetition(options, axis)) is not None
+    }
+    rest = [axis for axis in axes if axis.number not in factors]
+    # what shrinks goes first, so that later dims have less to do
+    for axis in sorted(rest, key=lambda a: a.scale if a.scale is not None else 1.0):
+        y = _along(b, y, options, axis)
+    if factors:
+        y = _repeated(b, y, factors)
+    if options.coordinates == "tf_crop_and_resize":
+        y = _extrapolated(b, y, options, axes)
+    return b.cast(y, dtype)
+
+
+def _scaled_extent(extent: Dim, scale: float) -> Dim:
+    """`floor(extent * scale)`."""
+    if isinstance(extent, int):
+        return math.floor(float(np.float32(extent) * np.float32(scale)))
+    exact = Fraction(scale)
+    if exact.denominator > _MAX_DENOMINATOR:
+        raise UnsupportedNodeError(
+            f"scale {scale} of an extent that depends on the input's shape is not supported"
+        )
+    return dims.floor_divide(dims.multiply(extent, exact.numerator), exact.denominator)
+
+
+def by_scales(
+    b: GraphBuilder,
+    x: Value,
+    scales: Sequence[float],
+    numbers: Sequence[int],
+    roi: Sequence[tuple[float, float]] = (),
+) -> list[Axis]:
+    """The dims `numbers` of x, each times its scale."""
+    if len(scales) != len(numbers):
+        raise b.error(f"scales has {len(scales)} numbers, expected {len(numbers)}")
+    if not all(s > 0 and math.isfinite(s) for s in scales):
+        raise b.error(f"scales {list(scales)} are not positive")
+    return [
+        Axis(d, x.type.dims[d], _scaled_extent(x.type.dims[d], scale), scale, *roi[i : i + 1])
+        for i, (d, scale) in enumerate(zip(numbers, scales, strict=True))
+    ]
+
+
+def by_sizes(
+    b: GraphBuilder,
+    x: Value,
+    sizes: Sequence[Dim],
+    numbers: Sequence[int],
+    policy: str,
+    roi: Sequence[tuple[float, float]],
+) -> list[Axis]:
+    """The dims `numbers` of x, of these sizes, or as near to them as keeps their proportions."""
+    if len(sizes) != len(numbers):
+        raise b.error(f"sizes has {len(sizes)} numbers, expected {len(numbers)}")
+    if any(isinstance(n, int) and n < 0 for n in sizes):
+        raise b.error(f"sizes {list(sizes)} are negative")
+    axes = []
+    for i, (d, size) in enumerate(zip(numbers, sizes, strict=True)):
+        extent = x.type.dims[d]
+        is_known = isinstance(extent, int) and isinstance(size, int) and extent > 0
+        scale = 1.0 if extent == size else float(size) / float(extent) if is_known else None  # type: ignore[arg-type]
+        axes.append(Axis(d, extent, size, scale, *roi[i : i + 1]))
+    if policy == "stretch":
+        return axes
+    known = [axis.scale for axis in axes if axis.is_known and axis.scale is not None]
+    if len(known) < len(axes):
+        raise UnsupportedNodeError(
+            f"keep_aspect_ratio_policy {policy} with extents that depend on "
+            "the input's shape is not supported"
+        )
+    scale = min(known) if policy == "not_larger" else max(known)
+    return [
+        replace(axis, scale=scale, size=int(scale * axis.extent + 0.5))
+        for axis in axes
+        if isinstance(axis.extent, int)
+    ]
