@@ -236,6 +236,8 @@ class _Emitter:
     # Loops
 
     def loop(self, loop: For) -> None:
+        if loop.extent == 0:
+            return  # its indices may be divided by extents that are 0, too
         match loop.kind:
             case LoopKind.WORKGROUP if self.may_have_rows(loop):
                 self.spread_in_rows(loop)

@@ -453,8 +453,10 @@ def _keeps_innermost(op: Op) -> bool:
     made = op.result.type
     if element is None or operand is None or _splits(operand) != _splits(made):
         return False
+    if not operand.rank or not made.rank:
+        return made.element_count == 1  # a scalar that is repeated is in no lane
     along = innermost(made)
-    if not operand.rank or made.dims[along] == 1:
+    if made.dims[along] == 1:
         return made.element_count == 1
     steps = [s.steps[along] for s in element.subscripts]
     return steps.pop(innermost(operand)) == 1 and not any(steps)
