@@ -7,7 +7,7 @@ canonical form, so that equality is structural) and its text form. Knows nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Union
 Dim = Union[int, "DimExpr"]
 Interval = tuple[int | None, int | None]
 NO_BOUNDS: Mapping[str, Interval] = MappingProxyType({})
+MOST_DOUBLINGS = 16  # of a guess that is too short for an extent
 
 
 @dataclass(frozen=True)
@@ -512,9 +513,38 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 def estimate(dim: Dim, unknown: int) -> int | None:
-    """`dim` with `unknown` for each symbol; None where that divides by zero."""
-    known = substitute(dim, dict.fromkeys(symbols(dim), unknown))
-    return known if isinstance(known, int) else None
+    """`dim` with `unknown` for each symbol, or where it would be no extent then, as a number of
+    frames of a length shorter than one, with the first doubling of `unknown` that makes it one.
+
+    Returns:
+        What `unknown` itself makes of a `dim` that is below 1 for all of these, such as a stride
+        that goes backwards; None where that divides by zero.
+    """
+    if isinstance(dim, int):
+        return dim
+    found = _at(dim, guess([dim], unknown))
+    return _at(dim, unknown) if found is None or found < 1 else found
+
+
+def guess(extents: Iterable[Dim], unknown: int) -> int:
+    """What to estimate symbols as: `unknown`, or its first doubling at which all of `extents` are
+    at least 1; the largest doubling that was tried where none is such a one."""
+    found = unknown
+    for extent in extents:
+        while not isinstance(extent, int) and found < unknown << MOST_DOUBLINGS:
+            value = _at(extent, found)
+            if value is not None and value >= 1:
+                break
+            found *= 2
+    return found
+
+
+def _at(dim: Dim, number: int) -> int | None:
+    """`dim` with `number` for each symbol; None where that divides by zero."""
+    try:
+        return evaluate(dim, dict.fromkeys(symbols(dim), number))
+    except ZeroDivisionError:
+        return None
 
 
 def symbols(dim: Dim) -> set[str]:

@@ -132,8 +132,11 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
         wide = wide_extents(call)
         columns = wide[-1] if wide else 1
         rows = wide[-2] if len(wide) > 1 else 1
-    along, across, summed = (_number(d, values) for d in (rows, columns, terms))
-    elements = _number(result.element_count, values)
+    types = [t for t in (*call.operands, result) if t is not None]
+    extents = [dims.substitute(d, values) for t in types for d in t.dims if isinstance(d, DimExpr)]
+    unknown = dims.guess(extents, TILE)
+    along, across, summed = (_number(d, values, unknown) for d in (rows, columns, terms))
+    elements = _number(result.element_count, values, unknown)
     lines = max(1, elements // max(1, along * across))
     opened = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
     return Loops(along, across, summed, lines), Open(*opened)
@@ -156,8 +159,8 @@ def _terms(call: Call) -> Dim:
     return 1
 
 
-def _number(dim: Dim, values: Mapping[str, Dim]) -> int:
-    known = dims.estimate(dims.substitute(dim, values) if values else dim, TILE)
+def _number(dim: Dim, values: Mapping[str, Dim], unknown: int) -> int:
+    known = dims.estimate(dims.substitute(dim, values) if values else dim, unknown)
     return 1 << 40 if known is None else known
 
 

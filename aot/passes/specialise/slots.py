@@ -96,9 +96,11 @@ class _Walk:
     def _strides(
         self, type: TensorType, extents: Sequence[Place]
     ) -> tuple[tuple[Dim, ...], Hashable]:
-        """The strides, and which dims have a gap to the next one in; inner ones are slots first."""
+        """The strides; and as a key those that are no slots, such as the 1 of elements side by
+        side, with which dims have a gap to the next one in. Inner strides are slots first."""
         made: list[Dim] = [1] * type.rank
         gaps: list[bool] = []
+        fixed: list[Dim] = []
         inner: tuple[Place, Place] | None = None
         for d in reversed(memory_order(type)):
             if type.dims[d] == 1:
@@ -108,8 +110,9 @@ class _Walk:
                 gaps.append(stride != multiply(inner[0].value, inner[1].value))
             place = self.place(stride, 2, inner)
             made[d] = self.dim(place)
+            fixed.append(-1 if place.slot >= 0 else stride)
             inner = place, extents[d]
-        return tuple(made), tuple(gaps[self.loose :])
+        return tuple(made), (tuple(fixed), tuple(gaps[self.loose :]))
 
     def attrs(self, op: Op) -> dict[str, Attr]:
         """Attributes with the slots of those that the record declares as dims replaced."""

@@ -14,6 +14,7 @@ import aot.passes.fusion.outline
 import aot.passes.specialise.slots
 from aot.builder import Builder
 from aot.frontends.text import import_text
+from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function
 from aot.ir.verifier import verify
@@ -308,3 +309,38 @@ def test_the_order_of_executables_is_that_of_dispatches() -> None:
     names = [op.attrs["executable"].name for op in module.main.walk() if op.name == "dispatch"]  # type: ignore[union-attr]
     assert names == ["e0", "e1", "e0"]
     assert [f.name for f in module.executables] == ["e0", "e1"]
+
+
+def test_elements_side_by_side_are_another_family_than_elements_apart() -> None:
+    """A stride of 1 is no slot, so that members would have unequal numbers of them."""
+
+    def rows(count: int, layout: str) -> Given:
+        return Given(
+            (f"f32[{count}, 16]{layout}",),
+            (f"%y = tanh(%0) : f32[{count}, 16]",),
+            f"f32[{count}, 16]",
+        )
+
+    dense, apart = (4, ""), (8, "{strides=32:2}")
+    assert kept(rows(*dense), rows(*apart)) == 2
+    assert kept(rows(*dense), rows(*apart), rows(9, "{strides=48:3}"), rows(5, "")) == 2
+    row = Given(("f32[16]",), ("%y = tanh(%0) : f32[16]",), "f32[16]")
+    column = Given(("f32[32]{strides=4}",), ("%y = tanh(%0) : f32[32]",), "f32[32]")
+    assert kept(row, column) == 2
+
+
+def test_frames_of_an_open_length_that_estimates_are_too_short_for() -> None:
+    """Windows of 400 samples, where an unknown length is taken for 256: the frames would be 0."""
+    b = Builder()
+    rng = np.random.default_rng(0)
+    x, channels = b.input("x", "f32[1, 1, T]"), 1
+    for kernel, stride in ((10, 5), *[(3, 2)] * 4, (2, 2), (2, 2)):
+        weight = rng.standard_normal((8, channels, kernel)).astype(np.float32)
+        window = {"strides": (stride,), "dilations": (1,), "pads": (0, 0)}
+        x, channels = b.op("gelu", b.op("conv", x, weight, **window)), 8
+    x = b.op("transpose", x, perm=(0, 2, 1))
+    centred = b.op("sub", x, b.op("reduce_mean", x, axes=(2,)))
+    scores = b.op("matmul", centred, b.op("transpose", centred, perm=(0, 2, 1)))
+    b.output("y", b.op("matmul", b.op("softmax", scores, axis=2), centred))
+    for optimize in BOUNDS:
+        passed(clone_module(b.module()), optimize)
