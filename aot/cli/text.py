@@ -32,14 +32,8 @@ def _split(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _dims(text: str) -> list[str]:
-    """`1x3xHx224`, or with commas where a symbol's name has an x."""
-    separator = "," if "," in text else "x"
-    return [part.strip() for part in text.split(separator)] if text else []
-
-
 class NamedShape(click.ParamType[Pair]):
-    """NAME=1x3xHx224; `?` is a dim that stays as the model has it, H<=960 one with a bound."""
+    """NAME=1x3xHx224; `?` is a dim that stays as the model has it, H:..960 one with a bound."""
 
     name = "NAME=SHAPE"
 
@@ -50,28 +44,17 @@ class NamedShape(click.ParamType[Pair]):
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         name, text = _split(value)
-        dims: list[int | str | None] = []
-        from aot.ir.bounds import KEEP  # not above: it needs numpy, which '--help' does not
+        from aot.ir.bounds import parse_shape  # not above: it needs numpy, which '--help' does not
 
-        for dim in _dims(text):
-            if dim.isdecimal():
-                dims.append(int(dim))
-            elif self.is_static:
-                self.fail(f"{text!r} is not a shape such as 1x3x224x224", param, ctx)
-            else:
-                dims.append(None if dim == KEEP else self._open(dim, text, param, ctx))
-        return name, tuple(dims)
-
-    def _open(self, dim: str, text: str, param: Any, ctx: Any) -> str:
-        from aot.ir.bounds import parse_wanted
-
+        example = "1x3x224x224" if self.is_static else "1x3xHx224"
         try:
-            wanted = parse_wanted(dim)
+            dims = parse_shape(text)
         except ValueError as error:
-            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {error}", param, ctx)
-        if isinstance(wanted.dim, int):
-            self.fail(f"{text!r} is not a shape such as 1x3xHx224: {dim!r}", param, ctx)
-        return dim
+            reason = "" if self.is_static else f": {error}"
+            self.fail(f"{text!r} is not a shape such as {example}{reason}", param, ctx)
+        if self.is_static and not all(isinstance(dim, int) for dim in dims):
+            self.fail(f"{text!r} is not a shape such as {example}", param, ctx)
+        return name, dims
 
 
 class NamedArray(click.ParamType[Pair]):

@@ -16,7 +16,9 @@ from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximu
 from aot.ir.graph import Assumption
 
 KEEP = "?"
-SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in 32<=H<=960"
+SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in H:32..960"
+# H:32..960 is 32<=H<=960 for shells, to which < and > mean files; either number may be left out
+_RANGE = re.compile(r"([^:]*):\s*([0-9]*)\s*\.\.\s*([0-9]*)\s*")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ Wanted = Union[Dim, str, None]
 
 
 def parse_wanted(item: Wanted) -> WantedDim:
-    """The dim that a shape's item stands for: `224`, `H`, `32*h`, `?`, `H<=960`, `32<=H<=960`.
+    """The dim that a shape's item stands for: `224`, `H`, `32*h`, `?`, `H<=960`, `32<=H<=960`, or
+    in other words `H:..960`, `H:32..960`.
 
     Raises:
         ValueError: `item` is none of these, or its bounds leave nothing.
@@ -53,21 +56,54 @@ def parse_wanted(item: Wanted) -> WantedDim:
         if isinstance(item, bool) or not hasattr(item, "__index__"):
             raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
         return WantedDim(operator.index(item))
+    bare, low, high = _parts(item)
+    if high is not None and low > high:
+        raise ValueError(f"no dim satisfies {item!r}")
+    return WantedDim(None if bare == KEEP else parse(bare), low, high)
+
+
+def _parts(item: str) -> tuple[str, int, int | None]:
+    """A bounded dim's text without its bounds, and these."""
+    unclear = ValueError(f"{item!r} is no dim, expected {SYNTAX}")
+    found = _RANGE.fullmatch(item)
+    if found is not None:
+        bare, low, high = (part.strip() for part in found.groups())
+        if not low and not high:
+            raise unclear
+        return bare, int(low or 0), int(high) if high else None
+    if ":" in item:
+        raise unclear
     parts = [part.strip() for part in re.split("([<>]=)", item)]
     operands, signs = parts[::2], parts[1::2]
     if len(set(signs)) > 1 or len(signs) > 2:
-        raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
+        raise unclear
     if signs[:1] == [">="]:
         operands.reverse()
     at = 1 if len(signs) == 2 or (signs and operands[0].isdecimal()) else 0
-    numbers = [*operands[:at], *operands[at + 1 :]]
-    if not all(number.isdecimal() for number in numbers):
-        raise ValueError(f"{item!r} is no dim, expected {SYNTAX}")
-    low = int(operands[0]) if at else 0
-    high = int(operands[-1]) if at + 1 < len(operands) else None
-    if high is not None and low > high:
-        raise ValueError(f"no dim satisfies {item!r}")
-    return WantedDim(None if operands[at] == KEEP else parse(operands[at]), low, high)
+    if not all(number.isdecimal() for number in [*operands[:at], *operands[at + 1 :]]):
+        raise unclear
+    least = int(operands[0]) if at else 0
+    return operands[at], least, int(operands[-1]) if at + 1 < len(operands) else None
+
+
+def parse_shape(text: str) -> tuple[int | str | None, ...]:
+    """A shape's items as `parse_wanted` takes them, from `1x3xHx224`, or with commas where a name
+    has an x; None is `?`.
+
+    Raises:
+        ValueError: an item is no dim.
+    """
+    parts = text.split("," if "," in text else "x") if text.strip() else []
+    return tuple(_item(part.strip()) for part in parts)
+
+
+def _item(text: str) -> int | str | None:
+    if text.isdecimal():
+        return int(text)
+    wanted = parse_wanted(text)
+    if isinstance(wanted.dim, int):
+        raise ValueError(f"{text!r}")
+    return None if text == KEEP else text
 
 
 def assumptions_of(dim: Dim, wanted: WantedDim, what: str) -> Iterator[Assumption]:

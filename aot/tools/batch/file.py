@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
+from aot.ir.bounds import parse_shape, parse_wanted
 from aot.options import OPTIONS, CompileOptions
 
 KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)
@@ -267,10 +269,14 @@ class _Reader:
         return made
 
     def array(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
         import numpy as np
 
+        if not isinstance(value, str):
+            with suppress(ValueError):  # of lists of unequal lengths
+                if np.asarray(value).dtype.kind in "biuf":
+                    return value
+            expected = "a number, a list of them, or a .npy file"
+            raise CompileError(f"input_values: {value!r} is not {expected}")
         try:
             return np.load(self.path.parent / value, allow_pickle=False)
         except (OSError, ValueError, EOFError):
@@ -298,11 +304,16 @@ class _Reader:
 
 def _dims(value: Any) -> tuple[Any, ...]:
     """A shape as the command line has it, `1x3xHx224`, or as a list."""
-    if isinstance(value, str):
-        parts = value.split("," if "," in value else "x") if value else []
-        return tuple(int(p) if p.strip().isdecimal() else p.strip() for p in parts)
-    if isinstance(value, list):
-        return tuple(value)
+    try:
+        if isinstance(value, str):
+            return parse_shape(value)
+        if isinstance(value, list):
+            for item in value:
+                parse_wanted(item)
+            return tuple(value)
+    except ValueError as error:
+        message = f"input_shapes: {value!r} is not a shape such as 1x3xHx224: {error}"
+        raise CompileError(message) from None
     raise CompileError(f"input_shapes: {value!r} is not a shape such as 1x3xHx224")
 
 

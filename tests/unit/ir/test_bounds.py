@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.ir import dims
-from aot.ir.bounds import SYNTAX, WantedDim, assumptions_of, bounds_of, parse_wanted
+from aot.ir.bounds import (
+    SYNTAX,
+    WantedDim,
+    assumptions_of,
+    bounds_of,
+    parse_shape,
+    parse_wanted,
+)
 from aot.ir.dims import evaluate, narrow, parse, symbol
 from aot.ir.equalities import DimEqualities
 from aot.ir.graph import Assumption
@@ -33,6 +40,11 @@ H, W = symbol("H"), symbol("W")
         ("32<=32*H<=960", WantedDim(32 * H, 32, 960)),
         ("960>=H>=32", WantedDim(H, 32, 960)),
         ("?<=8", WantedDim(None, 0, 8)),
+        ("H:32..960", WantedDim(H, 32, 960)),
+        ("H:..960", WantedDim(H, 0, 960)),
+        ("H:32..", WantedDim(H, 32)),
+        (" 32*H : 32 .. 960 ", WantedDim(32 * H, 32, 960)),
+        ("?:1..8", WantedDim(None, 1, 8)),
     ],
 )
 def test_items_of_a_shape(item: object, expected: WantedDim) -> None:
@@ -54,6 +66,13 @@ def test_text_of_a_wanted_dim_reads_back(wanted: str) -> None:
         ("9<=H<=3", "no dim satisfies '9<=H<=3'"),
         ("H<9", "expected the end, found '<' in dim 'H<9'"),
         ("<=9", "expected a number or a name, found the end in dim ''"),
+        ("H:9..3", "no dim satisfies 'H:9..3'"),
+        ("H:..", f"'H:..' is no dim, expected {SYNTAX}"),
+        ("H:9", f"'H:9' is no dim, expected {SYNTAX}"),
+        ("H:-1..3", f"'H:-1..3' is no dim, expected {SYNTAX}"),
+        ("H:1..W", f"'H:1..W' is no dim, expected {SYNTAX}"),
+        (":..3", "expected a number or a name, found the end in dim ''"),
+        ("32<=H:..3", "expected the end, found '<' in dim '32<=H'"),
         (1.5, f"1.5 is no dim, expected {SYNTAX}"),
         (True, f"True is no dim, expected {SYNTAX}"),
     ],
@@ -62,6 +81,25 @@ def test_what_is_no_item_of_a_shape(item: object, expected: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_wanted(item)  # type: ignore[arg-type]
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1x3xHx224", (1, 3, "H", 224)),
+        ("1x?x32*hxW:..9", (1, None, "32*h", "W:..9")),
+        ("N, xH:32..960 , ?:1..8", ("N", "xH:32..960", "?:1..8")),
+        ("", ()),
+    ],
+)
+def test_a_shape_as_text(text: str, expected: tuple[int | str | None, ...]) -> None:
+    assert parse_shape(text) == expected
+
+
+@pytest.mark.parametrize("text", ["1x", "1x-3", "2*3", "H:..", "1xxH"])
+def test_what_is_no_shape(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_shape(text)
 
 
 def assumed(*items: str) -> list[Assumption]:

@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import sys
+import tomllib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from onnx import TensorProto, helper
 import aot
 from aot.cli import main as cli
 from aot.errors import CompileError
+from aot.options import CompileOptions
 from aot.target import selection
 from aot.tools.batch import batch as matrix
 from aot.tools.batch.batch import BUILT, CURRENT, FAILED, Made, Row, Task, build, run_task
-from aot.tools.batch.file import Matrix, parse_matrix, read_matrix
+from aot.tools.batch.file import OPTIONS, Matrix, parse_matrix, read_matrix
 
 MODEL = """
 func @main(%x: f32[N, 3]) -> ("y") {
@@ -199,6 +202,115 @@ def test_a_wrong_file(text: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         parsed(text)
     assert str(caught.value).startswith(message)
+
+
+OTHERS = {str: "'no'", int: "3", float: "1.5", bool: "true", list: "[1]", dict: "{ a = 1 }"}
+
+
+def _of_other_types() -> Iterator[tuple[str, str, str]]:
+    """For each option a value of each of TOML's types that it is not of, and the message."""
+    for option in fields(CompileOptions):
+        if option.name not in OPTIONS:
+            continue
+        kind = {"bool": bool, "str": str, "str | None": str}.get(str(option.type), dict)
+        expected = {bool: "true or false", str: "a text", dict: "a table by name"}[kind]
+        for type, text in OTHERS.items():
+            if type is not kind:
+                value = tomllib.loads(f"value = {text}")["value"]
+                yield option.name, text, f"{option.name} is {value!r}, expected {expected}"
+
+
+@pytest.mark.parametrize(
+    "table", ["[[options]]\nname = 'x'", "[defaults]", "[[models]]\npath = 'a'"]
+)
+@pytest.mark.parametrize(("key", "value", "message"), _of_other_types())
+def test_an_option_of_another_type(key: str, value: str, message: str, table: str) -> None:
+    head = 'targets = ["host"]\n' + ("" if "models" in table else 'models = ["a"]\n')
+    text = f"{head}{table}\n{key} = {value}"
+    with pytest.raises(CompileError) as caught:
+        parsed(text)
+    assert str(caught.value) == f"m.toml:{len(text.splitlines())}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"winograd": "no"}, "winograd is 'no', expected true or false"),
+        ({"fusion": 1}, "fusion is 1, expected true or false"),
+        ({"jobs": True}, "jobs is True, expected a whole number"),
+        ({"jobs": 1.5}, "jobs is 1.5, expected a whole number"),
+        ({"tune": "3"}, "tune is '3', expected a number"),
+        ({"entry_name": 3}, "entry_name is 3, expected a text"),
+        ({"targets": 3}, "targets is 3, expected names or paths"),
+        ({"input_shapes": "1x3"}, "input_shapes is '1x3', expected a mapping by name"),
+        ({"input_shapes": {"x": "1x3"}}, "input_shapes: x is '1x3', expected a sequence of dims"),
+        ({"input_values": [1]}, "input_values is [1], expected a mapping by name"),
+        (
+            {"states": {"x": ("y", True)}},
+            "states: x is ('y', True), expected an output's name, or that and a capacity",
+        ),
+    ],
+)
+def test_an_argument_of_another_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        aot.compile("a.ir", **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "states",
+            "3",
+            "states: x is 3, expected an output's name, or that and a capacity",
+        ),
+        (
+            "states",
+            '["a", "b"]',
+            "states: x is ('a', 'b'), expected an output's name, or that and a capacity",
+        ),
+        (
+            "states",
+            '["a"]',
+            "states: x is ('a',), expected an output's name, or that and a capacity",
+        ),
+        (
+            "input_values",
+            "{ a = 1 }",
+            "input_values: {'a': 1} is not a number, a list of them, or a .npy file",
+        ),
+        (
+            "input_values",
+            "[[1], [1, 2]]",
+            "input_values: [[1], [1, 2]] is not a number, a list of them, or a .npy file",
+        ),
+        (
+            "input_values",
+            '["a"]',
+            "input_values: ['a'] is not a number, a list of them, or a .npy file",
+        ),
+        (
+            "input_shapes",
+            "[1, 2.5]",
+            "input_shapes: [1, 2.5] is not a shape such as 1x3xHx224: 2.5 is no dim, expe",
+        ),
+        (
+            "input_shapes",
+            '"1x3xH<9"',
+            "input_shapes: '1x3xH<9' is not a shape such as 1x3xHx224: expected the end, fou",
+        ),
+        (
+            "input_shapes",
+            "true",
+            "input_shapes: True is not a shape such as 1x3xHx224",
+        ),
+    ],
+)
+def test_an_option_whose_table_is_wrong(key: str, value: str, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parsed(f'targets = ["host"]\nmodels = ["a"]\n[defaults]\n{key} = {{ x = {value} }}')
+    assert str(caught.value).startswith(f"m.toml:4: {message}")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
