@@ -49,7 +49,9 @@ def producers_of(
             )
         producers[name] = number
 
-    for name in inputs:
+    for number, name in enumerate(inputs):
+        if not name:
+            raise CompileError(f"input {number} has no name")
         add(name, -1, "input")
     for tensor in graph.initializer:
         add(tensor.name, -1, "initializer")

@@ -220,6 +220,8 @@ class _Importer:
         initializers = {t.name for t in self.graph.initializer}
         self.infos = [i for i in self.graph.input if i.name not in initializers]
         self.input_types = InputTypes(self.infos, shapes, values)
+        # One that is listed several times is one: programs give their outputs by name.
+        self.outputs = tuple(dict.fromkeys(o.name for o in self.graph.output))
 
     def run(self) -> Module:
         if not self.graph.output:
@@ -229,9 +231,7 @@ class _Importer:
             for name, type in self.input_types.types.items()
             if name not in self.input_types.values
         }
-        function = Function(
-            "main", Block(list(types.values()), list(types)), [o.name for o in self.graph.output]
-        )
+        function = Function("main", Block(list(types.values()), list(types)), list(self.outputs))
         function.assumptions.update(dict.fromkeys(self.input_types.assumptions))
         self.rewriter = Rewriter(function)
         self.values = DimValues(function)
@@ -246,14 +246,14 @@ class _Importer:
             self._add_node(node, scope)
         unsupported = [
             *self.input_types.unsupported,
-            *scope.lacks(nodes, [o.name for o in self.graph.output]),
+            *scope.lacks(nodes, list(self.outputs)),
         ]
         if unsupported:
             raise UnsupportedError("not supported:", unsupported)
-        results = [scope.known[o.name] for o in self.graph.output]
+        results = {name: scope.known[name] for name in self.outputs}
         if self.choices.made:
             _check_ranks(results, self.graph)
-        self.rewriter.create(lookup("return"), results)
+        self.rewriter.create(lookup("return"), list(results.values()))
         return Module([function])
 
     def _nodes_of(
@@ -412,15 +412,14 @@ class _Importer:
         return Subgraph([scope.find(name) for name in outputs], scope.lacks(nodes, outputs))
 
 
-def _check_ranks(results: Sequence[Value | None], graph: onnx.GraphProto) -> None:
+def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) -> None:
     """That the branches which were chosen lead to the outputs that the model declares."""
     ranks = ranks_of(graph)
-    for output, value in zip(graph.output, results, strict=True):
-        wanted = ranks.get(output.name)
+    for name, value in results.items():
+        wanted = ranks.get(name)
         if value is not None and wanted not in (None, value.type.rank):
             raise CompileError(
-                f"output {output.name!r} would be {value.type}, the model says that it has "
-                f"{wanted} dims"
+                f"output {name!r} would be {value.type}, the model says that it has {wanted} dims"
             )
 
 

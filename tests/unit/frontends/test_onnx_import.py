@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Function
@@ -61,14 +62,48 @@ def test_nodes_in_any_order() -> None:
     assert [op.name for op in function.block] == ["abs", "relu", "neg", "return"]
 
 
-def test_result_that_is_an_input_or_an_initializer_or_twice_the_same() -> None:
+def test_result_that_is_an_input_or_an_initializer() -> None:
     w = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    model = graph_model(nodes, [tensor_info("x", [2])], ["y", "w", "y"], [w])
+    model = graph_model(nodes, [tensor_info("x", [2])], ["y", "w"], [w])
     function = import_onnx(model).main
     assert function.results[0] is function.inputs[0]
     x = np.array([5, 6], np.float32)
-    assert_same(our_run(function, {"x": x}), [x, np.array([1, 2], np.float32), x])
+    assert_same(our_run(function, {"x": x}), [x, np.array([1, 2], np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("listed", "kept"),
+    [
+        (["y", "y"], ["y"]),
+        (["y", "x", "y", "w", "x", "w"], ["y", "x", "w"]),
+    ],
+)
+def test_an_output_that_is_listed_again_is_one(listed: list[str], kept: list[str]) -> None:
+    """ONNX Runtime runs such models; by name, as our programs give them, outputs are there once."""
+    w = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    model = graph_model(nodes, [tensor_info("x", [2])], listed, [w])
+    x = np.array([5, 6], np.float32)
+    values = {"x": x, "y": -x, "w": np.array([1, 2], np.float32)}
+    with aot.load(aot.compile(model)) as program:
+        found = program({"x": x})
+    assert list(found) == kept
+    assert_same(list(found.values()), [values[name] for name in kept])
+
+
+def test_inputs_that_are_listed_again_or_have_no_name() -> None:
+    def refused(*names: str) -> str:
+        infos = [tensor_info(name, [2]) for name in names]
+        return message(graph_model([helper.make_node("Neg", ["x"], ["y"])], infos, ["y"]))
+
+    again = "another input, initializer or node has that name already"
+    assert refused("x", "x") == f"model: input 'x': {again}"
+    assert refused("x", "") == "model: input 1 has no name"
+    w = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    twice = graph_model(nodes, [tensor_info("x", [2])], ["y"], [w, w])
+    assert message(twice) == f"model: initializer 'w': {again}"
 
 
 def test_initializer_that_is_also_an_input_is_no_input() -> None:

@@ -223,7 +223,7 @@ def _of_other_types() -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     "table", ["[[options]]\nname = 'x'", "[defaults]", "[[models]]\npath = 'a'"]
 )
-@pytest.mark.parametrize(("key", "value", "message"), _of_other_types())
+@pytest.mark.parametrize(("key", "value", "message"), list(_of_other_types()))
 def test_an_option_of_another_type(key: str, value: str, message: str, table: str) -> None:
     head = 'targets = ["host"]\n' + ("" if "models" in table else 'models = ["a"]\n')
     text = f"{head}{table}\n{key} = {value}"
