@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
-from aot.analysis.cost.plan import Plan, Schedule
-from aot.analysis.cost.tile_costs import is_window
+from aot.analysis.cost.plan import Schedule
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import plans_of
 from aot.ir.compare import attr_key
@@ -21,7 +20,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
 from aot.ir.text.printer import print_attr, print_op
 from aot.ir.types import DType, TensorType
-from aot.passes.specialise.slots import SMALL, slots_of
+from aot.passes.specialise.slots import SMALL, Family, family_of
 from aot.target.model import Target
 
 # Of a module with very many executables, those of most code are looked at, and those pairs told
@@ -117,10 +116,9 @@ class Key(NamedTuple):
     ops: tuple[OpKey, ...]
 
 
-def _key(function: Function, plans: Sequence[Plan]) -> Key:
-    """What despecialising compares, by its own walk."""
-    is_tiled = all(p.schedule is Schedule.CONTRACTION or is_window(p) for p in plans)
-    found: Any = slots_of(function, loose=1 if is_tiled else 0)[0]
+def _key(family: Family) -> Key:
+    """The body's key with names for its parts."""
+    found: Any = family.key
     types, ops, _ = found
     made = [OpKey(attrs, tuple(map(_type_key, results))) for _, _, attrs, results in ops]
     return Key(tuple(map(_type_key, types)), tuple(made))
@@ -142,7 +140,9 @@ class _Executable:
         self.ties = ties
         self.ops = tuple(op.name for op in function.block)
         self.plans = plans_of(function, target)
-        self.key = _key(function, self.plans)
+        family, _ = family_of(function, self.plans)
+        self.key = _key(family)
+        self.schedules = family.schedules
         # sorted by what no parameter can change, those that differ in extents alone are neighbours
         self.order = repr((*map(_look, _values(function)), function.bindings))
 
@@ -300,6 +300,11 @@ def _type_rule(x: TensorType, y: TensorType, x_key: TypeKey, y_key: TypeKey) -> 
     return "one is dense and the other a part of something larger, with strides"
 
 
+def _plan_text(schedule: tuple[Schedule, bool]) -> str:
+    kind, is_window = schedule
+    return f"{kind.value} by windows" if is_window else str(kind.value)
+
+
 def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     """The rule for executables that differ in extents only."""
     x, y = next(
@@ -315,10 +320,9 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     own = [op.name for op in a.function.block if op.record.kind.has_own_kernel]
     if own:
         return Difference(f"kernels of {own[0]} are written for their extents", *texts)
-    schedules: list[list[Hashable]] = [[p.schedule.value for p in e.plans] for e in (a, b)]
-    if schedules[0] != schedules[1]:
-        plans = ["plan " + ", ".join(map(str, s)) for s in schedules]
-        return Difference("they run by other schedules", plans[0], plans[1])
+    if a.schedules != b.schedules:
+        first, second = (", ".join(map(_plan_text, e.schedules)) for e in (a, b))
+        return Difference("they run by other schedules", f"plan {first}", f"plan {second}")
     if not settings.despecialise:
         return Difference("only extents differ, and despecialising is off", *texts)
     tiles = [" ".join(f"{p.rows}x{p.columns}" for p in e.plans) for e in (a, b)]

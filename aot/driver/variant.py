@@ -169,10 +169,12 @@ class Building:
         hosted = hosting.section(variant.entry_points)
         if hosted is not None:
             section["on_host"] = hosted
-        sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
-        options = self._options
-        settings = Settings(options.optimize, options.is_enabled("despecialise"))
-        return variant, {**section, "near_misses": near_misses(module, sizes, target, settings)}
+        if not self._options.strip or observer is not None:  # for the notes, or for a report
+            sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
+            options = self._options
+            settings = Settings(options.optimize, options.is_enabled("despecialise"))
+            section["near_misses"] = near_misses(module, sizes, target, settings)
+        return variant, section
 
     def _code_maker(self) -> CodeMaker:
         if self._maker is None:

@@ -20,24 +20,15 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
-from aot.analysis.cost.plan import Plan, Schedule
-from aot.analysis.cost.tile_costs import (
-    Kernel,
-    Loops,
-    Open,
-    Tile,
-    cost,
-    is_window,
-    loops_of,
-    shared_tiles,
-)
+from aot.analysis.cost.plan import Plan
+from aot.analysis.cost.tile_costs import Kernel, Loops, Open, Tile, cost, loops_of, shared_tiles
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of
 from aot.passes.base import Pass, PassContext
-from aot.passes.specialise.slots import SMALL, Slot, parameters, rebuilt, slots_of
+from aot.passes.specialise.slots import SMALL, Slot, family_of, parameters, rebuilt
 from aot.target.model import Target
 
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
@@ -50,8 +41,6 @@ BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
 FEW = 24
 
 Tiles = tuple[Tile, ...]
-
-_TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -119,17 +108,15 @@ class _Member:
         if any(op.record.kind.has_own_kernel for op in function.block):
             return _Member(number, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
-        is_tiled = all(p.schedule in _TILED or is_window(p) for p in plans)
-        key, slots = slots_of(function, loose=1 if is_tiled else 0)
+        family, slots = family_of(function, plans)
         ties = frozenset(op.attrs.get("ties", ()) for op in calls)
-        schedules = tuple((p.schedule, is_window(p)) for p in plans)
         stages, opened = _stages(function, calls, plans, target)
         return _Member(
             number,
             function,
             calls,
             slots,
-            (key, ties, schedules),
+            (family, ties),
             tuple((p.rows, p.columns) for p in plans),
             opened,
             stages,

@@ -11,6 +11,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aot.analysis.cost.plan import Plan, Schedule
+from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
@@ -131,6 +133,33 @@ class _Walk:
         if isinstance(value, DimExpr) or (isinstance(value, int) and not isinstance(value, bool)):
             return self.dim(self.place(value, least))
         return value
+
+
+_TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
+
+
+class Family(NamedTuple):
+    """What executables that may become one have in common.
+
+    Attributes:
+        key: all of the body but its slots' values.
+        schedules: of its stages: which, and whether as tiles of neighbours by channels.
+    """
+
+    key: Hashable
+    schedules: tuple[tuple[Schedule, bool], ...]
+
+
+def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[Slot]]:
+    """An executable's family, and its slots; `plans` are those of its stages.
+
+    Who may write over what is another condition, which the callers' dispatches say.
+    """
+    schedules = tuple((p.schedule, is_window(p)) for p in plans)
+    # tiles of rows and columns have loops for both, be there a gap between them or none
+    is_tiled = all(schedule in _TILED or window for schedule, window in schedules)
+    key, slots = slots_of(function, loose=1 if is_tiled else 0)
+    return Family(key, schedules), slots
 
 
 def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:

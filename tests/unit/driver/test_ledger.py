@@ -102,6 +102,18 @@ def test_equal_code_of_unlike_executables_is_one_executable() -> None:
         np.testing.assert_array_equal(results[f"y{t}"], 2 * given[f"x{t}"])
 
 
+def test_near_misses_are_looked_for_where_notes_or_a_report_want_them() -> None:
+    found = {
+        (strip, details): "near_misses"
+        in section(aot.compile(layers(48, 96), strip=strip, details=details))
+        for strip in (False, True)
+        for details in (False, True)
+    }
+    assert found == {
+        (False, False): True, (False, True): True, (True, False): False, (True, True): True
+    }  # fmt: skip
+
+
 # What the file keeps ---------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from aot.driver import near_misses as near_misses_file
 from aot.driver.near_misses import Settings, near_misses
 from aot.frontends.text import import_text
 from aot.ir.graph import Module
+from aot.passes.specialise.despecialise import BOUNDS, despecialise
 from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v3")
@@ -35,6 +36,17 @@ def misses(
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Of a module with a dispatch of each; `types` are those of the inputs and of the result."""
+    module = dispatching(first, second, types, others, ties)
+    return near_misses(module, {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
+
+
+def dispatching(
+    first: str,
+    second: str,
+    types: tuple[str, ...],
+    others: tuple[str, ...] | None = None,
+    ties: tuple[str, str] = ("-1", "-1"),
+) -> Module:
     head, body, results = [], [], []
     for number, own in enumerate((types, others or types)):
         names = [f"%{letter}{number}" for letter in "abc"[: len(own) - 1]]
@@ -48,7 +60,7 @@ def misses(
         f'func @main({", ".join(head)}) -> ("x", "y") {{\n{"".join(body)}'
         f"  return({', '.join(results)})\n}}\n{first}{second}"
     )
-    return near_misses(import_text(text), {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
+    return import_text(text)
 
 
 def unary(op: str, type: str = "f32[4, 16]") -> tuple[str, ...]:
@@ -294,3 +306,34 @@ def chain_of(count: int) -> tuple[Module, dict[str, int]]:
     for n in range(count):
         text += executable(f"e{n}", *unary("relu(%0)", f"f32[{n + 9}]"), inputs=f"%0: f32[{n + 9}]")
     return import_text(text), {f"e{n}": 100 + n for n in range(count)}
+
+
+@pytest.mark.parametrize("form", ["products", "winograd", "windows"])
+def test_tiles_take_what_is_dense_and_what_is_part_of_something_larger(form: str) -> None:
+    """As despecialising has it: of executables that run as tiles, extents alone differ."""
+    parts = (f"f32[1, 64, 20, 20]{NHWC}", "f32[1, 64, 28, 28]{order=0:2:3:1 strides=1:1:3584:128}")
+    kernel, window = 3, "strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1]"
+    made = [
+        executable(
+            f"e{n}",
+            f"%1 = average_pool(%0) {{kernel = [3, 3], {window}}} : f32[1, 64, {s}, {s}]{NHWC}",
+            "%1",
+            inputs=f"%0: {x}",
+        )
+        for n, (x, s) in enumerate(zip(parts, (20, 28), strict=True))
+    ]
+    types = [(x, f"f32[1, 64, {s}, {s}]{NHWC}") for x, s in zip(parts, (20, 28), strict=True)]
+    if form != "windows":
+        attrs = ', algorithm = "winograd"' if form == "winograd" else ""
+        w = f"f32[64, 64, {kernel}, {kernel}]{PANELS}"
+        made = [
+            conv(f"e{n}", x, w, y, attrs).replace("pads = [0, 0, 0, 0]", "pads = [1, 1, 1, 1]")
+            for n, (x, y) in enumerate(types)
+        ]
+        types = [(x, w, y) for x, y in types]
+    for optimize in ("speed", "size"):
+        (miss,) = misses(made[0], made[1], types[0], types[1], optimize=optimize)
+        assert miss["rule"].startswith("only extents differ: sharing would cost more time"), miss
+    both = dispatching(made[0], made[1], types[0], types[1])
+    despecialise(both, TARGET, BOUNDS["size"])
+    assert len(both.executables) == 1, "as the remark says"
