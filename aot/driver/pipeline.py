@@ -6,7 +6,7 @@ Runs each stage once and measures it; owns no algorithm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
@@ -107,6 +107,7 @@ def _compiled(
         alias.updates += model_alias.updates
         if copy is module:
             alias.builds += model_alias.builds  # a clone has a database of its own
+            alias.solves += model_alias.solves
         with count_shape_rules() as build_rules:
             variant, section = building.variant(copy, outlined, made, own, about)
         rounds.built(uses_host=variant.host is not None)
@@ -187,7 +188,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
         "ops": ops_after(context, BIND),
         "shape_rule_calls": sum(calls.values()),
         "shape_rules": calls,
-        "alias": {"builds": alias.builds, "updates": alias.updates},
+        "alias": asdict(alias),
         "pending": context.statistics.get(RESOLVE_SHAPES.name, {}),
         "storage": {"type": context.options.storage, **storage},
     }

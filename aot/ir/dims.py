@@ -513,12 +513,9 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 def estimate(dim: Dim, unknown: int) -> int | None:
-    """`dim` with `unknown` for each symbol, or where it would be no extent then, as a number of
-    frames of a length shorter than one, with the first doubling of `unknown` that makes it one.
-
-    Returns:
-        What `unknown` itself makes of a `dim` that is below 1 for all of these, such as a stride
-        that goes backwards; None where that divides by zero.
+    """`dim` with `unknown` for each symbol, or the first doubling of it that makes it an extent: a
+    length shorter than one window has no frames. Strides may be below 1 for all of these: then what
+    `unknown` makes of it; None where that divides by zero.
     """
     if isinstance(dim, int):
         return dim
@@ -527,8 +524,8 @@ def estimate(dim: Dim, unknown: int) -> int | None:
 
 
 def guess(extents: Iterable[Dim], unknown: int) -> int:
-    """What to estimate symbols as: `unknown`, or its first doubling at which all of `extents` are
-    at least 1; the largest doubling that was tried where none is such a one."""
+    """What to estimate symbols as: the first doubling of `unknown` that makes all of `extents` at
+    least 1, or the largest that is tried."""
     found = unknown
     for extent in extents:
         while not isinstance(extent, int) and found < unknown << MOST_DOUBLINGS:

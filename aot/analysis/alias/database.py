@@ -34,10 +34,12 @@ from aot.ir.types import TensorType
 
 @dataclass
 class AliasCounts:
-    """Databases built inside `count_alias`, and updates of any: changes of a function that one
-    took in, other than by seeing that they write nothing."""
+    """Databases built inside `count_alias`, those of them and of others that were solved there, and
+    updates of any: changes of a function that one took in, other than by seeing that they write
+    nothing."""
 
     builds: int = 0
+    solves: int = 0
     updates: int = 0
 
 
@@ -47,7 +49,7 @@ _counts: contextvars.ContextVar[AliasCounts | None] = contextvars.ContextVar(
 
 
 class count_alias:  # noqa: N801 - used like a function
-    """Context manager: counts the databases that are built inside, and the updates of any."""
+    """Context manager: counts databases that are built inside, and the rest of `AliasCounts`."""
 
     def __enter__(self) -> AliasCounts:
         counts = AliasCounts()
@@ -151,6 +153,9 @@ class AliasDb(Listener):
         if not self._is_solved:
             self._facts.solve()
             self._is_solved = True
+            counts = _counts.get()
+            if counts is not None:
+                counts.solves += 1
         self._facts.settle()
         return self._facts
 

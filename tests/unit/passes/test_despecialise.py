@@ -205,7 +205,7 @@ def test_a_hash_alone_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         key, slots = original(*given, **named)
         return Colliding(key), slots
 
-    monkeypatch.setattr("aot.passes.specialise.despecialise.slots_of", colliding)
+    monkeypatch.setattr("aot.passes.specialise.slots.slots_of", colliding)
     everything = [g for pair in PAIRS_THAT_DO_NOT.values() for g in pair] + one_bits()
     apart = len(dict.fromkeys(everything))
     # what is no pair's other half may merge: three of the unary ones do, and two convolutions

@@ -90,7 +90,7 @@ def check_passes(data: st.DataObject) -> None:
         skipped = (WRITE_VALUES,) if choose(2) else ()
         target, fusion = NAMES[choose(2)], choose(4) != 0
         run_all(module, target, fusion=fusion, check=check, skipped=skipped)
-    assert counts.builds == 1
+    assert counts.builds == 1 >= counts.solves
 
 
 @EXAMPLES
@@ -119,7 +119,8 @@ def check_programs(data: st.DataObject) -> None:
         made = aot.compile(graph.module, targets=["host"], disable=() if fusion else ["fusion"])
     except UnsupportedError:
         return
-    assert made.stats["variants"][0]["alias"]["builds"] == 1
+    alias = made.stats["variants"][0]["alias"]
+    assert alias["builds"] == 1 >= alias["solves"]
     names = [v.name for v in graph.module.main.inputs]
     with aot.load(made) as program:
         for seed in range(2):
@@ -154,5 +155,5 @@ def test_one_database_a_function_and_variant(has_writes: bool) -> None:
     b.output("y", b.op("relu", b.op("add", x, 1.0)))
     made = aot.compile(b.module(), targets=["x86-64-v2", "x86-64-v3", "aarch64-generic"])
     for variant in made.stats["variants"]:
-        assert variant["alias"]["builds"] == 1
+        assert (variant["alias"]["builds"], variant["alias"]["solves"]) == (1, int(has_writes))
         assert (variant["alias"]["updates"] > 0) is has_writes
