@@ -40,6 +40,9 @@ class CompiledModule:
     stats: Mapping[str, Any] = field(default_factory=dict)
     details: Details | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        return f"<CompiledModule {self.image.summary}>"
+
     @cached_property
     def _bytes(self) -> bytes:
         return module_bytes(self.image)

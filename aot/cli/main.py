@@ -417,10 +417,11 @@ def entry() -> NoReturn:
     """`main` as a process of its own, which is not taken apart object by object at its end: for a
     small model that, and looking for cycles meanwhile, would be a third of the time."""
     gc.set_threshold(200_000, 50, 50)
+    cli_text.open_standard_streams()
     status = main()
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, CompileError):  # which `main` has told of
+            stream.flush()
     atexit._run_exitfuncs()
     os._exit(status)
 

@@ -5,8 +5,12 @@ Text only; nothing here compiles or runs.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +26,42 @@ if TYPE_CHECKING:
     from aot.tools.verification import Verification
 
 Pair = tuple[str, Any]
+
+
+class _Output(io.FileIO):
+    """Standard output whose failures say what they are, wherever a command writes to it."""
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise  # whoever reads has seen enough: that is no error
+        except OSError as error:
+            reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
+            raise CompileError(f"cannot write to standard output: {reason.lower()}") from None
+
+
+def open_standard_streams() -> None:
+    """Gives this process standard streams that a command can use.
+
+    Those that are closed are opened on the null device, so that no file of ours gets their number;
+    output that is written to a closed one fails.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, mode)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as long as the process lives
+    old = sys.stdout
+    buffer = io.BufferedWriter(_Output(1, "w", closefd=False))
+    encoding, errors = ("utf-8", "strict") if old is None else (old.encoding, old.errors)
+    is_line_buffered = os.isatty(1)
+    sys.stdout = io.TextIOWrapper(buffer, encoding, errors, line_buffering=is_line_buffered)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -51,6 +51,9 @@ class ConstantData:
         """The elements by logical index, whatever the layout."""
         return self.array if self.type.layout is None else to_logical(self.array, self.type)
 
+    def __repr__(self) -> str:
+        return f"<constant {self.type}>"
+
     @property
     def bytes(self) -> bytes:
         """Little-endian bytes as the module stores them."""
@@ -328,6 +331,10 @@ class Function:
         self.listeners: list[Listener] = []
         block.owner = self
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.inputs)} inputs, {len(self.result_names)} results"
+        return f"<{self.kind} @{self.name}: {counts}>"
+
     @property
     def inputs(self) -> list[Value]:
         return self.block.args
@@ -361,6 +368,10 @@ class Module:
         if function.name in self.functions:
             raise InternalError(f"module has two functions named {function.name!r}")
         self.functions[function.name] = function
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"@{f.name}" for f in self.entry_points)
+        return f"<Module {listed or 'of none'}, {len(self.executables)} executables>"
 
     @property
     def main(self) -> Function:

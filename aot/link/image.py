@@ -104,14 +104,14 @@ class ProgramImage:
     """
 
     register_count: int
-    code: tuple[int, ...]
-    blocks: tuple[int, ...]
+    code: tuple[int, ...] = field(repr=False)
+    blocks: tuple[int, ...] = field(repr=False)
     execute_block: int
-    messages: tuple[str, ...] = ()
-    buffers: tuple[ArenaBuffer, ...] = ()
+    messages: tuple[str, ...] = field(default=(), repr=False)
+    buffers: tuple[ArenaBuffer, ...] = field(default=(), repr=False)
     arena_bytes: int = 0
-    input_offset_registers: tuple[int, ...] = ()
-    output_offset_registers: tuple[int, ...] = ()
+    input_offset_registers: tuple[int, ...] = field(default=(), repr=False)
+    output_offset_registers: tuple[int, ...] = field(default=(), repr=False)
     arena_bound_bytes: int | None = None
     state_bytes: int = 0
     state_count: int = 0
@@ -136,6 +136,10 @@ class EntryPointImage:
     states: tuple[TensorInfo, ...] = ()
     launches: tuple[Launch, ...] = field(default=(), compare=False)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"<EntryPointImage {self.name!r}: {counts}, {len(self.program.code)} words>"
+
 
 @dataclass(frozen=True)
 class ExecutableImage:
@@ -152,11 +156,11 @@ class ExecutableImage:
     name: str
     param_words: int
     code_offset: int = 0
-    spirv: bytes | None = None
+    spirv: bytes | None = field(default=None, repr=False)
     scratch_bytes: int = 0
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
     param_buffer_bytes: int = 0
-    texel_spirv: bytes | None = None
+    texel_spirv: bytes | None = field(default=None, repr=False)
     why_on_host: str = field(default="", compare=False)
 
     @property
@@ -207,6 +211,9 @@ class VariantImage:
     limits: tuple[tuple[str, int], ...] = ()
     host: HostImage | None = None
 
+    def __repr__(self) -> str:
+        return f"<VariantImage {self.label}: {len(self.executables)} executables>"
+
     @property
     def label(self) -> str:
         """The target, and the host's: no two variants of a module have the same."""
@@ -230,6 +237,25 @@ class ModuleImage:
     rodata_segments: tuple[RodataSegment, ...] = field(default=())
     producer: str = ""
     notes: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"<ModuleImage {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """Entry points, targets and sizes, in a line for people."""
+        entries = self.variants[0].entry_points if self.variants else ()
+        names = ", ".join(repr(e.name) for e in entries[:4]) + ", ..." * (len(entries) > 4)
+        made = ", ".join(v.label for v in self.variants)
+        executables = " + ".join(str(len(v.executables)) for v in self.variants)
+        code = sum(
+            len(v.code) + sum(len(s) for e in v.executables for s in e.shaders)
+            for v in self.variants
+        )
+        return (
+            f"{names} for {made}: {executables} executables, "
+            f"{code:,} bytes of code, {len(self.rodata):,} of constants"
+        )
 
 
 def check_image(image: ModuleImage) -> None:

@@ -34,7 +34,7 @@ class DispatchDetails:
         position: of the execute part, as lifetimes have it.
     """
 
-    region: Mapping[str, Any] | None
+    region: Mapping[str, Any] | None = field(repr=False)
     grid: tuple[Dim, Dim, Dim]
     within: tuple[str, ...]
     position: int
@@ -92,6 +92,10 @@ class EntryDetails:
     scratch: Mapping[int, int]
     constants: tuple[ConstantDetails, ...]
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.dispatches)} dispatches, {len(self.constants)} constants"
+        return f"<EntryDetails {self.name!r}: {counts}>"
+
 
 @dataclass
 class VariantDetails:
@@ -103,6 +107,9 @@ class VariantDetails:
     passes: tuple[PassRun, ...] = ()
     entries: tuple[EntryDetails, ...] = ()
     _regions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<VariantDetails: {len(self.passes)} passes, {len(self.entries)} entry points>"
 
     def formed(self, module: Module, context: PassContext) -> None:
         """Regions are formed; `context` has the journal of it."""
@@ -134,6 +141,9 @@ class Details:
     """
 
     variants: list[VariantDetails] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<Details of {len(self.variants)} variants>"
 
     def variant(self) -> VariantDetails:
         """A new one, at the end."""

@@ -26,6 +26,7 @@ from aot.errors import RuntimeFailure
 LIBRARY_NAME = "libaot_runtime.so"
 LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
 MOST_THREADS = 256  # AOT_MOST_THREADS of aot.h
+FEW = 6  # tensors that `repr` lists
 
 _DEVICES = {"auto": 0, "cpu": 1, "vulkan": 2}
 _CODE_MAPPINGS = ("none", "mapped", "copied")
@@ -273,6 +274,16 @@ class Program:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "states"):
+            return "<Program, not opened>"
+        sides = (self.inputs, "inputs"), (self.outputs, "outputs")
+        taken, given = (
+            ", ".join(map(str, each)) if len(each) <= FEW else f"{len(each)} {what}"
+            for each, what in sides
+        )
+        return f"<Program {self.entry!r} for {self.target} on {self.device}: {taken} -> {given}>"
 
     def _open(self, source: str | os.PathLike[str] | bytes) -> None:
         if isinstance(source, bytes | bytearray | memoryview):

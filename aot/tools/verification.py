@@ -59,6 +59,14 @@ class Verification:
     inputs: Arrays
     outputs: tuple[OutputAgreement, ...]
 
+    def __repr__(self) -> str:
+        worst = max((o.error for o in self.outputs), default=0.0)
+        outcome = "agrees" if self.agrees else "does not agree"
+        return (
+            f"<Verification: {self.target} {outcome} with {self.engine}, {len(self.outputs)} "
+            f"outputs, largest error {worst:.2g}, tolerance {self.tolerance:g}>"
+        )
+
     @property
     def agrees(self) -> bool:
         """Whether every output is within the tolerance."""

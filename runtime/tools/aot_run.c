@@ -34,6 +34,11 @@ bool fail(const char *format, ...) {
   return false;
 }
 
+bool flush_report(void) {
+  const bool is_written = fflush(stdout) == 0 && ferror(stdout) == 0;
+  return is_written || fail("cannot write the report: %s", strerror(errno));
+}
+
 int64_t now_ns(void) {
   struct timespec now;
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -152,7 +157,7 @@ static bool report_warm(const runner_t *runner) {
   aot_program_get_info(runner->program, &info);
   (void)printf("%s on %s, made in %.3f ms\n", info.target, info.device,
                runner->phases_ms[PHASE_MAP]);
-  return fflush(stdout) == 0;
+  return flush_report();
 }
 
 static bool run(runner_t *runner, int64_t start_ns) {
@@ -171,7 +176,7 @@ int main(int count, char **arguments) {
   const int64_t start_ns = now_ns();
   switch (options_parse(count, arguments, &runner.options)) {
     case OPTIONS_DONE:
-      return 0;
+      return flush_report() ? 0 : 1;
     case OPTIONS_WRONG:
       return 2;
     case OPTIONS_RUN:

@@ -279,5 +279,5 @@ bool report_cold_starts(const options_t *options, const char *program, char **ar
   }
   free(series[0].columns);
   free(series[1].columns);
-  return is_done && (fflush(stdout) == 0 || fail("cannot write the report: %s", strerror(errno)));
+  return is_done && flush_report();
 }

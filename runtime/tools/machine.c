@@ -146,5 +146,5 @@ bool report_machine(void) {
   }
   free(memory);
   (void)fputs("}}\n", stdout);
-  return fflush(stdout) == 0 || fail("cannot write the report");
+  return flush_report();
 }

@@ -161,5 +161,5 @@ bool report(runner_t *runner) {
   const bool is_done =
       runner->options.is_json ? print_json(runner, &info) : print_text(runner, &info);
   if (!is_done) return false;
-  return fflush(stdout) == 0 || fail("cannot write the report: %s", strerror(errno));
+  return flush_report();
 }

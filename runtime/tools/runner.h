@@ -35,6 +35,9 @@ typedef struct runner_t {
 // Prints a line to stderr; returns false.
 __attribute__((format(printf, 1, 2))) bool fail(const char *format, ...);
 
+// Whether all that was printed was written; says so if not.
+bool flush_report(void);
+
 int64_t now_ns(void);
 
 // Resident memory at its highest in this process, or 0.

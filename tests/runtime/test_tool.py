@@ -404,6 +404,21 @@ def test_help_and_version() -> None:
     assert run("--version").stdout.startswith("aot-run ")
 
 
+@pytest.mark.parametrize("options", [["--help"], ["--version"], ["--random", "--shape", "x=3"]])
+def test_output_that_cannot_be_written(options: list[str], scale: Path) -> None:
+    tool = build_tool()
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    model = [scale] if "--random" in options else []
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [tool, *model, *options],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    expected = "aot-run: cannot write the report: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, expected)
+
+
 def test_failures_of_a_run_are_failures(tmp_path: Path) -> None:
     asm = Assembler()
     asm.block()

@@ -388,6 +388,43 @@ def test_a_broken_pipe_is_quiet(compiled: Path) -> None:
     assert result.returncode == 141
 
 
+PRINTING = (
+    ["--help"], ["--version"], ["targets"], ["devices"], ["cache"], ["run", "MODULE"],
+    ["run", "--help"], ["inspect", "MODULE"], ["inspect", "MODULE", "--json"],
+    ["explain-dedup", "MODULE"], ["verify", "model.ir"], ["bench", "MODULE", "--runs", "1"],
+    ["compile", "model.ir", "-o", "new.aotm", "--stats", "-"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_output_that_cannot_be_written(arguments: list[str], compiled: Path) -> None:
+    """One line says so, and the exit status is that of a failure; whatever the command."""
+    command = [str(compiled) if a == "MODULE" else a for a in arguments]
+    with Path("/dev/full").open("w") as full:
+        result = aotc(*command, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    expected = "aotc: error: cannot write to standard output: no space left on device"
+    assert result.stderr.splitlines()[-1] == expected
+    assert "internal" not in result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_output_that_is_closed(closed: str, compiled: Path, model: Path) -> None:
+    def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "aot.cli.main", *map(str, arguments)]
+        line = f'"$@" {closed}'
+        return subprocess.run(
+            ["sh", "-c", line, "sh", *command], stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    result = shell("inspect", compiled)
+    message = "aotc: error: cannot write to standard output: it is closed\n"
+    assert (result.returncode, result.stderr) == (1, "" if "2>" in closed else message)
+    quiet = shell("compile", model, "-o", "new.aotm")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert Path("new.aotm").read_bytes() == compiled.read_bytes()
+
+
 # ---- run ----
 
 
