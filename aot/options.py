@@ -228,7 +228,7 @@ class CompileOptions:
     input_shapes: Mapping[str, tuple[int | str | None, ...]] = _option(
         {},
         SHAPES,
-        "An input's shape: a number binds, a name leaves open, H<=960 bounds, '?' keeps the "
+        "An input's shape: a number binds, a name leaves open, H:..960 bounds, '?' keeps the "
         "model's.",
         'input name -> dims; a number binds an extent, a name such as "H" leaves it open under '
         'that name, None keeps what the model says. "32*h" takes multiples of 32 only; "H<=960" '

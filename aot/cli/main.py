@@ -106,13 +106,15 @@ def compile_command(
       aotc compile model.onnx -o model.aotm --target aarch64-android --target vulkan-1.1
       aotc compile det.onnx -o det.aotm --input-shape x=1x3xHxW
       aotc compile vad.onnx -o vad.aotm --input-value sr=16000 --state state=stateN
-      aotc compile llm.onnx -o llm.aotm --input-shape past=1x8x?x64 --state past=present:max=512
+      aotc compile llm.onnx -o llm.aotm --input-shape 'past=1x8x?x64' \
+        --state past=present:max=512
       aotc compile model.onnx -o model.aotm --report model.html
       aotc compile model.onnx -o model.aotm --tune 20
 
     Names in a shape stay open: one file serves all their extents, or those within bounds, as in
-    1x3xH<=960xW. Separate dims by commas where a name has an x. The file is written whole or not at
-    all, and is the same from any machine.
+    1x3xH:32..960xW. Separate dims by commas where a name has an x, and quote what a shell would
+    read, such as '32*h' and '?'. The file is written whole or not at all, and is the same from any
+    machine.
     """
     if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
         raise click.UsageError("the output is the model itself")

@@ -513,35 +513,24 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 def estimate(dim: Dim, unknown: int) -> int | None:
-    """`dim` with `unknown` for each symbol, or the first doubling of it that makes it an extent: a
-    length shorter than one window has no frames. Strides may be below 1 for all of these: then what
-    `unknown` makes of it; None where that divides by zero.
-    """
-    if isinstance(dim, int):
-        return dim
-    found = _at(dim, guess([dim], unknown))
-    return _at(dim, unknown) if found is None or found < 1 else found
+    """`dim` with `unknown` for each symbol; None where that divides by zero."""
+    try:
+        return evaluate(dim, dict.fromkeys(symbols(dim), unknown))
+    except ZeroDivisionError:
+        return None
 
 
 def guess(extents: Iterable[Dim], unknown: int) -> int:
     """What to estimate symbols as: the first doubling of `unknown` that makes all of `extents` at
-    least 1, or the largest that is tried."""
+    least 1, as a length shorter than one window has no frames, or the largest that is tried."""
     found = unknown
     for extent in extents:
         while not isinstance(extent, int) and found < unknown << MOST_DOUBLINGS:
-            value = _at(extent, found)
+            value = estimate(extent, found)
             if value is not None and value >= 1:
                 break
             found *= 2
     return found
-
-
-def _at(dim: Dim, number: int) -> int | None:
-    """`dim` with `number` for each symbol; None where that divides by zero."""
-    try:
-        return evaluate(dim, dict.fromkeys(symbols(dim), number))
-    except ZeroDivisionError:
-        return None
 
 
 def symbols(dim: Dim) -> set[str]:

@@ -140,7 +140,7 @@ def _check_bounds(entry: EntryPointImage) -> None:
     if open_dims:
         raise UnsupportedError(
             f"entry point {entry.name!r}: a static library allocates nothing, so that all shapes "
-            "must be bounded; compile with --input-shape, as in x=1x3xH<=640xW<=640:",
+            "must be bounded; compile with --input-shape, as in x=1x3xH:..640xW:..640:",
             open_dims,
         )
 

@@ -40,7 +40,7 @@ def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping
 
     Args:
         shapes: dims; an int fixes an extent, a name or an expression renames or refines it, None
-            or "?" leaves it; the text may bound it, as in "H<=960".
+            or "?" leaves it; the text may bound it, as in "H:..960".
         values: arrays, or numbers, which fill an input of known shape.
 
     Raises:

@@ -135,7 +135,7 @@ def arena_of(
     if details.buffers is None:
         why = (
             "How large buffers are is known at run time only. Bound the open dims with "
-            "--input-shape, as in x=1x3xH<=960xW<=960, to see where they would lie at most."
+            "--input-shape, as in x=1x3xH:..960xW:..960, to see where they would lie at most."
         )
         return None, (), why
     if not details.buffers and not program.state_bytes and not details.scratch:

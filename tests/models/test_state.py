@@ -227,7 +227,7 @@ def test_a_batch_that_is_open_is_to_be_bound() -> None:
         with_state(decoder_model(), TIES)
     assert str(caught.value) == (
         "state 'past_key_0': dim 0 is B, which must be a number in memory that is kept: bind it, "
-        "as in --input-shape past_key_0=1x4x?x16"
+        "as in --input-shape 'past_key_0=1x4x?x16'"
     )
 
 

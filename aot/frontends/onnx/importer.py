@@ -65,7 +65,7 @@ def import_onnx(
         model: a path, the bytes of a file, or a parsed model. External data is found beside a
             path only.
         input_shapes: dims by input name; an int binds, a str names or bounds ("H", "32*h",
-            "H<=960"), None or "?" keeps what the model has.
+            "H:..960"), None or "?" keeps what the model has.
         input_values: contents of inputs that become constants and are no arguments any more.
 
     Raises:

@@ -10,6 +10,7 @@ Never: changes what a run computes from given states, or an input or output that
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -161,10 +162,11 @@ def _check_static(past: Value, axis: int | None) -> None:
             KEEP if a == axis else "1" if isinstance(d, DimExpr) else str(d)
             for a, d in enumerate(dims)
         ]
+        example = shlex.quote(f"{past.name}={'x'.join(shape)}")
         raise _error(
             past.name,
             f"dim {dims.index(open_dims[0])} is {open_dims[0]}, which must be a number in memory "
-            f"that is kept: bind it, as in --input-shape {past.name}={'x'.join(shape)}",
+            f"that is kept: bind it, as in --input-shape {example}",
         )
 
 
