@@ -203,10 +203,12 @@ def run(
       aotc run ocr.aotm --entry det --shape x=1x3x256x480
     """
     from aot.runtime.inputs import make_inputs
+    from aot.runtime.loader import load, load_library
 
     head_of(module)
+    load_library()  # what Python imports and links is no part of loading a module
     started = time.perf_counter()
-    program = aot.load(module, device, entry=entry, threads=threads)
+    program = load(module, device, entry=entry, threads=threads)
     loaded = time.perf_counter()
     given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
     arrays = make_inputs(program.inputs, given, sizes, seed)

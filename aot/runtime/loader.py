@@ -204,6 +204,15 @@ def find_library() -> Path:
     )
 
 
+def load_library() -> ctypes.CDLL:
+    """The runtime's shared library, linked: once in a process.
+
+    Raises:
+        RuntimeFailure: as `find_library`.
+    """
+    return _library(find_library())
+
+
 def load(
     source: str | os.PathLike[str] | bytes,
     device: str = "cpu",
@@ -267,7 +276,7 @@ class Program:
         if not 1 <= threads <= MOST_THREADS:
             message = f"{threads} threads, expected 1 to {MOST_THREADS}"
             raise RuntimeFailure(message, "argument")
-        self._library = _library(find_library())
+        self._library = load_library()
         try:
             self._open(source)
             self._create(_DEVICES[device], entry, target, threads)

@@ -110,9 +110,6 @@ class PointsTo:
         """Whether `node` is that location and has no sources."""
         return self._fixed[node] == location and not self._sources[node]
 
-    def has_dependents(self, node: int) -> bool:
-        return bool(self._dependents[node])
-
     def private_path(self, node: int) -> list[int]:
         """`node`, its only source, and so on to a node without sources, where nothing else depends
         on those after `node`; [] if there is no such path, or a long one."""

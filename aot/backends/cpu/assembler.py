@@ -231,10 +231,6 @@ class Assembler:
         self.declare(full, result, args)
         return self.emit(result, f"call {result} @{full}({', '.join(map(str, args))})")
 
-    def call_void(self, name: str, args: list[Value]) -> None:
-        self.declare(name, Type("void"), args)
-        self.emit_void(f"call void @{name}({', '.join(map(str, args))})")
-
     def declare(self, name: str, result: Type, args: list[Value]) -> None:
         types = ", ".join(str(a.type) for a in args)
         self.declarations[name] = f"declare {result} @{name}({types})"

@@ -171,11 +171,6 @@ class Expressions:
         found = self.value(e)
         return found if isinstance(found, tuple) else self._id(found, e.dtype)
 
-    def constant_bool(self, e: Expr) -> bool | None:
-        """Whether `e`, a BOOL, is known to hold or to fail; None where it is not known."""
-        bits = self.values.bits(self.scalar(e))
-        return None if bits is None else bool(bits)
-
     def _id(self, value: Value, dtype: DType) -> int:
         if isinstance(value, Linear):
             return self.values.id_of(value)

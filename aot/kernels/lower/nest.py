@@ -25,7 +25,6 @@ from aot.kernels.ir.nodes import (
     KernelBuilder,
     Let,
     LoopKind,
-    Scratch,
     Space,
     Stmt,
     Store,
@@ -338,32 +337,6 @@ class Nest:
         return self.serial(
             axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body), axis.var.name
         )
-
-    def reduce_serial(
-        self, reduce: Reduce, width: int, body: Expr, values: dict[Var, Expr], lane_var: Var
-    ) -> tuple[list[Stmt], Scratch]:
-        """A reduction per lane: `width` accumulators, loops in order.
-
-        `body` may use `lane_var` for the lane; `values` replaces result indices.
-        """
-        acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        stmts: list[Stmt] = [
-            self._lanes(
-                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-            )
-        ]
-
-        def step(indices: dict[Var, Expr]) -> list[Stmt]:
-            def one(lane: Expr) -> list[Stmt]:
-                term = expr.substitute(body, {**values, **indices, lane_var: lane})
-                old = Load(acc, (lane,), reduce.dtype)
-                return [Store(acc, (lane,), combine(reduce.op, old, term))]
-
-            return [self._lanes(width, one)]
-
-        axes = [Axis(v, n) for v, n in reduce.axes]
-        stmts += self._inside(axes, {}, step)
-        return stmts, acc
 
     def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
         """Lanes for a width; one element alone needs no loop on a CPU."""

@@ -8,7 +8,10 @@ import pty
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import pytest
 import aot
 from aot.cli import main as cli
 from aot.errors import InternalError, UnsupportedError
+from aot.runtime import loader
 from tests.support.paths import ROOT
 
 MODEL = """
@@ -426,6 +430,22 @@ def test_output_that_is_closed(closed: str, compiled: Path, model: Path) -> None
 
 
 # ---- run ----
+
+
+def test_the_time_of_loading_is_the_module_s(
+    compiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python imports and links, once in a process, is over when the clock starts."""
+    order: list[str] = []
+    linked, clock = loader.load_library, time.perf_counter
+
+    def recorded(name: str, call: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: (order.append(name), call())[1]
+
+    monkeypatch.setattr(loader, "load_library", recorded("library", linked))
+    monkeypatch.setattr("aot.cli.main.time.perf_counter", recorded("clock", clock))
+    assert cli.main(["run", str(compiled), "--shape", "x=2x3"]) == 0, capsys.readouterr().err
+    assert order[:2] == ["library", "clock"]
 
 
 def test_run_describes_and_saves_outputs(

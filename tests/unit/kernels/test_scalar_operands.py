@@ -145,6 +145,10 @@ def computed(module: Module) -> None:
     assert not problem, problem
 
 
+# what it computes of equal elements is noise, divided by noise
+CANCELLING = ("layer_norm",)
+
+
 def _samples(name: str) -> list[Sample]:
     return [REGISTRY[name].samples[number] for number in CALLS[name]]
 
@@ -171,7 +175,7 @@ def test_what_contractions_compute_of_them(name: str, form: Form) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("name", FLOAT_OPS)
+@pytest.mark.parametrize("name", [n for n in FLOAT_OPS if n not in CANCELLING])
 def test_what_all_ops_compute_of_them(name: str, form: Form) -> None:
     for module in graphs(name, form):
         lowered(module, "vulkan-1.1")
