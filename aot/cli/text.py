@@ -344,6 +344,12 @@ def verification_table(result: Verification) -> str:
     )
 
 
+def _arena_rest(variant: Mapping[str, Any]) -> str:
+    """What an arena's size leaves out: what only shapes decide that come with the inputs."""
+    count = variant.get("arena_symbolic_buffers", 0)
+    return f" and {count} buffers that grow with the inputs" if count else ""
+
+
 def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: float) -> str:
     """The few lines that close a compile on a terminal."""
     lines = [f"{output}: {size:,} bytes in {seconds:.1f} s"]
@@ -354,7 +360,7 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
         lines.append(
             f"  {variant['target']}: {variant['dispatches']} dispatches, {met} executables met and "
             f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
-            f"{variant['arena_bytes']:,} bytes"
+            f"{variant['arena_bytes']:,} bytes{_arena_rest(variant)}"
         )
         lines += _host_lines(variant.get("on_host"))
         storage = variant.get("storage", {})

@@ -293,6 +293,7 @@ def _section(
     seconds = clock.seconds.get("kernels", 0.0) + clock.seconds.get("codegen", 0.0)
     levels = level_stats(outlined, dispatched(module), names, code.emitted, seconds)
     spirv = {s for e in code.executables for s in e.shaders}
+    made = [p.entry_point.program for p in programs]
     is_placed = all(p.entry_point.program.scratch_offset is not None for p in programs)
     own = [e.scratch_bytes for e in code.executables if code.host is None or e.spirv is None]
     scratch = 0 if is_placed and code.host is None else max(own, default=0)
@@ -302,6 +303,7 @@ def _section(
         **code.objects,
         "code_bytes": len(code.image) + sum(map(len, spirv)),
         "arena_bytes": sum(p.arena_bytes for p in programs) + scratch,
+        "arena_symbolic_buffers": sum(len(p.buffers) for p in made if p.arena_bound_bytes is None),
         "arena_lower_bound_bytes": sum(p.lower_bound_bytes for p in programs),
         "seconds": {k: round(v, 6) for k, v in clock.seconds.items()},
     }

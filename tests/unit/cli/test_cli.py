@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 import aot
+from aot.builder import Builder
 from aot.cli import main as cli
+from aot.cli import text as cli_text
 from aot.errors import InternalError, UnsupportedError
 from aot.runtime import loader
 from tests.support.paths import ROOT
@@ -427,6 +429,20 @@ def test_output_that_is_closed(closed: str, compiled: Path, model: Path) -> None
     quiet = shell("compile", model, "-o", "new.aotm")
     assert (quiet.returncode, quiet.stderr) == (0, "")
     assert Path("new.aotm").read_bytes() == compiled.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("dims", "rest"),
+    [("4", ""), ("N", " and 1 buffers that grow with the inputs"), ("N:..9", "")],
+)
+def test_a_summary_says_what_an_arena_s_size_leaves_out(dims: str, rest: str) -> None:
+    b = Builder()
+    x = b.op("reduce_sum", b.input("x", "f32[N, 64]"), axes=(1,))
+    b.output("y", b.op("softmax", x, axis=0))
+    made = aot.compile(b.module(), fusion=False, input_shapes={"x": (dims, 64)})
+    line = cli_text.compile_summary(made.stats, "out.aotm", 1, 1).splitlines()[1]
+    size = made.stats["variants"][0]["arena_bytes"]
+    assert line.endswith(f"arena {size:,} bytes{rest}")
 
 
 # ---- run ----
