@@ -109,8 +109,8 @@ def compile(
             first. "host" is the best target for this machine.
         input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
             open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
-            "H:..960" or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what
-            the model says.
+            "H:..960" or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what the
+            model says.
         input_values: input name -> value; the input is compiled in as a constant.
         states: input name -> output name, or (output name, capacity) where the output is the input
             with something appended: both leave the signature, the program keeps the value from run

@@ -231,8 +231,8 @@ class CompileOptions:
         "An input's shape: a number binds, a name leaves open, H:..960 bounds, '?' keeps the "
         "model's.",
         'input name -> dims; a number binds an extent, a name such as "H" leaves it open under '
-        'that name, None keeps what the model says. "32*h" takes multiples of 32 only; "H<=960" '
-        'or "32<=H<=960" bounds it, "?<=8" what the model says.',
+        'that name, None keeps what the model says. "32*h" takes multiples of 32 only; "H:..960" '
+        'or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what the model says.',
         spelling="--input-shape",
     )
     input_values: Mapping[str, Any] = _option(
