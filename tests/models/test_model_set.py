@@ -12,13 +12,18 @@ import pytest
 
 import aot
 from aot.tools.verification import compare
-from tests.support.models import MODELS, all_runs, feeds, model_path, reference, runs
+from tests.support.models import (
+    MODELS,
+    TOLERANCE,
+    TOLERANCES,
+    all_runs,
+    feeds,
+    model_path,
+    reference,
+    runs,
+)
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
-
-# of each output's largest magnitude; a quantised model rounds where the engines' sums differ
-TOLERANCE = 1e-4
-TOLERANCES = {"smart_turn_qdq": 2e-2}
 
 
 def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 import aot
 from aot.tools.verification import compare
-from tests.runtime.test_op_samples import CROSS, NATIVE
 from tests.support.cross import require_runtime, run_emulated
 from tests.support.models import feeds, model_path, reference
+from tests.support.samples_module import CROSS, NATIVE
 
 MODELS = ("ppocr_cls", "squeezenet_rw", "silero_vad_16k", "magika")
 AT_OTHER_SHAPES = ("ppocr_cls",)  # the small one

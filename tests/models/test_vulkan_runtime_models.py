@@ -15,8 +15,7 @@ import pytest
 import aot
 from aot.api import CompiledModule
 from aot.tools.verification import compare
-from tests.models.test_model_set import TOLERANCE, TOLERANCES
-from tests.support.models import MODELS, feeds, model_path, reference, runs
+from tests.support.models import MODELS, TOLERANCE, TOLERANCES, feeds, model_path, reference, runs
 from tests.support.vulkan_device import WAYS
 from tests.support.vulkan_running import validate
 from tests.support.vulkan_runtime import info_of, running_on

@@ -10,11 +10,9 @@ import pytest
 from aot.frontends.text import import_text
 from aot.ir.interpreter.interpreter import run
 from aot.ir.interpreter.memory import States
-from tests.runtime.test_control_program import FIBONACCI, KINDS, LOOP_IN_IF, NESTED
-from tests.runtime.test_cross import run_module
-from tests.runtime.test_state_growing import CACHE
-from tests.runtime.test_state_program import SUM, TOTAL
 from tests.support.control_lowering import assert_equal, compiled
+from tests.support.control_sources import CACHE, FIBONACCI, KINDS, LOOP_IN_IF, NESTED, SUM, TOTAL
+from tests.support.cross import run_module
 
 F = np.float32
 CPUS = [("aarch64", "aarch64-generic"), ("arm", "armv7-neon"), ("riscv64", "riscv64")]

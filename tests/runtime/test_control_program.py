@@ -11,11 +11,11 @@ import pytest
 from aot.errors import InternalError, RuntimeFailure
 from aot.link.program import decode
 from tests.support.control_lowering import check, compiled, program, twin
+from tests.support.control_sources import FIBONACCI, KINDS, LOOP_IN_IF, NESTED, TRUE
 
 F = np.float32
 X = np.array([1, -2, 3], F)
 YES, NO = np.array(True), np.array(False)
-TRUE = "%on = constant {value = bool[] <true>} : bool[]"
 
 
 def count(source: str) -> np.ndarray[Any, Any]:
@@ -71,33 +71,6 @@ def test_what_branches_make_is_made_where_the_result_is() -> None:
         "RETURN": 1,
     }
     assert section(BOTH)["dispatches"] == 5
-
-
-NESTED = """
-func @main(%c: bool[], %d: bool[], %x: f32[3]) -> ("y") {
-  %y = if(%c) : f32[3] ^() {
-    %a = neg(%x) : f32[3]
-    %inner = if(%d) : f32[3] ^() {
-      %e = exp(%a) : f32[3]
-      yield(%e)
-    } ^() {
-      %k = constant {value = f32[3] <1.0, 2.0, 3.0>} : f32[3]
-      yield(%k)
-    }
-    yield(%inner)
-  } ^() {
-    %unused, %inner = if(%d) : f32[3], f32[3] ^() {
-      %e = exp(%x) : f32[3]
-      yield(%e, %x)
-    } ^() {
-      %e = abs(%x) : f32[3]
-      yield(%e, %e)
-    }
-    yield(%inner)
-  }
-  return(%y)
-}
-"""
 
 
 @pytest.mark.parametrize("outer", [YES, NO])
@@ -274,42 +247,11 @@ def test_carried_values_change_places(n: int) -> None:
     check(SWAP, np.array(n, np.int64), X, X + 10)
 
 
-FIBONACCI = f"""
-func @main(%n: i64[], %a: i64[1], %b: i64[1]) -> ("x", "row") {{
-  %one = add(%b, %b) : i64[1]
-  %x, %y, %row = loop(%n, _, %a, %one) {{trips = 6}} : i64[1], i64[1], i64[6, 1]
-      ^(%i: i64[], %p: i64[1], %q: i64[1]) {{
-    %next = add(%p, %q) : i64[1]
-    {TRUE}
-    yield(%on, %q, %next, %p)
-  }}
-  return(%x, %row)
-}}
-"""
-
-
 @pytest.mark.parametrize("n", [0, 1, 5, 6, 9])
 def test_fibonacci(n: int) -> None:
     a, b = np.array([1]), np.array([1])
     found = check(FIBONACCI, np.array(n, np.int64), a, b)
     assert found[1][:, 0].tolist() == [[1, 2, 3, 5, 8, 13][i] if i < n else 0 for i in range(6)]
-
-
-KINDS = f"""
-func @main(%n: i64[], %x: f32[3]) -> ("a", "b", "c", "d", "e") {{
-  %k = constant {{value = f32[3] <1.0, 2.0, 3.0>}} : f32[3]
-  %v = neg(%x) : f32[3]
-  %w = exp(%x) : f32[3]
-  %a, %b, %c, %d, %e = loop(%n, _, %x, %k, %v, %w, %w) : f32[3], f32[3], f32[3], f32[3], f32[3]
-      ^(%i: i64[], %p: f32[3], %q: f32[3], %r: f32[3], %s: f32[3], %t: f32[3]) {{
-    %inner = constant {{value = f32[3] <5.0, 6.0, 7.0>}} : f32[3]
-    %made = add(%p, %t) : f32[3]
-    {TRUE}
-    yield(%on, %made, %q, %inner, %v, %made)
-  }}
-  return(%a, %b, %c, %d, %e)
-}}
-"""
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
@@ -376,28 +318,6 @@ func @main(%n: i64[], %x: f32[3]) -> ("y", "seen") {
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 6])
 def test_branches_in_a_loop_that_ends_early(n: int) -> None:
     check(IF_IN_LOOP, np.array(n, np.int64), X)
-
-
-LOOP_IN_IF = f"""
-func @main(%c: bool[], %n: i64[], %x: f32[N, 2]) -> ("y", "all") {{
-  %rows = neg(%x) : f32[N, 2]
-  %y, %all = if(%c) : f32[2], f32[N, 2] ^() {{
-    %zero = constant {{value = f32[2] <splat 0.0>}} : f32[2]
-    %last, %sums = loop(_, _, %zero) {{trips = N}} : f32[2], f32[N, 2]
-        ^(%i: i64[], %sum: f32[2]) {{
-      %row = gather(%rows, %i) {{axis = 0}} : f32[2]
-      %next = add(%sum, %row) : f32[2]
-      {TRUE}
-      yield(%on, %next, %next)
-    }}
-    yield(%last, %sums)
-  }} ^() {{
-    %first = constant {{value = f32[2] <9.0, 9.0>}} : f32[2]
-    yield(%first, %rows)
-  }}
-  return(%y, %all)
-}}
-"""
 
 
 @pytest.mark.parametrize("condition", [YES, NO])

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.runtime.test_programs import widths_program
-from tests.support.cross import require_runtime, run_emulated
+from tests.support.cross import require_runtime, run_emulated, run_module
 from tests.support.runtime_modules import (
     arena_module,
     compile_kernels,
     module,
     scale_module,
     tensor,
+    widths_program,
 )
 
 # The arch of the runtime, and the instruction set of the kernels.
 MACHINES = [("aarch64", "aarch64"), ("arm", "arm"), ("arm", "thumb"), ("riscv64", "riscv64")]
 
 pytestmark = pytest.mark.qemu
-
-
-def run_module(
-    arch: str, folder: Path, file: bytes, inputs: dict[str, np.ndarray], *options: str
-) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-    """Outputs by name, and the report."""
-    tool = require_runtime(arch)
-    (folder / "module.aotm").write_bytes(file)
-    command: list[str | Path] = [tool, folder / "module.aotm", "--json", "--output", folder / "out"]
-    for name, array in inputs.items():
-        np.save(folder / f"{name}.npy", array)
-        command += ["--input", f"{name}={folder / name}.npy"]
-    result = run_emulated(arch, [*command, *options])
-    assert result.returncode == 0, result.stderr
-    outputs = {path.stem: np.load(path) for path in (folder / "out").glob("*.npy")}
-    return outputs, json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(("arch", "machine"), MACHINES)

@@ -31,18 +31,6 @@ I64 = st.one_of(
 )
 
 
-def widths_program(value: int) -> fbs.ProgramT:
-    """Writes one constant through the kernel `widths`."""
-    asm = Assembler()
-    asm.block()
-    one, offset, constant = asm.register(1), asm.register(), asm.register(value)
-    asm.emit("RETURN")
-    asm.execute()
-    asm.emit("DISPATCH", 0, one, one, one, offset, constant)
-    asm.emit("RETURN")
-    return asm.program(outputOffsetRegisters=[offset])
-
-
 Body = Callable[[Assembler, int, int], list[int]]
 
 

@@ -18,6 +18,7 @@ from tests.support.control_lowering import (
     program_of,
     twin,
 )
+from tests.support.control_sources import CACHE
 from tests.support.runtime_api import CountingAllocator, Failed, opened
 
 F = np.float32
@@ -27,24 +28,6 @@ def rows(*values: float) -> np.ndarray[Any, Any]:
     """f32[1, n, 2]: each value in a row, and its negative beside it."""
     return np.array([[[v, -v] for v in values]], F).reshape(1, len(values), 2)
 
-
-CACHE = """
-func @main(%new: f32[1, n, 2], %w: f32[2]) -> ("all", "mean") assume [
-  min(P + n, 6) == P + n "the cache",
-] {
-  %past = state {variable = "cache", dtype = f32, shape = [1, P, 2], layout = {strides=12:2:1},
-    capacity = 6, axis = 1, length = P} : f32[1, P, 2]{strides=12:2:1}
-  %made = mul(%new, %w) : f32[1, n, 2]{strides=12:2:1}
-  %present = concat_alias(%past, %made) {axis = 1} : f32[1, P + n, 2]{strides=12:2:1}
-  %all = neg(%present) : f32[1, P + n, 2]
-  %mean = reduce_sum(%past) {axes = [1], keepdims = false} : f32[1, 2]
-  %kept = state {variable = "cache", dtype = f32, shape = [1, P + n, 2],
-    layout = {strides=12:2:1}, capacity = 6, axis = 1, length = P}
-    : f32[1, P + n, 2]{strides=12:2:1}
-  %done = assign(%kept, %present) : f32[1, P + n, 2]{strides=12:2:1}
-  return(%all, %mean)
-}
-"""
 
 # The heads' rows lie a capacity apart.
 HEADS = """

@@ -14,26 +14,13 @@ from tests.support.control_lowering import (
     program_of,
     twin,
 )
+from tests.support.control_sources import SUM, TOTAL
 from tests.support.runtime_api import Failed, opened
 
 F = np.float32
 
 
 # fixed size
-
-SUM = """
-func @main(%x: f32[N, 3]) -> ("y") {
-  %past = state {variable = "sum", dtype = f32, shape = [3]} : f32[3]
-  %s = reduce_sum(%x) {axes = [0], keepdims = false} : f32[3]
-  %present = add(%past, %s) : f32[3]
-  %y = sub(%present, %past) : f32[3]
-  %kept = state {variable = "sum", dtype = f32, shape = [3]} : f32[3]
-  %done = assign(%kept, %present) : f32[3]
-  return(%y)
-}
-"""
-
-TOTAL = SUM.replace("%y = sub(%present, %past)", "%y = add(%present, %present)")
 
 
 @pytest.mark.parametrize("ties", [True, False])

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aot
-from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel
@@ -29,6 +28,7 @@ from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
 from tests.support import runtime_api, vulkan_kernels, vulkan_runtime
+from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.runtime_modules import ARENA, CONSTANTS, DTYPES, INPUTS, OUTPUTS, Assembler
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_runtime import Tensor, info_of, module_of, running_on
@@ -313,25 +313,6 @@ def with_code(image: Any, code: list[int]) -> bytes:
 
 
 # ---- recordings ----
-
-
-def growing_graph() -> Any:
-    """y = softmax(relu(x @ w)) of N rows."""
-    b = Builder()
-    x = b.input("x", "f32[N, 24]")
-    w = b.constant(np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40))
-    b.output("y", b.op("softmax", b.op("relu", b.op("matmul", x, w)), axis=1))
-    return b.module()
-
-
-def rows(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal((count, 24)).astype(np.float32)
-
-
-def growing_reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    w = np.linspace(-1, 1, 24 * 40, dtype=np.float32).reshape(24, 40)
-    made = np.exp(np.maximum(x @ w, 0))
-    return made / made.sum(axis=1, keepdims=True)
 
 
 def test_a_run_is_recorded_once_for_each_shape(device: str) -> None:

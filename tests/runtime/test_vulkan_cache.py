@@ -5,7 +5,6 @@ The software drivers keep nothing in it but their own header: what is tested is 
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,29 +12,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import xxhash
 
 import aot
-from tests.runtime.test_vulkan import growing_graph
+from tests.support.growing_graph import growing_graph
 from tests.support.paths import ROOT
+from tests.support.pipeline_cache_file import HEADER, LAYOUT, header_of
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_runtime import CACHE_STATES, environment, info_of, running_on, tool_path
 
 pytestmark = pytest.mark.vulkan
-
-# magic, version, vendor, device, driver version, pointer bytes, uuid, data bytes, checksums
-LAYOUT = struct.Struct("<6I16sQQQ")
-HEADER = LAYOUT.size
-
-
-def header_of(whole: bytes, data: bytes, **changes: object) -> bytes:
-    """The header of a file for `data`, otherwise that of `whole`; right but for the changes."""
-    names = ("magic", "version", "vendor", "device", "driver", "pointer", "uuid")
-    fields = dict(zip(names, LAYOUT.unpack_from(whole), strict=False)) | changes
-    head = LAYOUT.pack(
-        *(fields[name] for name in names), len(data), xxhash.xxh64_intdigest(data), 0
-    )[:-8]
-    return head + struct.pack("<Q", xxhash.xxh64_intdigest(head))
 
 
 @cache

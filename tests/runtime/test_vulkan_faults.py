@@ -18,10 +18,10 @@ import pytest
 
 import aot
 from aot.builder import Builder
-from tests.runtime.test_vulkan import growing_graph, growing_reference, rows
 from tests.support import runtime_api, vulkan_runtime
-from tests.support.paths import SUPPORT
-from tests.support.runtime_build import build
+from tests.support.growing_graph import growing_graph, growing_reference, rows
+from tests.support.pipeline_cache_file import HEADER, header_of
+from tests.support.vulkan_faults import shim_path
 from tests.support.vulkan_runtime import running_on
 
 pytestmark = pytest.mark.vulkan
@@ -35,16 +35,6 @@ HARMLESS = {*CACHE, "vkDeviceWaitIdle"}
 COHERENT = {"vkFlushMappedMemoryRanges", "vkInvalidateMappedMemoryRanges"}
 
 Watch = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
-
-
-@cache
-def shim_path() -> Path:
-    """The loader that fails on demand."""
-    source = SUPPORT / "vulkan_faults.c"
-    path = build("libfaults.so", [source], ["-O1", "-g", "-fPIC", "-shared", "-ldl"])
-    if path is None:
-        pytest.skip("gcc is not installed")
-    return path
 
 
 # how memory is, and whether the host runs a part of the program
@@ -269,8 +259,6 @@ def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
 @pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
 def test_what_another_process_wrote_is_merged(faults: ctypes.CDLL, tmp_path: Path) -> None:
     """Another's file appears between this one's reading and writing."""
-    from tests.runtime.test_vulkan_cache import HEADER, header_of
-
     attempt = Attempt()
     attempt.create()
     attempt.close()

@@ -33,9 +33,9 @@ from aot.runtime import loader
 from aot.target.selection import load as load_target
 from aot.tools.merging import merge
 from aot.tools.verification import compare
-from tests.runtime import test_control_random as control
-from tests.runtime.test_malformed import with_structure
+from tests.support import control_functions as control
 from tests.support import models, runtime_api
+from tests.support.runtime_modules import with_structure
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_runtime import running_on
 

@@ -24,12 +24,12 @@ from aot.ir.types import DType
 from aot.link.image import ExecutableImage
 from aot.link.program import decode
 from aot.link.reader import read_module
-from tests.runtime.test_vulkan_faults import shim_path
 from tests.support import vulkan_runtime
+from tests.support.overlap_graphs import fire
 from tests.support.runtime_modules import CONSTANTS, OUTPUTS, Assembler
 from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_faults import shim_path
 from tests.support.vulkan_runtime import Tensor, module_of, running_on
-from tests.unit.link.test_overlap import fire
 
 pytestmark = pytest.mark.vulkan
 

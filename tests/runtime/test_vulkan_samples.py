@@ -14,7 +14,7 @@ import pytest
 import aot
 from aot.ir.clone import clone_function
 from aot.ir.graph import Module
-from tests.runtime.test_op_samples import CASES, compare, inputs_of, samples_module
+from tests.support.samples_module import CASES, compare, inputs_of, samples_module
 from tests.support.vulkan_device import WAYS
 from tests.support.vulkan_runtime import running_on
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.test_op_samples import CASES, compare, compiled, expected, inputs_of
 from tests.support.node import (
     Call,
     make_package,
@@ -18,6 +17,7 @@ from tests.support.node import (
     require_toolchain,
     run_calls,
 )
+from tests.support.samples_module import CASES, compare, compiled, expected, inputs_of
 
 TARGETS = ("wasm32",) if relaxed_flags() is None else ("wasm32", "wasm32-relaxed")
 

@@ -8,6 +8,7 @@ Builds are cached by a hash of the sources. Owns no test.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.runtime_build import build, tool_sources
@@ -82,3 +84,19 @@ def run_emulated(
     return subprocess.run(
         line, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
     )
+
+
+def run_module(
+    arch: str, folder: Path, file: bytes, inputs: dict[str, np.ndarray], *options: str
+) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    """Runs a module by aot-run of another CPU: outputs by name, and the report."""
+    tool = require_runtime(arch)
+    (folder / "module.aotm").write_bytes(file)
+    command: list[str | Path] = [tool, folder / "module.aotm", "--json", "--output", folder / "out"]
+    for name, array in inputs.items():
+        np.save(folder / f"{name}.npy", array)
+        command += ["--input", f"{name}={folder / name}.npy"]
+    result = run_emulated(arch, [*command, *options])
+    assert result.returncode == 0, result.stderr
+    outputs = {path.stem: np.load(path) for path in (folder / "out").glob("*.npy")}
+    return outputs, json.loads(result.stdout.splitlines()[-1])

@@ -20,6 +20,8 @@ from model_zoo import MODELS
 __all__ = [
     "MODELS",
     "SMALL_MODELS",
+    "TOLERANCE",
+    "TOLERANCES",
     "all_runs",
     "feeds",
     "model_path",
@@ -30,6 +32,9 @@ __all__ = [
 
 # what tests of single stages use; tests/models/test_model_set.py takes all
 SMALL_MODELS = ("ppocr_cls", "squeezenet_rw", "silero_vad_16k", "minilm_l3")
+# of each output's largest magnitude; a quantised model rounds where the engines' sums differ
+TOLERANCE = 1e-4
+TOLERANCES = {"smart_turn_qdq": 2e-2}
 
 Array = np.ndarray[Any, Any]
 

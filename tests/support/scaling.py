@@ -7,7 +7,7 @@ included, and the same code on the same graph always gives the same number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -210,3 +210,22 @@ GRAPHS: Mapping[str, Callable[[int], Module]] = {
         growing_dims,
     )
 }
+
+
+# Work on twice the ops, less that on half of them, is twice that on the first ones: a step's start
+# and end, however dear, don't count. 1 is linear, 2 quadratic.
+MOST = 1.3
+FEW = 6000  # lines; what is so little that growth says nothing
+
+
+def growth(costs: Sequence[float]) -> float:
+    """How much dearer an op is between two and four times a size than between once and twice.
+
+    Args:
+        costs: of once, twice and four times the size.
+    """
+    once, twice, four_times = costs
+    if four_times < FEW:
+        return 1.0
+    # what hardly grows at all may come out a little cheaper on more ops
+    return (four_times - twice) / 2 / max(twice - once, once / 10, FEW / 4)

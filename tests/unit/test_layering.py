@@ -9,6 +9,7 @@ functions.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,42 @@ def test_every_part_has_a_rank() -> None:
 @pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_follow_the_way_of_the_data(path: Path) -> None:
     assert _violations(_part(path), path.read_text(encoding="utf-8")) == []
+
+
+IMPORT_IN_TEXT = re.compile(r"^\s*(?:from|import)\s+(tests\.[\w.]+)", re.M)
+
+
+def _tests_imported(source: str) -> list[str]:
+    """What a source imports of `tests` that is not support; in scripts for other processes too."""
+    texts = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+    scripts = [text for text in texts if isinstance(text, str)]
+    names = [*_names(source), *(name for text in scripts for name in IMPORT_IN_TEXT.findall(text))]
+    return [n for n in names if n.startswith("tests.") and not n.startswith("tests.support")]
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share is in tests/support, so that a file of tests can be moved or removed."""
+    sources = sorted((CHECKOUT / "tests").rglob("*.py"))
+    assert len(sources) > 200
+    found = {
+        str(path.relative_to(CHECKOUT)): names
+        for path in sources
+        if (names := _tests_imported(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from {}.ir.test_dims import N", ["tests.unit.ir.test_dims.N"]),
+        ("def f():\n    from {} import test_layering", ["tests.unit.test_layering"]),
+        ("SCRIPT = 'import sys\\nfrom {}.test_layering import N'", ["tests.unit.test_layering"]),
+        ("from tests.support.paths import ROOT\nfrom tests.support import models", []),
+    ],
+)
+def test_the_check_of_tests(source: str, names: list[str]) -> None:
+    assert _tests_imported(source.format("tests.unit")) == names
 
 
 def test_no_more_than_six_files_are_loose() -> None:

@@ -16,7 +16,7 @@ from aot.frontends.text import import_text
 from aot.ir.graph import Function, Value
 from aot.passes.fusion.join_regions import join_regions
 from aot.target import selection as targets
-from tests.unit.kernels.test_lowering import TARGETS, check
+from tests.support.lowering_checks import TARGETS, check
 
 SQUEEZE = """
 func @main(%x: f32[N, 6, 5, 4], %w: f32[3, 6, 1, 1], %v: f32[6, 3, 1, 1]) -> ("y") {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,22 +18,9 @@ from aot.analysis.alias.database import count_alias
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Function
 from tests.support.alias_scale import STAGE, analyse_and_fuse, residual_graph, yolo_graph
-from tests.support.scaling import GRAPHS, lines_run, steps
+from tests.support.scaling import GRAPHS, MOST, growth, lines_run, steps
 
 SIZE = 192  # four times what a region holds
-# Work on twice the ops, less that on half of them, is twice that on the first ones: a step's start
-# and end, however dear, don't count. 1 is linear, 2 quadratic.
-MOST = 1.3
-FEW = 6000  # lines; what is so little that growth says nothing
-
-
-def growth(costs: Sequence[float]) -> float:
-    """How much dearer an op is between two and four times SIZE than between once and twice."""
-    once, twice, four_times = costs
-    if four_times < FEW:
-        return 1.0
-    # what hardly grows at all may come out a little cheaper on more ops
-    return (four_times - twice) / 2 / max(twice - once, once / 10, FEW / 4)
 
 
 @pytest.mark.slow

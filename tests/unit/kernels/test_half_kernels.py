@@ -6,7 +6,6 @@ tiles, and conversions must be the target's instructions where it has them.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -22,19 +21,24 @@ from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support import cpu_running, vulkan_device, vulkan_running
+from tests.support.half_contractions import (
+    CONTRACTIONS,
+    F32,
+    check_contraction,
+    device,
+)
 from tests.support.half_regions import executable, half_function, half_inputs
 from tests.support.lowering import run_executable
+from tests.support.lowering_checks import Engine, on_interpreter
 from tests.support.qemu import require_runner, run_on
-from tests.unit.kernels.test_lowering import Engine, on_interpreter
 
-F32 = DType.F32
 TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
 WIDE = (DType.I64, DType.U64, DType.F64)
 
@@ -114,57 +118,6 @@ def test_every_op_does_so_in_shaders(name: str, number: int, driver: str) -> Non
 
 
 # contractions
-
-CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
-
-
-def conv(channels: int, layout: Layout | None = CHANNELS_LAST, filters: int = 20) -> Sample:
-    panels = Layout(splits=((0, 16),), order=(0, 2, 3, 1, 4))
-    return Sample(
-        (
-            TensorType(F32, (2, channels, 5, 9), layout),
-            TensorType(F32, (filters, channels, 3, 3), panels),
-            TensorType(F32, (filters,)),
-        ),
-        {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 1},
-    )
-
-
-def matmul(rows: int, depth: int, columns: int) -> Sample:
-    panels = Layout(splits=((1, 16),), order=(1, 0, 2))
-    return Sample(
-        (TensorType(F32, (rows, depth)), TensorType(F32, (depth, columns), panels)),
-    )
-
-
-CONTRACTIONS = {
-    "conv": ("conv", conv(32)),
-    "conv-dense": ("conv", conv(32, None)),
-    "conv-few-channels": ("conv", conv(3)),
-    "conv-uneven": ("conv", conv(37)),
-    "matmul": ("matmul", matmul(29, 64, 48)),
-    "matmul-one-row": ("matmul", matmul(1, 300, 33)),
-    "matmul-in-pieces": ("matmul", matmul(17, 519, 16)),
-    "matmul-short": ("matmul", matmul(17, 5, 16)),
-}
-
-
-def physical(arrays: list[Any], sample: Sample) -> list[Any]:
-    from aot.ir.types import to_physical
-
-    types = [t for t in sample.operands if t is not None]
-    return [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
-
-
-def check_contraction(name: str, target: str, engine: Engine) -> None:
-    op, sample = CONTRACTIONS[name]
-    function, inputs = half_function(REGISTRY[op], sample), half_inputs(sample)
-    expected = run(function, inputs)
-    made = executable(function)
-    (got,) = run_executable(made, device(target), physical(inputs, sample), [], engine)
-    wanted = expected[0].astype(np.float64)
-    error = np.abs(got.astype(np.float64) - wanted)
-    assert (error <= 2**-10 * np.abs(wanted) + 1e-5 * np.abs(wanted).max()).all()
 
 
 @pytest.mark.parametrize("target", cpu_running.native_targets())
@@ -256,13 +209,6 @@ def test_conversions_are_instructions_where_there_are_any(
         return
     assert re.search(widens, text)
     assert re.search(narrows, text)
-
-
-def device(name: str) -> Target:
-    """A target with features added: NAME+FEATURE+..."""
-    base, *features = name.split("+")
-    found = targets.load(base)
-    return dataclasses.replace(found, features=(*found.features, *features))
 
 
 def on_emulator(target: Target) -> Engine:

@@ -25,8 +25,8 @@ from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.cpu_running import make_job, native_targets, store_results, target_of
 from tests.support.cpu_running import run as run_kernel
+from tests.support.lowering_checks import Engine, check
 from tests.support.qemu import require_runner, run_on
-from tests.unit.kernels.test_lowering import Engine, check
 
 CPUS = tuple(name for name in targets.names() if targets.load(name).is_cpu)
 LAST = "{order=0:2:3:1}"

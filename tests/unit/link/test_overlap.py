@@ -18,13 +18,14 @@ from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferSlice
 from aot.builder import Builder
 from aot.ir import dims
 from aot.ir.dims import Dim
-from aot.ir.graph import Module, Op, Value
+from aot.ir.graph import Module, Op
 from aot.ir.types import DType, Layout, TensorType
 from aot.link.lifetimes import Buffer
 from aot.link.overlap import STATES, WORD_BYTES, Overlaps, Touch, are_apart, meet
 from aot.link.program import decode
 from aot.link.reader import read_module
 from tests.support.fused_graphs import FusedGraph
+from tests.support.overlap_graphs import fire
 
 Group = list[list[Touch]]  # what each of its dispatches touches
 
@@ -233,29 +234,6 @@ def test_dispatches_of_random_programs(data: st.DataObject, size: int, fusion: b
     (variant,) = read_module(made).variants
     names = [i.name for i in decode(variant.entry_points[0].program.code)]
     assert names.count("BESIDE") == sum(len(group) - 1 for group in groups)
-
-
-def convolved(b: Builder, x: Value, w: Value) -> Value:
-    pads = (int(w.type.dims[2]) // 2,) * 4
-    made = b.op("conv", x, w, strides=(1, 1), pads=pads, group=1, dilations=(1, 1))
-    return b.op("relu", made)
-
-
-def fire(batch: str | int = 1) -> Module:
-    """A 1x1 convolution, and of what it makes one by 1x1 and one by 3x3, side by side; twice."""
-    b = Builder()
-    value = b.input("x", f"f32[{batch}, 16, 56, 56]")
-    weights = np.random.default_rng(0)
-    for _ in range(2):
-        shapes = ((16, int(value.type.dims[1]), 1, 1), (32, 16, 1, 1), (32, 16, 3, 3))
-        squeeze, narrow, wide = (
-            b.constant(weights.standard_normal(s).astype(np.float32)) for s in shapes
-        )
-        less = convolved(b, value, squeeze)
-        left, right = convolved(b, less, narrow), convolved(b, less, wide)
-        value = b.op("concat", left, right, axis=1)
-    b.output("y", value)
-    return b.module()
 
 
 @pytest.mark.parametrize("batch", [1, 2, "N"])

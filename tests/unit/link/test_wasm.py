@@ -18,8 +18,8 @@ from aot.link import wasm
 from aot.link.code_image import CodeImage, link_image, merge_images
 from tests.support.cpu_cases import chain, tile
 from tests.support.cpu_running import Job, make_job, target_of
+from tests.support.llvm_objects import BODIES, build
 from tests.support.node import require_node, run_image, run_node
-from tests.unit.link.test_code_image import BODIES, build
 
 TARGET = target_of("wasm32")
 TABLE = "@t = private constant [{n} x i32] [{values}], align {alignment}"

@@ -7,8 +7,7 @@ import pytest
 from aot.passes.fusion.outline import outline
 from aot.passes.specialise.despecialise import FEW, despecialise
 from tests.support.despecialise_scale import TARGET, regions
-from tests.support.scaling import lines_run
-from tests.unit.driver.test_scale import MOST, growth
+from tests.support.scaling import MOST, growth, lines_run
 
 SIZE = 4 * FEW  # far more than are tried each with each
 

@@ -31,9 +31,8 @@ from aot.passes.layout.pack import pack
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
 from aot.target import selection as targets
-from tests.support import cpu_running, qemu, vulkan_device, vulkan_running
+from tests.support import cpu_running, lowering_checks, qemu, vulkan_device, vulkan_running
 from tests.support.lowering import sample_array, sample_function
-from tests.unit.kernels import test_lowering as lowering_tests
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("x86-64-v4", "vulkan-1.1")
@@ -83,7 +82,7 @@ def check_sample(
     number: int,
     layout: str,
     target: str,
-    engine: lowering_tests.Engine = lowering_tests.on_interpreter,
+    engine: lowering_checks.Engine = lowering_checks.on_interpreter,
 ) -> None:
     record = REGISTRY[name]
     sample = record.samples[number]
@@ -92,7 +91,7 @@ def check_sample(
     rng = np.random.RandomState(1)
     inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
     dispatches = sum(1 for op in function.block if op.record is record and not is_view(op))
-    lowering_tests.check(function, inputs, target, dispatches, engine=engine)
+    lowering_checks.check(function, inputs, target, dispatches, engine=engine)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -202,7 +201,7 @@ def graph(name: str, shape: str, target: str) -> Function:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs(name: str, shape: str, target: str) -> None:
     x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
-    lowering_tests.check(graph(name, shape, target), [x], target, 1)
+    lowering_checks.check(graph(name, shape, target), [x], target, 1)
 
 
 @pytest.mark.qemu
@@ -217,7 +216,7 @@ def test_graphs_on_other_cpus(name: str, target: str) -> None:
         cpu_running.store_results(job, buffers)
 
     x = np.random.RandomState(3).uniform(-2, 2, (1, 20, 4, 6)).astype(np.float32)
-    lowering_tests.check(graph(name, "static", target), [x], target, 1, engine=engine)
+    lowering_checks.check(graph(name, "static", target), [x], target, 1, engine=engine)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -231,7 +230,7 @@ def test_reductions_of_nothing(shape: tuple[int, ...], axes: tuple[int, ...], ta
     b.output("y", b.op("reduce_sum", x, axes=axes, keepdims=False))
     function = b.function()
     relay(function, "channels_last")
-    lowering_tests.check(function, [np.zeros(shape, np.float32)], target, 1)
+    lowering_checks.check(function, [np.zeros(shape, np.float32)], target, 1)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -34,10 +34,10 @@ from aot.passes.quantise.narrow_storage import NARROW_STORAGE, choose, narrow
 from aot.target.selection import load
 from aot.tools.verification import compare
 from tests.support import vulkan_device
+from tests.support.fresh_process import digest_in_fresh_process
 from tests.support.models import MODELS, all_runs, feeds, model_path, reference
 from tests.support.random_graphs import Graph, difference, graphs
 from tests.support.vulkan_graph import run_on_driver
-from tests.unit.driver.test_determinism import digest_in_fresh_process
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("x86-64-v3", "x86-64-v2", "host")

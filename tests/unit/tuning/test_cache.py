@@ -21,14 +21,7 @@ from aot.ir.graph import Module
 from aot.target.selection import load
 from aot.tuning.cache import TuningCache, TuningRecord, compiler_id
 from tests.support.paths import ROOT
-
-BASE, OTHER = Choice(((6, 16),)), Choice(((4, 16),))
-
-
-def learnt(number: int, compiler: str = "c") -> TuningRecord:
-    key = f"{number:040x}"
-    return TuningRecord(key, "x", f"op {number}", compiler, BASE, OTHER, {OTHER: 0.5}, {OTHER: 0.6})
-
+from tests.support.tuning_records import learnt
 
 TILES = st.lists(st.tuples(st.integers(1, 4096), st.integers(1, 4096)), max_size=3).map(tuple)
 CHOICES = st.builds(Choice, TILES, st.sampled_from(("", "direct", "winograd")))
@@ -88,7 +81,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from aot.tuning.cache import TuningCache
-from tests.unit.tuning.test_cache import learnt
+from tests.support.tuning_records import learnt
 first = int(sys.argv[3])
 cache = TuningCache(Path(sys.argv[2]))
 for number in range(first, first + 25):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
@@ -128,20 +127,10 @@ def test_whole_vectors_need_no_mask() -> None:
 _DIGESTS = """
 import hashlib, sys
 sys.path[:0] = sys.argv[1:]
-from tests.unit.backends.cpu.test_code import digest
+from tests.support.cpu_digest import digest
 for target in ("x86-64-v4", "x86-64-v2", "thumbv7em"):
     print(target, digest(target))
 """
-
-
-def digest(target: str) -> str:
-    """Of some cases' objects."""
-    record = target_of(target)
-    result = hashlib.sha256()
-    for case in access_cases()[::3]:
-        if case.runs_on(record):
-            result.update(compile_kernel(case.make(), record))
-    return result.hexdigest()
 
 
 def test_same_bytes_in_any_process() -> None:

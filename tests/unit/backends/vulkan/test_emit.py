@@ -32,6 +32,7 @@ from aot.kernels.ir.nodes import (
 from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.paths import ROOT
+from tests.support.spirv_reader import instructions, opcodes
 from tests.support.vulkan_kernels import (
     CASES,
     F32,
@@ -44,7 +45,6 @@ from tests.support.vulkan_kernels import (
     spread,
 )
 from tests.support.vulkan_kernels import tensor as make_tensor
-from tests.unit.backends.vulkan.test_spirv_assembler import instructions, opcodes
 
 INPUTS, OUTPUTS = BufferClass.INPUTS, BufferClass.OUTPUTS
 

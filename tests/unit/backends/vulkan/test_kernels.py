@@ -10,6 +10,7 @@ import pytest
 from aot.backends.vulkan.shader import Shader
 from aot.kernels.ir.nodes import BufferClass
 from tests.support import vulkan_device, vulkan_running
+from tests.support.vulkan_checks import assert_close
 from tests.support.vulkan_kernels import CASES, Array, Case
 
 pytestmark = pytest.mark.vulkan
@@ -29,19 +30,6 @@ def shader(name: str) -> Shader:
 def result(name: str, driver: str) -> dict[str, Array]:
     made = case(name)
     return vulkan_running.run_on(driver, made.kernel, made.arrays, made.params, shader=shader(name))
-
-
-def assert_close(actual: Array, expected: Array, tolerance: float) -> None:
-    """Within `tolerance` of the largest magnitude; NaN and infinity in the same places."""
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    if tolerance == 0 or expected.dtype.kind != "f":
-        np.testing.assert_array_equal(actual, expected)
-        return
-    finite = np.isfinite(expected)
-    np.testing.assert_array_equal(actual[~finite], expected[~finite])
-    largest = float(np.abs(expected[finite]).max(initial=0))
-    np.testing.assert_allclose(actual[finite], expected[finite], rtol=0, atol=tolerance * largest)
 
 
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)

@@ -35,17 +35,16 @@ from aot.kernels.lower.lowering import lower
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running
+from tests.support.half_contractions import CONTRACTIONS, check_contraction
 from tests.support.half_regions import executable, half_function
 from tests.support.hard_kernels import HARD_KERNELS, HardKernel
 from tests.support.lowering import sample_array, sample_function
+from tests.support.lowering_checks import Engine
+from tests.support.lowering_checks import check as check_against_interpreter
 from tests.support.random_graphs import Graph, difference, graphs
+from tests.support.vulkan_checks import assert_close, check_hard_kernel
 from tests.support.vulkan_kernels import CASES, Array, load, spread, tensor
 from tests.support.vulkan_runtime import running_on
-from tests.unit.backends.vulkan.test_hard_kernels import check_hard_kernel
-from tests.unit.backends.vulkan.test_kernels import assert_close
-from tests.unit.kernels.test_half_kernels import CONTRACTIONS, check_contraction
-from tests.unit.kernels.test_lowering import Engine
-from tests.unit.kernels.test_lowering import check as check_against_interpreter
 
 pytestmark = pytest.mark.vulkan
 

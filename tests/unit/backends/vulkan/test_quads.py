@@ -23,9 +23,9 @@ from aot.kernels.ir.nodes import BufferClass, For, Kernel, KernelBuilder, LoopKi
 from aot.kernels.lower.lowering import lower
 from aot.target.selection import load as load_target
 from tests.support import vulkan_device, vulkan_running
+from tests.support.spirv_reader import opcodes
 from tests.support.vulkan_kernels import F32, load
 from tests.support.vulkan_runtime import running_on
-from tests.unit.backends.vulkan.test_spirv_assembler import opcodes
 
 MODULE = """
 func @main(%x: f32[1, 8, 6]) -> ("y", "z") {{

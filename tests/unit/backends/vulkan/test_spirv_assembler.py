@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +14,7 @@ from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
 from aot.errors import InternalError
 from aot.target import selection as targets
 from tests.support import vulkan_running
+from tests.support.spirv_reader import instructions, opcodes
 from tests.support.vulkan_kernels import CASES
 
 # Each opcode's section (specification 2.4); everything else stands in the function.
@@ -28,20 +28,6 @@ SECTIONS = {
     Op.MEMBER_DECORATE: 5,
 }
 GLOBAL_SECTION, FUNCTION_SECTION = 6, 7
-
-
-def instructions(module: bytes) -> Iterator[tuple[Op, list[int]]]:
-    """Opcode and operands of every instruction after the header."""
-    words = struct.unpack(f"<{len(module) // 4}I", module)
-    at = 5
-    while at < len(words):
-        count = words[at] >> 16
-        yield Op(words[at] & 0xFFFF), list(words[at + 1 : at + count])
-        at += count
-
-
-def opcodes(module: bytes) -> list[Op]:
-    return [op for op, _ in instructions(module)]
 
 
 class Writer:
