@@ -8,6 +8,7 @@ addresses are `aot.kernels.ir.memory`'s, arithmetic is `aot.kernels.ir.scalar`'s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from aot.kernels.ir.nodes import (
     walk,
 )
 from aot.kernels.ir.races import LoopLog, RaceChecker
-from aot.kernels.ir.scalar import Array, apply, apply_binary, schedule
+from aot.kernels.ir.scalar import Array, Operation, apply_binary, operation, schedule
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 
@@ -64,8 +65,31 @@ def run(
     _Run(kernel, buffers, params, check_races, fused, batch_limit).run()
 
 
+@dataclass(frozen=True)
+class _Program:
+    """A statement's expressions in the order of their evaluation.
+
+    Attributes:
+        steps: each node, its function (None for a leaf) and the steps that made its operands.
+        results: the roots' steps.
+    """
+
+    steps: tuple[tuple[Expr, Operation | None, tuple[int, ...]], ...]
+    results: tuple[int, ...]
+
+    @staticmethod
+    def of(roots: list[Expr], *, fused: bool) -> _Program:
+        nodes = schedule(roots)
+        place = {node: number for number, node in enumerate(nodes)}
+        steps = tuple(
+            (node, operation(node, fused=fused), tuple(place[c] for c in children(node)))
+            for node in nodes
+        )
+        return _Program(steps, tuple(place[root] for root in roots))
+
+
 class _Run:
-    """One execution: parameters, memory and the compiled order of each expression."""
+    """One execution: parameters, memory and the program of each statement's expressions."""
 
     def __init__(
         self,
@@ -85,12 +109,13 @@ class _Run:
         }
         self.races = RaceChecker(kernel) if check_races else None
         self.memory.races = self.races
-        self._orders: dict[Expr, list[Expr]] = {}
+        self._programs: dict[tuple[Expr, ...], _Program] = {}
         self._extents: dict[Dim, int] = {}
         self._stored_scratch: dict[For, frozenset[Scratch]] = {}
 
     def run(self) -> None:
-        self.grid(self.kernel.body, Batch.root())
+        with np.errstate(all="ignore"):
+            self.grid(self.kernel.body, Batch.root())
         if self.races:
             self.races.finish()
 
@@ -213,22 +238,17 @@ class _Run:
         *indices, value, guard = self.values([*roots, stmt.guard], batch)
         self.memory.store(stmt.target, indices, value, batch, guard)
 
-    def order(self, roots: list[Expr]) -> list[Expr]:
-        """The evaluation order of a statement's expressions, kept by its first one."""
-        if len(roots) > 1:
-            return schedule(roots)
-        if roots[0] not in self._orders:
-            self._orders[roots[0]] = schedule(roots)
-        return self._orders[roots[0]]
-
     def values(self, roots: list[Expr], batch: Batch) -> list[Array]:
         """The roots' values for every iteration of `batch`: arrays of its length, or scalars."""
-        values: dict[Expr, Array] = {}
-        for node in self.order(roots):
-            args = [values[c] for c in children(node)]
-            computed = apply(node, args, fused=self.fused)
-            values[node] = self.leaf(node, args, batch) if computed is None else computed
-        return [values[root] for root in roots]
+        key = tuple(roots)
+        if key not in self._programs:
+            self._programs[key] = _Program.of(roots, fused=self.fused)
+        program = self._programs[key]
+        values: list[Array] = []
+        for node, made, operands in program.steps:
+            args = [values[n] for n in operands]
+            values.append(self.leaf(node, args, batch) if made is None else made(*args))
+        return [values[n] for n in program.results]
 
     def leaf(self, node: Expr, args: list[Array], batch: Batch) -> Array:
         match node:

@@ -57,13 +57,18 @@ class Batch:
 
     def lookup(self, var: Var) -> Array | None:
         """The value of `var`, brought to this batch's length; None where it is not bound."""
-        if var in self.values:
-            return self.values[var]
-        value = self.parent.lookup(var) if self.parent is not None else None
-        if value is not None:
-            if value.ndim and self.gather is not None:
-                value = value[self.gather]
-            self.values[var] = value
+        batch: Batch | None = self
+        below: list[Batch] = []
+        while batch is not None and var not in batch.values:
+            below.append(batch)
+            batch = batch.parent
+        if batch is None:
+            return None
+        value = batch.values[var]
+        for inner in reversed(below):
+            if value.ndim and inner.gather is not None:
+                value = value[inner.gather]
+            inner.values[var] = value
         return value
 
     def elements_of(self, ancestor: Batch) -> Array:
@@ -145,6 +150,8 @@ class Memory:
 
     def lane(self, batch: Batch) -> Array | None:
         """The lane's number within the workgroup; None outside LANE loops."""
+        if max(self.lane_counts) == 1:
+            return None
         total: Array | None = None
         step = 1
         for var, count in zip(LANE_VARS, self.lane_counts, strict=True):
@@ -166,6 +173,8 @@ class Memory:
         if scratch.space is Space.WORKGROUP:
             return rows
         count_x, count_y, count_z = self.lane_counts
+        if max(self.lane_counts) == 1:
+            return rows
         rows = rows * (count_x * count_y * count_z)
         step = 1
         for var, count in zip(LANE_VARS, self.lane_counts, strict=True):
@@ -191,8 +200,8 @@ class Memory:
             shape, strides = target.shape, _dense_strides(target.shape)
             position = np.asarray(0, np.int64)
         for dim, (index, extent, stride) in enumerate(zip(indices, shape, strides, strict=True)):
-            outside = (index < 0) | (index >= extent)
-            if np.any(outside):
+            if index.size and (int(index.min()) < 0 or int(index.max()) >= extent):
+                outside = (index < 0) | (index >= extent)
                 bad = int(index[outside][0]) if index.ndim else int(index)
                 raise self.fail(
                     f"index {bad} of dim {dim} of {target.name} is outside 0..{extent - 1}"

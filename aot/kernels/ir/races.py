@@ -6,6 +6,7 @@ of them must not meet. Decides nothing about values; the interpreter and its mem
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,26 +23,28 @@ class _Events:
     """Columns of an access log: owner (an outer iteration), address, who, when, whether a write."""
 
     name: str
-    rows: list[Array] = field(default_factory=list)
+    rows: list[tuple[Array, Array, Array, int, bool]] = field(default_factory=list)
 
     def add(self, owner: Array, address: Array, who: Array, when: int, is_write: bool) -> None:
-        owner, address, who = np.broadcast_arrays(owner, address, who)
-        shape = address.shape
-        self.rows.append(
-            np.stack(
-                [
-                    owner.reshape(-1),
-                    address.reshape(-1),
-                    who.reshape(-1),
-                    np.full(shape, when).reshape(-1),
-                    np.full(shape, int(is_write)).reshape(-1),
-                ]
-            )
-        )
+        """Logs accesses of `address`; the other columns are of its shape or broadcast to it."""
+        self.rows.append((owner, address, who, when, is_write))
+
+    @property
+    def has_writes(self) -> bool:
+        return any(is_write for *_, is_write in self.rows)
 
     def sorted(self) -> tuple[Array, Array]:
         """Events by (owner, address, who, when), and where each (owner, address) begins."""
-        table = np.concatenate(self.rows, axis=1)
+        shapes = [np.broadcast_shapes(o.shape, a.shape, w.shape) for o, a, w, _, _ in self.rows]
+        counts = [math.prod(shape) for shape in shapes]
+        table = np.empty((5, sum(counts)), np.int64)
+        at = 0
+        for (*columns, when, is_write), shape, count in zip(self.rows, shapes, counts, strict=True):
+            part = table[:, at : at + count]
+            for row, column in zip(part, columns, strict=False):
+                row.reshape(shape)[...] = column
+            part[3], part[4] = when, is_write
+            at += count
         table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
         is_start = np.ones(table.shape[1], np.bool_)
         is_start[1:] = np.any(table[:2, 1:] != table[:2, :-1], axis=0)
@@ -82,7 +85,7 @@ class LoopLog:
         """Scratch elements that more than one iteration stored."""
         found: list[tuple[Scratch, Array]] = []
         for space, events in self.events.items():
-            if isinstance(space, Scratch):
+            if isinstance(space, Scratch) and events.has_writes:
                 table, starts = events.sorted()
                 low, high = _writers(table, starts)
                 found.append((space, table[1, starts[low < high]]))
@@ -196,6 +199,8 @@ class RaceChecker:
 
 def _clash(events: _Events) -> tuple[int, int] | None:
     """Two that touch one element, one of them writing."""
+    if not events.has_writes:
+        return None
     table, starts = events.sorted()
     ends = np.append(starts[1:], table.shape[1]) - 1
     is_written = np.logical_or.reduceat(table[4] != 0, starts)
@@ -216,6 +221,8 @@ def _writers(table: Array, starts: Array) -> tuple[Array, Array]:
 
 def _private_clash(events: _Events) -> tuple[int, int] | None:
     """One that reads an element before storing it itself, and another that stores it."""
+    if not events.has_writes:
+        return None
     table, starts = events.sorted()
     is_first = np.ones(table.shape[1], np.bool_)
     is_first[1:] = np.any(table[:3, 1:] != table[:3, :-1], axis=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from aot.ir.types import DType
 Array = NDArray[Any]
 Rule = Callable[[Array], Array]
 Rule2 = Callable[[Array, Array], Array]
+Operation = Callable[..., Array]
 
 
 def schedule(roots: list[Expr]) -> list[Expr]:
@@ -65,24 +67,43 @@ def apply(node: Expr, args: list[Array], *, fused: bool = True) -> Array | None:
     Args:
         fused: whether Fma rounds once, as targets with the instruction do, or twice.
     """
+    made = operation(node, fused=fused)
+    if made is None:
+        return None
     with np.errstate(all="ignore"):
-        match node:
-            case Const():
-                return literal(node)
-            case Unary():
-                return apply_unary(node.op, args[0], node.a.dtype)
-            case Binary():
-                return apply_binary(node.op, args[0], args[1], node.a.dtype)
-            case Fma():
-                a, b, c = args
-                return fma(a, b, c) if fused else np.asarray(a * b + c, node.dtype.numpy)
-            case Select():
-                return np.where(args[0], args[1], args[2])
-            case Cast():
-                return convert(args[0], node.a.dtype, node.dtype)
-            case Bitcast():
-                return np.asarray(args[0]).view(node.dtype.numpy)
+        return made(*args)
+
+
+def operation(node: Expr, *, fused: bool = True) -> Operation | None:
+    """The function of one node, from its operands' values to its own; None as in `apply`.
+
+    It is to be called where numpy's floating-point errors are ignored.
+    """
+    match node:
+        case Const():
+            value = literal(node)
+            return lambda: value
+        case Unary():
+            return partial(apply_unary, node.op, dtype=node.a.dtype)
+        case Binary():
+            return partial(apply_binary, node.op, dtype=node.a.dtype)
+        case Fma():
+            return fma if fused else partial(_multiply_add, dtype=node.dtype)
+        case Select():
+            return np.where
+        case Cast():
+            return partial(convert, source=node.a.dtype, target=node.dtype)
+        case Bitcast():
+            return partial(_reinterpret, dtype=node.dtype)
     return None
+
+
+def _multiply_add(a: Array, b: Array, c: Array, dtype: DType) -> Array:
+    return np.asarray(a * b + c, dtype.numpy)
+
+
+def _reinterpret(a: Array, dtype: DType) -> Array:
+    return np.asarray(a).view(dtype.numpy)
 
 
 def literal(c: Const) -> Array:
