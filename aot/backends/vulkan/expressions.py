@@ -120,6 +120,8 @@ class Expressions:
 
     def value(self, root: Expr) -> Value:
         """The value of `root`; operands come before their users, without recursion."""
+        if root in self._memo:  # of an expanded one, whose operands are not to be gone over again
+            return self._memo[root]
         root = self._expanded(root)
         stack = [root]
         while stack:
