@@ -6,12 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import aot.ops  # noqa: F401 - fills the op table, whatever a test imports first
+from tests.support.paths import MODULES_VARIABLE
 
 # no deadline: tests never depend on time; the same examples in every run of CI
 settings.register_profile("local", deadline=None)
@@ -28,13 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A cache of compiled code for this run alone, which its workers share: no test finds what
-    another run left, and none touches the user's."""
-    if "AOT_CACHE_DIR" not in os.environ:
-        folder = tempfile.mkdtemp(prefix="aotc-test-cache-")
-        os.environ["AOT_CACHE_DIR"] = folder
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        config.add_cleanup(lambda: os.environ.pop("AOT_CACHE_DIR", None))
+    """A cache of compiled code, and one of compiled reference models, for this run alone, which
+    its workers share: no test finds what another run left, and none touches the user's."""
+    for name in ("AOT_CACHE_DIR", MODULES_VARIABLE):
+        if name not in os.environ:
+            folder = tempfile.mkdtemp(prefix="aotc-test-cache-")
+            os.environ[name] = folder
+            config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+            config.add_cleanup(partial(os.environ.pop, name, None))
 
 
 @pytest.fixture

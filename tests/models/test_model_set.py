@@ -6,7 +6,6 @@ ONNX Runtime, on the graph as it is, is the oracle. One test a model, so that a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.support.models import (
     TOLERANCE,
     TOLERANCES,
     all_runs,
+    compiled,
     feeds,
     model_path,
     reference,
@@ -26,8 +26,7 @@ from tests.support.models import (
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 
-def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:
-    module = aot.compile(model_path(name), **options)
+def check(name: str, module: aot.CompiledModule, wanted_runs: Sequence[str]) -> None:
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with aot.load(module) as program:
         for run in wanted_runs:
@@ -39,9 +38,10 @@ def check(name: str, wanted_runs: Sequence[str], **options: Any) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_agrees_with_onnxruntime(name: str) -> None:
-    check(name, [*all_runs(name), "1"])  # back to the first shapes: the plan that was kept
+    # back to the first shapes: the plan that was kept
+    check(name, compiled(name), [*all_runs(name), "1"])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_agrees_without_fusion(name: str) -> None:
-    check(name, runs(name), disable=["fusion"])
+    check(name, aot.compile(model_path(name), disable=["fusion"]), runs(name))

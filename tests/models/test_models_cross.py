@@ -6,7 +6,6 @@ a recurrent one, and one of matrices and means; what other targets run is in tes
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import aot
 from aot.tools.verification import compare
 from tests.support.cross import require_runtime, run_emulated
-from tests.support.models import feeds, model_path, reference
+from tests.support.models import compiled, feeds, reference
 from tests.support.samples_module import CROSS, NATIVE
 
 MODELS = ("ppocr_cls", "squeezenet_rw", "silero_vad_16k", "magika")
@@ -23,11 +22,6 @@ AT_OTHER_SHAPES = ("ppocr_cls",)  # the small one
 TOLERANCE = 1e-4  # of each output's largest magnitude
 
 pytestmark = pytest.mark.models
-
-
-@cache
-def compiled(name: str, target: str) -> bytes:
-    return aot.compile(model_path(name), targets=[target]).to_bytes()
 
 
 def check(name: str, run: str, outputs: dict[str, np.ndarray]) -> None:
@@ -43,7 +37,7 @@ def runs(name: str) -> list[str]:
 @pytest.mark.parametrize("target", NATIVE)
 @pytest.mark.parametrize("name", MODELS)
 def test_on_each_level_of_this_cpu(name: str, target: str) -> None:
-    with aot.load(compiled(name, target)) as program:
+    with aot.load(compiled(name, targets=[target])) as program:
         assert program.target == target
         for run in runs(name):
             check(name, run, program(feeds(name, run)))
@@ -56,7 +50,7 @@ def test_on_each_level_of_this_cpu(name: str, target: str) -> None:
 def test_under_qemu(name: str, target: str, tmp_path: Path) -> None:
     tool = require_runtime(CROSS[target])
     path = tmp_path / "model.aotm"
-    path.write_bytes(compiled(name, target))
+    path.write_bytes(compiled(name, targets=[target]).to_bytes())
     names = [t["name"] for t in aot.inspect(path)["variants"][0]["entry_points"][0]["outputs"]]
     for run in runs(name):
         folder = tmp_path / run

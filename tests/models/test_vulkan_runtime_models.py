@@ -7,15 +7,13 @@ driver in software takes half a minute for, run with `-m sweep`.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import aot
-from aot.api import CompiledModule
 from aot.tools.verification import compare
-from tests.support.models import MODELS, TOLERANCE, TOLERANCES, feeds, model_path, reference, runs
+from tests.support.models import MODELS, TOLERANCE, TOLERANCES, compiled, feeds, reference, runs
 from tests.support.vulkan_device import WAYS
 from tests.support.vulkan_running import validate
 from tests.support.vulkan_runtime import info_of, running_on
@@ -29,18 +27,13 @@ LARGE = {
 NAMES = [pytest.param(n, marks=[pytest.mark.sweep] if n in LARGE else []) for n in MODELS]
 
 
-@cache
-def compiled(name: str, target: str) -> CompiledModule:
-    return aot.compile(model_path(name), targets=[target])
-
-
 @pytest.mark.parametrize(("driver", "texels"), WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_onnxruntime(
     name: str, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
-    module = compiled(name, "vulkan-1.1")
+    module = compiled(name, targets=["vulkan-1.1"])
     emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
@@ -58,7 +51,7 @@ def test_agrees_with_onnxruntime(
 @pytest.mark.parametrize("name", MODELS)
 def test_every_shader_is_valid(name: str, target: str) -> None:
     """By spirv-val, for Vulkan 1.1; there are as many as the ledger says."""
-    module = compiled(name, target)
+    module = compiled(name, targets=[target])
     executables = module.image.variants[0].executables
     emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
     assert len({e.spirv for e in executables}) == len(executables) == emitted
@@ -74,7 +67,7 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
 def test_a_variant_for_gpus_adds_little(name: str) -> None:
     """Weights are shared: what comes on top is shaders and a program."""
     cpu, both = (
-        len(aot.compile(model_path(name), targets=targets).to_bytes())
+        len(compiled(name, targets=targets).to_bytes())
         for targets in (["x86-64-v3"], ["x86-64-v3", "vulkan-1.1"])
     )
     assert both - cpu <= max(0.15 * cpu, 256_000)

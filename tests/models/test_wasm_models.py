@@ -15,6 +15,7 @@ import pytest
 
 import aot
 from aot.tools.verification import compare
+from tests.support import models
 from tests.support.models import feeds, model_path, reference, runs
 from tests.support.node import (
     Call,
@@ -51,10 +52,10 @@ def run_packaged(
     return run_calls(make_package(folder / "model.aotm", folder / "package"), calls, repeats)
 
 
-def native_ms(model: Any, given: dict[str, Array], target: str) -> float:
+def native_ms(name: str, given: dict[str, Array], target: str) -> float:
     """The best run here, on one thread."""
     times = []
-    with aot.load(aot.compile(model, targets=[target])) as program:
+    with aot.load(models.compiled(name, targets=[target])) as program:
         program(given)
         for _ in range(REPEATS):
             start = time.perf_counter()
@@ -70,7 +71,7 @@ def test_a_model_agrees_with_onnxruntime_at_all_shapes(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With every dim open that the model leaves open, and back to the first shapes at last."""
-    compiled = aot.compile(model_path(name), targets=["wasm32"])
+    compiled = models.compiled(name, targets=["wasm32"])
     names = [*runs(name), "1"]
     outcomes = run_packaged(compiled, tmp_path, [Call(feeds(name, run)) for run in names], REPEATS)
     for run, outcome in zip(names, outcomes, strict=True):
@@ -79,7 +80,7 @@ def test_a_model_agrees_with_onnxruntime_at_all_shapes(
     code = len(compiled.image.variants[0].code)
     there = min(outcomes[-1].times_ms)
     ratios = [
-        f"{there / native_ms(model_path(name), feeds(name), target):.1f} of {target}"
+        f"{there / native_ms(name, feeds(name), target):.1f} of {target}"
         for target in (HOST_TARGET, "host")
     ]
     with capsys.disabled():
@@ -103,7 +104,7 @@ def test_a_package_of_both_runs_what_the_engine_has(tmp_path: Path) -> None:
         (outcome,) = run_calls(tmp_path / "package" / "model.mjs", [call], flags=flags)
         assert outcome.target == "wasm32-relaxed"
         check(outcome, reference(name), outcome.target)
-    alone = aot.compile(model_path(name), targets=["wasm32"])
+    alone = models.compiled(name, targets=["wasm32"])
     code = len(both.image.variants[0].code)
     assert len(both.to_bytes()) < len(alone.to_bytes()) + 2 * code
 

@@ -26,7 +26,7 @@ def check_compiled(seed: int, extent: int | str) -> None:
     module = made(seed, extent, "concat")
     with (
         aot.load(aot.compile(module)) as fused,
-        aot.load(aot.compile(module, fusion=False)) as bare,
+        aot.load(aot.compile(module, disable=["fusion"])) as bare,
     ):
         compare(module, seed, extent, [fused, bare])
 

@@ -1,16 +1,23 @@
-"""The reference models for tests: samples/model_zoo.py, and what ONNX Runtime answers to it."""
+"""The reference models for tests: samples/model_zoo.py, compiled once a run, and what ONNX Runtime
+answers to it."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
+import pickle
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.support.paths import ROOT
+import aot
+from aot.backends import sources
+from tests.support.paths import MODULES_VARIABLE, ROOT
 
 sys.path.insert(0, str(ROOT / "samples"))
 
@@ -23,6 +30,7 @@ __all__ = [
     "TOLERANCE",
     "TOLERANCES",
     "all_runs",
+    "compiled",
     "feeds",
     "model_path",
     "model_zoo",
@@ -43,6 +51,27 @@ Array = np.ndarray[Any, Any]
 def model_path(name: str) -> Path:
     """The model's file; tests that need it have the mark `models`, so that they can be left out."""
     return model_zoo.fetch(name)
+
+
+def compiled(name: str, **options: Any) -> aot.CompiledModule:
+    """The model, compiled with these options of `aot.compile`: once a run of tests, whoever asks.
+
+    For modules that several tests ask for: each takes its weights on the disk. Its statistics are
+    those of the compile that made it.
+    """
+    key = (sources.digest("."), model_path(name), sorted(options.items()))
+    file = f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.pickle"
+    path = Path(os.environ[MODULES_VARIABLE], file)
+    if path.exists():
+        with path.open("rb") as stream:
+            found = pickle.load(stream)
+        assert isinstance(found, aot.CompiledModule)
+        return found
+    made = aot.compile(model_path(name), **options)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
+        pickle.dump(made, stream, pickle.HIGHEST_PROTOCOL)
+    Path(stream.name).replace(path)
+    return made
 
 
 def runs(name: str) -> list[str]:

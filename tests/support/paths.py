@@ -9,3 +9,5 @@ TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 GOLDEN = TESTS / "golden"
 RUNTIME = ROOT / "runtime"
+# names the folder in which the workers of a run share compiled reference models
+MODULES_VARIABLE = "AOT_TEST_MODULES_DIR"

@@ -481,14 +481,3 @@ def widths_program(value: int) -> fbs.ProgramT:
     asm.emit("DISPATCH", 0, one, one, one, offset, constant)
     asm.emit("RETURN")
     return asm.program(outputOffsetRegisters=[offset])
-
-
-def with_structure(file: bytes, change: Callable[[fbs.ModuleT], None]) -> bytes:
-    """The file with its structure changed, in place when it keeps its size, and stamped anew."""
-    size = structure_bytes_of(file)
-    root = fbs.ModuleT.InitFromPackedBuf(file[HEADER_BYTES : HEADER_BYTES + size])
-    change(root)
-    structure = pack(root)
-    rest = file[HEADER_BYTES + max(size, len(structure)) :]
-    body = structure.ljust(size, b"\0")
-    return stamp(file[:HEADER_BYTES] + body + rest, len(structure))

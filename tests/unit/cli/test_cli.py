@@ -439,7 +439,7 @@ def test_a_summary_says_what_an_arena_s_size_leaves_out(dims: str, rest: str) ->
     b = Builder()
     x = b.op("reduce_sum", b.input("x", "f32[N, 64]"), axes=(1,))
     b.output("y", b.op("softmax", x, axis=0))
-    made = aot.compile(b.module(), fusion=False, input_shapes={"x": (dims, 64)})
+    made = aot.compile(b.module(), disable=["fusion"], input_shapes={"x": (dims, 64)})
     line = cli_text.compile_summary(made.stats, "out.aotm", 1, 1).splitlines()[1]
     size = made.stats["variants"][0]["arena_bytes"]
     assert line.endswith(f"arena {size:,} bytes{rest}")

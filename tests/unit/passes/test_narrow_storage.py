@@ -35,7 +35,7 @@ from aot.target.selection import load
 from aot.tools.verification import compare
 from tests.support import vulkan_device
 from tests.support.fresh_process import digest_in_fresh_process
-from tests.support.models import MODELS, all_runs, feeds, model_path, reference
+from tests.support.models import MODELS, all_runs, compiled, feeds, model_path, reference
 from tests.support.random_graphs import Graph, difference, graphs
 from tests.support.vulkan_graph import run_on_driver
 
@@ -292,7 +292,7 @@ QUICK = ("squeezenet_rw", "silero_vad_16k")
     [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow], id=n) for n in MODELS],
 )
 def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
-    full = aot.compile(model_path(name))
+    full = compiled(name)
     module = aot.compile(model_path(name), storage="fp16")
     ratio = module.stats["rodata"]["bytes_kept"] / full.stats["rodata"]["bytes_kept"]
     assert 0.49 <= ratio <= 0.51
