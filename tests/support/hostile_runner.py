@@ -19,7 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import aot
 import aot.driver.pipeline
-from aot.backends.cpu import compile_kernel  # noqa: F401  (LLVM is loaded before the limits)
+
+# LLVM and onnx are loaded before the limits, and once
+from aot.backends.cpu import compile_kernel  # noqa: F401
+from aot.frontends.onnx import import_onnx  # noqa: F401
 
 
 def used_bytes() -> int:
