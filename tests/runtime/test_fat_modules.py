@@ -335,10 +335,10 @@ aot.compile(model, targets=wanted, cache=False).save(out)
 @pytest.mark.models
 @pytest.mark.slow
 def test_weights_once_and_the_same_on_another_day(tmp_path: Path) -> None:
-    model = model_path("yolov8n_320")
+    model = model_path("squeezenet_rw")
     whole = aot.compile(model, targets=WHOLE).to_bytes()
     # of the levels, this one has the least code
-    single = compiled("yolov8n_320", targets=["x86-64-v3"])
+    single = compiled("squeezenet_rw", targets=["x86-64-v3"])
     assert len(whole) <= 1.1 * len(single.to_bytes())
     assert len(read_module(whole).rodata) <= 1.01 * len(single.image.rodata)
     folder = tmp_path / "another folder"
