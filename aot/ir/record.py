@@ -17,6 +17,7 @@ import numpy as np
 
 from aot.errors import CompileError, InternalError
 from aot.ir.body import Body
+from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
@@ -210,6 +211,11 @@ class Call:
             raise self.error(f"operand {index} is missing")
         return found
 
+    @property
+    def contraction(self) -> ContractionDims | None:
+        """What the dims of the operands do, if the op is a contraction."""
+        return None if self.record.contraction is None else self.record.contraction(self)
+
     def has(self, index: int) -> bool:
         return index < len(self.operands) and self.operands[index] is not None
 
@@ -304,6 +310,8 @@ class OpRecord:
             compute with shapes also accept object arrays of dims.
         compute: per-element meaning, one Compute a result; None where a kernel is written by hand
             or the op is never a kernel.
+        contraction: what the dims of the operands do, for Kind.CONTRACTION; of a checked Call with
+            result types.
         flops: arithmetic operations of a call of an op without `compute`; None: there are none.
         kind: see Kind.
         view_of: operand whose bytes the result is, for Kind.VIEW.
@@ -338,6 +346,7 @@ class OpRecord:
     constraints: tuple[Constraint, ...] = ()
     reference: Callable[[Call, Sequence[Any]], Sequence[Any]] | None = None
     compute: Callable[[Call], Sequence[Compute]] | None = None
+    contraction: Callable[[Call], ContractionDims] | None = None
     flops: Callable[[Call], Dim] | None = None
     view_of: int | None = None
     index_map: Callable[[Call], IndexMap] | None = None

@@ -14,6 +14,7 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.contraction import ContractionDims, Factor, Window
 from aot.ir.dims import Dim
 from aot.ir.record import (
     NUMBERS,
@@ -185,11 +186,31 @@ def _conv_compute(call: Call) -> Sequence[Compute]:
         None if guard is None else e.const(0, x.dtype),
     )
     weight = e.Load(1, (filter, channel, *taps), w.dtype)
-    axes = ((channel, w.dims[1]), *zip(taps, w.dims[2:], strict=True))
+    axes = ((channel, _conv_dims(call).channels), *zip(taps, w.dims[2:], strict=True))
     total: e.Expr = e.Reduce("sum", axes, e.mul(e.cast(loaded, wide), e.cast(weight, wide)), wide)
     if call.has(2):
         total = e.add(total, e.cast(e.Load(2, (filter,), x.dtype), wide))
     return [Compute(indices, e.cast(total, x.dtype))]
+
+
+def _conv_dims(call: Call) -> ContractionDims:
+    x, w, pads = call.operand(0), call.operand(1), call.dims("pads")
+    spatial = range(x.rank - 2)
+    steps = zip(call.ints("strides"), call.ints("dilations"), strict=True)
+    return ContractionDims(
+        left=Factor(0, x, batch=(), own=(0, *(2 + d for d in spatial)), summed=1),
+        right=Factor(1, w, batch=(), own=(0,), summed=1, taps=tuple(2 + d for d in spatial)),
+        result=call.result_types[0],
+        rows=(0, *(2 + d for d in spatial)),
+        column=1,
+        accumulator=accumulator(x.dtype),
+        groups=call.dim("group"),
+        windows=tuple(
+            Window(2 + d, 2 + d, w.dims[2 + d], stride, dilation, pads[d], pads[len(spatial) + d])
+            for d, (stride, dilation) in zip(spatial, steps, strict=True)
+        ),
+        bias=2,
+    )
 
 
 def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -311,6 +332,7 @@ CONV = register(
         infer=_conv_type,
         reference=_conv_reference,
         compute=_conv_compute,
+        contraction=_conv_dims,
         kind=Kind.CONTRACTION,
         samples=(
             _conv_sample((1, 3, 9, 7), (5, 3, 3, 3), (1, 1), (1, 1, 1, 1), bias=True),
@@ -354,10 +376,30 @@ def _matmul_compute(call: Call) -> Sequence[Compute]:
     wide = accumulator(a.dtype)
     left = e.cast(e.Load(0, (*at(a), row, k), a.dtype), wide)
     right = e.cast(e.Load(1, (*at(b), k, column), b.dtype), wide)
-    # the side whose extent is a number, as the other may only be assumed equal to it
-    extent = a.dims[-1] if isinstance(a.dims[-1], int) else b.dims[-2]
-    total = e.Reduce("sum", ((k, extent),), e.mul(left, right), wide)
+    total = e.Reduce("sum", ((k, _matmul_dims(call).k),), e.mul(left, right), wide)
     return [Compute(indices, e.cast(total, a.dtype))]
+
+
+def _matmul_dims(call: Call) -> ContractionDims:
+    """Batch dims are rows where there is one right side for all of them."""
+    (a, b), (result,) = (call.operand(0), call.operand(1)), call.result_types
+    outer_a, outer_b = tuple(range(a.rank - 2)), tuple(range(b.rank - 2))
+    row = a.rank - 2
+    is_one = not outer_b
+    return ContractionDims(
+        left=Factor(
+            0,
+            a,
+            batch=() if is_one else outer_a,
+            own=(*outer_a, row) if is_one else (row,),
+            summed=a.rank - 1,
+        ),
+        right=Factor(1, b, batch=outer_b, own=(b.rank - 1,), summed=b.rank - 2),
+        result=result,
+        rows=tuple(range(result.rank - 1)) if is_one else (result.rank - 2,),
+        column=result.rank - 1,
+        accumulator=accumulator(a.dtype),
+    )
 
 
 def _matmul_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -393,6 +435,7 @@ MATMUL = register(
         infer=_matmul_type,
         reference=_matmul_reference,
         compute=_matmul_compute,
+        contraction=_matmul_dims,
         kind=Kind.CONTRACTION,
         propagate=layout_rules.matmul,
         samples=(

@@ -10,7 +10,7 @@ from aot.analysis.cost.layout_costs import innermost
 from aot.analysis.memory.views import is_view
 from aot.driver.pipeline import read_model
 from aot.ir.graph import Function, Op
-from aot.ir.record import Kind
+from aot.ops.contraction import CONV
 from aot.ops.structure import REGION
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
@@ -50,9 +50,7 @@ def moves(function: Function) -> Iterator[str]:
 
 
 def convolutions(function: Function) -> list[Op]:
-    return [
-        op for op in function.walk() if op.record.kind is Kind.CONTRACTION and "group" in op.attrs
-    ]
+    return [op for op in function.walk() if op.record is CONV]
 
 
 def summary(function: Function) -> str:

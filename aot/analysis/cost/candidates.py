@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import GPU_COLUMNS, Plan, Schedule, totals, wide_extents
+from aot.analysis.cost.plan import GPU_COLUMNS, Plan, Schedule, wide_extents
 from aot.analysis.cost.tile_costs import Kernel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
@@ -21,7 +21,6 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops.contraction import CONV
 from aot.target.model import Target
 
 DIRECT, WINOGRAD = "direct", "winograd"
@@ -165,7 +164,7 @@ def _two_ways(function: Function, target: Target) -> Op | None:
     if len(stages) != 1:
         return None
     op = heaviest(stages[0].ops)
-    return op if op.record is CONV and winograd.fits(call_of(op), target) else None
+    return op if winograd.fits(call_of(op), target) else None
 
 
 def _stage_costs(function: Function, runs: Sequence[Run], target: Target) -> list[float]:
@@ -193,8 +192,9 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
         return []
     if made.schedule is Schedule.WINOGRAD:
         return list(winograd.register_tiles(target.panel, made.lanes, target.vector_registers))
-    if made.schedule is Schedule.CONTRACTION:
-        rows, columns = totals(call_of(op))
+    contraction = call_of(op).contraction
+    if made.schedule is Schedule.CONTRACTION and contraction is not None:
+        rows, columns = contraction.tile_extents
         if target.is_cpu:
             return list(_register_tiles(made, target, rows, columns))
         return list(_workgroup_tiles(made, target, rows, columns))

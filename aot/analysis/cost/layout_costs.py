@@ -13,6 +13,7 @@ from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims
 from aot.ir.assumed_extents import LAYOUT
+from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
 from aot.ir.record import Call, Kind
 from aot.ir.types import TensorType
@@ -35,6 +36,7 @@ class LayoutCosts:
     def __init__(self, call: Call, target: Target) -> None:
         self.call = call
         self.target = target
+        self.contraction = call.contraction
         self.map = None if call.record.index_map is None else call.record.index_map(call)
         self._known: dict[tuple[int, TensorType, TensorType], float] = {}
 
@@ -51,9 +53,9 @@ class LayoutCosts:
         if self.call.record is CONCAT:
             return 0.0
         count, lanes = _count(type.dims), self._lanes(type)
-        if self.call.record.kind is Kind.CONTRACTION:
-            column = 1 if "group" in self.call.attrs else type.rank - 1
-            return count / lanes if innermost(type) == column else float(count)
+        if self.contraction is not None:
+            is_along = innermost(type) == self.contraction.column
+            return count / lanes if is_along else float(count)
         return count / lanes
 
     def operand(self, number: int, type: TensorType, result: TensorType) -> float:
@@ -71,8 +73,8 @@ class LayoutCosts:
         kind = self.call.record.kind
         if self.call.record is CONCAT:
             return self._joined(type, result)
-        if kind is Kind.CONTRACTION:
-            return self._contracted(number, type)
+        if self.contraction is not None:
+            return self._contracted(self.contraction, number, type)
         if kind is Kind.ELEMENTWISE:
             return self._elementwise(type, result)
         return self._computed(number, type, result)
@@ -100,17 +102,15 @@ class LayoutCosts:
         """A part of a concat: nothing where it can be made in its place."""
         return 0.0 if lie_alike(type, result) else copy_cost(type, self.target)
 
-    def _contracted(self, number: int, type: TensorType) -> float:
-        count = _count(type.dims)
-        if number == 0:
-            summed = 1 if "group" in self.call.attrs else type.rank - 1
-            return 0.0 if innermost(type) == summed else FAR_SCALARS * count
-        if "group" in self.call.attrs:
-            return 0.0  # weights are packed as the plan wants them
-        if innermost(type) == type.rank - 1:
+    def _contracted(self, contraction: ContractionDims, number: int, type: TensorType) -> float:
+        left, right, count = contraction.left, contraction.right, _count(type.dims)
+        if number == left.operand:
+            return 0.0 if innermost(type) == left.summed else FAR_SCALARS * count
+        # filters, which are constants as a rule, are packed as the plan wants them
+        if number != right.operand or contraction.windows or innermost(type) in right.own:
             return 0.0
         # lanes gather it once a tile of rows
-        return count * max(1.0, _count(self.call.operand(0).dims[-2:-1]) / 8)
+        return count * max(1.0, _count([left.type.dims[left.own[-1]]]) / 8)
 
     def _elementwise(self, type: TensorType, result: TensorType) -> float:
         lanes = lanes_of_type(self.target, type)

@@ -12,10 +12,10 @@ from enum import Enum
 
 from aot.analysis.cost import winograd
 from aot.analysis.memory.views import memory_order
-from aot.ir.dims import Dim, floor_divide, product
+from aot.ir.contraction import ContractionDims, Factor
+from aot.ir.dims import Dim, product
 from aot.ir.record import Call, Kind
 from aot.ir.types import Layout, TensorType
-from aot.ops.contraction import accumulator
 from aot.target.model import Target, VulkanLimits
 
 # How many columns of a contraction a lane of a GPU has; they lie together.
@@ -79,8 +79,9 @@ def lanes_of(target: Target, element_bytes: int) -> int:
 def plan(call: Call, target: Target) -> Plan:
     """The plan for one op; for a fused region, of its root op."""
     kind = call.record.kind
-    if kind is Kind.CONTRACTION:
-        return _plan_contraction(call, target)
+    contraction = call.contraction
+    if contraction is not None:
+        return _plan_contraction(call, contraction, target)
     lanes = lanes_of(
         target, min((t.dtype.bytes for t in call.result_types if t.dtype.bytes >= 4), default=4)
     )
@@ -108,54 +109,31 @@ def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
     return {made.weight: made.weight_layout}
 
 
-def _plan_contraction(call: Call, target: Target) -> Plan:
-    lanes = lanes_of(target, accumulator(call.operand(0).dtype).bytes)
-    weight, sizes = call.operand(1), totals(call)
-    if "group" in call.attrs:
-        group = call.dim("group")
-        if group != 1 and (sizes[1] == 1 or weight.dims[1] == 1):
-            return _plan_depthwise(call, target, lanes)
-        layout = _panel_layout(weight, 0, target.panel)
-        if call.attrs["algorithm"] == "winograd" and winograd.fits(call, target):
-            tile = winograd.best_tile(call, target, lanes)
-            return Plan(Schedule.WINOGRAD, lanes, *tile, 1, layout, _flops(call))
-        if group != 1:  # a panel must not straddle groups: columns lie side by side instead
-            layout = _filters_last(weight)
-        steps = call.ints("strides")[_row_dim(call) - 2]
-        if target.vulkan is not None and set(call.ints("strides")) != {1}:
-            # lines of the result that skip lines of the input are no one row
-            sizes = call.result_types[0].dims[_row_dim(call)], sizes[1]
-    else:
-        layout = _panel_layout(weight, weight.rank - 1, target.panel)
-        steps = 1
+def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) -> Plan:
+    lanes = lanes_of(target, contraction.accumulator.bytes)
+    right, flops = contraction.right, _flops(contraction)
+    if contraction.is_depthwise:
+        return _plan_depthwise(call, contraction, target, lanes)
+    layout = _panel_layout(right, target.panel)
+    if winograd.is_wanted(call, target):
+        tile = winograd.best_tile(call, target, lanes)
+        return Plan(Schedule.WINOGRAD, lanes, *tile, right.operand, layout, flops)
+    if contraction.groups != 1:
+        # a panel must not straddle groups: columns lie side by side instead
+        layout = _columns_last(right)
+    strides = {window.axis: window.stride for window in contraction.windows}
+    sizes = contraction.tile_extents
+    if target.vulkan is not None and any(stride != 1 for stride in strides.values()):
+        # lines of the result that skip lines of the input are no one row
+        sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     rows, columns = _tile(
         target,
         lanes,
         *sizes,
-        row_bytes=steps * _row_bytes(call.operand(0)),
+        row_bytes=strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type),
         spare=1 if layout.splits else 3,
     )
-    return Plan(Schedule.CONTRACTION, lanes, rows, columns, 1, layout, _flops(call))
-
-
-def totals(call: Call) -> tuple[Dim, Dim]:
-    """Rows and columns of a contraction that its tiles go along."""
-    weight, output = call.operand(1), call.result_types[0]
-    if "group" not in call.attrs:
-        rows = output.dims[-2]
-        if weight.rank == 2:
-            rows = product(output.dims[:-1])
-        return rows, weight.dims[-1]
-    columns = floor_divide(weight.dims[0], call.dim("group"))
-    is_pointwise = all(k == 1 for k in weight.dims[2:])
-    return product(output.dims[2:]) if is_pointwise else output.dims[_row_dim(call)], columns
-
-
-def _row_dim(call: Call) -> int:
-    """The result's dim that a convolution's rows go along: the innermost one that has several."""
-    output = call.result_types[0]
-    wide = [d for d in range(2, output.rank) if output.dims[d] != 1]
-    return wide[-1] if wide else output.rank - 1
+    return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:
@@ -187,12 +165,14 @@ def _row_bytes(left: TensorType) -> int:
     return extent * left.dtype.bytes if isinstance(extent, int) else 0
 
 
-def _plan_depthwise(call: Call, target: Target, lanes: int) -> Plan:
+def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, lanes: int) -> Plan:
     """Each channel by itself: a window like those of pooling, times weights."""
     rows, columns = _window_tile(call, target, lanes)
-    has_channels_last = memory_order(call.result_types[0])[-1] == 1
-    layout = _filters_last(call.operand(1)) if has_channels_last else None
-    return Plan(Schedule.REDUCTION, lanes, rows, columns, 1, layout, _flops(call))
+    right = contraction.right
+    has_columns_last = memory_order(contraction.result)[-1] == contraction.column
+    layout = _columns_last(right) if has_columns_last else None
+    flops = _flops(contraction)
+    return Plan(Schedule.REDUCTION, lanes, rows, columns, right.operand, layout, flops)
 
 
 def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
@@ -229,9 +209,9 @@ def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, limits: VulkanLim
     return Plan(Schedule.ATTENTION, lanes, lanes // peers, 2 * peers)
 
 
-def _filters_last(weight: TensorType) -> Layout:
-    """[O, C, taps...] -> [taps...][C][O]."""
-    return Layout(order=(*range(2, weight.rank), 1, 0))
+def _columns_last(right: Factor) -> Layout:
+    """Batch, taps, what is summed, columns: [O, C, taps...] -> [taps...][C][O]."""
+    return Layout(order=(*right.batch, *right.taps, right.summed, *right.own))
 
 
 def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
@@ -250,27 +230,18 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     return best, lanes * max(1, 4 // best)
 
 
-def _flops(call: Call) -> int:
-    weight, output = call.operand(1), call.result_types[0]
-    if not (weight.is_static and output.is_static):
-        return 0
-    total = 2
-    for extent in output.shape:
-        total *= extent
-    if "group" in call.attrs:
-        for extent in weight.shape[1:]:
-            total *= extent
-    else:
-        total *= weight.shape[-2]
-    return total
+def _flops(contraction: ContractionDims) -> int:
+    """A multiplication and an addition for each term of each sum."""
+    terms = product([contraction.result.element_count, contraction.k])
+    return 2 * terms if isinstance(terms, int) else 0
 
 
-def _panel_layout(weight: TensorType, dim: int, panel: int) -> Layout:
-    """Panels of `panel` columns outermost, then the reduced dims (taps before channels)."""
-    if dim == 0:  # conv: [O, C, taps...] -> [O/P][taps...][C][P]
-        return Layout(((0, panel),), (0, *range(2, weight.rank), 1, weight.rank))
-    # matmul: [batch..., K, N] -> [batch...][N/P][K][P]
-    return Layout(((dim, panel),), (*range(dim - 1), dim, dim - 1, weight.rank))
+def _panel_layout(right: Factor, panel: int) -> Layout:
+    """Panels of `panel` columns outermost, then the reduced dims (taps before channels):
+    [O, C, taps...] -> [O/P][taps...][C][P], [batch..., K, N] -> [batch...][N/P][K][P]."""
+    (column,) = right.own
+    order = (*right.batch, column, *right.taps, right.summed, right.type.rank)
+    return Layout(((column, panel),), order)
 
 
 def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, totals, wide_extents
+from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, wide_extents
 from aot.ir import dims
 from aot.ir.assumed_extents import TILE
 from aot.ir.dims import Dim, DimExpr, product
@@ -104,6 +104,7 @@ class Kernel(NamedTuple):
     @staticmethod
     def of(made: Plan, target: Target, call: Call | None = None) -> Kernel:
         """The kernel of a plan; borders count where its `call` is given."""
+        contraction = None if call is None else call.contraction
         forms = {Schedule.CONTRACTION: "products", Schedule.WINOGRAD: "winograd"}
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
@@ -113,7 +114,7 @@ class Kernel(NamedTuple):
             target.panel,
             is_packed,
             free if target.is_cpu else 0,
-            call is not None and "pads" in call.attrs and any(p != 0 for p in call.dims("pads")),
+            contraction is not None and contraction.is_padded,
         )
 
 
@@ -126,8 +127,8 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
     terms = _terms(call)
     if made.schedule is Schedule.WINOGRAD:
         rows, columns, terms = winograd.extents(call)
-    elif made.schedule is Schedule.CONTRACTION:
-        rows, columns = totals(call)
+    elif made.schedule is Schedule.CONTRACTION and call.contraction is not None:
+        rows, columns = call.contraction.tile_extents
     elif is_window(made):
         wide = wide_extents(call)
         columns = wide[-1] if wide else 1
@@ -148,9 +149,8 @@ def is_window(made: Plan) -> bool:
 
 
 def _terms(call: Call) -> Dim:
-    if call.record.kind is Kind.CONTRACTION:
-        weight = call.operand(1)
-        return product(weight.dims[1:]) if "group" in call.attrs else weight.dims[-2]
+    if call.contraction is not None:
+        return call.contraction.k
     if "kernel" in call.attrs:
         return product(call.dims("kernel"))
     if call.record.kind is Kind.REDUCTION and call.operands:

@@ -16,7 +16,6 @@ from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
 from aot.ir.record import Call
 from aot.ir.types import DType
-from aot.ops.contraction import CONV
 from aot.target.model import Target
 
 OUTPUTS, INPUTS = 4, 6  # along a side of a tile
@@ -37,20 +36,25 @@ LOAD_COST = 0.1
 
 def fits(call: Call, target: Target) -> bool:
     """Whether it can do `call` on `target` at all: a 3x3 convolution of floats, stride 1, that
-    reads and stores channels side by side."""
-    if call.record is not CONV or target.vulkan is not None:
+    reads and stores channels side by side, and whose record leaves the choice."""
+    contraction = call.contraction
+    if contraction is None or "algorithm" not in call.attrs or target.vulkan is not None:
         return False
-    x, weight, result = call.operand(0), call.operand(1), call.result_types[0]
+    left, right, result = contraction.left, contraction.right, contraction.result
     return (
-        x.dtype is DType.F32
-        and weight.dims[2:] == (3, 3)
-        and call.ints("strides") == call.ints("dilations") == (1, 1)
-        and call.dim("group") == 1
-        and memory_order(x)[-1] == 1
-        and memory_order(result)[-1] == 1
-        and result.dims[2] != 1
-        and result.dims[3] != 1
+        left.dtype is right.dtype is contraction.accumulator is DType.F32
+        and contraction.groups == 1
+        and len(contraction.windows) == 2
+        and all((w.kernel, w.stride, w.dilation) == (3, 1, 1) for w in contraction.windows)
+        and memory_order(left.type)[-1] == left.summed
+        and memory_order(result)[-1] == contraction.column
+        and all(result.dims[w.axis] != 1 for w in contraction.windows)
     )
+
+
+def is_wanted(call: Call, target: Target) -> bool:
+    """Whether `call` is to be done so, and can be."""
+    return call.attrs.get("algorithm") == "winograd" and fits(call, target)
 
 
 def tiles_of(rows: int, columns: int) -> int:
@@ -60,9 +64,12 @@ def tiles_of(rows: int, columns: int) -> int:
 
 def extents(call: Call) -> tuple[Dim, Dim, Dim]:
     """Tiles of outputs, filters and channels of a convolution."""
-    weight, result = call.operand(1), call.result_types[0]
-    tiles = [dims.ceil_divide(extent, OUTPUTS) for extent in result.dims[2:]]
-    return dims.product([result.dims[0], *tiles]), weight.dims[0], weight.dims[1]
+    contraction = call.contraction
+    assert contraction is not None
+    slid = {window.axis for window in contraction.windows}
+    rows = ((d, contraction.result.dims[d]) for d in contraction.rows)
+    tiles = [dims.ceil_divide(extent, OUTPUTS) if d in slid else extent for d, extent in rows]
+    return dims.product(tiles), contraction.n, contraction.channels
 
 
 def register_tiles(

@@ -20,7 +20,7 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
 from aot.analysis.cost.layout_costs import innermost
-from aot.analysis.cost.plan import gpu_lanes, plan, totals
+from aot.analysis.cost.plan import gpu_lanes, plan
 from aot.analysis.memory.views import is_view
 from aot.analysis.on_host import why_on_host
 from aot.analysis.renaming import permutation_of
@@ -342,7 +342,7 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
 def _misfit(user: Op, number: int, is_cheap: bool) -> str:
     """What `_fits_use` found wrong, for the reader."""
     kind = user.record.kind
-    if kind is Kind.CONTRACTION and number > 0:
+    if kind is Kind.CONTRACTION and not _is_left(user, number):
         return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"
     if kind in (Kind.CONTRACTION, Kind.ATTENTION):
         return f"{user.name} loads each element many times, so it must be a mere renaming"
@@ -356,16 +356,17 @@ def _misfit(user: Op, number: int, is_cheap: bool) -> str:
 def _widens_often(user: Op, number: int, producer: Group, target: Target | None) -> bool:
     """Whether a contraction that widens the right side where it loads it would do so several times
     for each element, and not by the way, as a CPU does that has an instruction for it."""
-    if user.record.kind is not Kind.CONTRACTION or number == 0:
+    call = call_of(user)
+    contraction = call.contraction
+    if contraction is None or number == contraction.left.operand:
         return False
     if target is None or (target.is_cpu and target.converts_half):
         return False
     if not any(accesses.is_widened for op in producer.ops for accesses in accesses_of(op)):
         return False
-    call = call_of(user)
     made = plan(call, target)
     along = 1 if target.is_cpu else gpu_lanes(made.lanes, made.rows, made.columns)[0]
-    return ceil_divide(totals(call)[0], made.rows // along) != 1
+    return ceil_divide(contraction.tile_extents[0], made.rows // along) != 1
 
 
 def _named(op: Op) -> str:
@@ -375,7 +376,7 @@ def _named(op: Op) -> str:
 def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
     kind = user.record.kind
     if kind is Kind.CONTRACTION:
-        if number == 0:
+        if _is_left(user, number):
             return is_renaming or _picks_along(producer.ops, _summed(user))
         # the right side is read in lanes: its innermost dim must stay in place
         return is_renaming and all(map(_keeps_innermost, producer.ops))
@@ -405,16 +406,20 @@ def _is_renaming(op: Op) -> bool:
     return element is not None and element.is_affine
 
 
+def _is_left(user: Op, number: int) -> bool:
+    """Whether operand `number` is the side that a contraction reads a scalar at a time."""
+    contraction = call_of(user).contraction
+    return contraction is not None and number == contraction.left.operand
+
+
 def _summed(user: Op) -> int | None:
     """The dim of a contraction's left side that it sums over, where it reads that side a scalar at
     a time: each serves all columns, so that finding it may take some arithmetic."""
-    if "group" not in user.attrs:
-        return -1
-    weight = user.operands[1]
-    assert weight is not None
+    contraction = call_of(user).contraction
     # of a depthwise convolution, lanes go along the channels
-    is_depthwise = weight.type.dims[1] == 1 or user.attrs["group"] == weight.type.dims[0]
-    return 1 if user.attrs["group"] == 1 or not is_depthwise else None
+    if contraction is None or contraction.is_depthwise:
+        return None
+    return contraction.left.summed
 
 
 def _picks_along(ops: list[Op], dim: int | None) -> bool:

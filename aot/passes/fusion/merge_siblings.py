@@ -15,7 +15,7 @@ Never: merges where an elementwise end would stay behind, or a part is a result 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,41 +26,13 @@ from aot.analysis.control import control_blocks, control_ops
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Array, Kind, OpRecord
+from aot.ir.record import Array, Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import TensorType
-from aot.ops import contraction, movement
+from aot.ops import movement
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of
 
 MAX_OPS = 16  # of an elementwise end
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How a kind of contraction can be merged.
-
-    Attributes:
-        weight_axis: the weight's dim that counts outputs.
-        weight_rank: rank that the weight must have, or None.
-    """
-
-    weight_axis: int
-    weight_rank: int | None = None
-
-    def result_axis(self, type: TensorType) -> int:
-        """The result's dim that counts outputs."""
-        return 1 if self.weight_axis == 0 else type.rank - 1
-
-
-_FORMS: tuple[tuple[OpRecord, _Form], ...] = (
-    (contraction.CONV, _Form(weight_axis=0)),
-    (contraction.MATMUL, _Form(weight_axis=1, weight_rank=2)),
-)
-
-
-def _form(op: Op) -> _Form | None:
-    return next((form for record, form in _FORMS if record is op.record), None)
 
 
 @dataclass(eq=False)
@@ -69,12 +41,14 @@ class _Sibling:
 
     Attributes:
         axis: the result's dim that counts outputs.
+        operand_axes: which dim counts them of each operand that is not shared, by its number.
         end: the ops, in order; operands are made by the contraction, by them, or constants.
         shape: equal for siblings whose ends are the same but for constants and outputs.
     """
 
     root: Op
     axis: int
+    operand_axes: Mapping[int, int]
     end: list[Op] = field(default_factory=list)
     shape: Hashable = ()
 
@@ -97,7 +71,7 @@ def merge_siblings(function: Function) -> int:
     for x in operands:
         groups: dict[Hashable, list[_Sibling]] = {}
         for op, number in x.uses:
-            found = _sibling(op, position) if number == 0 else None
+            found = _sibling(op, number, position)
             if found is not None:
                 groups.setdefault((op.parent, found.shape), []).append(found)
         for siblings in groups.values():
@@ -130,25 +104,26 @@ class _Writes:
         return self.orders[block].may_rise(sibling.root, first.root)
 
 
-def _sibling(op: Op, position: dict[Op, int]) -> _Sibling | None:
-    """`op` as one of a group, if it is a contraction that can be."""
-    form = _form(op)
-    if form is None or op not in position or op.attrs.get("group", 1) != 1:
+def _sibling(op: Op, number: int, position: dict[Op, int]) -> _Sibling | None:
+    """`op`, which reads what siblings share as operand `number`, as one of them, if it can be."""
+    contraction = call_of(op).contraction
+    if contraction is None or op not in position or number != contraction.left.operand:
         return None
-    weight = op.operands[1]
-    rest = op.operands[2:]
-    constants = [weight, *(v for v in rest if v is not None)]
-    if any(constant_of(v) is None or v is None or len(v.uses) != 1 for v in constants):
+    right = contraction.right
+    if contraction.groups != 1 or right.batch:
         return None
-    assert weight is not None
-    if form.weight_rank not in (None, weight.type.rank):
+    axes = {right.operand: right.own[0]}
+    if contraction.bias is not None:
+        axes[contraction.bias] = 0
+    given = {n: v for n, v in enumerate(op.operands) if v is not None and n != number}
+    if any(n not in axes or constant_of(v) is None or len(v.uses) != 1 for n, v in given.items()):
         return None
-    made = _Sibling(op, form.result_axis(op.result.type))
+    made = _Sibling(op, contraction.column, {n: axes[n] for n in given})
     end = _end(made, position)
     if end is None:
         return None
-    others = tuple(d for n, d in enumerate(weight.type.dims) if n != form.weight_axis)
-    made.shape = (op.name, attrs_key(op), others, weight.type.dtype, len(constants), end)
+    others = tuple(d for n, d in enumerate(right.type.dims) if n not in right.own)
+    made.shape = (op.name, attrs_key(op), others, right.dtype, tuple(given), end)
     return made
 
 
@@ -194,14 +169,11 @@ def _reference(value: Value | None, known: dict[Value, int], sibling: _Sibling) 
 def _merge(function: Function, siblings: Sequence[_Sibling]) -> None:
     """Puts one contraction in the first one's place, and slices of it in all places."""
     first = siblings[0]
-    form = _form(first.root)
-    assert form is not None
     rewriter = Rewriter(function).at(first.root)
-    weights = _joined(rewriter, [s.root.operands[1] for s in siblings], form.weight_axis)
-    operands: list[Value | None] = [first.root.operands[0], weights]
-    for number in range(2, len(first.root.operands)):
-        rest = [s.root.operands[number] for s in siblings]
-        operands.append(None if rest[0] is None else _joined(rewriter, rest, 0))
+    operands = list(first.root.operands)
+    for number, axis in first.operand_axes.items():
+        parts = [s.root.operands[number] for s in siblings]
+        operands[number] = _joined(rewriter, parts, axis)
     root = rewriter.create(first.root.record, operands, first.root.attrs, first.root.origin)
     fresh: list[Value] = [root.result]
     for number, op in enumerate(first.end):

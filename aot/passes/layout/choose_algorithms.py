@@ -16,7 +16,6 @@ from aot.analysis.cost.tile_costs import Kernel, cost, loops_of
 from aot.ir.graph import Function, Module
 from aot.ir.record import Call, call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops.contraction import CONV
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
 
@@ -35,7 +34,7 @@ def choose(function: Function, target: Target) -> int:
     """Marks the convolutions of `function`; gives how many."""
     chosen = 0
     for op in function.walk():
-        if op.record is not CONV or op.attrs["algorithm"] != "direct":
+        if op.attrs.get("algorithm") != "direct":
             continue
         direct = call_of(op)
         if not winograd.fits(direct, target):

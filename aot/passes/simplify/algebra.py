@@ -15,9 +15,11 @@ from collections.abc import Callable
 import numpy as np
 
 from aot.ir.builtin import CONSTANT
+from aot.ir.contraction import ContractionDims
 from aot.ir.graph import ConstantData, Function, Module, Op, Value
+from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops import OpRecord, contraction, elementwise, reduction
+from aot.ops import OpRecord, elementwise, reduction
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import algebra_activations, algebra_attention, algebra_shuffles
 from aot.passes.simplify.algebra_terms import emit, is_along, shaped, sole, will_fold
@@ -37,48 +39,55 @@ def rewrite(function: Function) -> int:
 # scales and shifts into weights
 
 
-def _scale_conv(op: Op, rewriter: Rewriter) -> Value | None:
-    conv, scale = sole(op.operands[0], contraction.CONV), op.operands[1]
-    if conv is None or scale is None or not is_along(scale, op.result.type.rank, 1):
+def _sole_contraction(value: Value | None) -> tuple[Op, ContractionDims] | None:
+    """The contraction that makes `value` for one user alone."""
+    maker = None if value is None else value.op
+    if maker is None or maker.record.contraction is None or sole(value, maker.record) is None:
         return None
-    x, weight, bias = (*conv.operands, None)[:3]
-    if not will_fold(weight) or (bias is not None and not will_fold(bias)):
-        return None
-    assert weight is not None
-    outputs = weight.type.dims[0]
-    factor = shaped(op, rewriter, scale, (outputs, *(1,) * (weight.type.rank - 1)))
-    weight = emit(op, rewriter, elementwise.MUL, weight, factor)
-    if bias is not None:
-        factor = shaped(op, rewriter, scale, (outputs,))
-        bias = emit(op, rewriter, elementwise.MUL, bias, factor)
-    return make(op, rewriter, conv.record, x, weight, bias, **conv.attrs)
+    return maker, maker.record.contraction(call_of(maker))
 
 
-def _shift_conv(op: Op, rewriter: Rewriter) -> Value | None:
-    conv, shift = sole(op.operands[0], contraction.CONV), op.operands[1]
-    if conv is None or shift is None or not is_along(shift, op.result.type.rank, 1):
+def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
+    found, scale = _sole_contraction(op.operands[0]), op.operands[1]
+    if found is None:
         return None
-    x, weight, bias = (*conv.operands, None)[:3]
+    maker, dims = found
+    if scale is None or not is_along(scale, op.result.type.rank, dims.column):
+        return None
+    operands: list[Value | None] = [*maker.operands]
+    for number, column in ((dims.right.operand, dims.right.own[0]), (dims.bias, 0)):
+        part = None if number is None or number >= len(operands) else operands[number]
+        if number is None or part is None:
+            continue
+        # a weight that is stored quantised keeps its numbers: its scales are another operand
+        if not will_fold(part) or part.type.dtype is not op.result.type.dtype:
+            return None
+        extents = part.type.dims
+        shape = tuple(n if d == column else 1 for d, n in enumerate(extents))
+        factor = shaped(op, rewriter, scale, shape)
+        operands[number] = emit(op, rewriter, elementwise.MUL, part, factor)
+    return make(op, rewriter, maker.record, *operands, **maker.attrs)
+
+
+def _shift_columns(op: Op, rewriter: Rewriter) -> Value | None:
+    found, shift = _sole_contraction(op.operands[0]), op.operands[1]
+    if found is None:
+        return None
+    maker, dims = found
+    number = dims.bias
+    if number is None or shift is None:
+        return None
+    if not is_along(shift, op.result.type.rank, dims.column):
+        return None
+    operands = [*maker.operands, *(None for _ in range(len(maker.operands), number + 1))]
+    bias = operands[number]
     if bias is not None and not will_fold(bias):
         return None
-    assert weight is not None
-    total = shaped(op, rewriter, shift, (weight.type.dims[0],))
+    total = shaped(op, rewriter, shift, (op.result.type.dims[dims.column],))
     if bias is not None:
         total = emit(op, rewriter, elementwise.ADD, bias, total)
-    return make(op, rewriter, conv.record, x, weight, total, **conv.attrs)
-
-
-def _scale_matmul(op: Op, rewriter: Rewriter) -> Value | None:
-    product, scale = sole(op.operands[0], contraction.MATMUL), op.operands[1]
-    rank = op.result.type.rank
-    if product is None or scale is None or not is_along(scale, rank, rank - 1):
-        return None
-    a, b = product.operands
-    if b is None or not will_fold(b):
-        return None
-    columns = (1,) * (b.type.rank - 1) + (b.type.dims[-1],)
-    weight = emit(op, rewriter, elementwise.MUL, b, shaped(op, rewriter, scale, columns))
-    return make(op, rewriter, product.record, a, weight)
+    operands[number] = total
+    return make(op, rewriter, maker.record, *operands, **maker.attrs)
 
 
 # chains of constants
@@ -197,9 +206,16 @@ def _has_plain_scale(norm: Op) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(elementwise.MUL, "conv(x, w, b) * s -> conv(x, w * s, b * s), s a channel's", _scale_conv),
-    Rule(elementwise.ADD, "conv(x, w, b) + t -> conv(x, w, b + t), t a channel's", _shift_conv),
-    Rule(elementwise.MUL, "(a @ b) * s -> a @ (b * s), s a column's", _scale_matmul),
+    Rule(
+        elementwise.MUL,
+        "(x @ w + b) * s -> x @ (w * s) + b * s, s a column's, of any contraction",
+        _scale_columns,
+    ),
+    Rule(
+        elementwise.ADD,
+        "(x @ w + b) + t -> x @ w + (b + t), t a column's, of contractions with a bias",
+        _shift_columns,
+    ),
     Rule(elementwise.DIV, "x / c -> x * (1 / c)", _multiply_by_inverse),
     Rule(
         elementwise.DIV,

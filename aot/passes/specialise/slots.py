@@ -18,7 +18,7 @@ from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr, multiply, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
-from aot.ir.record import Kind
+from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 
@@ -201,12 +201,15 @@ def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
 
 
 def _kernels(function: Function) -> Mapping[Value, int]:
-    """The constants that are weights of convolutions, and from which dim on they are kernels."""
-    return {
-        op.operands[1]: 2
-        for op in function.block
-        if op.record.kind is Kind.CONTRACTION and "group" in op.attrs and op.operands[1] is not None
-    }
+    """The values that slide over others, and from which dim on their dims count taps."""
+    found = {}
+    for op in function.block:
+        contraction = call_of(op).contraction
+        if contraction is not None and contraction.windows:
+            weight = op.operands[contraction.right.operand]
+            assert weight is not None
+            found[weight] = min(contraction.right.taps)
+    return found
 
 
 def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
