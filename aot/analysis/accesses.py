@@ -181,7 +181,7 @@ class _Reader:
         loads, reduces = self._walk()
         reads = {load: self._read(load, around) for load, around in loads.items()}
         value, is_widened = self.value, False
-        if isinstance(value, expr.Cast) and (value.a.dtype, value.dtype) == (DType.F16, DType.F32):
+        if isinstance(value, expr.Cast) and value.a.dtype.is_loaded_as(value.dtype):
             value, is_widened = value.a, True
         element = reads.get(value) if isinstance(value, Load) else None
         return Accesses(

@@ -12,7 +12,6 @@ from aot.ir.types import DType
 from aot.ops.elementwise import CAST
 from aot.target.model import Target
 
-_WIDE_INTEGERS = (DType.I64, DType.U64)
 # What only moves 64-bit integers moves words.
 _MOVES = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
 
@@ -22,11 +21,12 @@ def why_on_host(op: Op, target: Target | None) -> str:
     if target is None or target.is_cpu:
         return ""
     dtypes = {t.dtype for t in (*op.operand_types, *(v.type for v in op.results)) if t is not None}
-    wide = [d for d in (*_WIDE_INTEGERS, DType.F64) if d in dtypes and not target.computes(d)]
+    wide = [d for d in dtypes if d.narrows_to is not None and not target.computes(d)]
     if not wide:
         return ""
-    dtype = wide[-1]
-    if dtype is not DType.F64 and (op.record.kind in _MOVES or _is_narrow_cast(op, dtypes)):
+    # a float by itself needs the host, wherever it only goes
+    dtype = max(wide, key=lambda d: (d.is_float, str(d)))
+    if dtype.is_integer and (op.record.kind in _MOVES or _is_narrow_cast(op, dtypes)):
         return ""
     return f"{dtype}, which {target.name} does not compute"
 

@@ -22,20 +22,23 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.index_map import IndexMap
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, DTypeKind, Layout, TensorType
 
 if TYPE_CHECKING:
     from aot.ir.mapped_operand import LayoutRule
 
 Array = np.ndarray[Any, Any]
 
-FLOATS = frozenset({DType.F32, DType.F16, DType.F64})
-SIGNED = frozenset({DType.I8, DType.I16, DType.I32, DType.I64})
-UNSIGNED = frozenset({DType.U8, DType.U16, DType.U32, DType.U64})
+
+def _of_kind(kind: DTypeKind) -> frozenset[DType]:
+    return frozenset(d for d in DType if d.kind is kind)
+
+
+FLOATS, SIGNED, UNSIGNED = map(_of_kind, (DTypeKind.FLOAT, DTypeKind.SIGNED, DTypeKind.UNSIGNED))
 INTEGERS = SIGNED | UNSIGNED
 NUMBERS = FLOATS | INTEGERS
 ANY = NUMBERS | {DType.BOOL}
-BOOL = frozenset({DType.BOOL})
+BOOL = _of_kind(DTypeKind.BOOL)
 
 
 class Kind(Enum):

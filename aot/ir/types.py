@@ -10,15 +10,89 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from aot.ir.dims import Dim, DimExpr, ceil_divide, multiply, product
 
 
+class DTypeKind(Enum):
+    """How the bits of an element are read; INDEX is as wide as a pointer of the target."""
+
+    FLOAT = "float"
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    BOOL = "bool"
+    INDEX = "index"
+
+
+@dataclass(frozen=True)
+class DTypeFacts:
+    """What is known of an element type, whatever it is computed on.
+
+    Attributes:
+        bits: of an element in memory; a bool takes a byte, 0 or 1.
+        numpy: name of numpy's dtype for values of it.
+        accumulator: name of the dtype that sums of its elements are kept in; "" is its own. An op
+            whose result has another dtype may sum in another one.
+        widens_to: name of the dtype of 32 bits in which a target that has no arithmetic of its own
+            for it computes; "" where there is none.
+        narrows_to: the same of types wider than 32 bits.
+        is_storage_only: no target computes in it: what is read is widened at once.
+        block: how many elements lie in whole bytes together; more than 1 where one takes less.
+    """
+
+    kind: DTypeKind
+    bits: int
+    numpy: str
+    accumulator: str = ""
+    widens_to: str = ""
+    narrows_to: str = ""
+    is_storage_only: bool = False
+    block: int = 1
+
+    @property
+    def element_bytes(self) -> int:
+        """How far apart elements are.
+
+        Raises:
+            ValueError: they share bytes.
+        """
+        if self.block != 1:
+            raise ValueError(f"elements of {self.bits} bits share bytes")
+        return self.bits // 8
+
+    def storage_bytes(self, count: Dim) -> Dim:
+        """Bytes that `count` elements side by side take; the last block may not be full."""
+        return multiply(ceil_divide(count, self.block), self.bits * self.block // 8)
+
+
+_FACTS = {
+    "f32": DTypeFacts(DTypeKind.FLOAT, 32, "float32"),
+    # half precision would lose most of a sum
+    "f16": DTypeFacts(DTypeKind.FLOAT, 16, "float16", accumulator="f32", widens_to="f32"),
+    "f64": DTypeFacts(DTypeKind.FLOAT, 64, "float64", narrows_to="f32"),
+    "i8": DTypeFacts(DTypeKind.SIGNED, 8, "int8", widens_to="i32"),
+    "i16": DTypeFacts(DTypeKind.SIGNED, 16, "int16", widens_to="i32"),
+    "i32": DTypeFacts(DTypeKind.SIGNED, 32, "int32"),
+    "i64": DTypeFacts(DTypeKind.SIGNED, 64, "int64", narrows_to="i32"),
+    "u8": DTypeFacts(DTypeKind.UNSIGNED, 8, "uint8", widens_to="u32"),
+    "u16": DTypeFacts(DTypeKind.UNSIGNED, 16, "uint16", widens_to="u32"),
+    "u32": DTypeFacts(DTypeKind.UNSIGNED, 32, "uint32"),
+    "u64": DTypeFacts(DTypeKind.UNSIGNED, 64, "uint64", narrows_to="u32"),
+    "bool": DTypeFacts(DTypeKind.BOOL, 8, "bool"),
+    "index": DTypeFacts(DTypeKind.INDEX, 64, "int64"),
+}
+
+
 class DType(Enum):
-    """Element types; the value is the name in text IR. INDEX exists in kernels only."""
+    """Element types; the value is the name in text IR. INDEX exists in kernels only.
+
+    Attributes:
+        kind, bits, is_storage_only: as DTypeFacts has them.
+        is_integer: signed or unsigned, index included; bool is not an integer.
+    """
 
     F32 = "f32"
     F16 = "f16"
@@ -34,30 +108,70 @@ class DType(Enum):
     BOOL = "bool"
     INDEX = "index"
 
+    kind: DTypeKind
+    bits: int
+    is_storage_only: bool
+    is_float: bool
+    is_signed: bool
+    is_integer: bool
+
+    def __init__(self, name: str) -> None:
+        facts = _FACTS[name]
+        self.kind, self.bits = facts.kind, facts.bits
+        self.is_storage_only = facts.is_storage_only
+        self.is_float = facts.kind is DTypeKind.FLOAT
+        self.is_signed = facts.kind in (DTypeKind.SIGNED, DTypeKind.INDEX)
+        self.is_integer = self.is_signed or facts.kind is DTypeKind.UNSIGNED
+
+    @property
+    def facts(self) -> DTypeFacts:
+        """The row of the table that says all of it."""
+        return _FACTS[self.value]
+
     # Members are single objects; an enum's own hash is a call of Python at every look-up.
     __hash__ = object.__hash__
 
     @property
     def bytes(self) -> int:
-        """Size in memory; bool takes one byte, 0 or 1."""
-        return _BYTES[self]
+        """How far apart elements side by side are in memory.
+
+        Raises:
+            ValueError: they share bytes; `storage_bytes` says what all of them take.
+        """
+        return self.facts.element_bytes
+
+    @overload
+    def storage_bytes(self, count: int) -> int: ...
+
+    @overload
+    def storage_bytes(self, count: Dim) -> Dim: ...
+
+    def storage_bytes(self, count: Dim) -> Dim:
+        """Bytes that `count` elements side by side take."""
+        return self.facts.storage_bytes(count)
 
     @property
-    def is_float(self) -> bool:
-        return self in (DType.F16, DType.F32, DType.F64)
+    def accumulator(self) -> DType:
+        """The dtype that sums of its elements are kept in."""
+        return DType(self.facts.accumulator) if self.facts.accumulator else self
 
     @property
-    def is_signed(self) -> bool:
-        return self in (DType.I8, DType.I16, DType.I32, DType.I64, DType.INDEX)
+    def widens_to(self) -> DType | None:
+        """The dtype of 32 bits that stands for it where a target has no arithmetic in it."""
+        return DType(self.facts.widens_to) if self.facts.widens_to else None
 
     @property
-    def is_integer(self) -> bool:
-        """Signed or unsigned, index included; bool is not an integer."""
-        return not self.is_float and self is not DType.BOOL
+    def narrows_to(self) -> DType | None:
+        """The dtype of 32 bits that stands for one of more."""
+        return DType(self.facts.narrows_to) if self.facts.narrows_to else None
+
+    def is_loaded_as(self, wide: DType) -> bool:
+        """Whether a load of such an element widens it to `wide` at no cost worth storing it for."""
+        return self.is_float and wide is self.widens_to
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        return np.dtype(_NUMPY[self])
+        return np.dtype(self.facts.numpy)
 
     @staticmethod
     def of(dtype: Any) -> DType:
@@ -72,26 +186,10 @@ class DType(Enum):
         return _FROM_NUMPY[name]
 
     def __str__(self) -> str:
-        return self.value
+        return str(self.value)
 
 
-_NUMPY = {
-    DType.F32: "float32",
-    DType.F16: "float16",
-    DType.F64: "float64",
-    DType.I8: "int8",
-    DType.I16: "int16",
-    DType.I32: "int32",
-    DType.I64: "int64",
-    DType.U8: "uint8",
-    DType.U16: "uint16",
-    DType.U32: "uint32",
-    DType.U64: "uint64",
-    DType.BOOL: "bool",
-    DType.INDEX: "int64",
-}
-_BYTES = {d: int(np.dtype(n).itemsize) for d, n in _NUMPY.items()}
-_FROM_NUMPY = {n: d for d, n in _NUMPY.items() if d is not DType.INDEX}
+_FROM_NUMPY = {d.facts.numpy: d for d in DType if d is not DType.INDEX}
 
 
 @dataclass(frozen=True)
@@ -237,15 +335,20 @@ class TensorType:
     @property
     def bytes(self) -> Dim:
         """Bytes that a buffer of this type takes, from its first element to its last."""
+        return self.dtype.storage_bytes(self.span)
+
+    @property
+    def span(self) -> Dim:
+        """How many elements a buffer of this type has room for, from the first to the last."""
         layout = self.layout or Layout()
         if not layout.strides:
-            return multiply(product(self.physical_dims), self.dtype.bytes)
+            return product(self.physical_dims)
         span: Dim = 1
         for extent, stride in zip(self._natural_extents, layout.strides, strict=True):
             if extent == 0:
                 return 0
             span = span + multiply(extent - 1, stride)
-        return multiply(span, self.dtype.bytes)
+        return span
 
     @property
     def problem(self) -> str | None:
@@ -255,7 +358,7 @@ class TensorType:
         if min(known, default=0) < 0:
             return "an extent is negative"
         # those beside an extent of 0 count too: strides are computed from them
-        if math.prod(d for d in known if d) * self.dtype.bytes > MAX_BYTES:
+        if self.dtype.storage_bytes(math.prod(d for d in known if d)) > MAX_BYTES:
             return "that is more than fits into memory"
         layout = self.layout
         if layout is None:

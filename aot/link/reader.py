@@ -43,7 +43,7 @@ HEADER = struct.Struct("<4sI6Q")  # aot_file_header_t less its last field, heade
 DTYPE_CODES: dict[DType, int] = {
     d: getattr(fbs.DType, d.name) for d in DType if d is not DType.INDEX
 }
-_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
+DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 Source = bytes | str | os.PathLike[str]
 
@@ -239,7 +239,7 @@ class _Reader:
     def tensor(self, table: fbs.TensorT) -> TensorInfo:
         for dim in table.dims:
             self.check("tensor", table.name, dim)
-        return TensorInfo(table.name or "", _DTYPES[table.dtype], tuple(map(_dim, table.dims)))
+        return TensorInfo(table.name or "", DTYPES[table.dtype], tuple(map(_dim, table.dims)))
 
 
 def _host(table: fbs.HostT) -> HostImage:

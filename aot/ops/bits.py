@@ -41,7 +41,7 @@ def _bitcast_type(call: Call) -> Sequence[TensorType]:
 
 def _bitcast_fits(call: Call) -> bool:
     to = call.attrs["to"]
-    return isinstance(to, DType) and to in NUMBERS and to.bytes == call.operand(0).dtype.bytes
+    return isinstance(to, DType) and to in NUMBERS and to.bits == call.operand(0).dtype.bits
 
 
 BITCAST = register(
@@ -110,7 +110,7 @@ def _bitwise(
 
 def _shift(op: str, a: e.Expr, b: e.Expr) -> e.Expr:
     """Shifted by the amount; one outside [0, width) leaves 0, or the sign of a signed `a`."""
-    width = a.dtype.bytes * 8
+    width = a.dtype.bits
     amount = e.binary("and", b, e.const(width - 1, b.dtype))
     is_small = e.binary("eq", amount, b)
     if op == "shr" and a.dtype.is_signed:

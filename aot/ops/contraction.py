@@ -36,11 +36,6 @@ from aot.ops.elementwise import broadcast_dims, result_indices
 F32 = DType.F32
 
 
-def accumulator(dtype: DType) -> DType:
-    """The dtype that sums of `dtype` are kept in; half precision would lose most of a sum."""
-    return DType.F32 if dtype is DType.F16 else dtype
-
-
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which references sum; integers wrap in their own."""
     return np.dtype(np.float64) if dtype.kind == "f" else dtype
@@ -177,7 +172,7 @@ def _conv_compute(call: Call) -> Sequence[Compute]:
         if pads[d] != 0 or pads[spatial + d] != 0:
             conditions.extend(inside(position, x.dims[2 + d]))
     guard = e.all_of(conditions)
-    wide = accumulator(x.dtype)
+    wide = x.dtype.accumulator
     loaded = e.Load(
         0,
         (batch, channel_of_x, *positions),
@@ -203,7 +198,7 @@ def _conv_dims(call: Call) -> ContractionDims:
         result=call.result_types[0],
         rows=(0, *(2 + d for d in spatial)),
         column=1,
-        accumulator=accumulator(x.dtype),
+        accumulator=x.dtype.accumulator,
         groups=call.dim("group"),
         windows=tuple(
             Window(2 + d, 2 + d, w.dims[2 + d], stride, dilation, pads[d], pads[len(spatial) + d])
@@ -373,7 +368,7 @@ def _matmul_compute(call: Call) -> Sequence[Compute]:
             e.index(0) if extent == 1 else i for extent, i in zip(type.dims[:-2], tail, strict=True)
         )
 
-    wide = accumulator(a.dtype)
+    wide = a.dtype.accumulator
     left = e.cast(e.Load(0, (*at(a), row, k), a.dtype), wide)
     right = e.cast(e.Load(1, (*at(b), k, column), b.dtype), wide)
     total = e.Reduce("sum", ((k, _matmul_dims(call).k),), e.mul(left, right), wide)
@@ -398,7 +393,7 @@ def _matmul_dims(call: Call) -> ContractionDims:
         result=result,
         rows=tuple(range(result.rank - 1)) if is_one else (result.rank - 2,),
         column=result.rank - 1,
-        accumulator=accumulator(a.dtype),
+        accumulator=a.dtype.accumulator,
     )
 
 

@@ -178,8 +178,8 @@ def _erf(x: Array) -> Array:
 
 def _arc_tangent(x: e.Expr) -> e.Expr:
     """Cephes' atanf: |x| brought to [-tan(pi/8), tan(pi/8)], then an odd polynomial; 2 ulp."""
-    if x.dtype is DType.F16:
-        return e.cast(_arc_tangent(e.cast(x, F32)), DType.F16)
+    if x.dtype is not x.dtype.accumulator:
+        return e.cast(_arc_tangent(e.cast(x, x.dtype.accumulator)), x.dtype)
 
     def number(value: float) -> e.Expr:
         return e.const(value, F32)
@@ -204,8 +204,8 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
 
 def _gelu(x: e.Expr) -> e.Expr:
     """x/2 + x/2 erf(x/sqrt(2))."""
-    if x.dtype is DType.F16:
-        return e.cast(_gelu(e.cast(x, F32)), DType.F16)
+    if x.dtype is not x.dtype.accumulator:
+        return e.cast(_gelu(e.cast(x, x.dtype.accumulator)), x.dtype)
     half = e.mul(x, e.const(0.5, x.dtype))
     erf = e.unary("erf", e.mul(x, e.const(math.sqrt(0.5), x.dtype)))
     return e.Fma(half, erf, half, x.dtype)
@@ -417,7 +417,7 @@ def clamp_array(x: Array, to: DType) -> Array:
 
 def narrowed(x: e.Expr, to: DType) -> e.Expr:
     """`x` as `to`, as a clamping cast does it."""
-    if not to.is_float or not x.dtype.is_float or to.bytes >= x.dtype.bytes:
+    if not to.is_float or not x.dtype.is_float or to.bits >= x.dtype.bits:
         return e.cast(x, to)
     limit = float(np.finfo(to.numpy).max)
     high, low = e.const(limit, x.dtype), e.const(-limit, x.dtype)

@@ -65,7 +65,7 @@ def cost(seen: MappedOperand, map: IndexMap) -> int:
             count = 1
             for extent in found:
                 count *= max(1, estimated(extent))
-            total += LAUNCH_BYTES + count * seen.type.dtype.bytes
+            total += LAUNCH_BYTES + seen.type.dtype.storage_bytes(count)
     return total
 
 

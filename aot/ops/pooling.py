@@ -30,7 +30,6 @@ from aot.ir.record import (
 from aot.ir.types import DType, TensorType
 from aot.ops.contraction import (
     WINDOW_TEXT,
-    accumulator,
     has_window_attributes,
     inside,
     sum_dtype,
@@ -256,7 +255,7 @@ def _average_count(call: Call, indices: Sequence[e.Var]) -> e.Expr:
 
 def _average_compute(call: Call) -> Sequence[Compute]:
     dtype = call.operand(0).dtype
-    wide = accumulator(dtype)
+    wide = dtype.accumulator
     indices, load, taps = window(call, 0)
     total = e.Reduce("sum", taps, e.cast(load, wide), wide)
     value = e.binary("div", total, e.cast(_average_count(call, indices), wide))

@@ -32,7 +32,7 @@ from aot.ir.record import (
 )
 from aot.ir.types import DType, TensorType
 from aot.ops import layout_rules
-from aot.ops.contraction import accumulator, sum_dtype
+from aot.ops.contraction import sum_dtype
 from aot.ops.elementwise import result_indices
 
 F32 = DType.F32
@@ -68,7 +68,7 @@ def _reduce_parts(call: Call) -> tuple[tuple[e.Var, ...], tuple[tuple[e.Var, Dim
             at.append(axes[-1][0])
         else:
             at.append(next(free))
-    return indices, tuple(axes), e.cast(e.Load(0, tuple(at), x.dtype), accumulator(x.dtype))
+    return indices, tuple(axes), e.cast(e.Load(0, tuple(at), x.dtype), x.dtype.accumulator)
 
 
 def _reduce_compute(call: Call, op: str, is_mean: bool) -> Sequence[Compute]:
@@ -195,7 +195,7 @@ AXIS = Constraint("axis is a dim of x, not negative", _axis_is_a_dim)
 def _softmax_compute(call: Call, is_log: bool) -> Sequence[Compute]:
     x, axis = call.operand(0), call.int("axis")
     indices = result_indices(x.rank)
-    wide = accumulator(x.dtype)
+    wide = x.dtype.accumulator
 
     def element(position: e.Expr) -> e.Expr:
         at = (*indices[:axis], position, *indices[axis + 1 :])
@@ -270,7 +270,7 @@ def _affine_fits(operand: int) -> Callable[[Call], bool]:
 def _layer_norm_compute(call: Call) -> Sequence[Compute]:
     x, axis = call.operand(0), call.int("axis")
     indices = result_indices(x.rank)
-    wide = accumulator(x.dtype)
+    wide = x.dtype.accumulator
     tail = x.dims[axis:]
     count = e.cast(e.index(dims.product(tail)), wide)
 

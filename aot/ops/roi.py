@@ -25,7 +25,6 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import DType, TensorType
-from aot.ops.contraction import accumulator
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position
@@ -74,7 +73,7 @@ class _Along:
 def _along(call: Call, d: int, box: e.Expr, bin_: e.Expr, point: e.Expr) -> _Along:
     """Spatial dim d (0 rows, 1 columns) at point `point` of bin `bin_` of box `box`."""
     x, boxes = call.operand(0), call.operand(1)
-    extent, dtype = x.dims[2 + d], accumulator(x.dtype)
+    extent, dtype = x.dims[2 + d], x.dtype.accumulator
 
     def number(value: float) -> e.Expr:
         return e.const(value, dtype)
@@ -120,7 +119,7 @@ def _roi_compute(call: Call) -> Sequence[Compute]:
     x, images = call.operand(0), call.operand(2)
     box, channel, row, column = indices = result_indices(4)
     t, u = e.Var("t"), e.Var("u")
-    wide, is_max = accumulator(x.dtype), call.attrs["mode"] == "max"
+    wide, is_max = x.dtype.accumulator, call.attrs["mode"] == "max"
     image = clamped_position(e.Load(2, (box,), images.dtype), x.dims[0])
     rows, columns = _along(call, 0, box, row, t), _along(call, 1, box, column, u)
     sampled = [s for s in (rows.is_sampled, columns.is_sampled) if s is not None]
@@ -186,7 +185,7 @@ def _points(call: Call, d: int, boxes: Array, extent: int) -> _Points:
 def _roi_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x, boxes, images = inputs
     is_max = call.attrs["mode"] == "max"
-    boxes = boxes.astype(accumulator(call.operand(0).dtype).numpy)
+    boxes = boxes.astype(call.operand(0).dtype.accumulator.numpy)
     rows, columns = (_points(call, d, boxes, x.shape[2 + d]) for d in range(2))
     image = clamp_array(images, x.shape[0]).reshape(-1, 1, 1, 1, 1)
 

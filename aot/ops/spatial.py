@@ -32,7 +32,7 @@ from aot.ir.record import (
 )
 from aot.ir.types import DType, TensorType
 from aot.ops import layout_rules
-from aot.ops.contraction import accumulator, inside, may_be_positions, sum_dtype
+from aot.ops.contraction import inside, may_be_positions, sum_dtype
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position
@@ -99,7 +99,7 @@ def _col2im_compute(call: Call) -> Sequence[Compute]:
         taps.append(tap)
         windows.append(window)
         conditions += holds
-    wide = accumulator(x.dtype)
+    wide = x.dtype.accumulator
     load = e.Load(0, (*indices[:2], *taps, *windows), x.dtype, e.all_of(conditions), zero(x.dtype))
     total = e.Reduce("sum", tuple(axes), e.cast(load, wide), wide)
     return [Compute(indices, e.cast(total, x.dtype))]
@@ -203,7 +203,7 @@ def _resample_type(call: Call) -> Sequence[TensorType]:
 def _resample_compute(call: Call) -> Sequence[Compute]:
     x, chosen, axis = call.operand(0), call.operand(1), call.int("axis")
     indices = result_indices(x.rank)
-    wide, t = accumulator(x.dtype), e.Var("t")
+    wide, t = x.dtype.accumulator, e.Var("t")
     position = clamped_position(e.Load(1, (t, indices[axis]), chosen.dtype), x.dims[axis])
     weight = e.cast(e.Load(2, (t, indices[axis]), x.dtype), wide)
     extent = x.dims[axis]
@@ -398,7 +398,7 @@ def _grid_compute(call: Call) -> Sequence[Compute]:
     x, grid = call.operand(0), call.operand(1)
     spatial = x.rank - 2
     indices = result_indices(x.rank)
-    wide = accumulator(x.dtype)
+    wide = x.dtype.accumulator
     # a grid's numbers are in the order of the last dim first
     numbers = [
         e.Load(1, (indices[0], *indices[2:], e.index(spatial - 1 - d)), grid.dtype)

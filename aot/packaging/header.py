@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aot.ir.record import INTEGERS
 from aot.ir.types import DType
 from aot.link.image import EntryPointImage, TensorInfo
 from aot.packaging.names import identifiers
@@ -15,8 +16,7 @@ _C_TYPES = {
     DType.F64: "double",
     DType.F16: "uint16_t",  # the bits: C has no type that all compilers know
     DType.BOOL: "uint8_t",
-    **{d: f"int{8 * d.bytes}_t" for d in (DType.I8, DType.I16, DType.I32, DType.I64)},
-    **{d: f"uint{8 * d.bytes}_t" for d in (DType.U8, DType.U16, DType.U32, DType.U64)},
+    **{d: f"{'' if d.is_signed else 'u'}int{d.bits}_t" for d in INTEGERS},
 }
 
 

@@ -125,7 +125,7 @@ class Target:
 
     def computes(self, dtype: DType) -> bool:
         """Whether arithmetic in `dtype` is native; INDEX always is."""
-        return dtype is DType.INDEX or dtype in self.dtypes
+        return dtype is DType.INDEX or (dtype in self.dtypes and not dtype.is_storage_only)
 
     @property
     def narrow_features(self) -> tuple[str, ...]:

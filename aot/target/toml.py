@@ -22,7 +22,7 @@ DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
 STORAGE_BITS = (8, 16)
 # What shaders may compute in; wider types are the host's.
-_VULKAN_DTYPES = tuple(d for d in DType if d.bytes <= 4 and d is not DType.INDEX)
+_VULKAN_DTYPES = tuple(d for d in DType if d.bits <= 32)
 CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
 # how triples of an architecture begin that don't begin with its name
 _TRIPLE_PREFIXES = {"aarch64": ("aarch64", "arm64"), "arm": ("armv", "arm-")}

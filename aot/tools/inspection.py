@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from aot.errors import CompileError
-from aot.ir.types import DType
 from aot.link.image import (
     EntryPointImage,
     ExecutableImage,
@@ -23,10 +22,9 @@ from aot.link.image import (
 )
 from aot.link.notes import decode_notes
 from aot.link.program import Instruction, Operand, constant_value, decode
-from aot.link.reader import DTYPE_CODES, FILE_VERSION, ModuleFile, Source, read_module_file
+from aot.link.reader import DTYPES, FILE_VERSION, ModuleFile, Source, read_module_file
 
 _CLASSES = ("constants", "arena", "inputs", "outputs")
-_DTYPES: dict[int, DType] = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 def inspect(
@@ -232,7 +230,7 @@ def _operand(value: int, kind: Operand, entry: EntryPointImage, variant: Variant
     if kind in names:
         return names[kind][value]
     if kind is Operand.DTYPE:
-        return str(_DTYPES[value])
+        return str(DTYPES[value])
     return f"0x{value:08x}" if kind is Operand.BITS else f"{prefixes.get(kind, '')}{value}"
 
 

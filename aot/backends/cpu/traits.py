@@ -13,19 +13,7 @@ from aot.errors import InternalError
 from aot.ir.types import DType
 from aot.target.model import Target
 
-_ELEMENTS = {
-    DType.F32: "float",
-    DType.F64: "double",
-    DType.I8: "i8",
-    DType.U8: "i8",
-    DType.I16: "i16",
-    DType.U16: "i16",
-    DType.I32: "i32",
-    DType.U32: "i32",
-    DType.I64: "i64",
-    DType.U64: "i64",
-    DType.BOOL: "i1",
-}
+_ELEMENTS = {DType.F32: "float", DType.F64: "double", DType.BOOL: "i1"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class Traits:
             return self.index.element
         if dtype is DType.F16:
             return "half" if self.has_half else "i16"
-        return _ELEMENTS[dtype]
+        return _ELEMENTS.get(dtype) or f"i{dtype.bits}"
 
     def memory_element(self, dtype: DType) -> str:
         """LLVM's type of an element in memory: bool takes a byte."""

@@ -16,7 +16,7 @@ from aot.errors import InternalError
 from aot.ir.types import DType
 from aot.target.model import Target
 
-WIDE = frozenset((DType.I64, DType.U64, DType.F64))
+WIDE = frozenset(d for d in DType if d.bits > 32 and d is not DType.INDEX)
 _ARITHMETIC = {8: Capability.INT8, 16: Capability.INT16}
 _STORAGE = {8: Capability.STORAGE_BUFFER_8BIT_ACCESS, 16: Capability.STORAGE_BUFFER_16BIT_ACCESS}
 
@@ -36,7 +36,7 @@ class Natives:
     @staticmethod
     def of(target: Target) -> Natives:
         assert target.vulkan is not None
-        narrow = (d for d in target.dtypes if d.bytes < 4 and d is not DType.BOOL)
+        narrow = (d for d in target.dtypes if d.bits < 32 and d is not DType.BOOL)
         return Natives(frozenset(narrow), frozenset(target.vulkan.storage_bits))
 
     @property
@@ -46,12 +46,7 @@ class Natives:
 
 def arithmetic_of(dtype: DType) -> Capability:
     """The capability behind arithmetic in a narrow type."""
-    return Capability.FLOAT16 if dtype is DType.F16 else _ARITHMETIC[bits_of(dtype)]
-
-
-def bits_of(dtype: DType) -> int:
-    """Bits of an element in memory; a bool is a byte."""
-    return 8 * dtype.bytes
+    return Capability.FLOAT16 if dtype is DType.F16 else _ARITHMETIC[dtype.bits]
 
 
 class Elements:
@@ -88,7 +83,7 @@ class Elements:
         return self._narrow_type(dtype)
 
     def _narrow_type(self, dtype: DType) -> int:
-        return self.asm.f16 if dtype is DType.F16 else self.asm.integer(bits_of(dtype))
+        return self.asm.f16 if dtype is DType.F16 else self.asm.integer(dtype.bits)
 
     def _converted_type(self, dtype: DType) -> int:
         """The type of a native value that is only converted, loaded and stored so far: where
@@ -107,7 +102,7 @@ class Elements:
 
     def narrowed(self, value: int, dtype: DType) -> int:
         """What 32 bits become as a value of `dtype`: an f32 is rounded, an integer wraps."""
-        if dtype.bytes >= 4 or dtype is DType.INDEX:
+        if dtype.bits >= 32:
             return value
         if dtype is DType.F16:
             if self.is_native(dtype):
@@ -148,7 +143,7 @@ class Elements:
             return self.half_of(moved, 0)
         start = self.values.u32(0) if shift is None else shift
         op = Op.BIT_FIELD_S_EXTRACT if dtype.is_signed else Op.BIT_FIELD_U_EXTRACT
-        bits = pure(op, u32, word, start, self.values.u32(bits_of(dtype)))
+        bits = pure(op, u32, word, start, self.values.u32(dtype.bits))
         if dtype is DType.BOOL:
             return pure(Op.I_NOT_EQUAL, self.asm.boolean, bits, self.values.u32(0))
         return bits
@@ -181,7 +176,7 @@ class Elements:
     def stored_type(self, dtype: DType) -> int | None:
         """What a narrow element is in a storage buffer that is read and written in its width; None
         where the target has none, and it is part of a word."""
-        bits = bits_of(dtype)
+        bits = dtype.bits
         if bits not in self._natives.stored_bits:
             return None
         self.asm.capability(_STORAGE[bits])

@@ -231,7 +231,7 @@ class Expressions:
         if e.dtype is DType.F64:
             raise self.fail("an f64 literal")
         if self.elements.is_native(e.dtype):
-            bits = int(e.value) & (1 << 8 * e.dtype.bytes) - 1
+            bits = int(e.value) & (1 << e.dtype.bits) - 1
             return self.asm.constant(self._type(e.dtype), bits)
         return self.values.u32(int(e.value))
 
@@ -527,7 +527,7 @@ class Expressions:
 
     def _float_to_integer(self, a: int, target: DType) -> int:
         """Truncates and saturates; NaN gives 0. The instruction is undefined out of range."""
-        bits = 32 if target is DType.INDEX else 8 * target.bytes
+        bits = 32 if target is DType.INDEX else target.bits
         is_signed = target.is_signed
         lowest = -(1 << bits - 1) if is_signed else 0
         highest = (1 << bits - 1) - 1 if is_signed else (1 << bits) - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from aot.backends.vulkan.elements import Elements
+from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
 from aot.backends.vulkan.spirv import MemorySemantics, Op, Scope, StorageClass
@@ -18,7 +18,7 @@ from aot.errors import InternalError
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
 
-WIDE_INTEGERS = frozenset((DType.I64, DType.U64))
+WIDE_INTEGERS = frozenset(d for d in WIDE if d.is_integer)
 _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
 
 # A pair is the low and the high word of a 64-bit integer.
@@ -340,7 +340,7 @@ class Memory:
         u32, pure = self.asm.u32, self.values.pure
         word = pure(Op.SHIFT_RIGHT_LOGICAL, u32, byte, self.values.u32(2))
         pointer = self._pointer(buffer, word)
-        mask = self.values.u32((1 << 8 * buffer.dtype.bytes) - 1)
+        mask = self.values.u32((1 << buffer.dtype.bits) - 1)
         bits = self.elements.to_bits(value, buffer.dtype)
         scope, relaxed = self.values.u32(Scope.DEVICE), self.values.u32(MemorySemantics.RELAXED)
         load = self.values.body.result(Op.ATOMIC_LOAD, u32, pointer, scope, relaxed)
@@ -440,7 +440,7 @@ class Memory:
 
     def _slot(self, scratch: Scratch) -> int:
         """The type of an element in memory; a bool is kept as a word."""
-        if scratch.dtype in WIDE_INTEGERS or scratch.dtype is DType.F64:
+        if scratch.dtype in WIDE:
             raise InternalError(
                 f"kernel {self.kernel.name}: scratch {scratch.name} is "
                 f"{scratch.dtype}, which legalisation should have removed"

@@ -85,22 +85,21 @@ def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None 
         raise CompileError(f"{what} has dims {dims}: a dim is negative")
     count = math.prod(dims)
     # numpy counts the dims beside an empty one too
-    if math.prod(max(d, 1) for d in dims) * dtype.bytes >= MAX_BYTES:
+    if dtype.storage_bytes(math.prod(max(d, 1) for d in dims)) >= MAX_BYTES:
         raise CompileError(f"{what} has dims {dims}: that is more than fits into memory")
     if own is None:
         own = tensor.raw_data  # once: protobuf copies it at every access
     _check_contents_once(tensor, own, what)
+    taken = dtype.storage_bytes(count)
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
-        raw = _external_bytes(tensor, what, folder, count * dtype.bytes)
+        raw = _external_bytes(tensor, what, folder, taken)
     elif tensor.HasField("raw_data") and (own or not _typed_data(tensor, dtype)):
         raw = own
     else:
         return _typed(tensor, what, dtype, count).reshape(dims)
-    if len(raw) != count * dtype.bytes:
-        raise CompileError(
-            f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes {count * dtype.bytes}"
-        )
+    if len(raw) != taken:
+        raise CompileError(f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes {taken}")
     if dtype is DType.BOOL:
         return np.asarray(np.frombuffer(raw, np.uint8).reshape(dims) != 0)
     return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))

@@ -222,7 +222,7 @@ class AttrParser:
         count = math.prod(shape)
         tokens.expect("<")
         if tokens.take("splat"):
-            self.splat_bytes += count * type.dtype.bytes
+            self.splat_bytes += type.dtype.storage_bytes(count)
             if self.splat_bytes > MAX_SPLAT_BYTES:
                 raise tokens.error(
                     f"constants with 'splat' take more than {MAX_SPLAT_BYTES} bytes", start
@@ -258,10 +258,10 @@ class AttrParser:
                 "reading only; print it with them",
                 start,
             )
-        if len(contents) != count * type.dtype.bytes:
+        taken = type.dtype.storage_bytes(count)
+        if len(contents) != taken:
             raise tokens.error(
-                f"blob {digest!r} has {len(contents)} bytes, a constant of type "
-                f"{type} has {count * type.dtype.bytes}",
+                f"blob {digest!r} has {len(contents)} bytes, a constant of type {type} has {taken}",
                 start,
             )
         little = type.dtype.numpy.newbyteorder("<")

@@ -127,7 +127,7 @@ def apply_binary(op: str, a: Array, b: Array, dtype: DType) -> Array:
         wide = np.longdouble if dtype is DType.F64 else np.float64
         return np.asarray(np.power(np.asarray(a, wide), np.asarray(b, wide)), dtype.numpy)
     if op in ("shl", "shr"):
-        width = dtype.bytes * 8
+        width = dtype.bits
         amount = np.asarray(b)
         if amount.size and (int(amount.min()) < 0 or int(amount.max()) >= width):
             raise InternalError(f"{op} of {dtype} by an amount outside 0..{width - 1}")

@@ -360,7 +360,7 @@ class _Verifier:
             case Cast():
                 pass
             case Bitcast():
-                if e.a.dtype.bytes != e.dtype.bytes or DType.BOOL in (e.dtype, e.a.dtype):
+                if e.a.dtype.bits != e.dtype.bits or DType.BOOL in (e.dtype, e.a.dtype):
                     raise self.fail(f"bitcast of {e.a.dtype} to {e.dtype}")
             case Reduce():
                 raise self.fail("a reduce stands in a kernel: expected loops")
@@ -377,7 +377,7 @@ class _Verifier:
         if (e.dtype is DType.BOOL) != is_bool:
             raise self.fail(f"literal {e.value!r} of {e.dtype}")
         if e.dtype.is_integer:
-            bits = e.dtype.bytes * 8
+            bits = e.dtype.bits
             low, high = (
                 (-(1 << bits - 1), (1 << bits - 1) - 1)
                 if e.dtype.is_signed

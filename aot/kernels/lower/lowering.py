@@ -14,7 +14,6 @@ from aot.analysis.memory.views import memory_order
 from aot.analysis.stages import Stage, heaviest, plans_of, stages_of
 from aot.errors import InternalError
 from aot.ir import expr
-from aot.ir.dims import floor_divide
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
@@ -127,9 +126,8 @@ def _buffer(
     alignment: int = 1,
 ) -> Buffer:
     """A flat buffer: lowerings compute element numbers themselves."""
-    elements = floor_divide(value.type.bytes, value.type.dtype.bytes)
     return builder.buffer(
-        *(name, value.type.dtype, binding, (elements,), (1,)),
+        *(name, value.type.dtype, binding, (value.type.span,), (1,)),
         is_written=is_written,
         alignment=alignment,
     )

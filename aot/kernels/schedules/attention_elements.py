@@ -24,7 +24,6 @@ from aot.kernels.ir.nodes import Buffer, BufferClass, If, Scratch, Space, Stmt, 
 from aot.kernels.lower.inline import Inliner, flat_index
 from aot.kernels.lower.nest import Axis, Nest
 from aot.ops.attention import BIAS, KEEP, K, Q, V, heads_a_group
-from aot.ops.contraction import accumulator
 
 Values = Mapping[Var, Expr]
 
@@ -54,7 +53,7 @@ class Elements(ABC):
         self.all_keys = self.call.operand(K).dims[-2]
         self.depth = self._number(depth, "queries")
         self.width = self._number(self.call.operand(V).dims[-1], "values")
-        self.wide = accumulator(op.result.type.dtype)
+        self.wide = op.result.type.dtype.accumulator
         self.keys = self.tile_keys()
         self.multiple: Dim | None = self.keys
         self.axes = [Axis(Var(f"b{n}"), extent) for n, extent in enumerate(lead) if extent != 1]

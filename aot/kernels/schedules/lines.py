@@ -17,7 +17,6 @@ from aot.kernels.ir.nodes import Buffer, If, Let, Stmt, Store
 from aot.kernels.lower.inline import flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, combine, identity
 from aot.kernels.schedules.general import lanes_over_output
-from aot.ops.contraction import accumulator
 from aot.ops.elementwise import narrowed
 
 Body = Callable[[Sequence[Expr], int, "Expr | None"], Sequence[Stmt]]
@@ -127,7 +126,7 @@ def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
     axis, reduce = op.attrs["axis"], str(op.attrs["combine"])
     assert isinstance(axis, int)
     extent = x.type.dims[axis]
-    wide = accumulator(x.type.dtype)
+    wide = x.type.dtype.accumulator
 
     def line(at: Sequence[Expr], width: int, lane: Expr | None) -> list[Stmt]:
         slot = expr.index(0) if lane is None or width == 1 else lane

@@ -17,7 +17,6 @@ from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Stor
 from aot.kernels.lower.inline import flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest
 from aot.ops.cells import Unit
-from aot.ops.contraction import accumulator
 from aot.ops.elementwise import narrowed
 from aot.ops.recurrent import (
     INITIAL_C,
@@ -113,7 +112,7 @@ class _Layer:
         assert isinstance(clip, (int, float))
         self.clip = float(clip)
         self.dtype = self.x.type.dtype
-        self.wide = accumulator(self.dtype)
+        self.wide = self.dtype.accumulator
         hidden = self.r.type.dims[2]
         assert isinstance(hidden, int)
         self.hidden = hidden

@@ -90,8 +90,7 @@ def _bytes(values: Iterable[Value]) -> Dim:
     """Of all elements, without what lies between them."""
     total: Dim = 0
     for value in values:
-        size = dims.multiply(value.type.element_count, value.type.dtype.bytes)
-        total = dims.add(total, size)
+        total = dims.add(total, value.type.dtype.storage_bytes(value.type.element_count))
     return total
 
 

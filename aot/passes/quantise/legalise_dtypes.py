@@ -41,14 +41,8 @@ from aot.target.model import Target
 
 DTypes = Mapping[DType, DType]
 
-NARROWER: DTypes = {DType.I64: DType.I32, DType.U64: DType.U32, DType.F64: DType.F32}
-WIDER: DTypes = {
-    DType.F16: DType.F32,
-    DType.I8: DType.I32,
-    DType.I16: DType.I32,
-    DType.U8: DType.U32,
-    DType.U16: DType.U32,
-}
+NARROWER: DTypes = {d: d.narrows_to for d in DType if d.narrows_to is not None}
+WIDER: DTypes = {d: d.widens_to for d in DType if d.widens_to is not None}
 _FREE_KINDS = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
 
 

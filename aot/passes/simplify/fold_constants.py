@@ -161,7 +161,7 @@ def _bytes_of(sources: Iterable[Value], known: Mapping[Value, Known]) -> int:
 def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
     """What `op` computes, by its reference; None where that cannot be told or is too much."""
     if not all(
-        v.type.is_static and math.prod(v.type.shape) * v.type.dtype.bytes <= LIMIT_BYTES
+        v.type.is_static and v.type.dtype.storage_bytes(math.prod(v.type.shape)) <= LIMIT_BYTES
         for v in op.results
     ):
         return None
@@ -201,12 +201,9 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
 
 
 def _widens_half(op: Op) -> bool:
-    """Whether the op makes f32 of f16, which loads do where the value is read."""
+    """Whether the op widens elements, which loads do where the value is read."""
     source = op.operands[0] if op.record is CAST else None
-    return source is not None and (source.type.dtype, op.result.type.dtype) == (
-        DType.F16,
-        DType.F32,
-    )
+    return source is not None and source.type.dtype.is_loaded_as(op.result.type.dtype)
 
 
 def _repeats(array: Array) -> bool:

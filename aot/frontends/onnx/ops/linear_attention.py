@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.ir.types import DType
 
 MAX_STEPS = 64  # a dozen ops for each token; decoding has one
 _RULES = ("linear", "gated", "delta", "gated_delta")
@@ -32,7 +31,7 @@ class _Steps:
         self.node, self.sizes = node, sizes
         self.rule = node.str_attr("update_rule", "gated_delta")
         dtype = node.input(0).type.dtype
-        self.dtype = DType.F32 if dtype is DType.F16 else dtype
+        self.dtype = dtype.accumulator
         scale = node.float_attr("scale", 0.0) or 1 / math.sqrt(sizes.keys)
         self.scale = node.scalar(scale, self.dtype)
 

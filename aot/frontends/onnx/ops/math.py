@@ -45,7 +45,7 @@ def bit_cast(node: Node) -> Value:
         raise UnsupportedNodeError(str(error)) from None
     if DType.BOOL in (x.type.dtype, to):  # a byte that is 0 or 1
         return node.cast(x, to)
-    if to.is_integer and x.type.dtype.is_integer and to.bytes == x.type.dtype.bytes:
+    if to.is_integer and x.type.dtype.is_integer and to.bits == x.type.dtype.bits:
         return node.cast(x, to)
     return x if x.type.dtype is to else node.emit("bitcast", x, to=to)
 

@@ -55,7 +55,7 @@ def determinant(node: Node) -> Value:
     if rows > MAX_ROWS:
         raise UnsupportedNodeError(f"a matrix of {rows} rows; {MAX_ROWS} are supported at most")
     outer, dtype = x.type.dims[:-2], x.type.dtype
-    wide = DType.F32 if dtype is DType.F16 else dtype
+    wide = dtype.accumulator
     batch = dims.product(outer)
     left = node.cast(node.reshape(x, (batch, rows, columns)), wide)
     one = node.scalar(1, wide)
