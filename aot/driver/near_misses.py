@@ -317,7 +317,7 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     )
     texts = [f"%{n}: {v.type}" if v is not None else _NOTHING for n, v in ((0, x), (0, y))]
     texts = [text.replace("%0: ", "") for text in texts]
-    own = [op.name for op in a.function.block if op.record.kind.has_own_kernel]
+    own = [op.name for op in a.function.block if op.record.kind.has_handwritten_kernel]
     if own:
         return Difference(f"kernels of {own[0]} are written for their extents", *texts)
     if a.schedules != b.schedules:

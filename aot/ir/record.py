@@ -71,17 +71,17 @@ class Kind(Enum):
     SHAPE = "shape"
 
     @property
-    def has_own_kernel(self) -> bool:
+    def has_handwritten_kernel(self) -> bool:
         """Whether the kernel is written by hand, for the one op."""
-        return self in _OWN_KERNEL
+        return self in _HANDWRITTEN
 
     @property
-    def is_alone(self) -> bool:
-        """Whether that kernel serves the op alone, and no others around it."""
-        return self.has_own_kernel and self is not Kind.ATTENTION
+    def blocks_fusion(self) -> bool:
+        """Whether that kernel takes in no other ops: none is fused with this one."""
+        return self.has_handwritten_kernel and self is not Kind.ATTENTION
 
 
-_OWN_KERNEL = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.ATTENTION)
+_HANDWRITTEN = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.ATTENTION)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
 SAMPLES = [
     pytest.param(name, number, id=f"{name}-{number}")
     for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind.has_own_kernel
+    if record.compute is not None or record.kind.has_handwritten_kernel
     for number, sample in enumerate(record.samples)
     if "layout" not in sample.attrs
 ]

@@ -37,7 +37,7 @@ CROSS = {
 CASES = [
     (name, number)
     for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind.has_own_kernel
+    if record.compute is not None or record.kind.has_handwritten_kernel
     for number, sample in enumerate(record.samples)
     if "layout" not in sample.attrs
 ]

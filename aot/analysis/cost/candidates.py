@@ -188,7 +188,7 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
     """The tiles that a stage may have; none where its schedule has no choice."""
     made = plans_of(function, target)[stage]
     op = heaviest(stages_of(function.block, function.results)[stage].ops)
-    if op.record.kind.has_own_kernel:
+    if op.record.kind.has_handwritten_kernel:
         return []
     if made.schedule is Schedule.WINOGRAD:
         return list(winograd.register_tiles(target.panel, made.lanes, target.vector_registers))

@@ -44,7 +44,7 @@ class LayoutCosts:
     def is_dense(self) -> bool:
         """Whether the op reads and writes dense memory only."""
         record = self.call.record
-        return record.compute is None or record.kind.has_own_kernel
+        return record.compute is None or record.kind.has_handwritten_kernel
 
     def result(self, number: int, type: TensorType) -> float:
         """Of writing result `number` as `type`."""

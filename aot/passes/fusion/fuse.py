@@ -142,7 +142,9 @@ def _note(
 
 
 def _computes(op: Op) -> bool:
-    return (op.record.compute is not None and not is_view(op)) or op.record.kind.has_own_kernel
+    return (
+        op.record.compute is not None and not is_view(op)
+    ) or op.record.kind.has_handwritten_kernel
 
 
 def _shows_counter(op: Op, groups: dict[Op, Group]) -> bool:
@@ -179,7 +181,7 @@ def _take_epilogue(
     if group.result is None:
         group.ended = f"{group.root.name} has several results"
         return
-    if group.root.record.kind.is_alone:
+    if group.root.record.kind.blocks_fusion:
         group.ended = f"kernels of {group.root.name} are written by hand and store what they make"
         return
     position, dims = order.position, group.result.type.dims
@@ -321,7 +323,7 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
     heavy = next((op for op in producer.ops if op.record.kind not in _LIGHT), None)
     if heavy is not None:
         return f"{heavy.name} has loops of its own, which no load can hold"
-    if group.root.record.kind.is_alone:
+    if group.root.record.kind.blocks_fusion:
         # their kernels widen what they load, and take in nothing else
         if all(op.record is CAST and _is_renaming(op) for op in producer.ops):
             return None

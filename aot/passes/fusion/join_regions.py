@@ -93,7 +93,7 @@ class _Facts:
     def of(region: Op, unknown: int, target: Target) -> _Facts:
         ops = [op for op in region.blocks[0] if not op.record.is_terminator]
         return _Facts(
-            all(op.record.compute and not op.record.kind.has_own_kernel for op in ops),
+            all(op.record.compute and not op.record.kind.has_handwritten_kernel for op in ops),
             len(ops),
             len(region.operands) + len(region.results),
             sum(work_of(op, unknown=unknown) for op in ops),

@@ -62,7 +62,7 @@ def _may_take(arg: Value, result: Value) -> bool:
 
 def _reads_in_place(op: Op, value: Value) -> bool:
     """Whether the op reads of an operand only the element that has the result's place."""
-    if op.record.compute is None or op.record.kind.has_own_kernel:
+    if op.record.compute is None or op.record.kind.has_handwritten_kernel:
         return False
     numbers = [n for n, v in enumerate(op.operands) if v is value]
     return all(

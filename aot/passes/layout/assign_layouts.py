@@ -62,7 +62,7 @@ def _may_choose(op: Op) -> bool:
     record = op.record
     return (
         record.compute is not None
-        and not record.kind.has_own_kernel
+        and not record.kind.has_handwritten_kernel
         and record.results_from == "rule"
         and not record.is_terminator
     )

@@ -194,7 +194,7 @@ class Sweep:
         if record is COPY:
             assert operands[0] is not None
             return self._gone(op, operands[0], replace(answer, is_gone=True), frozenset())
-        if record.compute is None or record.kind.has_own_kernel:
+        if record.compute is None or record.kind.has_handwritten_kernel:
             return STAYS
         types = tuple(v.type for v in op.results)
         if record.index_map is not None:
@@ -234,7 +234,7 @@ class Sweep:
         if any(t and t.layout and _is_changed(op, n, operands[n]) for n, t in enumerate(sources)):
             if op.record.kind is Kind.ELEMENTWISE:
                 types[0] = _taken_over(op, sources, types[0])
-            elif op.record.compute is None or op.record.kind.has_own_kernel:
+            elif op.record.compute is None or op.record.kind.has_handwritten_kernel:
                 return STAYS
             elif op.record.kind is Kind.VIEW:
                 free = None

@@ -87,8 +87,8 @@ def _takes_in(user: Op, value: Value) -> bool:
     """Whether a region of the user can compute the counter's elements as it reads them."""
     if user.record.kind is Kind.ATTENTION:
         return value not in user.operands[:3]
-    is_alone = user.record.kind.is_alone or user.record.kind is Kind.CONTRACTION
-    return user.record.compute is not None and not is_alone
+    is_refused = user.record.kind.blocks_fusion or user.record.kind is Kind.CONTRACTION
+    return user.record.compute is not None and not is_refused
 
 
 REMATERIALIZE_IOTA = Pass("rematerialize-iota", run, __doc__)

@@ -105,7 +105,7 @@ class _Member:
 
     @staticmethod
     def of(number: int, function: Function, calls: list[Op], target: Target) -> _Member:
-        if any(op.record.kind.has_own_kernel for op in function.block):
+        if any(op.record.kind.has_handwritten_kernel for op in function.block):
             return _Member(number, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
         family, slots = family_of(function, plans)

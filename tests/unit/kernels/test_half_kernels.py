@@ -45,7 +45,7 @@ WIDE = (DType.I64, DType.U64, DType.F64)
 SAMPLES = [
     pytest.param(name, number, id=f"{name}-{number}")
     for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind.has_own_kernel
+    if record.compute is not None or record.kind.has_handwritten_kernel
     for number, sample in enumerate(record.samples)
     if "layout" not in sample.attrs
     and any(t is not None and t.dtype is F32 for t in sample.operands)

@@ -61,7 +61,7 @@ LAYOUTS = {"channels_last": channels_last, "reversed": reversed_order, "with_gap
 SAMPLES = [
     pytest.param(name, number, id=f"{name}-{number}")
     for name, record in sorted(REGISTRY.items())
-    if record.compute is not None and not record.kind.has_own_kernel
+    if record.compute is not None and not record.kind.has_handwritten_kernel
     for number, sample in enumerate(record.samples)
     if "layout" not in sample.attrs and any(t and t.rank > 1 for t in sample.operands)
 ]

@@ -75,7 +75,7 @@ def sample_kernels() -> list[Kernel]:
     made: list[Kernel] = []
     for _, record in sorted(REGISTRY.items()):
         samples = [s for s in record.samples if "layout" not in s.attrs][:2]
-        for sample in samples if record.compute or record.kind.has_own_kernel else []:
+        for sample in samples if record.compute or record.kind.has_handwritten_kernel else []:
             function = sample_function(record, sample)
             fuse(function)
             tie_operands(function)
