@@ -80,7 +80,7 @@ def over_rows(
     return [If(expr.binary("le", end, expr.index(extent)), tuple(whole), tuple(rest))]
 
 
-class Spill:
+class ReusedScratch:
     """Scratch that all tiles of a kernel use in turn, as large as the first of them wants it."""
 
     def __init__(self, nest: Nest) -> None:

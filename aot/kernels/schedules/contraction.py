@@ -15,7 +15,7 @@ from aot.ir.expr import Binary, Expr, Load, Var
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
-from aot.kernels.lower.tiles import Shape, Spill, over_rows
+from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.schedules.products import Roles, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 
@@ -99,7 +99,7 @@ class _Tiles:
         self.output = output
         self.roles = roles
         self.panel = panel
-        self.spill = Spill(nest)
+        self.scratch = ReusedScratch(nest)
         extent = None if roles.rows is None else roles.rows.extent
         self.rows = 1 if extent is None else plan.rows
         if isinstance(extent, int) and not nest.is_gpu:
@@ -166,7 +166,7 @@ class _Tiles:
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
             tile = GpuTile if self.nest.is_gpu else Tile
-            made = tile(self.nest, self.output, self.roles, self.panel, shape, self.spill)
+            made = tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
             return made.build(values, first, start)
 
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent

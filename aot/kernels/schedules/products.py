@@ -15,7 +15,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import Shape, Spill, is_long
+from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
@@ -75,14 +75,20 @@ class Tile:
     """The statements of one register tile."""
 
     def __init__(
-        self, nest: Nest, output: Output, roles: Roles, panel: int, shape: Shape, spill: Spill
+        self,
+        nest: Nest,
+        output: Output,
+        roles: Roles,
+        panel: int,
+        shape: Shape,
+        scratch: ReusedScratch,
     ) -> None:
         self.nest = nest
         self.output = output
         self.roles = roles
         self.panel = panel
         self.shape = shape
-        self.spill = spill
+        self.scratch = scratch
         self.acc: Scratch = nest.builder.scratch(
             "acc", roles.reduce.dtype, (shape.rows, shape.chunks, self.lanes)
         )
@@ -106,7 +112,7 @@ class Placed:
         self.roles = tile.roles
         self.panel = tile.panel
         self.shape = tile.shape
-        self.spill = tile.spill
+        self.scratch = tile.scratch
         self.acc = tile.acc
         self.values = values
         self.first = first
@@ -293,7 +299,7 @@ class Placed:
         size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
         shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}
         lefts, rights = (
-            self.spill.get(name, self.acc, shapes[name]) if is_wanted else None
+            self.scratch.get(name, self.acc, shapes[name]) if is_wanted else None
             for name, is_wanted in zip(shapes, sides, strict=True)
         )
 
@@ -404,12 +410,12 @@ class Placed:
         nest, acc, shape = self.nest, self.acc, self.shape
         if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
-        tile = self.spill.get("tile", acc, acc.shape)
-        spill = self._each_row(
+        tile = self.scratch.get("tile", acc, acc.shape)
+        stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
         loop = nest.serial if is_long(self.output.value, self.roles.reduce) else nest.unrolled
-        return spill + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
+        return stored + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
 
     def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
         """Epilogue and store of one row, where the row is there."""

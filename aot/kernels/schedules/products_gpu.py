@@ -14,7 +14,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Buffer, If, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import Shape, Spill
+from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.products import Placed, Roles, Tile, Values, loaded
 
 QUAD = 4  # elements that a GPU loads at a time
@@ -24,7 +24,13 @@ class GpuTile(Tile):
     """The statements of a workgroup's tile."""
 
     def __init__(
-        self, nest: Nest, output: Output, roles: Roles, panel: int, shape: Shape, spill: Spill
+        self,
+        nest: Nest,
+        output: Output,
+        roles: Roles,
+        panel: int,
+        shape: Shape,
+        scratch: ReusedScratch,
     ) -> None:
         self.along_rows, self.along_columns = gpu_lanes(nest.lanes, shape.rows, shape.width)
         columns = GPU_COLUMNS if panel % GPU_COLUMNS == 0 else 1
@@ -33,7 +39,7 @@ class GpuTile(Tile):
         own = replace(
             shape, rows=shape.rows // self.along_rows, chunks=columns, width=self.along_columns
         )
-        super().__init__(nest, output, roles, panel, own, spill)
+        super().__init__(nest, output, roles, panel, own, scratch)
 
     @property
     def lanes(self) -> int:
@@ -123,9 +129,9 @@ class _PlacedOnGpu(Placed):
             return super()._finish()
         nest, acc = self.nest, self.acc
         tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
-        spill = self._each_row(
+        stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        return spill + nest.serial(
+        return stored + nest.serial(
             self.shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
         )

@@ -19,7 +19,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, with_guard, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identity
-from aot.kernels.lower.tiles import Shape, Spill, is_long, over_rows
+from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
 
 Values = dict[Var, Expr]
 
@@ -80,7 +80,7 @@ class _Tiles:
         self.output = output
         self.window = window
         self.plan = plan
-        self.spill = Spill(nest)
+        self.scratch = ReusedScratch(nest)
         rows, extent = window.rows, window.lane.extent
         self.rows = plan.rows if rows is not None else 1
         if rows is not None and isinstance(rows.extent, int):
@@ -207,7 +207,7 @@ class _Tile:
         self.nest = tiles.nest
         self.output = tiles.output
         self.window = tiles.window
-        self.spill = tiles.spill
+        self.scratch = tiles.scratch
         self.shape = shape
         self.values = values
         self.first = first
@@ -386,11 +386,11 @@ class _Tile:
         nest, acc, shape = self.nest, self.acc, self.shape
         if shape.rows * shape.chunks == 1 or not is_long(self.output.value, self.window.reduce):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
-        tile = self.spill.get("tile", acc, acc.shape)
-        spill = self._each(
+        tile = self.scratch.get("tile", acc, acc.shape)
+        stored = self._each(
             lambda r, u, lane: [Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))]
         )
-        return spill + nest.serial(
+        return stored + nest.serial(
             shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
         )
 
