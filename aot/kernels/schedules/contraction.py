@@ -16,11 +16,11 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
-from aot.kernels.schedules.products import Roles, Tile, Values, loaded
+from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 
 
-def find_roles(output: Output) -> Roles | None:
+def find_axes(output: Output) -> ContractionAxes | None:
     """The contraction in an output's value, or None where it has not that form."""
     reduces = reduces_of(output.value)
     if len(reduces) != 1 or reduces[0].op != "sum":
@@ -41,7 +41,7 @@ def find_roles(output: Output) -> Roles | None:
     columns = min(only_right, key=lambda a: _step(weight, a.var))
     rows = only_left[-1] if only_left else None
     outer = tuple(a for a in output.axes if a is not rows and a is not columns)
-    return Roles(reduce, left, right, weight, rows, columns, outer)
+    return ContractionAxes(reduce, left, right, weight, rows, columns, outer)
 
 
 def _without_groups(output: Output) -> Output:
@@ -73,7 +73,7 @@ def schedule_contraction(
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
     output = _without_groups(output)
-    roles = find_roles(output)
+    roles = find_axes(output)
     if roles is None:
         return None
     others = [a for a in output.axes if a is not roles.columns]
@@ -81,7 +81,7 @@ def schedule_contraction(
     if gone:
         address, value = output.substitute(gone)
         keep = [*merged, roles.columns]
-        roles = find_roles(replace(output, address=address, value=value, axes=tuple(keep)))
+        roles = find_axes(replace(output, address=address, value=value, axes=tuple(keep)))
         assert roles is not None
         output = Output(output.buffer, address, value, tuple(keep))
     return _Tiles(nest, output, roles, plan, panel).build()
@@ -94,7 +94,9 @@ class _Tiles:
     is left of the rows is done by lower ones, and of the columns by narrower ones.
     """
 
-    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: Plan, panel: int
+    ) -> None:
         self.nest = nest
         self.output = output
         self.roles = roles

@@ -26,8 +26,8 @@ Values = dict[Var, Expr]
 
 
 @dataclass(frozen=True)
-class Roles:
-    """What each axis of a contraction does.
+class ContractionAxes:
+    """What each axis of a kernel's contraction does, once the ops around it are inlined.
 
     Attributes:
         weight: the load in `right`, which is it or a conversion of it.
@@ -78,7 +78,7 @@ class Tile:
         self,
         nest: Nest,
         output: Output,
-        roles: Roles,
+        roles: ContractionAxes,
         panel: int,
         shape: Shape,
         scratch: ReusedScratch,

@@ -15,7 +15,7 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Buffer, If, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
-from aot.kernels.schedules.products import Placed, Roles, Tile, Values, loaded
+from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
 
 QUAD = 4  # elements that a GPU loads at a time
 
@@ -27,7 +27,7 @@ class GpuTile(Tile):
         self,
         nest: Nest,
         output: Output,
-        roles: Roles,
+        roles: ContractionAxes,
         panel: int,
         shape: Shape,
         scratch: ReusedScratch,

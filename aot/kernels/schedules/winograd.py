@@ -21,8 +21,8 @@ from aot.ir.expr import Expr, Fma, Load, Var
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.schedules.contraction import find_roles
-from aot.kernels.schedules.products import Roles, by_lanes, holds_lines
+from aot.kernels.schedules.contraction import find_axes
+from aot.kernels.schedules.products import ContractionAxes, by_lanes, holds_lines
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
@@ -34,7 +34,7 @@ def schedule_winograd(nest: Nest, output: Output, plan: Plan, panel: int) -> tup
     Raises:
         InternalError: the output is no convolution that `aot.analysis.cost.winograd.fits`.
     """
-    roles = find_roles(output)
+    roles = find_axes(output)
     if roles is None or len(roles.reduce.axes) != 3:
         raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
     return _Winograd(nest, output, roles, plan, panel).build()
@@ -101,7 +101,9 @@ class _Tile:
 
 
 class _Winograd:
-    def __init__(self, nest: Nest, output: Output, roles: Roles, plan: Plan, panel: int) -> None:
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: Plan, panel: int
+    ) -> None:
         self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
         self.dtype = roles.reduce.dtype
         self.rows = plan.rows
