@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import aot
-from aot.analysis.cost.tile_costs import Kernel, cost, loops_of
+from aot.analysis.cost.tile_costs import KernelModel, cost, loops_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.driver.pipeline import read_model
 from aot.ir.dims import Dim, DimExpr
@@ -107,8 +107,8 @@ def estimate(function: Function, values: Mapping[str, Dim], machine: Target) -> 
     stages = stages_of(function.block, function.results)
     total = 0.0
     for stage, made in zip(stages, plans_of(function, machine), strict=True):
-        loops, opened = loops_of(call_of(heaviest(stage.ops)), made, values)
-        total += cost(Kernel.of(made, machine), loops, (made.rows, made.columns), opened)
+        loops, dynamic = loops_of(call_of(heaviest(stage.ops)), made, values)
+        total += cost(KernelModel.of(made, machine), loops, (made.rows, made.columns), dynamic)
     return total
 
 

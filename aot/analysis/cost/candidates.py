@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import GPU_COLUMNS, Plan, Schedule, wide_extents
-from aot.analysis.cost.tile_costs import Kernel, Tile, cost, is_window, loops_of
+from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.clone import clone_function
@@ -172,11 +172,11 @@ def _stage_costs(function: Function, runs: Sequence[Run], target: Target) -> lis
     stages = stages_of(function.block, function.results)
     for stage, made in zip(stages, plans_of(function, target), strict=True):
         call = call_of(heaviest(stage.ops))
-        kernel, tile = Kernel.of(made, target, call), (made.rows, made.columns)
+        kernel, tile = KernelModel.of(made, target, call), (made.rows, made.columns)
         total = 0.0
         for run in runs:
-            loops, opened = loops_of(call, made, run.values)
-            total += run.count * cost(kernel, loops, tile, opened)
+            loops, dynamic = loops_of(call, made, run.values)
+            total += run.count * cost(kernel, loops, tile, dynamic)
         totals_.append(total)
     return totals_
 

@@ -26,9 +26,9 @@ from aot.target.model import Target
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
 # bounds and addresses are computed from parameters
-TILE_COST, STORE_COST, OPEN_TILE_COST = 14.0, 3.0, 40.0
+TILE_COST, STORE_COST, DYNAMIC_TILE_COST = 14.0, 3.0, 40.0
 # weights that lie in rows: vectors of them straddle lines, and the last one of a row isn't full
-OPEN_PLAIN_COST = 0.06
+DYNAMIC_PLAIN_COST = 0.06
 # rows whose addresses a CPU's registers hold, and what each one more costs where the distance of
 # rows is a parameter
 FREE_ROWS, ROW_COST = 6, 0.012
@@ -38,13 +38,13 @@ HELD_SHARE, SPILL_COST = 0.18, 0.2
 # what a tile at a border takes more, because each row of it is asked for at every step
 BORDER_COST = 1.0
 # the same of a window's tile, and an address of its row of taps, by tap
-OPEN_WINDOW_COST = 30.0
-OPEN_TAP_COST = 0.2
+DYNAMIC_WINDOW_COST = 30.0
+DYNAMIC_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
-OPEN_WINOGRAD_COST = 0.04
+DYNAMIC_WINOGRAD_COST = 0.04
 # a vector of memory that is gone through in order; what loops over it cost more where their extents
 # are parameters
-STREAM_COST, OPEN_STREAM_COST = 5.0, 0.01
+STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
 
 
 Tile = tuple[int, int]
@@ -52,39 +52,39 @@ Tile = tuple[int, int]
 
 
 class Loops(NamedTuple):
-    """The extents of an op's loops, open ones estimated.
+    """The extents of an op's loops, dynamic ones estimated.
 
     Attributes:
         rows, columns: what tiles go along.
         terms: what each element of the result is a sum of.
-        lines: how often the rows are gone through.
+        outer: trips of the loops around the tiles: how often the rows are gone through.
     """
 
     rows: int
     columns: int
     terms: int
-    lines: int
+    outer: int
 
 
-class Open(NamedTuple):
-    """Which extents of an op's loops only the device knows."""
+class DynamicLoops(NamedTuple):
+    """Which extents of an op's loops are dynamic dims: only the device knows them."""
 
     rows: bool = False
     columns: bool = False
     terms: bool = False
-    lines: bool = False
+    outer: bool = False
 
-    def with_(self, other: Open) -> Open:
-        """What is open in either."""
-        return Open(*(a or b for a, b in zip(self, other, strict=True)))
+    def with_(self, other: DynamicLoops) -> DynamicLoops:
+        """What is dynamic in either."""
+        return DynamicLoops(*(a or b for a, b in zip(self, other, strict=True)))
 
     @staticmethod
-    def between(a: Loops, b: Loops) -> Open:
-        """What is open in a kernel that has both."""
-        return Open(*(x != y for x, y in zip(a, b, strict=True)))
+    def between(a: Loops, b: Loops) -> DynamicLoops:
+        """What is dynamic in a kernel that has both."""
+        return DynamicLoops(*(x != y for x, y in zip(a, b, strict=True)))
 
 
-class Kernel(NamedTuple):
+class KernelModel(NamedTuple):
     """What there is to know of a kernel beside its tile and its extents.
 
     Attributes:
@@ -102,13 +102,13 @@ class Kernel(NamedTuple):
     is_padded: bool = False
 
     @staticmethod
-    def of(made: Plan, target: Target, call: Call | None = None) -> Kernel:
+    def of(made: Plan, target: Target, call: Call | None = None) -> KernelModel:
         """The kernel of a plan; borders count where its `call` is given."""
         contraction = None if call is None else call.contraction
         forms = {Schedule.CONTRACTION: "products", Schedule.WINOGRAD: "winograd"}
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
-        return Kernel(
+        return KernelModel(
             forms.get(made.schedule) or ("window" if is_window(made) else "stream"),
             made.lanes,
             target.panel,
@@ -118,7 +118,7 @@ class Kernel(NamedTuple):
         )
 
 
-def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, Open]:
+def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, DynamicLoops]:
     """The loops of an op as a dispatch that gives its dims `values` has them, and what of them its
     own kernel doesn't know."""
     result = call.result_types[0]
@@ -138,9 +138,9 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
     unknown = dims.guess(extents, TILE)
     along, across, summed = (_number(d, values, unknown) for d in (rows, columns, terms))
     elements = _number(result.element_count, values, unknown)
-    lines = max(1, elements // max(1, along * across))
-    opened = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
-    return Loops(along, across, summed, lines), Open(*opened)
+    outer = max(1, elements // max(1, along * across))
+    dynamic = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
+    return Loops(along, across, summed, outer), DynamicLoops(*dynamic)
 
 
 def is_window(made: Plan) -> bool:
@@ -165,66 +165,66 @@ def _number(dim: Dim, values: Mapping[str, Dim], unknown: int) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def cost(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
+def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -> float:
     """What one run costs, in vector operations."""
     if kernel.form == "products":
-        return _products(kernel, loops, tile, opened)
+        return _products(kernel, loops, tile, dynamic)
     if kernel.form == "winograd":
-        extra = OPEN_WINOGRAD_COST if any(opened) else 0.0
+        extra = DYNAMIC_WINOGRAD_COST if any(dynamic) else 0.0
         sizes = loops.rows, loops.columns, loops.terms
         return winograd.cost(sizes, kernel.lanes, tile) * (1 + extra)
     if kernel.form == "window":
-        return _window(kernel, loops, tile, opened)
-    extra = OPEN_STREAM_COST if opened.columns or opened.rows or opened.terms else 0.0
-    elements = loops.rows * loops.columns * loops.lines * max(1, loops.terms)
+        return _window(kernel, loops, tile, dynamic)
+    extra = DYNAMIC_STREAM_COST if dynamic.columns or dynamic.rows or dynamic.terms else 0.0
+    elements = loops.rows * loops.columns * loops.outer * max(1, loops.terms)
     return elements / kernel.lanes * STREAM_COST * (1 + extra)
 
 
-def _products(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
+def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -> float:
     is_cpu = kernel.registers > 0
-    is_open = is_cpu and (opened.rows or opened.columns or opened.terms)
-    chunk = min(tile[1], kernel.panel) if is_cpu and opened.columns else tile[1]
+    is_dynamic = is_cpu and (dynamic.rows or dynamic.columns or dynamic.terms)
+    chunk = min(tile[1], kernel.panel) if is_cpu and dynamic.columns else tile[1]
     at_borders = 2 if is_cpu and kernel.is_padded else 0
     total = 0.0
     for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
-        lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and opened.rows else 0
+        lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and dynamic.rows else 0
         vectors = max(1.0, columns / kernel.lanes)
         left = at_borders
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)
             rest = STORE_COST * sums + TILE_COST
-            if is_open:
-                rest += OPEN_TILE_COST
-                if opened.terms:
+            if is_dynamic:
+                rest += DYNAMIC_TILE_COST
+                if dynamic.terms:
                     step *= 1 + ROW_COST * max(0, rows - FREE_ROWS)
                 if sums + vectors + 1 > kernel.registers:
                     step *= 1 + SPILL_COST
                 if not kernel.is_packed:
-                    step *= 1 + OPEN_PLAIN_COST
+                    step *= 1 + DYNAMIC_PLAIN_COST
             guarded = min(left, along)
             left -= guarded
             steps = loops.terms * (along + BORDER_COST * guarded)
             total += across * (steps * step + along * rest)
-    return total * loops.lines
+    return total * loops.outer
 
 
-def _window(kernel: Kernel, loops: Loops, tile: Tile, opened: Open) -> float:
-    is_open = opened.rows or opened.columns or opened.terms
+def _window(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -> float:
+    is_dynamic = dynamic.rows or dynamic.columns or dynamic.terms
     total = 0.0
     for columns, across in _tiles(loops.columns, max(tile[1], 1), kernel.lanes):
         vectors = max(1.0, columns / kernel.lanes)
-        for rows, along in _tiles(loops.rows, tile[0], tile[0] // 2 if opened.rows else 0):
+        for rows, along in _tiles(loops.rows, tile[0], tile[0] // 2 if dynamic.rows else 0):
             made = (loops.terms + 1) * rows * vectors + TILE_COST
-            if is_open:
-                made += OPEN_WINDOW_COST
-            if opened.columns:  # how far apart rows are is a parameter as well
-                made += OPEN_TAP_COST * loops.terms * (rows + 2)
+            if is_dynamic:
+                made += DYNAMIC_WINDOW_COST
+            if dynamic.columns:  # how far apart rows are is a parameter as well
+                made += DYNAMIC_TAP_COST * loops.terms * (rows + 2)
             total += across * along * made
-    return total * loops.lines
+    return total * loops.outer
 
 
-def shared_tiles(kernel: Kernel, own: Iterable[Tile]) -> list[Tile]:
+def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
     """Tiles for a kernel that several layers share, beside those that they have of their `own`."""
     found: list[Tile] = []
     if kernel.form == "window":  # two vectors of sums, and one of each tap and each neighbour

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import plan
-from aot.analysis.cost.tile_costs import Kernel, cost, loops_of
+from aot.analysis.cost.tile_costs import KernelModel, cost, loops_of
 from aot.ir.graph import Function, Module
 from aot.ir.record import Call, call_of
 from aot.ir.rewriter import Rewriter
@@ -49,8 +49,8 @@ def choose(function: Function, target: Target) -> int:
 def _cost(call: Call, target: Target) -> float:
     """Of a kernel of its own, in vector operations."""
     made = plan(call, target)
-    loops, opened = loops_of(call, made, {})
-    return cost(Kernel.of(made, target), loops, (made.rows, made.columns), opened)
+    loops, dynamic = loops_of(call, made, {})
+    return cost(KernelModel.of(made, target), loops, (made.rows, made.columns), dynamic)
 
 
 CHOOSE_ALGORITHMS = Pass("choose-algorithms", run, __doc__)

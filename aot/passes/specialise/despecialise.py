@@ -21,7 +21,15 @@ from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
 from aot.analysis.cost.plan import Plan
-from aot.analysis.cost.tile_costs import Kernel, Loops, Open, Tile, cost, loops_of, shared_tiles
+from aot.analysis.cost.tile_costs import (
+    DynamicLoops,
+    KernelModel,
+    Loops,
+    Tile,
+    cost,
+    loops_of,
+    shared_tiles,
+)
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.dims import Dim, DimExpr, substitute
@@ -66,7 +74,7 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
         member = _Member.of(number, function, calls.get(function.name, []), target)
         families.setdefault(member.family, []).append(member)
     members = [m for family in families.values() for m in family]
-    left = bound * sum(m.cost(m.tiles, m.opened) for m in members)
+    left = bound * sum(m.cost(m.tiles, m.dynamic) for m in members)
     parts = _Parts(families.values())
     parts.merge(left)
     for part in parts.merged():
@@ -79,7 +87,7 @@ class _Stage:
     """A stage of an executable: its kernel, and the loops that each of its dispatches runs, with
     how many do."""
 
-    kernel: Kernel
+    kernel: KernelModel
     loops: tuple[tuple[Loops, int], ...]
 
 
@@ -91,7 +99,7 @@ class _Member:
         number: its place among all.
         family: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
-        opened: what its own kernel doesn't know, by stage.
+        dynamic: what its own kernel doesn't know, by stage.
     """
 
     number: int
@@ -100,7 +108,7 @@ class _Member:
     slots: list[Slot]
     family: Hashable
     tiles: Tiles
-    opened: tuple[Open, ...]
+    dynamic: tuple[DynamicLoops, ...]
     stages: tuple[_Stage, ...]
 
     @staticmethod
@@ -110,7 +118,7 @@ class _Member:
         plans = plans_of(function, target)
         family, slots = family_of(function, plans)
         ties = frozenset(op.attrs.get("ties", ()) for op in calls)
-        stages, opened = _stages(function, calls, plans, target)
+        stages, dynamic = _stages(function, calls, plans, target)
         return _Member(
             number,
             function,
@@ -118,7 +126,7 @@ class _Member:
             slots,
             (family, ties),
             tuple((p.rows, p.columns) for p in plans),
-            opened,
+            dynamic,
             stages,
         )
 
@@ -128,10 +136,10 @@ class _Member:
         loops = [s.loops[0][0] for s in member.stages]
         return member.tiles, [(n.rows, n.columns, n.terms) for n in loops], member.number
 
-    def cost(self, tiles: Tiles, opened: Sequence[Open]) -> float:
-        """What its dispatches cost with `tiles`, where `opened` is not known."""
+    def cost(self, tiles: Tiles, dynamic: Sequence[DynamicLoops]) -> float:
+        """What its dispatches cost with `tiles`, where what is `dynamic` is a parameter."""
         total = 0.0
-        for stage, tile, what in zip(self.stages, tiles, opened, strict=True):
+        for stage, tile, what in zip(self.stages, tiles, dynamic, strict=True):
             for loops, count in stage.loops:
                 total += count * cost(stage.kernel, loops, tile, what)
         return total
@@ -139,8 +147,8 @@ class _Member:
 
 def _stages(
     function: Function, calls: Sequence[Op], plans: Sequence[Plan], target: Target
-) -> tuple[tuple[_Stage, ...], tuple[Open, ...]]:
-    """By stage: its plan and loops, and what is open in them.
+) -> tuple[tuple[_Stage, ...], tuple[DynamicLoops, ...]]:
+    """By stage: its plan and loops, and what of them is dynamic.
 
     Loops have the extents of the caller's dims: a parameter alone does not say that a layer is a
     deep, small one.
@@ -149,15 +157,15 @@ def _stages(
     repeated = 1 if function.dim_names else len(values)
     values = values[: len(values) // repeated]
     stages: list[_Stage] = []
-    opened: list[Open] = []
+    dynamic: list[DynamicLoops] = []
     for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
         call: Call = call_of(heaviest(stage.ops))
         found = [loops_of(call, made, given) for given in values]
         counts = Counter(loops for loops, _ in found)
         runs = tuple((loops, count * repeated) for loops, count in counts.items())
-        stages.append(_Stage(Kernel.of(made, target, call), runs))
-        opened.append(found[0][1])
-    return tuple(stages), tuple(opened)
+        stages.append(_Stage(KernelModel.of(made, target, call), runs))
+        dynamic.append(found[0][1])
+    return tuple(stages), tuple(dynamic)
 
 
 def _given(function: Function, call: Op) -> dict[str, Dim]:
@@ -174,28 +182,28 @@ class _Part:
 
     Attributes:
         number: its place among the parts of all families, which decides between equals.
-        opened: what its kernel doesn't know, by stage.
+        dynamic: what its kernel doesn't know, by stage.
         tiles: those that cost its members least together.
         neighbours: the parts before and after it, where only those are tried.
     """
 
     number: int
     members: list[_Member]
-    opened: tuple[Open, ...]
+    dynamic: tuple[DynamicLoops, ...]
     tiles: Tiles
-    totals: dict[tuple[Tiles, tuple[Open, ...]], float] = field(default_factory=dict)
+    totals: dict[tuple[Tiles, tuple[DynamicLoops, ...]], float] = field(default_factory=dict)
     is_alive: bool = True
     neighbours: list[_Part | None] = field(default_factory=lambda: [None, None])
 
-    def cost(self, tiles: Tiles, opened: tuple[Open, ...]) -> float:
-        key = tiles, opened
+    def cost(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> float:
+        key = tiles, dynamic
         if key not in self.totals:
-            self.totals[key] = sum(m.cost(tiles, opened) for m in self.members)
+            self.totals[key] = sum(m.cost(tiles, dynamic) for m in self.members)
         return self.totals[key]
 
     @property
     def loops(self) -> list[Loops]:
-        """One dispatch's loops, by stage: what is not open is the same in all."""
+        """One dispatch's loops, by stage: what is not dynamic is the same in all."""
         return [stage.loops[0][0] for stage in self.members[0].stages]
 
 
@@ -210,14 +218,14 @@ class _Merger:
     lost: float
     order: tuple[int, int]
     parts: tuple[_Part, _Part] = field(compare=False)
-    opened: tuple[Open, ...] = field(compare=False)
+    dynamic: tuple[DynamicLoops, ...] = field(compare=False)
     tiles: Tiles = field(compare=False)
 
     @staticmethod
     def of(a: _Part, b: _Part) -> _Merger:
-        opened = tuple(
-            x.with_(y).with_(Open.between(p, q))
-            for x, y, p, q in zip(a.opened, b.opened, a.loops, b.loops, strict=True)
+        dynamic = tuple(
+            x.with_(y).with_(DynamicLoops.between(p, q))
+            for x, y, p, q in zip(a.dynamic, b.dynamic, a.loops, b.loops, strict=True)
         )
         stages = a.members[0].stages
         tried = [a.tiles, b.tiles]
@@ -225,11 +233,11 @@ class _Merger:
             own = [tiles[0] for tiles in tried]
             tried += [(tile,) for tile in shared_tiles(stages[0].kernel, own)]
         costs = {
-            tiles: a.cost(tiles, opened) + b.cost(tiles, opened) for tiles in dict.fromkeys(tried)
+            tiles: a.cost(tiles, dynamic) + b.cost(tiles, dynamic) for tiles in dict.fromkeys(tried)
         }
         tiles = min(costs, key=costs.__getitem__)
-        now = a.cost(a.tiles, a.opened) + b.cost(b.tiles, b.opened)
-        return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), opened, tiles)
+        now = a.cost(a.tiles, a.dynamic) + b.cost(b.tiles, b.dynamic)
+        return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), dynamic, tiles)
 
 
 class _Parts:
@@ -242,7 +250,7 @@ class _Parts:
         self.count = 0
         for number, family in enumerate(families):
             ordered = sorted(family, key=_Member.order)
-            parts = [self._part(number, [m], m.opened, m.tiles) for m in ordered]
+            parts = [self._part(number, [m], m.dynamic, m.tiles) for m in ordered]
             self.alive[number] = parts
             if len(parts) > FEW:
                 for one, other in pairwise(parts):
@@ -252,9 +260,9 @@ class _Parts:
         heapify(self.heap)
 
     def _part(
-        self, family: int, members: list[_Member], opened: tuple[Open, ...], tiles: Tiles
+        self, family: int, members: list[_Member], dynamic: tuple[DynamicLoops, ...], tiles: Tiles
     ) -> _Part:
-        made = _Part(self.count, members, opened, tiles)
+        made = _Part(self.count, members, dynamic, tiles)
         self.count += 1
         self.family[made] = family
         return made
@@ -273,9 +281,9 @@ class _Parts:
         large, small = (a, b) if len(a.members) >= len(b.members) else (b, a)
         large.members.extend(small.members)
         family = self.family[a]
-        made = self._part(family, large.members, step.opened, step.tiles)
-        known = a.totals[step.tiles, step.opened] + b.totals[step.tiles, step.opened]
-        made.totals[step.tiles, step.opened] = known
+        made = self._part(family, large.members, step.dynamic, step.tiles)
+        known = a.totals[step.tiles, step.dynamic] + b.totals[step.tiles, step.dynamic]
+        made.totals[step.tiles, step.dynamic] = known
         a.is_alive = b.is_alive = False
         if any((*a.neighbours, *b.neighbours)):
             others = self._relink(a, b, made)

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from aot.analysis.cost.plan import Plan, plan
-from aot.analysis.cost.tile_costs import Kernel, Loops, Open, Tile, cost, loops_of, shared_tiles
+from aot.analysis.cost.tile_costs import (
+    DynamicLoops,
+    KernelModel,
+    Loops,
+    Tile,
+    cost,
+    loops_of,
+    shared_tiles,
+)
 from aot.ir.dims import symbol
 from aot.ir.graph import Attr
 from aot.ir.record import Call
@@ -17,9 +25,9 @@ from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v4")
 NHWC = Layout((), (0, 2, 3, 1))
-PRODUCTS = Kernel("products", 16, 16, True, 26)
-WINDOW = Kernel("window", 16, 16, False, 26)
-ALL = Open(True, True, True, True)
+PRODUCTS = KernelModel("products", 16, 16, True, 26)
+WINDOW = KernelModel("window", 16, 16, False, 26)
+ALL = DynamicLoops(True, True, True, True)
 
 
 def image(*dims: int | str) -> TensorType:
@@ -44,7 +52,7 @@ def conv(x: TensorType, columns: int, kernel: int, group: int = 1) -> Call:
 def test_loops_of_a_convolution_of_points() -> None:
     """All of a plane's points are rows; two images are two lines."""
     call = conv(image(2, 24, 7, 5), 40, 1)
-    assert loops_of(call, plan(call, TARGET), {}) == (Loops(35, 40, 24, 2), Open())
+    assert loops_of(call, plan(call, TARGET), {}) == (Loops(35, 40, 24, 2), DynamicLoops())
 
 
 def test_loops_of_a_convolution_with_a_kernel() -> None:
@@ -55,7 +63,7 @@ def test_loops_of_a_convolution_with_a_kernel() -> None:
 def test_loops_of_windows() -> None:
     call = conv(image(1, 24, 9, 12), 24, 3, group=24)
     made = plan(call, TARGET)
-    assert Kernel.of(made, TARGET).form == "window"
+    assert KernelModel.of(made, TARGET).form == "window"
     assert loops_of(call, made, {})[0] == Loops(10, 24, 9, 7)
     attrs = {"kernel": (2, 3), "strides": (2, 3), "dilations": (1, 1), "pads": (0,) * 4}
     pool = pooling.MAX_POOL.call([image(1, 24, 8, 24)], attrs)
@@ -66,34 +74,37 @@ def test_loops_of_windows() -> None:
 def test_loops_have_the_dims_of_a_dispatch() -> None:
     call = conv(image(1, 24, 1, "d0"), 40, 1)
     made = plan(call, TARGET)
-    assert loops_of(call, made, {"d0": 11}) == (Loops(11, 40, 24, 1), Open(rows=True, lines=True))
+    assert loops_of(call, made, {"d0": 11}) == (
+        Loops(11, 40, 24, 1),
+        DynamicLoops(rows=True, outer=True),
+    )
 
 
 def test_elementwise_ops_are_streams() -> None:
     call = elementwise.RELU.call([image(1, 24, 8, 8)], {})
-    kernel = Kernel.of(plan(call, TARGET), TARGET)
+    kernel = KernelModel.of(plan(call, TARGET), TARGET)
     assert kernel.form == "stream"
     loops, _ = loops_of(call, plan(call, TARGET), {})
-    assert cost(kernel, loops, (1, 1), Open()) < cost(kernel, loops, (1, 1), ALL)
+    assert cost(kernel, loops, (1, 1), DynamicLoops()) < cost(kernel, loops, (1, 1), ALL)
 
 
 @pytest.mark.parametrize("kernel", [PRODUCTS, WINDOW])
 @pytest.mark.parametrize("rows", [1, 5, 13, 100])
 @pytest.mark.parametrize("columns", [16, 48, 200])
 def test_parameters_cost_something_and_never_a_whole_tile(
-    kernel: Kernel, rows: int, columns: int
+    kernel: KernelModel, rows: int, columns: int
 ) -> None:
     """Where tiles fit."""
     loops = Loops(rows * 4, columns, 64, 3)
-    own = cost(kernel, loops, (4, 16), Open())
+    own = cost(kernel, loops, (4, 16), DynamicLoops())
     assert own < cost(kernel, loops, (4, 16), ALL) < 1.6 * own
 
 
 def test_what_differs_in_lines_alone_costs_nothing() -> None:
     loops = Loops(20, 64, 64, 3)
     for kernel in (PRODUCTS, WINDOW):
-        assert cost(kernel, loops, (5, 64), Open(lines=True)) == cost(
-            kernel, loops, (5, 64), Open()
+        assert cost(kernel, loops, (5, 64), DynamicLoops(outer=True)) == cost(
+            kernel, loops, (5, 64), DynamicLoops()
         )
 
 
@@ -101,9 +112,11 @@ def test_what_differs_in_lines_alone_costs_nothing() -> None:
 def test_what_is_left_of_columns_is_done_by_the_vector(tile: Tile) -> None:
     """One vector of columns costs far less than a tile that has four, where these are open."""
     narrow, wide = Loops(40, 16, 64, 1), Loops(40, tile[1], 64, 1)
-    shared = Open(columns=True)
+    shared = DynamicLoops(columns=True)
     assert cost(PRODUCTS, narrow, tile, shared) < 0.7 * cost(PRODUCTS, wide, tile, shared)
-    assert cost(PRODUCTS, narrow, tile, Open()) == cost(PRODUCTS, wide, tile, Open())
+    assert cost(PRODUCTS, narrow, tile, DynamicLoops()) == cost(
+        PRODUCTS, wide, tile, DynamicLoops()
+    )
 
 
 def test_shared_tiles_leave_registers() -> None:
@@ -119,6 +132,6 @@ def test_rows_past_the_end_cost_as_others_do(rows: int, columns: int) -> None:
     types = [TensorType(DType.F32, (rows, 32)), TensorType(DType.F32, (32, columns))]
     call = contraction.MATMUL.call(types, {})
     made: Plan = plan(call, TARGET)
-    kernel, (loops, _) = Kernel.of(made, TARGET), loops_of(call, made, {})
-    own = cost(kernel, loops, (made.rows, made.columns), Open())
-    assert own < cost(kernel, loops, (made.rows + rows, made.columns), Open())
+    kernel, (loops, _) = KernelModel.of(made, TARGET), loops_of(call, made, {})
+    own = cost(kernel, loops, (made.rows, made.columns), DynamicLoops())
+    assert own < cost(kernel, loops, (made.rows + rows, made.columns), DynamicLoops())
