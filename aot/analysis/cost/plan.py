@@ -124,7 +124,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
     if target.vulkan is not None and any(stride != 1 for stride in strides.values()):
-        # lines of the result that skip lines of the input are no one row
+        # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     rows, columns = _tile(
         target,
@@ -280,13 +280,13 @@ def _tile(
         if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
         for rows in range(1, most + 1):
-            lines = rows if target.multiplies_by_lane else 0
-            if rows * vectors + vectors + lines + spare > target.vector_registers:
+            row_vectors = rows if target.multiplies_by_lane else 0
+            if rows * vectors + vectors + row_vectors + spare > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
-            reuse = rows * vectors / (rows / (lanes if lines else 1) + vectors)
+            reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
             # within a twentieth what is loaded less often wins
             score = (round(20 * min(1.0, reuse) * used), reuse * used)
             if score > best_score:

@@ -73,14 +73,14 @@ def extents(call: Call) -> tuple[Dim, Dim, Dim]:
 
 
 def register_tiles(
-    panel: int, lanes: int, registers: int, *, has_lines: bool = False
+    panel: int, lanes: int, registers: int, *, has_row_vectors: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Rows (tiles of outputs) and columns (filters) that registers hold beside what they need,
-    and beside a vector of each row's scalars where it `has_lines`."""
+    and beside a vector of each row's scalars where it `has_row_vectors`."""
     for columns in (panel // 2, panel, 2 * panel):
         vectors = columns // lanes
         if vectors and columns % lanes == 0:
-            most = (registers - 2 - vectors) // (vectors + has_lines)
+            most = (registers - 2 - vectors) // (vectors + has_row_vectors)
             yield from ((rows, columns) for rows in range(1, min(most, 16) + 1))
 
 
@@ -88,7 +88,7 @@ def best_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     """The register tile that costs `call` least."""
     sizes = tuple(map(_number, extents(call)))
     found = register_tiles(
-        target.panel, lanes, target.vector_registers, has_lines=target.multiplies_by_lane
+        target.panel, lanes, target.vector_registers, has_row_vectors=target.multiplies_by_lane
     )
     fitting = [tile for tile in found if tile[1] < sizes[1] + target.panel]
     if not fitting:

@@ -211,7 +211,7 @@ class Placed:
         def at(k: Expr) -> Values:
             return {**indices, inner.var: k}
 
-        if self._has_lines(inner, left):
+        if self._has_row_vectors(inner, left):
             return by_lanes(
                 self.nest,
                 (self.shape.rows, inner.extent),
@@ -229,7 +229,7 @@ class Placed:
             "k",
         )
 
-    def _has_lines(self, inner: Axis, left: Expr) -> bool:
+    def _has_row_vectors(self, inner: Axis, left: Expr) -> bool:
         """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
         of each row beside the sums."""
         if not self.nest.target.multiplies_by_lane or not isinstance(left, Load):
@@ -240,7 +240,11 @@ class Placed:
             return False
         is_alike = left.dtype is self.acc.dtype is DType.F32
         is_line = expr.coefficient(left.indices[0], inner.var) == 1
-        return is_alike and is_line and holds_lines(self.nest, self.shape.rows, self.shape.columns)
+        return (
+            is_alike
+            and is_line
+            and holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
+        )
 
     def _steps_together(self, inner: Axis) -> int:
         """Steps of the innermost loop that are written out: a divisor of its extent."""
@@ -449,7 +453,7 @@ class Placed:
         return [If(is_there, tuple(stmts))]
 
 
-def holds_lines(nest: Nest, rows: int, columns: int) -> bool:
+def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
     """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
     return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
 
@@ -470,7 +474,7 @@ def by_lanes(
     """
     rows, extent = sizes
     lanes = nest.lanes
-    held = nest.builder.scratch("lines", dtype, (rows, lanes))
+    held = nest.builder.scratch("row_vectors", dtype, (rows, lanes))
 
     def group(n: Expr) -> list[Stmt]:
         first = expr.mul(n, expr.index(lanes))

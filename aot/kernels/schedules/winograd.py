@@ -22,7 +22,7 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.contraction import find_axes
-from aot.kernels.schedules.products import ContractionAxes, by_lanes, holds_lines
+from aot.kernels.schedules.products import ContractionAxes, by_lanes, holds_row_vectors
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
@@ -361,7 +361,7 @@ class _Winograd:
             return nest.unrolled(self.rows, row, "r")
 
         stmts = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
-        if nest.target.multiplies_by_lane and holds_lines(nest, self.rows, self.columns):
+        if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
             stmts += by_lanes(nest, (self.rows, CHANNELS), dtype, left, step)
         else:
             stmts += nest.serial(CHANNELS, step, "k")

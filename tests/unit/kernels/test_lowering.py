@@ -52,10 +52,10 @@ def test_rows_multiplied_by_lanes(rows: int | str, terms: int | str) -> None:
         on_interpreter(kernel, buffers, params)
 
     check(b.function(), inputs, "aarch64-generic", 1, engine=engine)
-    has_lines = not isinstance(terms, int) or terms >= 4
-    assert ("scratch lines" in to_text(seen[0])) == has_lines
+    has_row_vectors = not isinstance(terms, int) or terms >= 4
+    assert ("scratch row_vectors" in to_text(seen[0])) == has_row_vectors
     code = emit_assembly(seen[0], targets.load("aarch64-generic"))
-    assert has_lines == bool(re.search(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[3\]", code))
+    assert has_row_vectors == bool(re.search(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[3\]", code))
 
 
 @pytest.mark.parametrize("target", TARGETS)
