@@ -126,8 +126,8 @@ class Hosting:
         Where the inputs' extents decide it, the host has what may be too long if it is there, and
         the program checks it if not.
         """
-        assert self.target.vulkan is not None
-        limit, function = self.target.vulkan.max_lane_iterations, self.module.executables[number]
+        assert self.target.gpu is not None
+        limit, function = self.target.gpu.max_lane_iterations, self.module.executables[number]
         unknown = UNKNOWN.get(root_of(function).record.kind)
         most = 0
         for values, known in self._dims.get(function.name, ()):

@@ -130,7 +130,7 @@ class Building:
             kept: dict[ExecutableImage, int] = {}
             numbers = [kept.setdefault(replace(e, name=""), len(kept)) for e in code.executables]
             names = dict(zip(reversed(numbers), (f.name for f in reversed(functions)), strict=True))
-            limits = target.vulkan
+            limits = target.gpu
             most_iterations = None if limits is None else limits.max_lane_iterations
             entries = {
                 f.name: Entry(

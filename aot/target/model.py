@@ -12,59 +12,63 @@ from typing import Any
 
 from aot.ir.types import DType
 
-# Vulkan's names of the features behind narrow types.
-_ARITHMETIC_FEATURES = {
-    DType.F16: "shaderFloat16",
-    DType.I8: "shaderInt8",
-    DType.U8: "shaderInt8",
-    DType.I16: "shaderInt16",
-    DType.U16: "shaderInt16",
-}
-_STORAGE_FEATURES = {8: "storageBuffer8BitAccess", 16: "storageBuffer16BitAccess"}
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 
 @dataclass(frozen=True)
-class VulkanLimits:
-    """Limits that a Vulkan device must reach to run a module of this target.
+class GpuGeometry:
+    """How work is laid out on a GPU, whatever the API that reaches it; a device must allow it.
+
+    Plans, passes, schedules and the code generators of GPUs read it.
 
     Attributes:
-        max_storage_buffers: storage buffers that one shader may bind.
-        max_push_constant_bytes: bytes of push constants.
+        lanes: workgroup size that schedules aim at.
         max_workgroup_invocations: lanes of a workgroup, the product of its sizes.
         max_workgroup_size: lanes along x, y and z.
         max_workgroup_count: workgroups along x, y and z.
         max_shared_bytes: WORKGROUP scratch of one workgroup.
-        max_storage_buffer_bytes: bytes that one binding may span.
-        min_storage_alignment_bytes: alignment of a binding's offset.
         max_lane_iterations: iterations of loops that an invocation may make, of all of its loops
-            together. Vulkan knows no such limit and drivers don't report it: llvmpipe ends loops
+            together. No API knows such a limit and drivers don't report it: llvmpipe ends loops
             after 65,535 of them and goes on as if they were done, and a GPU that needs some
             microseconds for each is reset by its watchdog. What needs more is the host's, or is
             refused.
-        lanes: workgroup size that schedules aim at.
         subgroup_operations: what lanes of a subgroup do together, by the names that Vulkan gives in
-            small letters; a device must have those that a shader uses.
-        storage_bits: widths besides 32 in which shaders read and write storage buffers, of 8 and
-            16; elements of others are taken out of words and flipped in them by atomics. A device
-            must have those that a shader uses.
+            small letters; a device must have those that a kernel uses.
+        storage_bits: widths besides 32 in which kernels read and write buffers, of 8 and 16;
+            elements of others are taken out of words and flipped in them by atomics. A device must
+            have those that a kernel uses.
+    """
+
+    lanes: int
+    max_workgroup_invocations: int
+    max_workgroup_size: tuple[int, int, int]
+    max_workgroup_count: tuple[int, int, int]
+    max_shared_bytes: int
+    max_lane_iterations: int
+    subgroup_operations: tuple[str, ...] = ()
+    storage_bits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class VulkanLimits:
+    """What Vulkan lets shaders bind; a device must reach it to run a module of this target.
+
+    Only the Vulkan backend reads it.
+
+    Attributes:
+        max_storage_buffers: storage buffers that one shader may bind.
+        max_push_constant_bytes: bytes of push constants.
+        max_storage_buffer_bytes: bytes that one binding may span.
+        min_storage_alignment_bytes: alignment of a binding's offset.
         texel_buffers: whether shaders read through uniform texel buffers what they don't write: a
             texture's way to memory, where that is quicker than a storage buffer's.
     """
 
     max_storage_buffers: int
     max_push_constant_bytes: int
-    max_workgroup_invocations: int
-    max_workgroup_size: tuple[int, int, int]
-    max_workgroup_count: tuple[int, int, int]
-    max_shared_bytes: int
     max_storage_buffer_bytes: int
     min_storage_alignment_bytes: int
-    max_lane_iterations: int
-    lanes: int
-    subgroup_operations: tuple[str, ...] = ()
-    storage_bits: tuple[int, ...] = ()
     texel_buffers: bool = False
 
 
@@ -93,7 +97,8 @@ class Target:
         dtypes: element types that are computed natively; others can be loaded, stored and cast.
         panel: width P of packed panels; must be equal for all targets of a module.
         max_stack_bytes: REGISTER scratch that a kernel may put on the caller's stack.
-        vulkan: limits, on vulkan only.
+        gpu: the geometry of workgroups, on a GPU only.
+        vulkan: limits of the API, on vulkan only.
         file: where a user's own target was read from; "" for those that come with the compiler.
     """
 
@@ -116,6 +121,7 @@ class Target:
     abi: str = ""
     panel: int = 16
     max_stack_bytes: int = 16384
+    gpu: GpuGeometry | None = None
     vulkan: VulkanLimits | None = None
     file: str = ""
 
@@ -126,14 +132,6 @@ class Target:
     def computes(self, dtype: DType) -> bool:
         """Whether arithmetic in `dtype` is native; INDEX always is."""
         return dtype is DType.INDEX or (dtype in self.dtypes and not dtype.is_storage_only)
-
-    @property
-    def narrow_features(self) -> tuple[str, ...]:
-        """The features that a GPU's shaders may need because of its narrow types, sorted."""
-        if self.vulkan is None:
-            return ()
-        computed = {_ARITHMETIC_FEATURES[d] for d in self.dtypes if d in _ARITHMETIC_FEATURES}
-        return tuple(sorted(computed | {_STORAGE_FEATURES[b] for b in self.vulkan.storage_bits}))
 
     @property
     def converts_half(self) -> bool:
@@ -159,12 +157,12 @@ class Target:
 def describe(target: Target) -> list[tuple[str, Any, str]]:
     """Key, value and meaning of everything that a target's file says."""
     rows: list[tuple[str, Any, str]] = []
-    for record in (target, target.vulkan):
+    for record in (target, target.gpu, target.vulkan):
         if record is None:
             continue
         meanings = _meanings(type(record))
         for field in fields(record):
-            if field.name in ("name", "file", "vulkan"):
+            if field.name in ("name", "file", "gpu", "vulkan"):
                 continue
             value = getattr(record, field.name)
             rows.append((field.name, value, meanings.get(field.name, "")))

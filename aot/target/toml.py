@@ -16,7 +16,7 @@ from typing import Any
 
 from aot.errors import CompileError
 from aot.ir.types import DType
-from aot.target.model import Target, VulkanLimits
+from aot.target.model import GpuGeometry, Target, VulkanLimits
 
 DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
@@ -133,7 +133,7 @@ _CPU = (
     "page_bytes",
 )
 _CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes")
-_VULKAN = (*_COMMON, "vulkan")
+_VULKAN = (*_COMMON, "gpu", "vulkan")
 _VULKAN_OPTIONAL = ("features", "l1_bytes", "l2_bytes", "panel")
 _VULKAN_FIXED: dict[str, Any] = {
     "arch": "none",
@@ -189,22 +189,42 @@ _NUMBERS = {
     "lanes": _Rule(1, 1024, is_power_of_two=True),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
+_TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}
 _TEXTS = ("summary", "triple", "cpu", "tune", "abi")
 _TEXT_LISTS = ("features", "options")
 
 
 class _Reader:
-    """Turns a parsed table into a Target; holds the text so that messages can name lines."""
+    """Turns a parsed table into a Target; holds the text so that messages can name lines.
 
-    def __init__(self, text: str, file: str) -> None:
-        self.lines = text.splitlines()
+    Attributes:
+        table: the table inside the file whose keys are read; "" for the file's own.
+    """
+
+    def __init__(self, text: str, file: str, table: str = "") -> None:
+        self.text = text
         self.file = file
+        self.table = table
+
+    def inside(self, table: str) -> _Reader:
+        """The reader of the keys of one of the file's tables."""
+        return _Reader(self.text, self.file, table)
 
     def fail(self, key: str, message: str) -> CompileError:
-        pattern = re.compile(rf"^\s*(\[\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
-        line = next((n for n, t in enumerate(self.lines, 1) if pattern.match(t)), None)
+        line = self.line_of(key)
         place = self.file if line is None else f"{self.file}:{line}"
         return CompileError(f"{place}: {message}")
+
+    def line_of(self, key: str) -> int | None:
+        """The line of a key of this table, or of a table of that name in the file's own."""
+        pattern = re.compile(rf"^\s*(\[{{0,2}}\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
+        table = ""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            header = re.match(r"\s*\[+\s*[\"']?([\w-]+)", line)
+            table = header.group(1) if header else table
+            if pattern.match(line) and self.table == ("" if header else table):
+                return number
+        return None
 
     def target(self, table: Mapping[str, Any], name: str) -> Target:
         device = table.get("device")
@@ -263,7 +283,8 @@ class _Reader:
             "device": self.keep,
             "arch": self.arch,
             "dtypes": self.dtypes,
-            "vulkan": self.limits,
+            "gpu": self.inner,
+            "vulkan": self.inner,
             "subgroup_operations": self.subgroup_operations,
             "storage_bits": self.storage_bits,
             "texel_buffers": self.flag,
@@ -296,13 +317,14 @@ class _Reader:
             raise self.fail(key, "dtypes names something twice")
         return tuple(known[v] for v in value)
 
-    def limits(self, key: str, value: Any) -> VulkanLimits:
+    def inner(self, key: str, value: Any) -> GpuGeometry | VulkanLimits:
         if not isinstance(value, dict):
-            raise self.fail(key, f"vulkan is {value!r}, expected a table")
-        needed = tuple(f.name for f in fields(VulkanLimits) if f.default is MISSING)
-        optional = tuple(f.name for f in fields(VulkanLimits) if f.default is not MISSING)
-        self.check_keys(value, needed, optional, "the table [vulkan]")
-        return VulkanLimits(**{k: self.value(k, v) for k, v in value.items()})
+            raise self.fail(key, f"{key} is {value!r}, expected a table")
+        record, reader = _TABLES[key], self.inside(key)
+        needed = tuple(f.name for f in fields(record) if f.default is MISSING)
+        optional = tuple(f.name for f in fields(record) if f.default is not MISSING)
+        reader.check_keys(value, needed, optional, f"the table [{key}]")
+        return record(**{k: reader.value(k, v) for k, v in value.items()})
 
     def subgroup_operations(self, key: str, value: Any) -> tuple[str, ...]:
         known = ", ".join(SUBGROUP_OPERATIONS)
@@ -349,10 +371,10 @@ class _Reader:
         if wide:
             known = ", ".join(map(str, _VULKAN_DTYPES))
             raise self.fail("dtypes", f"dtypes has {wide[0]}, expected of {known} on vulkan")
-        limits = target.vulkan
-        if limits is not None and limits.lanes > limits.max_workgroup_invocations:
-            raise self.fail(
+        gpu = target.gpu
+        if gpu is not None and gpu.lanes > gpu.max_workgroup_invocations:
+            raise self.inside("gpu").fail(
                 "lanes",
-                f"lanes is {limits.lanes}, above max_workgroup_invocations "
-                f"({limits.max_workgroup_invocations})",
+                f"lanes is {gpu.lanes}, above max_workgroup_invocations "
+                f"({gpu.max_workgroup_invocations})",
             )

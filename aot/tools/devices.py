@@ -10,23 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aot.backends.vulkan.requirements import LIMITS, limits_of, narrow_features
 from aot.errors import AotError, RuntimeFailure
 from aot.target import selection as targets
-from aot.target.model import Target, VulkanLimits
+from aot.target.model import GpuGeometry, Target
 from aot.target.toml import SUBGROUP_OPERATIONS
 
 _KINDS = {0: "other", 1: "integrated gpu", 2: "discrete gpu", 3: "virtual gpu", 4: "software"}
-# Limits that a target names, by Vulkan's names; of the last the device's must be the smaller.
-_LIMITS = {
-    "max_storage_buffers": "maxPerStageDescriptorStorageBuffers",
-    "max_push_constant_bytes": "maxPushConstantsSize",
-    "max_workgroup_invocations": "maxComputeWorkGroupInvocations",
-    "max_workgroup_size": "maxComputeWorkGroupSize",
-    "max_workgroup_count": "maxComputeWorkGroupCount",
-    "max_shared_bytes": "maxComputeSharedMemorySize",
-    "max_storage_buffer_bytes": "maxStorageBufferRange",
-    "min_storage_alignment_bytes": "minStorageBufferOffsetAlignment",
-}
 _LEAST_VERSION = (1, 1)
 
 
@@ -107,10 +97,10 @@ def _device(vk: Any, device: Any) -> DeviceInfo:
     features = _features(vk, device)
     fits, misses = [], {}
     for target in map(targets.load, targets.names()):
-        if target.vulkan is None:
+        if target.gpu is None or target.device != "vulkan":
             continue
-        missing = _missing(target, target.vulkan, (major, minor), limits)
-        missing = missing or _missing_operation(target.name, target.vulkan, operations)
+        missing = _missing(target, (major, minor), limits)
+        missing = missing or _missing_operation(target.name, target.gpu, operations)
         missing = missing or _missing_feature(target, features)
         if missing:
             misses[target.name] = missing
@@ -139,7 +129,7 @@ def _device(vk: Any, device: Any) -> DeviceInfo:
 
 def _limits(found: Any) -> dict[str, int | tuple[int, int, int]]:
     limits: dict[str, int | tuple[int, int, int]] = {}
-    for key, name in _LIMITS.items():
+    for key, name in LIMITS.items():
         value = getattr(found, name)
         limits[key] = int(value) if isinstance(value, int) else (value[0], value[1], value[2])
     return limits
@@ -147,19 +137,19 @@ def _limits(found: Any) -> dict[str, int | tuple[int, int, int]]:
 
 def _missing(
     target: Target,
-    wanted: VulkanLimits,
     version: tuple[int, int],
     limits: Mapping[str, int | tuple[int, int, int]],
 ) -> str:
     """The first thing that a target needs and the device lacks; "" where it has all."""
     if version < _LEAST_VERSION:
         return f"vulkan {version[0]}.{version[1]}, not 1.1"
-    for key, name in _LIMITS.items():
-        has, needs = limits[key], getattr(wanted, key)
+    wanted = limits_of(target)
+    for key, name in LIMITS.items():
+        has: Any = limits[key]
+        needs: Any = wanted[key]
         if key.startswith("min_"):
             is_there = has <= needs
         elif isinstance(needs, tuple):
-            assert isinstance(has, tuple)
             is_there = all(h >= n for h, n in zip(has, needs, strict=True))
         else:
             is_there = has >= needs
@@ -178,7 +168,7 @@ def _subgroup_operations(vk: Any, device: Any) -> set[str]:
     return {name for name, bit in bits.items() if subgroups.supportedOperations & bit}
 
 
-def _missing_operation(name: str, wanted: VulkanLimits, operations: set[str]) -> str:
+def _missing_operation(name: str, wanted: GpuGeometry, operations: set[str]) -> str:
     """The first operation of subgroups that a target needs and the device lacks."""
     lacking = [o for o in wanted.subgroup_operations if o not in operations]
     return f"subgroups have no {lacking[0]} operations, which {name} needs" if lacking else ""
@@ -186,17 +176,17 @@ def _missing_operation(name: str, wanted: VulkanLimits, operations: set[str]) ->
 
 def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
     """The first feature that a target's shaders may need and the device lacks."""
-    wanted = (*target.features, *target.narrow_features)
+    wanted = (*target.features, *narrow_features(target))
     lacking = [f for f in wanted if f not in features]
     return f"there is no {lacking[0]}, which {target.name} needs" if lacking else ""
 
 
 def _rank(target: Target) -> tuple[int, int, int, str]:
     """A target that asks for more knows more of the device."""
-    assert target.vulkan is not None
-    limits = target.vulkan
-    features = len(target.narrow_features)
-    return (limits.max_workgroup_invocations, limits.max_shared_bytes, features, target.name)
+    assert target.gpu is not None
+    gpu = target.gpu
+    features = len(narrow_features(target))
+    return (gpu.max_workgroup_invocations, gpu.max_shared_bytes, features, target.name)
 
 
 def _features(vk: Any, device: Any) -> tuple[str, ...]:

@@ -222,6 +222,28 @@ def test_only_the_command_prints() -> None:
             assert not is_print, f"{path}: print"
 
 
+def _reads_of_vulkan(source: str) -> list[int]:
+    """Lines that read a target's Vulkan limits; the runtime's list of files is another matter."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "vulkan"
+        and ast.unparse(node.value) != "sources"
+    ]
+
+
+def test_only_its_backend_reads_the_limits_of_vulkan() -> None:
+    """Plans, passes and schedules read a target's `gpu`, which another API has as well."""
+    for path in _files():
+        if path.is_relative_to(ROOT / "backends" / "vulkan") or _part(path) == "target":
+            continue
+        assert _reads_of_vulkan(path.read_text(encoding="utf-8")) == [], path
+    assert _reads_of_vulkan("import aot.backends.vulkan\nif target.vulkan is None:\n    pass") == [
+        2
+    ]
+
+
 def test_importing_aot_is_cheap() -> None:
     script = "import sys, aot, aot.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     result = subprocess.run(

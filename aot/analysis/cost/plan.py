@@ -16,7 +16,7 @@ from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, product
 from aot.ir.record import Call, Kind
 from aot.ir.types import Layout, TensorType
-from aot.target.model import Target, VulkanLimits
+from aot.target.model import GpuGeometry, Target
 
 # How many columns of a contraction a lane of a GPU has; they lie together.
 GPU_COLUMNS = 8
@@ -71,8 +71,8 @@ TAIL_ROWS, SUMS = (2, 4), 8
 
 def lanes_of(target: Target, element_bytes: int) -> int:
     """Lanes of one loop: a vector register's elements, or a GPU workgroup's invocations."""
-    if target.vulkan is not None:
-        return target.vulkan.lanes
+    if target.gpu is not None:
+        return target.gpu.lanes
     return max(1, target.vector_bytes // element_bytes)
 
 
@@ -93,7 +93,7 @@ def plan(call: Call, target: Target) -> Plan:
         return Plan(Schedule.LINES, lanes)
     if kind is Kind.SORT:
         # lines that take different branches gain nothing from a CPU's vectors
-        return Plan(Schedule.LINES, lanes if target.vulkan is not None else 1)
+        return Plan(Schedule.LINES, lanes if target.gpu is not None else 1)
     if kind is Kind.REDUCTION:
         return Plan(Schedule.REDUCTION, lanes, *_window_tile(call, target, lanes))
     return Plan(Schedule.ELEMENTWISE, lanes)
@@ -123,7 +123,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         layout = _columns_last(right)
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
-    if target.vulkan is not None and any(stride != 1 for stride in strides.values()):
+    if target.gpu is not None and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     rows, columns = _tile(
@@ -179,8 +179,8 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     """Queries in lanes, some vectors of them, times as many keys as registers allow."""
     queries, depth = call.operand(0).dims[-2:]
     width = call.operand(2).dims[-1]
-    if target.vulkan is not None:
-        return _plan_attention_on_gpu(depth, width, lanes, target.vulkan)
+    if target.gpu is not None:
+        return _plan_attention_on_gpu(depth, width, lanes, target.gpu)
     registers = target.vector_registers
     vectors = 4 if lanes <= 4 and registers >= 32 else 2
     while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
@@ -189,20 +189,20 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
 
 
-def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, limits: VulkanLimits) -> Plan:
+def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, gpu: GpuGeometry) -> Plan:
     """As many lanes a query as leave each of them up to 8 places of a value, and 2 keys a lane.
 
     Workgroups are twice as large as others, so that a key or value that is read serves as many
     queries as one of fewer lanes for each would.
     """
-    lanes = min(2 * lanes, limits.max_workgroup_invocations)
+    lanes = min(2 * lanes, gpu.max_workgroup_invocations)
     if not isinstance(depth, int) or not isinstance(width, int):
         return Plan(Schedule.ATTENTION, lanes, lanes, 1)
     peers = min(4, lanes)
     while peers < lanes:
         # a query, its mix, the weights of a tile, and what each lane has of them
         row = depth + width + 4 * peers + 2 * peers + peers + 1 + peers
-        fits = 4 * row * (lanes // peers) <= limits.max_shared_bytes
+        fits = 4 * row * (lanes // peers) <= gpu.max_shared_bytes
         if fits and (width <= 8 * peers or peers >= 32):
             break
         peers *= 2
@@ -225,7 +225,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     rows = extents[-2]
     if not isinstance(rows, int) or rows == 0:
         return 4, lanes
-    most = min(8, target.vector_registers // 2) if target.vulkan is None else 4
+    most = min(8, target.vector_registers // 2) if target.gpu is None else 4
     best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
     return best, lanes * max(1, 4 // best)
 
@@ -269,7 +269,7 @@ def _tile(
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         spare: registers that must be left beside the sums and the vectors of columns.
     """
-    if target.vulkan is not None:
+    if target.gpu is not None:
         return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
     most = min(14, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)

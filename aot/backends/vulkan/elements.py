@@ -8,13 +8,14 @@ Knows nothing of expressions, addresses or buffers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aot.backends.vulkan.spirv import Capability, Glsl, Op
 from aot.backends.vulkan.values import Values
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.target.model import Target
+from aot.target.model import GpuGeometry
 
 WIDE = frozenset(d for d in DType if d.bits > 32 and d is not DType.INDEX)
 _ARITHMETIC = {8: Capability.INT8, 16: Capability.INT16}
@@ -34,10 +35,10 @@ class Natives:
     stored_bits: frozenset[int]
 
     @staticmethod
-    def of(target: Target) -> Natives:
-        assert target.vulkan is not None
-        narrow = (d for d in target.dtypes if d.bits < 32 and d is not DType.BOOL)
-        return Natives(frozenset(narrow), frozenset(target.vulkan.storage_bits))
+    def of(gpu: GpuGeometry, dtypes: Sequence[DType]) -> Natives:
+        """Of a target with these workgroups that computes in `dtypes`."""
+        narrow = (d for d in dtypes if d.bits < 32 and d is not DType.BOOL)
+        return Natives(frozenset(narrow), frozenset(gpu.storage_bits))
 
     @property
     def without_computed(self) -> Natives:

@@ -39,7 +39,7 @@ from aot.kernels.ir.nodes import (
     walk,
 )
 from aot.kernels.lower.steps import lane_iterations
-from aot.target.model import Target, VulkanLimits
+from aot.target.model import GpuGeometry, Target
 
 Register = tuple[Scratch, int]
 
@@ -51,21 +51,22 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
         InternalError: the kernel breaks a limit of the target, or computes in a type that
             legalisation should have removed.
     """
-    limits = target.vulkan
-    if limits is None:
+    gpu, limits = target.gpu, target.vulkan
+    if gpu is None or limits is None:
         raise InternalError(f"target {target.name} is not a vulkan target")
-    check_limits(kernel, limits)
-    placement, natives = place(kernel, limits), Natives.of(target)
-    shader = _Emitter(kernel, limits, placement, natives).compile()
+    check_geometry(kernel, gpu)
+    placement, natives = place(kernel, gpu), Natives.of(gpu, target.dtypes)
+    most = limits.max_push_constant_bytes
+    shader = _Emitter(kernel, most, placement, natives).compile()
     if not limits.texel_buffers:
         return shader
-    texel = _Emitter(kernel, limits, placement, natives, reads_texels=True).compile()
+    texel = _Emitter(kernel, most, placement, natives, reads_texels=True).compile()
     return replace(shader, texel=texel) if texel.texels else shader
 
 
-def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
+def check_geometry(kernel: Kernel, gpu: GpuGeometry) -> None:
     """Refuses a workgroup that the target cannot run, and a grid that is known to be too large."""
-    for axis, (count, most) in enumerate(zip(kernel.grid, limits.max_workgroup_count, strict=True)):
+    for axis, (count, most) in enumerate(zip(kernel.grid, gpu.max_workgroup_count, strict=True)):
         has_rows = axis == 0 and kernel.grid[2] == 1
         if isinstance(count, int) and count > most and not has_rows:
             raise LimitError(
@@ -73,13 +74,12 @@ def check_limits(kernel: Kernel, limits: VulkanLimits) -> None:
             )
     size = kernel.workgroup_size
     lanes = size[0] * size[1] * size[2]
-    if lanes > limits.max_workgroup_invocations:
+    if lanes > gpu.max_workgroup_invocations:
         raise LimitError(
             kernel.name,
-            f"a workgroup of {lanes} lanes, more than the target's "
-            f"{limits.max_workgroup_invocations}",
+            f"a workgroup of {lanes} lanes, more than the target's {gpu.max_workgroup_invocations}",
         )
-    for axis, (lane_count, most) in enumerate(zip(size, limits.max_workgroup_size, strict=True)):
+    for axis, (lane_count, most) in enumerate(zip(size, gpu.max_workgroup_size, strict=True)):
         if lane_count > most:
             raise LimitError(
                 kernel.name, f"{lane_count} lanes on axis {axis}, more than the target's {most}"
@@ -92,7 +92,7 @@ class _Emitter:
     def __init__(
         self,
         kernel: Kernel,
-        limits: VulkanLimits,
+        max_push_constant_bytes: int,
         placement: Placement,
         natives: Natives,
         *,
@@ -103,7 +103,7 @@ class _Emitter:
         self.body = FunctionBody(self.asm)
         self.values = Values(self.asm, self.body)
         self.placement = placement
-        self.params = Parameters(kernel, self.values, limits.max_push_constant_bytes)
+        self.params = Parameters(kernel, self.values, max_push_constant_bytes)
         elements = Elements(self.values, natives)
         self.texels = Texels(self.values) if reads_texels else None
         self.memory = Memory(kernel, self.placement, self.params, elements, self.texels)

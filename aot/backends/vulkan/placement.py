@@ -31,7 +31,7 @@ from aot.kernels.ir.nodes import (
     Store,
     walk,
 )
-from aot.target.model import VulkanLimits
+from aot.target.model import GpuGeometry
 
 # Beyond about 2.6 k words drivers' compile time grows worse than linearly, and an instruction is
 # about five words: a nest that would unroll to more than this many instructions stays a loop.
@@ -101,8 +101,8 @@ class Placement:
         return prod(self.scratch[scratch].shape(scratch))
 
 
-def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
-    """Decides for `kernel`, and checks what it needs against the target's limits."""
+def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
+    """Decides for `kernel`, and checks what it needs against the target's geometry."""
     accesses = _scratch_accesses(kernel)
     lane_axes = _lane_axes(kernel)
     lets = {s.var: s.value for s in walk(kernel.body) if isinstance(s, Let)}
@@ -124,7 +124,7 @@ def place(kernel: Kernel, limits: VulkanLimits) -> Placement:
         )
         for s in kernel.scratch
     }
-    _check_shared(kernel, limits)
+    _check_shared(kernel, gpu)
     sums = _find_sums(unrolled, scratch)
     quads = frozenset(_read_in_quads(unrolled))
     added = {s.target for s in sums.values() if isinstance(s.value, Fma)}
@@ -405,13 +405,13 @@ def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) ->
     return True
 
 
-def _check_shared(kernel: Kernel, limits: VulkanLimits) -> None:
+def _check_shared(kernel: Kernel, gpu: GpuGeometry) -> None:
     needed = shared_bytes(kernel)
-    if needed > limits.max_shared_bytes:
+    if needed > gpu.max_shared_bytes:
         raise LimitError(
             kernel.name,
             f"workgroup scratch takes {needed} bytes, more than the target's "
-            f"{limits.max_shared_bytes}",
+            f"{gpu.max_shared_bytes}",
         )
 
 

@@ -1,4 +1,4 @@
-"""What shaders ask of a device, by the names that Vulkan gives: limits and features.
+"""What shaders and targets ask of a device, by the names that Vulkan gives: limits and features.
 
 Owns which limits are worth declaring: those that devices differ in below what the floor of Vulkan
 1.1 promises, or that a target may raise. Buffers' sizes depend on shapes: the driver checks those.
@@ -10,8 +10,32 @@ from collections.abc import Iterable
 
 from aot.backends.vulkan.shader import Shader
 from aot.backends.vulkan.spirv import Capability
+from aot.ir.types import DType
+from aot.target.model import Target
 
 Limits = tuple[tuple[str, int], ...]
+
+# Limits that a target names, by Vulkan's names; of the last the device's must be the smaller.
+LIMITS = {
+    "max_storage_buffers": "maxPerStageDescriptorStorageBuffers",
+    "max_push_constant_bytes": "maxPushConstantsSize",
+    "max_workgroup_invocations": "maxComputeWorkGroupInvocations",
+    "max_workgroup_size": "maxComputeWorkGroupSize",
+    "max_workgroup_count": "maxComputeWorkGroupCount",
+    "max_shared_bytes": "maxComputeSharedMemorySize",
+    "max_storage_buffer_bytes": "maxStorageBufferRange",
+    "min_storage_alignment_bytes": "minStorageBufferOffsetAlignment",
+}
+
+# The features behind narrow types: those that compute in them, and those that store them.
+_ARITHMETIC_FEATURES = {
+    DType.F16: "shaderFloat16",
+    DType.I8: "shaderInt8",
+    DType.U8: "shaderInt8",
+    DType.I16: "shaderInt16",
+    DType.U16: "shaderInt16",
+}
+_STORAGE_FEATURES = {8: "storageBuffer8BitAccess", 16: "storageBuffer16BitAccess"}
 
 # The features of a device, as the runtime knows them, that are behind a shader's capabilities.
 _FEATURES = {
@@ -22,6 +46,22 @@ _FEATURES = {
     Capability.STORAGE_BUFFER_8BIT_ACCESS: ("storageBuffer8BitAccess",),
     Capability.GROUP_NON_UNIFORM_ARITHMETIC: ("subgroupArithmetic", "subgroupBasic"),
 }
+
+
+def limits_of(target: Target) -> dict[str, int | tuple[int, int, int]]:
+    """What a device must reach for a target, by the keys of `LIMITS`."""
+    assert target.gpu is not None and target.vulkan is not None
+    return {
+        key: getattr(target.gpu if hasattr(target.gpu, key) else target.vulkan, key)
+        for key in LIMITS
+    }
+
+
+def narrow_features(target: Target) -> tuple[str, ...]:
+    """The features that a target's shaders may need because of its narrow types, sorted."""
+    assert target.gpu is not None
+    computed = {_ARITHMETIC_FEATURES[d] for d in target.dtypes if d in _ARITHMETIC_FEATURES}
+    return tuple(sorted(computed | {_STORAGE_FEATURES[b] for b in target.gpu.storage_bits}))
 
 
 def limits(shaders: Iterable[Shader]) -> Limits:

@@ -188,12 +188,12 @@ class Nest:
 
     @property
     def is_gpu(self) -> bool:
-        return self.target.device == "vulkan"
+        return self.target.gpu is not None
 
     def is_too_long(self, *nests: Sequence[Dim]) -> bool:
         """Whether loops, each a nest of these extents, are more than a GPU's lane may go through;
         False where an extent is not known."""
-        limits = self.target.vulkan
+        limits = self.target.gpu
         total = 0
         for extents in nests:
             inner = 0
@@ -427,10 +427,10 @@ class Nest:
 
     def _has_subgroups(self, dtype: DType) -> bool:
         """Whether the target combines values of `dtype` across the lanes of a subgroup."""
-        limits = self.target.vulkan
+        gpu = self.target.gpu
         return (
-            limits is not None
-            and "arithmetic" in limits.subgroup_operations
+            gpu is not None
+            and "arithmetic" in gpu.subgroup_operations
             and dtype in (DType.F32, DType.I32, DType.U32)
         )
 

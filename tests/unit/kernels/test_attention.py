@@ -228,8 +228,8 @@ def test_scratch_is_bounded(name: str, depth: int) -> None:
     shared = sum(
         int(np.prod(s.shape)) * s.dtype.bytes for s in kernel.scratch if s.space is Space.WORKGROUP
     )
-    if target.vulkan is not None:
-        assert shared <= target.vulkan.max_shared_bytes
+    if target.gpu is not None:
+        assert shared <= target.gpu.max_shared_bytes
     else:
         rows = plan(call_of(next(iter(executable.block))), target).rows
         assert shared <= 4 * (rows * (2 * depth + 64 + 16) + 64 * (depth + 16) + 3 * rows)

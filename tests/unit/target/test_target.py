@@ -15,7 +15,7 @@ from aot.ir.types import DType
 from aot.link.image import Arch
 from aot.target import host_cpu
 from aot.target import selection as targets
-from aot.target.model import Target, VulkanLimits, describe
+from aot.target.model import GpuGeometry, Target, VulkanLimits, describe
 from aot.target.selection import load
 from aot.target.toml import check_names, parse
 from tests.support.paths import ROOT
@@ -81,6 +81,7 @@ def test_every_file_loads(name: str) -> None:
     assert target.summary and not target.summary.endswith(".")
     assert target.arch.upper() in Arch.__members__
     assert target.panel == 16, "all targets of a module share packed panels"
+    assert (target.gpu is None) == target.is_cpu
     assert (target.vulkan is not None) == (target.device == "vulkan")
     if target.is_cpu:
         assert target.page_bytes % 64 == 0
@@ -154,8 +155,9 @@ def test_a_file_of_one_s_own_gives_a_module(tmp_path: Path) -> None:
 def test_describe_says_every_key_and_what_it_means() -> None:
     for name in ("x86-64-v4", "vulkan-1.1"):
         rows = {key: (value, meaning) for key, value, meaning in describe(load(name))}
-        records: list[type] = [Target, VulkanLimits] if name == "vulkan-1.1" else [Target]
-        keys = {f.name for r in records for f in fields(r)} - {"name", "file", "vulkan"}
+        parts: list[type] = [GpuGeometry, VulkanLimits] if name == "vulkan-1.1" else []
+        keys = {f.name for r in (Target, *parts) for f in fields(r)}
+        keys -= {"name", "file", "gpu", "vulkan"}
         assert set(rows) == keys
         assert all(meaning for _, meaning in rows.values())
     assert rows["lanes"] == (64, "workgroup size that schedules aim at.")
@@ -354,6 +356,7 @@ def line_of(text: str, start: str) -> int:
             "[vulkan]\nlanes = 2",
             "x.toml:LINE: unknown key 'vulkan': a cpu target",
         ),
+        ("word_bytes = 8", "[gpu]\nlanes = 2", "x.toml:LINE: unknown key 'gpu': a cpu target"),
         ("dtypes = [", 'dtypes = ["f80", ', "x.toml:LINE: dtypes is ['f80', 'f32', "),
         ("dtypes = [", 'dtypes = ["f32", ', "x.toml:LINE: dtypes names something twice"),
         ('dtypes = ["f32", ', "dtypes = [", "x.toml:LINE: dtypes lacks f32, which every target"),
@@ -393,12 +396,12 @@ def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
         (
             "lanes = 64",
             "",
-            "x.toml: key 'lanes' is missing: the table [vulkan] needs max_storage_buf",
+            "x.toml: key 'lanes' is missing: the table [gpu] needs lanes, max_workgroup",
         ),
         (
             "lanes = 64",
             "lanes = 64\nwarp = 32",
-            "x.toml:LINE: unknown key 'warp': the table [vulkan]",
+            "x.toml:LINE: unknown key 'warp': the table [gpu] has lanes",
         ),
         (
             "max_workgroup_size = [128, 128, 64]",
@@ -431,6 +434,39 @@ def test_a_wrong_vulkan_file(old: str, new: str, message: str) -> None:
     check_refused(GPU, old, new, message)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        (
+            "[vulkan]",
+            "[vulkan]\nlanes = 64",
+            16,
+            "unknown key 'lanes': the table [vulkan] has max_storage_buffers, "
+            "max_push_constant_bytes, max_storage_buffer_bytes, min_storage_alignment_bytes, "
+            "texel_buffers",
+        ),
+        (
+            "[gpu]",
+            "[gpu]\nsummary = 5",
+            9,
+            "unknown key 'summary': the table [gpu] has lanes, max_workgroup_invocations, "
+            "max_workgroup_size, max_workgroup_count, max_shared_bytes, subgroup_operations, "
+            "storage_bits",
+        ),
+        ("[vulkan]", "[[vulkan]]", 15, "vulkan is [{"),
+        ("[gpu]", "gpu = 3\n[vulkan.gpu]", 8, "gpu is 3, expected a table"),
+        ("lanes = 64", "lanes = 3", 9, "lanes is 3, expected a power of two from 1 to 1024"),
+    ],
+)
+def test_a_wrong_key_of_a_table_is_found_where_it_stands(
+    old: str, new: str, place: int, message: str
+) -> None:
+    """A key of the same name in another table is not what the message is about."""
+    with pytest.raises(CompileError) as caught:
+        parse(GPU.replace(old, new, 1), "x.toml", "x")
+    assert str(caught.value).startswith(f"x.toml:{place}: {message}")
+
+
 def check_refused(good: str, old: str, new: str, message: str) -> None:
     assert old in good
     text = good.replace(old, new, 1)
@@ -447,7 +483,7 @@ def check_refused(good: str, old: str, new: str, message: str) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    for record in (Target, VulkanLimits):
+    for record in (Target, GpuGeometry, VulkanLimits):
         described = re.findall(r"^        (\w+):", record.__doc__ or "", re.MULTILINE)
         assert described == [f.name for f in fields(record)] or (
             set(described) == {f.name for f in fields(record)}
@@ -456,5 +492,5 @@ def test_every_field_is_documented() -> None:
 
 def test_the_guide_names_every_key() -> None:
     guide = (ROOT / "docs" / "internals" / "add-a-target.md").read_text()
-    keys = {f.name for f in fields(Target)} | {f.name for f in fields(VulkanLimits)}
+    keys = {f.name for r in (Target, GpuGeometry, VulkanLimits) for f in fields(r)}
     assert not sorted(k for k in keys - {"name", "file"} if f"`{k}`" not in guide)

@@ -35,7 +35,7 @@ def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert device.misses["vulkan-android-15"] == (
         "there is no shaderFloat16, which vulkan-android-15 needs"
     )
-    known = {name for name in targets.names() if targets.load(name).vulkan is not None}
+    known = {name for name in targets.names() if targets.load(name).gpu is not None}
     assert {*device.fits, *device.misses} == known
     assert device.features == ()
 

@@ -219,9 +219,9 @@ def test_which_loops_are_unrolled(
     if is_indexed:
         inner = (Store(kept, (i,), f32(1)), Store(y, (i,), load(kept, i)))
     kernel = b.build((For(i, extent, kind, inner),))
-    limits = vulkan_running.vulkan_target().vulkan
-    assert limits is not None
-    placement = place(kernel, limits)
+    gpu = vulkan_running.vulkan_target().gpu
+    assert gpu is not None
+    placement = place(kernel, gpu)
     assert bool(placement.unrolled) == is_unrolled
     assert placement.scratch[kept].is_promoted == (is_unrolled or not is_indexed)
     compiled(kernel)
@@ -267,9 +267,9 @@ def test_lane_dims_of_registers_are_dropped() -> None:
             ),
         )
     )
-    limits = vulkan_running.vulkan_target().vulkan
-    assert limits is not None
-    placement = place(kernel, limits)
+    gpu = vulkan_running.vulkan_target().gpu
+    assert gpu is not None
+    placement = place(kernel, gpu)
     assert placement.scratch[kept].kept == (1,)
     assert placement.elements(kept) == 3
     assert compiled(kernel).workgroup_size == (8, 1, 1)
