@@ -19,9 +19,12 @@ from aot.ir.assumed_extents import WORK
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
+from aot.ir.schedule import StageSchedule
 from aot.ir.types import TensorType
 from aot.target.model import Target
 
+ALGORITHM, DIRECT = "algorithm", "direct"  # a convolution's attribute, and its default
 NO_VALUES: Mapping[str, Dim] = MappingProxyType({})
 
 _WORK = (
@@ -75,16 +78,48 @@ def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
     return found
 
 
-def plans_of(function: Function, target: Target) -> list[Plan]:
-    """How each stage of an executable runs: by its tile where it has one, else as its dims want."""
-    stages = stages_of(function.block, function.results)
-    plans = [plan(call_of(heaviest(stage.ops)), target) for stage in stages]
-    if not function.tiles:
+def plans_of(
+    function: Function, target: Target, stages: Sequence[StageSchedule] = ()
+) -> list[Plan]:
+    """The plan of each stage of an executable, as `stages` or else its own schedule has it; where
+    none is recorded, as its dims want."""
+    found = stages_of(function.block, function.results)
+    plans = [plan(call_of(heaviest(stage.ops)), target) for stage in found]
+    recorded = stages or function.schedule
+    if not recorded:
         return plans
     return [
-        replace(made, rows=rows, columns=columns)
-        for made, (rows, columns) in zip(plans, function.tiles, strict=True)
+        replace(p, schedule=s.schedule, lanes=s.lanes, rows=s.rows, columns=s.columns)
+        for p, s in zip(plans, recorded, strict=True)
     ]
+
+
+def planned(function: Function, target: Target, algorithm: str = "") -> tuple[StageSchedule, ...]:
+    """The schedule that the dims of an executable want, stage by stage; with an `algorithm`, that
+    of a convolution which is computed so."""
+    found: list[StageSchedule] = []
+    for stage in stages_of(function.block, function.results):
+        call = call_of(heaviest(stage.ops))
+        if algorithm and ALGORITHM in call.attrs:
+            call = replace(call, attrs={**call.attrs, ALGORITHM: algorithm})
+        found.append(plan(call, target).stage)
+    return tuple(found)
+
+
+def schedule_of(function: Function, target: Target) -> tuple[StageSchedule, ...]:
+    """How each stage of an executable runs: as is recorded, else as its dims want."""
+    return function.schedule or planned(function, target)
+
+
+def record_schedule(function: Function, target: Target) -> None:
+    """Gives an executable its schedule, unless it has one. By which algorithm a convolution is
+    computed is said there from now on, and no more by its op."""
+    if function.schedule:
+        return
+    function.schedule = planned(function, target)
+    for op in function.block:
+        if op.attrs.get(ALGORITHM, DIRECT) != DIRECT:
+            Rewriter(function).set_attr(op, ALGORITHM, DIRECT)
 
 
 def shared_dims(stages: Sequence[Stage]) -> int:

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from aot.analysis.cost.candidates import DIRECT, Choice, Run
+from aot.analysis.cost.candidates import Choice, Run
+from aot.analysis.stages import ALGORITHM, DIRECT
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function
 from aot.ir.rewriter import Rewriter
@@ -42,10 +43,10 @@ class Tuning:
         model changes; whether a choice is still admitted is asked when it is used.
         """
         plain = clone_function(function)
-        plain.name, plain.tiles = "e", ()
+        plain.name, plain.schedule = "e", ()
         for op in plain.block:
-            if "algorithm" in op.attrs:
-                Rewriter(plain).set_attr(op, "algorithm", DIRECT)
+            if ALGORITHM in op.attrs:
+                Rewriter(plain).set_attr(op, ALGORITHM, DIRECT)
         extents = sorted((tuple(map(str, run.values.values())), run.count) for run in runs)
         facts = [(f.name, repr(getattr(target, f.name))) for f in fields(target)]
         known = [fact for fact in facts if fact[0] not in _NO_FACTS]

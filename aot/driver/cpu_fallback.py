@@ -17,6 +17,7 @@ from aot.analysis.control import control_ops
 from aot.analysis.dispatches import dims_of_dispatch, dispatches_of, executable_of, is_dispatch
 from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.on_host import why_on_host
+from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
 from aot.ir import dims
 from aot.ir.bounds import bounds_of
@@ -149,8 +150,9 @@ class Hosting:
 
     def _lowered(self, function: Function, why: str) -> Kernel:
         self.why[function.name] = why
-        function.tiles = ()  # those of the target
-        return lower(function, self.host or self.target)
+        runner = self.host or self.target
+        function.schedule = planned(function, runner)  # it had the target's
+        return lower(function, runner)
 
     def refuse(self) -> None:
         """Refuses what there is no host for.

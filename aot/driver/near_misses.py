@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
-from aot.analysis.cost.plan import Schedule
 from aot.analysis.dispatches import dispatches_of
-from aot.analysis.stages import plans_of
+from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
+from aot.ir.schedule import Schedule
 from aot.ir.text.printer import print_attr, print_op
 from aot.ir.types import DType, TensorType
 from aot.passes.specialise.slots import SMALL, Family, family_of
@@ -144,15 +144,26 @@ class _Executable:
         self.key = _key(family)
         self.schedules = family.schedules
         # sorted by what no parameter can change, those that differ in extents alone are neighbours
-        self.order = repr((*map(_look, _values(function)), function.bindings))
+        stages = zip(stages_of(function.block, function.results), self.plans, strict=True)
+        other = {heaviest(s.ops) for s, plan in stages if plan.schedule is Schedule.WINOGRAD}
+        looks = [_look(v, is_other=v.op in other) for v in _values(function)]
+        self.order = repr((*looks, function.bindings))
 
 
-def _look(value: Value) -> tuple[Hashable, ...]:
-    """What no parameter can change of a value and its op."""
+def _look(value: Value, *, is_other: bool) -> tuple[Hashable, ...]:
+    """What no parameter can change of a value and its op, which may be computed by another
+    algorithm."""
     type, layout, op = value.type, value.type.layout, value.op
     small = [d if isinstance(d, int) and d < SMALL else -1 for d in type.dims]
     attrs = [] if op is None else sorted((n, _attr_text(a)) for n, a in op.attrs.items())
-    return str(type.dtype), type.rank, str(layout and layout.order), str(small), str(attrs)
+    return (
+        str(type.dtype),
+        type.rank,
+        str(layout and layout.order),
+        str(small),
+        is_other,
+        str(attrs),
+    )
 
 
 def _attr_text(value: Attr) -> str:

@@ -56,7 +56,7 @@ def clone_function(function: Function) -> Function:
     made.block.owner = made
     made.dim_names = function.dim_names
     made.bindings = function.bindings
-    made.tiles = function.tiles
+    made.schedule = function.schedule
     made.assumptions = dict(function.assumptions)
     return made
 

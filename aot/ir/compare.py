@@ -70,7 +70,7 @@ def functions_equal(a: Function, b: Function) -> bool:
         and a.dim_names == b.dim_names
         and a.result_names == b.result_names
         and a.bindings == b.bindings
-        and a.tiles == b.tiles
+        and a.schedule == b.schedule
         and list(a.assumptions) == list(b.assumptions)
         and [v.name for v in a.inputs] == [v.name for v in b.inputs]
         and _blocks_equal(a.block, b.block, {})

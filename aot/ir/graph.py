@@ -17,6 +17,7 @@ import xxhash
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
+from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
@@ -313,8 +314,8 @@ class Function:
         dim_names: symbols of an executable that are its dim parameters, in order.
         bindings: buffer class of each input, then each result, of an executable (the numbers of
             BufferClass in module.fbs); empty before buffers are bound.
-        tiles: rows and columns of the tile that each stage of an executable runs with; empty where
-            the plan for its dims says it.
+        schedule: how each stage of an executable runs, in the order of their results' definition;
+            empty before that is decided.
     """
 
     def __init__(
@@ -326,7 +327,7 @@ class Function:
         self.result_names = list(result_names)
         self.dim_names: tuple[str, ...] = ()
         self.bindings: tuple[int, ...] = ()
-        self.tiles: tuple[tuple[int, int], ...] = ()
+        self.schedule: tuple[StageSchedule, ...] = ()
         self.assumptions: dict[Assumption, None] = {}
         self.listeners: list[Listener] = []
         block.owner = self

@@ -343,9 +343,10 @@ class _FunctionCheck:
                 f"inputs and {count} results",
                 function.block.last,
             )
-        if len(function.tiles) not in (0, len(set(function.results))):
+        if len(function.schedule) not in (0, len(set(function.results))):
             raise self.fail(
-                f"has {len(function.tiles)} tiles for {count} results", function.block.last
+                f"has schedules of {len(function.schedule)} stages for {count} results",
+                function.block.last,
             )
         known = self.input_symbols() | set(function.dim_names)
         for op in walk(function.block):

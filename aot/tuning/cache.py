@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from aot.analysis.cost.candidates import DIRECT, WINOGRAD, Choice
+from aot.analysis.cost.candidates import WINOGRAD, Choice
+from aot.analysis.stages import DIRECT
 from aot.backends import sources
 from aot.backends.cpu.object_cache import default_folder, write_whole
 from aot.errors import CompileError, TuningWarning

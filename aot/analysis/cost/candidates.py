@@ -8,22 +8,22 @@ comes out of a file. Changes no function but the one that `set_choice` is given;
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import GPU_COLUMNS, Plan, Schedule, wide_extents
+from aot.analysis.cost.plan import GPU_COLUMNS, Plan, wide_extents
 from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
-from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of, stages_of
 from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op
 from aot.ir.record import call_of
-from aot.ir.rewriter import Rewriter
+from aot.ir.schedule import Schedule, StageSchedule
 from aot.target.model import Target
 
-DIRECT, WINOGRAD = "direct", "winograd"
+WINOGRAD = "winograd"
 
 # the most rows of a register tile: beyond them what is loaded no longer counts
 MOST_ROWS = 16
@@ -82,17 +82,31 @@ def _dims_of(op: Op) -> tuple[Dim, ...]:
 
 def choice_of(function: Function, target: Target) -> Choice:
     """How an executable runs as it is."""
-    tiles = tuple((made.rows, made.columns) for made in plans_of(function, target))
-    op = _two_ways(function, target)
-    return Choice(tiles, "" if op is None else str(op.attrs["algorithm"]))
+    stages = schedule_of(function, target)
+    way = WINOGRAD if stages[0].schedule is Schedule.WINOGRAD else DIRECT
+    return Choice(_tiles_of(stages), way if _has_two_ways(function, target) else "")
 
 
 def set_choice(function: Function, choice: Choice, target: Target) -> None:
     """Makes an executable run so; the choice is one that it admits."""
-    op = _two_ways(function, target)
-    if op is not None and op.attrs["algorithm"] != choice.algorithm:
-        Rewriter(function).set_attr(op, "algorithm", choice.algorithm)
-    function.tiles = choice.tiles
+    stages = schedule_of(function, target)
+    if choice.algorithm != choice_of(function, target).algorithm:
+        stages = planned(function, target, choice.algorithm)
+    function.schedule = _with_tiles(stages, choice.tiles)
+
+
+def _tiles_of(stages: Sequence[StageSchedule]) -> tuple[Tile, ...]:
+    return tuple((stage.rows, stage.columns) for stage in stages)
+
+
+def _with_tiles(
+    stages: Sequence[StageSchedule], tiles: Sequence[Tile]
+) -> tuple[StageSchedule, ...]:
+    """The schedule with other tiles, stage by stage."""
+    return tuple(
+        replace(stage, rows=rows, columns=columns)
+        for stage, (rows, columns) in zip(stages, tiles, strict=True)
+    )
 
 
 def modelled_cost(function: Function, runs: Sequence[Run], target: Target) -> float:
@@ -116,16 +130,15 @@ def candidates(
         ways.append(WINOGRAD if own.algorithm == DIRECT else DIRECT)
     groups: dict[tuple[str, int], list[tuple[float, Choice]]] = {}
     for way in ways:
-        trial.tiles = ()
-        set_choice(trial, Choice((), way), target)
-        base = own.tiles if way == own.algorithm else choice_of(trial, target).tiles
+        fresh = trial.schedule = planned(function, target, way)
+        base = own.tiles if way == own.algorithm else _tiles_of(fresh)
         costs = _stage_costs(function if way == own.algorithm else trial, runs, target)
         varied = max(range(len(base)), key=costs.__getitem__)
         for tile in _tiles(trial, varied, target):
             choice = Choice((*base[:varied], tile, *base[varied + 1 :]), way)
-            trial.tiles = choice.tiles
+            trial.schedule = _with_tiles(fresh, choice.tiles)
             total = modelled_cost(trial, runs, target)
-            trial.tiles = ()
+            trial.schedule = fresh
             if choice != own:
                 groups.setdefault((way, tile[1]), []).append((total, choice))
     ordered = sorted((sorted(g, key=_by_cost) for g in groups.values()), key=lambda g: g[0][0])
@@ -145,8 +158,7 @@ def admits(function: Function, choice: Choice, target: Target, *, has_winograd: 
         return False
     trial = clone_function(function)
     if choice.algorithm != own.algorithm:
-        trial.tiles = ()
-        set_choice(trial, Choice((), choice.algorithm), target)
+        trial.schedule = planned(function, target, choice.algorithm)
     now = choice_of(trial, target).tiles
     return all(
         tile == now[stage] or tile in _tiles(trial, stage, target)
@@ -158,13 +170,11 @@ def _by_cost(item: tuple[float, Choice]) -> tuple[float, tuple[Tile, ...]]:
     return item[0], item[1].tiles
 
 
-def _two_ways(function: Function, target: Target) -> Op | None:
-    """The convolution of an executable that Winograd's algorithm could compute as well."""
+def _has_two_ways(function: Function, target: Target) -> bool:
+    """Whether an executable is a convolution that Winograd's algorithm could compute as well."""
     stages = stages_of(function.block, function.results)
-    if len(stages) != 1:
-        return None
     op = heaviest(stages[0].ops)
-    return op if winograd.fits(call_of(op), target) else None
+    return len(stages) == 1 and winograd.fits(call_of(op), target)
 
 
 def _stage_costs(function: Function, runs: Sequence[Run], target: Target) -> list[float]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 
 from aot.analysis.cost import winograd
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, product
 from aot.ir.record import Call, Kind
+from aot.ir.schedule import Schedule, StageSchedule
 from aot.ir.types import Layout, TensorType
 from aot.target.model import GpuGeometry, Target
 
@@ -22,35 +22,10 @@ from aot.target.model import GpuGeometry, Target
 GPU_COLUMNS = 8
 
 
-class Schedule(Enum):
-    """Schedule classes, one lowering each in aot/kernels.
-
-    ELEMENTWISE: lanes along the innermost result dim.
-    REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
-        the innermost result dim, whichever is contiguous.
-    CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
-    WINOGRAD: such tiles over transformed inputs and filters.
-    RECURRENCE: a loop over steps, lanes along the gates.
-    LINES: each lane goes along a line of elements in order.
-    ATTENTION: a loop over tiles of keys, lanes along queries.
-    """
-
-    ELEMENTWISE = "elementwise"
-    REDUCTION = "reduction"
-    CONTRACTION = "contraction"
-    WINOGRAD = "winograd"
-    RECURRENCE = "recurrence"
-    LINES = "lines"
-    ATTENTION = "attention"
-
-
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
-    lanes: elements that run side by side: SIMD lanes on a CPU, invocations on a GPU.
-    rows, columns: register tile of a contraction (columns are lanes times vectors; rows of
-        WINOGRAD are tiles of outputs); the queries
-        of an attention's workgroup, and the keys of its register tile.
+    schedule, lanes, rows, columns: what is recorded of it, see `StageSchedule`.
     weight: operand that wants `weight_layout`, or -1.
     flops: arithmetic operations of one run where dims are known, else 0.
     """
@@ -62,6 +37,11 @@ class Plan:
     weight: int = -1
     weight_layout: Layout | None = None
     flops: int = 0
+
+    @property
+    def stage(self) -> StageSchedule:
+        """What of it an executable records, and its kernel obeys."""
+        return StageSchedule(self.schedule, self.lanes, self.rows, self.columns)
 
 
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few

@@ -17,11 +17,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import Plan, Schedule, rest_chunks, tail_rows, wide_extents
+from aot.analysis.cost.plan import Plan, rest_chunks, tail_rows, wide_extents
 from aot.ir import dims
 from aot.ir.assumed_extents import TILE
 from aot.ir.dims import Dim, DimExpr, product
 from aot.ir.record import Call, Kind
+from aot.ir.schedule import Schedule
 from aot.target.model import Target
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where

@@ -13,12 +13,14 @@ from aot.ir.equalities import TypeRule
 from aot.ir.graph import Assumption, Attr, Block, Function, Module, Op, Value
 from aot.ir.record import OpRecord, lookup
 from aot.ir.rewriter import Rewriter
+from aot.ir.schedule import Schedule, StageSchedule
 from aot.ir.text.attr_parser import AttrParser, read_blobs
 from aot.ir.text.printer import KEYWORDS
 from aot.ir.text.tokens import END, Tokens
 from aot.ir.types import TensorType
 
 MAX_BLOCK_DEPTH = 32
+_SCHEDULES = {schedule.value: schedule for schedule in Schedule}
 _KINDS = {keyword: kind for kind, keyword in KEYWORDS.items()}
 
 
@@ -72,7 +74,7 @@ class _FunctionParser:
         self.function = Function(name, block, self.result_names(), kind)
         self.function.dim_names = dim_names
         self.function.bindings = self.bindings()
-        self.function.tiles = self.tiles()
+        self.function.schedule = self.schedule()
         self.assumptions()
         self.rule = TypeRule(self.function)
         self.body(block)
@@ -146,18 +148,44 @@ class _FunctionParser:
                 classes.append(int(number))
         return tuple(classes)
 
-    def tiles(self) -> tuple[tuple[int, int], ...]:
-        tokens, numbers = self.tokens, list[int]()
-        start = tokens.at
-        if tokens.take("tiles"):
+    def schedule(self) -> tuple[StageSchedule, ...]:
+        tokens, stages = self.tokens, list[StageSchedule]()
+        if tokens.take("schedule"):
             tokens.expect("[")
             while not tokens.take("]"):
-                if numbers:
+                if stages:
                     tokens.expect(",")
-                numbers.append(int(tokens.next("int", "rows or columns of a tile")))
-        if len(numbers) % 2 or any(not 1 <= n <= 4096 for n in numbers):
-            raise tokens.error("tiles are rows and columns from 1 to 4096, two numbers each", start)
-        return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+                stages.append(self.stage())
+        return tuple(stages)
+
+    def stage(self) -> StageSchedule:
+        """How a stage runs, as `StageSchedule` prints it."""
+        tokens = self.tokens
+        name = tokens.next("word", "a schedule class")
+        if name not in _SCHEDULES:
+            raise tokens.error(
+                f"there is no schedule class {name}: expected one of {', '.join(_SCHEDULES)}",
+                tokens.at - 1,
+            )
+        tokens.expect("lanes")
+        tokens.expect("=")
+        lanes = self.tile_extent("lanes", 65536)
+        if not tokens.take("tile"):
+            return StageSchedule(_SCHEDULES[name], lanes)
+        tokens.expect("=")
+        rows = self.tile_extent("rows of a tile", 4096)
+        tokens.expect(":")
+        return StageSchedule(
+            _SCHEDULES[name], lanes, rows, self.tile_extent("columns of a tile", 4096)
+        )
+
+    def tile_extent(self, what: str, most: int) -> int:
+        number = int(self.tokens.next("int", what))
+        if not 1 <= number <= most:
+            raise self.tokens.error(
+                f"{what} are from 1 to {most}, not {number}", self.tokens.at - 1
+            )
+        return number
 
     def assumptions(self) -> None:
         tokens = self.tokens

@@ -247,9 +247,8 @@ class _FunctionPrinter(_Printer):
         )
         if function.bindings:
             self.lines.append(f" bindings [{', '.join(map(str, function.bindings))}]")
-        if function.tiles:
-            numbers = (str(n) for tile in function.tiles for n in tile)
-            self.lines.append(f" tiles [{', '.join(numbers)}]")
+        if function.schedule:
+            self.lines.append(f" schedule [{', '.join(map(str, function.schedule))}]")
         if function.assumptions:
             self.lines.append(f" assume [\n{_lines_of(function)}]")
         self.lines.append(" {\n")

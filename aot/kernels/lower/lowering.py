@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aot.analysis.cost.plan import Plan, Schedule, plan
+from aot.analysis.cost.candidates import WINOGRAD
 from aot.analysis.memory.views import memory_order
-from aot.analysis.stages import Stage, heaviest, plans_of, stages_of
-from aot.errors import InternalError
+from aot.analysis.stages import DIRECT, Stage, heaviest, planned, schedule_of, stages_of
+from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind
+from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.inline import Inliner, flat_index, stored
@@ -67,19 +68,48 @@ def lower(function: Function, target: Target, alignments: Sequence[int] = ()) ->
     ]
     for name in function.dim_names:
         builder.dim_param(name)
-    made = plan(call_of(root_of(function)), target)
+    root = root_of(function)
+    stages = stages_of(function.block, function.results)
+    schedule = _checked(function, stages, schedule_of(function, target), target)
+    by_stage = zip(schedule, stages, strict=True)
+    made = next((s for s, stage in by_stage if root in stage.ops), schedule[0])
     nest = Nest(builder, target, made.lanes)
     if made.schedule is Schedule.RECURRENCE:
         return builder.build(_recurrence(nest, function, buffers, results, target))
     if made.schedule is Schedule.LINES:
         return builder.build(_lines(nest, function, buffers, results))
     if len(results) != 1:
-        return builder.build(_stages(nest, function, buffers, results, target))
+        return builder.build(_stages(nest, function, buffers, results, target, schedule))
     if made.schedule is Schedule.ATTENTION:
-        op = root_of(function)
-        return builder.build(schedule_attention(nest, function, op, buffers, results[0], made))
+        return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output(function.results[0], results[0], Inliner(function, buffers))
-    return builder.build(_schedule(nest, output, plans_of(function, target)[0], target))
+    return builder.build(_schedule(nest, output, made, target))
+
+
+def _checked(
+    function: Function,
+    stages: Sequence[Stage],
+    schedule: Sequence[StageSchedule],
+    target: Target,
+) -> Sequence[StageSchedule]:
+    """The schedule, which a person may have written or a plan for another target made.
+
+    Raises:
+        CompileError: a stage can't run by its class, or with so many lanes.
+    """
+    for number, (stage, made) in enumerate(zip(stages, schedule, strict=True)):
+        ways: list[str] = []
+        for algorithm in ("", DIRECT, WINOGRAD):
+            own = planned(function, target, algorithm)[number]
+            ways.append(str(replace(own, rows=1, columns=1)))
+            if (own.schedule, own.lanes) == (made.schedule, made.lanes):
+                break
+        else:
+            raise CompileError(
+                f"executable {function.name}: {heaviest(stage.ops).name} can't run by the schedule "
+                f"[{made}] on {target.name}, expected {' or '.join(dict.fromkeys(ways))}"
+            )
+    return schedule
 
 
 def _stages(
@@ -88,23 +118,24 @@ def _stages(
     buffers: dict[Value, Buffer],
     results: list[Buffer],
     target: Target,
+    schedule: Sequence[StageSchedule],
 ) -> tuple[Stmt, ...]:
     """A stage for each result, which later ones load."""
     own = dict(zip(function.results, results, strict=True))
     stages = stages_of(function.block, function.results)
-    plans = dict(zip((s.result for s in stages), plans_of(function, target), strict=True))
+    by_result = dict(zip((s.result for s in stages), schedule, strict=True))
 
     def body(stage: Stage, shared: Sequence[Expr]) -> tuple[Stmt, ...]:
         inliner = Inliner(function, buffers)
         output = _output(stage.result, own[stage.result], inliner, shared)
-        made = plans[stage.result]
+        made = by_result[stage.result]
         buffers[stage.result] = own[stage.result]
         return _schedule(replace(nest, lanes=made.lanes), output, made, target)
 
     return schedule_stages(nest, stages, body)
 
 
-def _schedule(nest: Nest, output: Output, made: Plan, target: Target) -> tuple[Stmt, ...]:
+def _schedule(nest: Nest, output: Output, made: StageSchedule, target: Target) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
     if made.schedule is Schedule.CONTRACTION and not is_long_for_a_lane(nest, output):

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from aot.analysis.cost.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
 from aot.ir.graph import Function, Op, Value
+from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.attention_decode import FEW, DecodeAttention
@@ -37,7 +37,7 @@ def schedule_attention(
     op: Op,
     buffers: Mapping[Value, Buffer],
     result: Buffer,
-    plan: Plan,
+    plan: StageSchedule,
 ) -> tuple[Stmt, ...]:
     """The loops of an executable around `op`.
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from aot.analysis.cost.plan import Plan
 from aot.analysis.renaming import permutation_of
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import dims, expr
@@ -19,6 +18,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Param, Var
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
+from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.inline import Inliner, flat_index
@@ -45,7 +45,7 @@ class Elements(ABC):
         op: Op,
         buffers: Mapping[Value, Buffer],
         result: Buffer,
-        plan: Plan,
+        plan: StageSchedule,
     ) -> None:
         self.nest, self.op, self.plan = nest, op, plan
         self.call = call_of(op)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.analysis.cost.plan import Plan, rest_chunks, tail_rows
+from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var
+from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
@@ -69,7 +70,7 @@ def _step(load: Load, var: Var) -> int:
 
 
 def schedule_contraction(
-    nest: Nest, output: Output, plan: Plan, panel: int
+    nest: Nest, output: Output, plan: StageSchedule, panel: int
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
     output = _without_groups(output)
@@ -95,7 +96,7 @@ class _Tiles:
     """
 
     def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: Plan, panel: int
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
     ) -> None:
         self.nest = nest
         self.output = output

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aot.analysis.cost.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import (
@@ -152,7 +152,7 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) ->
     )
 
 
-def schedule_reduction(nest: Nest, output: Output, plan: Plan) -> tuple[Stmt, ...]:
+def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple[Stmt, ...]:
     """Reductions where their inputs are known, lanes along what is contiguous."""
     reduces = reduces_of(output.value)
     is_long = is_long_for_a_lane(nest, output)

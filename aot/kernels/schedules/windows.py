@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from aot.analysis.cost.plan import Plan
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
+from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, with_guard, without_guard
@@ -67,7 +67,9 @@ def find_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Window
     return Window(reduce, axes, output.axes[:-2], rows, lane)
 
 
-def schedule_window(nest: Nest, output: Output, window: Window, plan: Plan) -> tuple[Stmt, ...]:
+def schedule_window(
+    nest: Nest, output: Output, window: Window, plan: StageSchedule
+) -> tuple[Stmt, ...]:
     """The loops of a window."""
     return _Tiles(nest, output, window, plan).build()
 
@@ -75,7 +77,7 @@ def schedule_window(nest: Nest, output: Output, window: Window, plan: Plan) -> t
 class _Tiles:
     """The tiles of a window and the loops around them."""
 
-    def __init__(self, nest: Nest, output: Output, window: Window, plan: Plan) -> None:
+    def __init__(self, nest: Nest, output: Output, window: Window, plan: StageSchedule) -> None:
         self.nest = nest
         self.output = output
         self.window = window

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, tiles_of
 from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load, Var
+from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
@@ -28,7 +28,9 @@ Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
 
 
-def schedule_winograd(nest: Nest, output: Output, plan: Plan, panel: int) -> tuple[Stmt, ...]:
+def schedule_winograd(
+    nest: Nest, output: Output, plan: StageSchedule, panel: int
+) -> tuple[Stmt, ...]:
     """Blocks of tiles by `plan.columns` filters, `plan.rows` tiles of them in registers at a time.
 
     Raises:
@@ -102,7 +104,7 @@ class _Tile:
 
 class _Winograd:
     def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: Plan, panel: int
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
     ) -> None:
         self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
         self.dtype = roles.reduce.dtype

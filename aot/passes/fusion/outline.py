@@ -2,7 +2,8 @@
 
 Requires: regions with ties.
 Ensures: no region is left; executables have canonical names, symbolic dims are their parameters
-    `d0, d1, ...` in order of appearance, and `bindings` say where each buffer is.
+    `d0, d1, ...` in order of appearance, `bindings` say where each buffer is, and `schedule` how
+    each stage runs on the target, as the plan for its dims has it.
 Never: merges executables that differ in anything that a kernel depends on.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import BufferAssignment
+from aot.analysis.stages import record_schedule
 from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
@@ -22,6 +24,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.structure import DISPATCH, REGION
 from aot.passes.base import Pass, PassContext
+from aot.target.model import Target
 
 
 @dataclass
@@ -48,13 +51,16 @@ class DimNames:
 
 
 def run(module: Module, context: PassContext) -> None:
-    met, kept = outline(module)
+    met, kept = outline(module, context.target)
     context.count("outline", "met", met)
     context.count("outline", "kept", kept)
 
 
-def outline(module: Module) -> tuple[int, int]:
-    """Outlines every function's regions; returns how many executables it met and kept."""
+def outline(module: Module, target: Target | None = None) -> tuple[int, int]:
+    """Outlines every function's regions; returns how many executables it met and kept.
+
+    With a target, executables have their schedules from here on.
+    """
     kept: dict[Hashable, Function] = {}
     met = 0
     for function in list(module.entry_points):
@@ -71,6 +77,8 @@ def outline(module: Module) -> tuple[int, int]:
             if key not in kept:
                 made.name = f"e{len(kept)}"
                 kept[key] = made
+                if target is not None:
+                    record_schedule(made, target)
                 module.add(made)
             _dispatch(function, op, kept[key].name, values)
     return met, len(kept)

@@ -1,8 +1,8 @@
 """apply-tuning: executables that were measured run as was fastest.
 
 Requires: executables are final; nothing merges them any more.
-Ensures: an executable that the table knows has the table's tiles and algorithm, if it admits them;
-    any other stays as the plan has it.
+Ensures: an executable that the table knows has the table's tiles and algorithm in
+    its schedule, if it admits them; any other stays as the plan has it.
 Never: measures, reads files, or changes what is computed other than by another algorithm.
 """
 

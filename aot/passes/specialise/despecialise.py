@@ -6,8 +6,9 @@ dim parameters, equal slots one parameter, products of others those products, an
 power of two stay so, because kernels need no masks there. What is equal in all stays a number.
 
 Requires: executables are outlined.
-Ensures: executables that merged have the common tiles that cost them least, and all mergers
-    together cost no more than the bound of `--optimize`, in the estimate of analysis/tile_costs.py.
+Ensures: executables have schedules; those that merged have the common tiles that cost them least,
+    and all mergers together cost no more than the bound of `--optimize`, in the estimate of
+    analysis/tile_costs.py.
 Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
     (kernels, strides, pads), which change loops, or merges ops whose kernels are written by hand.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
@@ -31,7 +32,7 @@ from aot.analysis.cost.tile_costs import (
     shared_tiles,
 )
 from aot.analysis.dispatches import dispatches_of
-from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.analysis.stages import heaviest, plans_of, record_schedule, stages_of
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of
@@ -71,6 +72,7 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
         calls.setdefault(name, []).append(op)
     families: dict[Hashable, list[_Member]] = {}
     for number, function in enumerate(module.executables):
+        record_schedule(function, target)
         member = _Member.of(number, function, calls.get(function.name, []), target)
         families.setdefault(member.family, []).append(member)
     members = [m for family in families.values() for m in family]
@@ -321,7 +323,10 @@ def _merge(module: Module, part: _Part) -> None:
     fresh, values = parameters([m.slots for m in members])
     made = rebuilt(first.function, fresh)
     made.dim_names = tuple(values)
-    made.tiles = part.tiles
+    made.schedule = tuple(
+        replace(stage, rows=rows, columns=columns)
+        for stage, (rows, columns) in zip(first.function.schedule, part.tiles, strict=True)
+    )
     for number, member in enumerate(members):
         for op in member.calls:
             own = _given(member.function, op)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from aot.analysis.cost.plan import Plan, Schedule
+from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
@@ -20,6 +20,7 @@ from aot.ir.dims import Dim, DimExpr, multiply, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
+from aot.ir.schedule import Schedule
 from aot.ir.types import Layout, TensorType
 
 # numbers below it in attributes and in a convolution's kernel are kernels, strides, pads

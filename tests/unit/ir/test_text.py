@@ -12,6 +12,7 @@ from aot.errors import CompileError
 from aot.ir.compare import modules_equal
 from aot.ir.dims import symbol
 from aot.ir.graph import ConstantData, Module
+from aot.ir.schedule import Schedule, StageSchedule
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module, print_op
 from aot.ir.types import DType, Layout, TensorType
@@ -164,6 +165,52 @@ def test_executables_and_dispatches() -> None:
         "  return(%0)\n"
         "}\n"
     )
+
+
+SCHEDULED = """\
+executable @e0(%0: f32[4, 8]) -> ("r0", "r1") bindings [2, 3, 3] schedule [STAGES] {
+  %1 = neg(%0) : f32[4, 8]
+  %2 = relu(%1) : f32[4, 8]
+  return(%1, %2)
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("tile", [(1, 1), (1, 4096), (12, 16)])
+def test_schedules_round_trip(schedule: Schedule, tile: tuple[int, int]) -> None:
+    stages = (StageSchedule(schedule, 65536, *tile), StageSchedule(Schedule.ELEMENTWISE, 1))
+    module = parse_module(SCHEDULED.replace("STAGES", ", ".join(map(str, stages))))
+    assert module.functions["e0"].schedule == stages
+    assert modules_equal(parse_module(print_module(module)), module)
+    module.functions["e0"].schedule = stages[::-1]
+    assert parse_module(print_module(module)).functions["e0"].schedule == stages[::-1]
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (
+            "tiled lanes=8",
+            "line 1, column 76: there is no schedule class tiled: expected one of elementwise, "
+            "reduction, contraction, winograd, recurrence, lines, attention",
+        ),
+        ("lines lanes=0", "line 1, column 88: lanes are from 1 to 65536, not 0"),
+        (
+            "contraction lanes=8 tile=4097:1",
+            "line 1, column 101: rows of a tile are from 1 to 4096, not 4097",
+        ),
+        (
+            "contraction lanes=8 tile=1:0",
+            "line 1, column 103: columns of a tile are from 1 to 4096, not 0",
+        ),
+        ("lines", "line 1, column 81: expected 'lanes', found ']'"),
+    ],
+)
+def test_a_wrong_schedule(stages: str, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_module(SCHEDULED.replace("STAGES", stages))
+    assert str(caught.value) == message
 
 
 def test_print_op_uses_the_functions_names() -> None:

@@ -14,13 +14,13 @@ import pytest
 
 import aot
 import aot.ops
-from aot.analysis.cost.plan import Schedule
 from aot.analysis.stages import plans_of
 from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
+from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower

@@ -9,13 +9,14 @@ import pytest
 
 import aot
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import Schedule, lanes_of, plan
+from aot.analysis.cost.plan import lanes_of, plan
 from aot.backends.cpu import compile_kernel
 from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import Call, call_of
+from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
 from aot.link.code_image import link_image
 from aot.ops.contraction import CONV

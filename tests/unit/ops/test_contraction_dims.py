@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import aot
-from aot.analysis.cost.plan import Plan, Schedule, plan, weight_layouts
+from aot.analysis.cost.plan import Plan, plan, weight_layouts
 from aot.frontends.text import import_text
 from aot.ir import expr
 from aot.ir.contraction import ContractionDims, Factor, Scales, Window
 from aot.ir.dims import Dim
 from aot.ir.expr import Const, Expr, Load, Reduce
 from aot.ir.record import Call, Compute, Kind, Operand, OpRecord, Sample, register
+from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY
 from aot.ops.elementwise import result_indices

@@ -155,7 +155,11 @@ def key(text: str, target: str = "x86-64-v3", compiler: str = "c") -> str:
 
 def test_a_key_is_of_what_the_plan_does_not_decide() -> None:
     own = key(TEXT)
-    assert own == key(TEXT.replace("bindings [2, 2, 3] {", "bindings [2, 2, 3] tiles [4, 16] {"))
+    assert own == key(
+        TEXT.replace(
+            "bindings [2, 2, 3] {", "bindings [2, 2, 3] schedule [contraction lanes=8 tile=4:16] {"
+        )
+    )
     assert own == key(TEXT.replace("@e0", "@e7"))
     others = [
         key(TEXT, "x86-64-v4"),

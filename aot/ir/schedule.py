@@ -1,0 +1,55 @@
+"""How a stage of an executable runs: what a plan decided, written down with the executable.
+
+Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/lower` obeys them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Schedule(Enum):
+    """Schedule classes, one lowering each in aot/kernels.
+
+    ELEMENTWISE: lanes along the innermost result dim.
+    REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
+        the innermost result dim, whichever is contiguous.
+    CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
+    WINOGRAD: such tiles over transformed inputs and filters.
+    RECURRENCE: a loop over steps, lanes along the gates.
+    LINES: each lane goes along a line of elements in order.
+    ATTENTION: a loop over tiles of keys, lanes along queries.
+    """
+
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    WINOGRAD = "winograd"
+    RECURRENCE = "recurrence"
+    LINES = "lines"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class StageSchedule:
+    """How one stage runs; the class says by which algorithm.
+
+    Attributes:
+        schedule: the class, which has a lowering of its own.
+        lanes: elements that run side by side: SIMD lanes on a CPU, invocations of a workgroup on a
+            GPU.
+        rows, columns: the register tile of a contraction or window (columns are lanes times
+            vectors; rows of WINOGRAD are tiles of outputs), the workgroup's tile on a GPU; the
+            queries of an attention's workgroup, and the keys of its register tile; 1 where the
+            class has no tiles.
+    """
+
+    schedule: Schedule
+    lanes: int
+    rows: int = 1
+    columns: int = 1
+
+    def __str__(self) -> str:
+        tile = "" if (self.rows, self.columns) == (1, 1) else f" tile={self.rows}:{self.columns}"
+        return f"{self.schedule.value} lanes={self.lanes}{tile}"
