@@ -18,7 +18,7 @@ _MOVES = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
 
 def why_on_host(op: Op, target: Target | None) -> str:
     """Why a kernel of `op` can't run on `target`; "" where it can."""
-    if target is None or target.is_cpu:
+    if target is None or not target.has_cpu_fallback:
         return ""
     dtypes = {t.dtype for t in (*op.operand_types, *(v.type for v in op.results)) if t is not None}
     wide = [d for d in dtypes if d.narrows_to is not None and not target.computes(d)]

@@ -48,7 +48,7 @@ class Rounds:
 
     def __iter__(self) -> Iterator[tuple[Target, Target | None]]:
         for target in self._wanted:
-            hosts = (None,) if target.is_cpu or not self._hosts else self._hosts
+            hosts = self._hosts if target.has_cpu_fallback and self._hosts else (None,)
             self._uses_host = False
             for host in hosts:
                 self.is_last = target is self._wanted[-1] and host is hosts[-1]
@@ -96,8 +96,8 @@ class Hosting:
     def of(module: Module, target: Target, host: Target | None) -> Hosting:
         """Kernels of a module whose functions are outlined; what only code generation finds is
         still to come, see `give`."""
-        made = Hosting(module, target, None if target.is_cpu else host)
-        alignments = {} if target.is_cpu else operand_alignments(module)
+        made = Hosting(module, target, host if target.has_cpu_fallback else None)
+        alignments = operand_alignments(module) if target.has_workgroups else {}
         for function in module.executables:
             why = made.why_by_type(function)
             known = alignments.get(function.name, ())
@@ -120,15 +120,15 @@ class Hosting:
         self.kernels[number] = self._lowered(function, why)
         return True
 
-    def give_too_long(self, number: int, iterations: Dim) -> bool:
-        """Gives an executable to the host whose lanes make more iterations than the target lets
-        them; False where they don't, or where there is no host.
+    def why_too_long(self, name: str, iterations: Dim) -> str:
+        """Why an executable, whose lanes make so many iterations, is not for the target; "" where
+        the target lets them.
 
         Where the inputs' extents decide it, the host has what may be too long if it is there, and
         the program checks it if not.
         """
         assert self.target.gpu is not None
-        limit, function = self.target.gpu.max_lane_iterations, self.module.executables[number]
+        limit, function = self.target.gpu.max_lane_iterations, self.module.functions[name]
         unknown = UNKNOWN.get(root_of(function).record.kind)
         most = 0
         for values, known in self._dims.get(function.name, ()):
@@ -138,10 +138,8 @@ class Hosting:
                 _, high = dims.bounds(here, _assumed(here, known, unknown))
             most = max(most, (low or 0) if high is None or self.host is None else high)
         if most <= limit:
-            return False
-        return self.give(
-            number, f"a lane would go through {most:,} iterations, and may through {limit:,}"
-        )
+            return ""
+        return f"a lane would go through {most:,} iterations, and may through {limit:,}"
 
     @cached_property
     def _dims(self) -> dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]]:

@@ -9,53 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from aot.link.code_image import CodeImage
+from aot.backends.code import Emitted
 
 LEVELS = ("structural", "despecialised", "emitted")
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """What a backend's code for the executables of a variant became.
-
-    Attributes:
-        sizes: bytes of each executable's code, shared or not.
-        kept: different pieces of code.
-        bytes_met, bytes_kept: of code and its constants.
-    """
-
-    sizes: tuple[int, ...]
-    kept: int
-    bytes_met: int
-    bytes_kept: int
-
-    @staticmethod
-    def of_image(image: CodeImage) -> Emitted:
-        lengths = {part.offset: part.length for part in image.parts.functions}
-        return Emitted(
-            tuple(lengths[offset] for offset in image.offsets),
-            image.functions_kept,
-            image.function_bytes_met + image.constant_bytes_met,
-            image.function_bytes_kept + image.constant_bytes_kept,
-        )
-
-    @staticmethod
-    def of_shaders(shaders: Sequence[bytes]) -> Emitted:
-        sizes = tuple(map(len, shaders))
-        kept = set(shaders)
-        return Emitted(sizes, len(kept), sum(sizes), sum(map(len, kept)))
-
-    def with_(self, other: Emitted, sizes: tuple[int, ...]) -> Emitted:
-        """Both together; `sizes` are those of all executables, in their order."""
-        return Emitted(
-            sizes,
-            self.kept + other.kept,
-            self.bytes_met + other.bytes_met,
-            self.bytes_kept + other.bytes_kept,
-        )
 
 
 def level_stats(

@@ -6,27 +6,25 @@ variant, and no algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import launches_of
+from aot.backends.code import Code
+from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import Hosting
-from aot.driver.ledger import Emitted, level_stats
+from aot.driver.ledger import level_stats
 from aot.driver.near_misses import Settings, near_misses
 from aot.driver.observer import VariantObserver
-from aot.ir.dims import Dim
-from aot.ir.graph import Function, Module
-from aot.kernels.ir.nodes import Kernel
+from aot.ir.graph import Module
 from aot.link.code_image import ImageParts
 from aot.link.emit_program import EmittedProgram, Entry, emit_program
 from aot.link.finish import finish_module
 from aot.link.image import (
     Arch,
-    Device,
     EntryPointImage,
     ExecutableImage,
     HostImage,
@@ -37,40 +35,6 @@ from aot.link.rodata import RodataPool
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
 from aot.target.model import Target
-
-if TYPE_CHECKING:
-    from aot.backends.cpu.codegen import CodeMaker
-    from aot.backends.vulkan import Shader
-
-
-_NO_OBJECTS: dict[str, Any] = {"cache": {"hits": 0, "misses": 0}, "llvm_calls": 0}
-
-
-@dataclass(frozen=True)
-class Code:
-    """What a backend made of a variant's kernels.
-
-    Attributes:
-        image: machine code; empty where executables hold their own.
-        executables: one for each kernel.
-        emitted: how much code they had, and what of it is kept.
-        parts: what the machine code is made of; None where there is none.
-        objects: what the cache had and LLVM compiled, by the keys of the statistics.
-        limits: what a GPU must have at least.
-        features: what it must have beside the target's.
-        host: what a GPU's machine code is for; None where all of its executables are shaders.
-        iterations: that a lane of a shader makes at most, by executable.
-    """
-
-    image: bytes
-    executables: tuple[ExecutableImage, ...]
-    emitted: Emitted
-    parts: ImageParts | None = None
-    objects: dict[str, Any] = field(default_factory=lambda: dict(_NO_OBJECTS))
-    limits: tuple[tuple[str, int], ...] = ()
-    features: tuple[str, ...] = ()
-    host: Target | None = None
-    iterations: Mapping[str, Dim] = field(default_factory=dict)
 
 
 class Building:
@@ -86,19 +50,18 @@ class Building:
         self.parts: list[ImageParts | None] = []
         self._options = options
         self._progress = progress
-        self._stack = ExitStack()
-        self._maker: CodeMaker | None = None
+        self._backends = Backends(options)
 
     def __enter__(self) -> Building:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
+        self._backends.__exit__(*error)
 
     def expect(self, source: Any, wanted: Sequence[Target]) -> None:
         """Tells of a model that will be compiled, before it is read."""
-        if any(target.is_cpu for target in wanted):
-            self._code_maker().expect(source, self._options)
+        for target in {t.device: t for t in wanted}.values():
+            self._backends.of(target).expect(source)
 
     def variant(
         self,
@@ -115,15 +78,12 @@ class Building:
         """
         target = context.target
         assert target is not None
-        functions = module.executables
+        functions, backend = module.executables, self._backends.of(target)
         self._progress("kernels", 0, len(functions))
         with clock.stage("kernels"):
             hosting = Hosting.of(module, target, context.host)
         with clock.stage("codegen"):
-            if target.is_cpu:
-                code = self._cpu_code(hosting.kernels, functions, target)
-            else:
-                code = self._vulkan_code(hosting)
+            code = self._code(hosting)
         kernels = hosting.kernels
         self._progress("link", 0, 0)
         with clock.stage("link"):
@@ -134,7 +94,7 @@ class Building:
             most_iterations = None if limits is None else limits.max_lane_iterations
             entries = {
                 f.name: Entry(
-                    *(n, k.grid, f.dim_names, e.scratch_bytes if target.is_cpu else 0),
+                    *(n, k.grid, f.dim_names, e.scratch_bytes if backend.scratch_in_arena else 0),
                     is_on_host=f.name in hosting.why,
                     iterations=code.iterations.get(f.name, 0),
                     most_iterations=most_iterations,
@@ -142,7 +102,7 @@ class Building:
                 for f, k, n, e in zip(functions, kernels, numbers, code.executables, strict=True)
             }
             programs = [
-                emit_program(f, entries, self.rodata, is_overlapping=not target.is_cpu)
+                emit_program(f, entries, self.rodata, is_overlapping=backend.overlaps_dispatches)
                 for f in module.entry_points
             ]
             launches = [launches_of(f, module) for f in module.entry_points]
@@ -150,12 +110,12 @@ class Building:
             observer.built(module, context, kernels, programs, launches)
         variant = VariantImage(
             target.name,
-            Device.CPU if target.is_cpu else Device.VULKAN,
+            backend.device,
             Arch[target.arch.upper()],
             target.word_bytes,
             tuple(replace(e, name=names[n]) for e, n in kept.items()),
             tuple(
-                replace(_placing_scratch(p.entry_point, target), launches=found)
+                replace(_placing_scratch(p.entry_point, backend), launches=found)
                 for p, found in zip(programs, launches, strict=True)
             ),
             (*target.features, *code.features),
@@ -176,89 +136,36 @@ class Building:
             section["near_misses"] = near_misses(module, sizes, target, settings)
         return variant, section
 
-    def _code_maker(self) -> CodeMaker:
-        if self._maker is None:
-            from aot.backends.cpu.codegen import CodeMaker
-
-            self._maker = self._stack.enter_context(CodeMaker.of(self._options))
-        return self._maker
-
-    def _cpu_code(
-        self, kernels: Sequence[Kernel], functions: Sequence[Function], target: Target
-    ) -> Code:
-        """Objects, linked into one position-free image."""
-        from aot.backends.cpu import scratch_bytes
-        from aot.link.code_image import link_image
-
-        objects = self._code_maker().objects(kernels, target, self._progress)
-        image = link_image(objects.data, target, [k.name for k in kernels])
-        executables = tuple(
-            ExecutableImage(f.name, len(k.params), offset, None, scratch_bytes(k, target))
-            for f, k, offset in zip(functions, kernels, image.offsets, strict=True)
-        )
-        counts = {
-            "cache": {"hits": objects.hits, "misses": objects.misses},
-            "llvm_calls": objects.llvm_calls,
-        }
-        return Code(image.data, executables, Emitted.of_image(image), image.parts, counts)
-
-    def _vulkan_code(self, hosting: Hosting) -> Code:
-        """One shader an executable; equal words are one segment of the file. What the target can't
-        run is machine code for its host."""
-        from aot.backends.vulkan import LimitError, compile_kernel, requirements
-
-        functions, target = hosting.module.executables, hosting.target
-        shaders: dict[str, Shader] = {}
-        for number, function in enumerate(functions):
-            self._progress("codegen", number, len(functions))
-            if function.name in hosting.why:
-                continue
-            try:
-                shader = compile_kernel(hosting.kernels[number], target)
-            except LimitError as error:
-                hosting.give(number, error.what)
-                continue
-            if not hosting.give_too_long(number, shader.iterations):
-                shaders[function.name] = shader
+    def _code(self, hosting: Hosting) -> Code:
+        """The code of all executables, in order: the target's, and the host's for what the target
+        can't run."""
+        backend = self._backends.of(hosting.target)
+        own = [k for k in hosting.kernels if k.name not in hosting.why]
+        code = backend.compile(own, hosting.target, self._progress, hosting.why_too_long)
+        for number, kernel in enumerate(hosting.kernels):
+            if kernel.name in code.refused:
+                hosting.give(number, code.refused[kernel.name])
         hosting.refuse()
-        kernels = dict(zip((f.name for f in functions), hosting.kernels, strict=True))
-        made = {
-            name: ExecutableImage(
-                name,
-                len(kernels[name].params),
-                spirv=shader.words,
-                scratch_bytes=shader.shared_bytes,
-                workgroup_size=shader.workgroup_size,
-                param_buffer_bytes=shader.param_buffer_bytes,
-                texel_spirv=None if shader.texel is None else shader.texel.words,
-            )
-            for name, shader in shaders.items()
-        }
-        emitted = Emitted.of_shaders([b"".join(e.shaders) for e in made.values()])
-        limits = requirements.limits(shaders.values())
-        features = requirements.features(shaders.values())
-        iterations = {name: shader.iterations for name, shader in shaders.items()}
         if hosting.host is None or not hosting.why:
-            executables = tuple(made[f.name] for f in functions)
-            return Code(
-                *(b"", executables, emitted),
-                limits=limits,
-                features=features,
-                iterations=iterations,
-            )
-        own = [f for f in functions if f.name in hosting.why]
-        code = self._cpu_code([kernels[f.name] for f in own], own, hosting.host)
-        made |= {e.name: replace(e, why_on_host=hosting.why[e.name]) for e in code.executables}
-        sizes = dict(zip(shaders, emitted.sizes, strict=True))
-        sizes |= {f.name: size for f, size in zip(own, code.emitted.sizes, strict=True)}
+            return code
+        given = [k for k in hosting.kernels if k.name in hosting.why]
+        other = self._backends.of(hosting.host).compile(given, hosting.host, self._progress)
+        made = {e.name: e for e in code.executables}
+        made |= {e.name: replace(e, why_on_host=hosting.why[e.name]) for e in other.executables}
+        sizes = {
+            e.name: size
+            for c in (code, other)
+            for e, size in zip(c.executables, c.emitted.sizes, strict=True)
+        }
+        names = [k.name for k in hosting.kernels]
         return replace(
-            code,
-            executables=tuple(made[f.name] for f in functions),
-            emitted=emitted.with_(code.emitted, tuple(sizes[f.name] for f in functions)),
-            limits=limits,
-            features=features,
+            other,
+            executables=tuple(made[name] for name in names),
+            emitted=code.emitted.with_(other.emitted, tuple(sizes[name] for name in names)),
+            limits=code.limits,
+            features=code.features,
             host=hosting.host,
-            iterations=iterations,
+            iterations=code.iterations,
         )
 
 
@@ -275,9 +182,9 @@ def _host_image(host: Target) -> HostImage:
     return HostImage(host.name, Arch[host.arch.upper()], host.word_bytes, host.features)
 
 
-def _placing_scratch(entry: EntryPointImage, target: Target) -> EntryPointImage:
-    """A GPU has no scratch in the arena, and its host's workers have their own."""
-    if target.is_cpu:
+def _placing_scratch(entry: EntryPointImage, backend: Backend) -> EntryPointImage:
+    """Where scratch is not in the arena, a host's workers have their own, too."""
+    if backend.scratch_in_arena:
         return entry
     return replace(entry, program=replace(entry.program, scratch_offset=None))
 

@@ -136,7 +136,7 @@ class Target:
     @property
     def converts_half(self) -> bool:
         """Whether conversions between f16 and f32 are instructions."""
-        return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or not self.is_cpu
+        return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or self.has_workgroups
 
     @property
     def multiplies_by_lane(self) -> bool:
@@ -151,7 +151,19 @@ class Target:
 
     @property
     def is_cpu(self) -> bool:
+        """Whether its code is machine code of a CPU, which LLVM knows."""
         return self.device == "cpu"
+
+    @property
+    def has_workgroups(self) -> bool:
+        """Whether the lanes of a workgroup run side by side and share memory, as on a GPU; on a CPU
+        a workgroup is a turn of a loop, and lanes are those of a vector."""
+        return self.gpu is not None
+
+    @property
+    def has_cpu_fallback(self) -> bool:
+        """Whether a CPU may run what this target can't, in the same program."""
+        return not self.is_cpu
 
 
 def describe(target: Target) -> list[tuple[str, Any, str]]:

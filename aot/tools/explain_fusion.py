@@ -43,7 +43,7 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
             *(options, target),
             runs=list(context.runs),
             journal=FusionJournal(),
-            host=None if target.is_cpu else host,
+            host=host if target.has_cpu_fallback else None,
         )
         run_passes(copy, TARGET_PASSES[:FORMED], made)
         functions = [

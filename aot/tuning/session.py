@@ -206,9 +206,8 @@ class Session:
     def _times(
         self, count: int, cost: float, turns: int, options: Sequence[str]
     ) -> Sequence[float]:
-        device = "cpu" if self.target.is_cpu else "vulkan"
         runs = self._runs(cost, turns)
-        given = ["--device", device, *options]
+        given = ["--device", self.target.device, *options]
         before = self.left()
         times = self.runner(self.path, given, runs, max(before, 0.0))
         done = cost * turns * (2 * runs + PROFILE_RUNS)

@@ -478,6 +478,7 @@ def test_a_limit_that_is_broken_sends_a_kernel_to_the_host(
     place: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from aot.backends import vulkan
+    from aot.backends.vulkan import backend
 
     real, source = vulkan.compile_kernel, SORTED_SHORT
 
@@ -486,7 +487,7 @@ def test_a_limit_that_is_broken_sends_a_kernel_to_the_host(
             raise vulkan.LimitError(kernel.name, "more than there is")
         return real(kernel, target)
 
-    monkeypatch.setattr(vulkan, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(backend, "compile_kernel", compile_kernel)
     x = np.random.default_rng(0).standard_normal(900).astype(np.float32)
     (because,) = on_host(check(source, [{"x": x}]))["because"]
     assert (because["op"], because["why"]) == ("top_k", "more than there is")

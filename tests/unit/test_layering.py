@@ -31,9 +31,8 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     # the row, in the data's order
     ("frontends", "passes"),
-    ("kernels",),
-    ("backends",),
-    ("link",),
+    ("kernels", "link"),
+    ("backends",),  # code of kernels, linked
     # what drives the row, and what is told of it
     ("tuning",),
     ("driver",),
@@ -220,6 +219,22 @@ def test_only_the_command_prints() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_print = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
             assert not is_print, f"{path}: print"
+
+
+def _asks_for_a_cpu(source: str) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and n.attr == "is_cpu" for n in ast.walk(ast.parse(source))
+    )
+
+
+def test_few_ask_whether_a_target_is_a_cpu() -> None:
+    """Others ask for the fact that they mean: of the target's, or of the backend's."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in _files()
+        if _part(path) != "target" and _asks_for_a_cpu(path.read_text(encoding="utf-8"))
+    }
+    assert found <= {"backends/cpu/traits.py", "driver/cpu_fallback.py"}
 
 
 def _reads_of_vulkan(source: str) -> list[int]:

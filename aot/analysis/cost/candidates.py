@@ -205,10 +205,9 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
     contraction = call_of(op).contraction
     if made.schedule is Schedule.CONTRACTION and contraction is not None:
         rows, columns = contraction.tile_extents
-        if target.is_cpu:
-            return list(_register_tiles(made, target, rows, columns))
-        return list(_workgroup_tiles(made, target, rows, columns))
-    if is_window(made) and target.is_cpu:
+        tiles = _workgroup_tiles if target.has_workgroups else _register_tiles
+        return list(tiles(made, target, rows, columns))
+    if is_window(made) and not target.has_workgroups:
         wide = wide_extents(call_of(op))
         return list(_window_tiles(made, target, wide[-2] if len(wide) > 1 else 1))
     return []

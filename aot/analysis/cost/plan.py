@@ -73,7 +73,7 @@ def plan(call: Call, target: Target) -> Plan:
         return Plan(Schedule.LINES, lanes)
     if kind is Kind.SORT:
         # lines that take different branches gain nothing from a CPU's vectors
-        return Plan(Schedule.LINES, lanes if target.gpu is not None else 1)
+        return Plan(Schedule.LINES, lanes if target.has_workgroups else 1)
     if kind is Kind.REDUCTION:
         return Plan(Schedule.REDUCTION, lanes, *_window_tile(call, target, lanes))
     return Plan(Schedule.ELEMENTWISE, lanes)
@@ -103,7 +103,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         layout = _columns_last(right)
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
-    if target.gpu is not None and any(stride != 1 for stride in strides.values()):
+    if target.has_workgroups and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     rows, columns = _tile(
@@ -205,7 +205,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     rows = extents[-2]
     if not isinstance(rows, int) or rows == 0:
         return 4, lanes
-    most = min(8, target.vector_registers // 2) if target.gpu is None else 4
+    most = min(8, target.vector_registers // 2) if not target.has_workgroups else 4
     best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
     return best, lanes * max(1, 4 // best)
 
@@ -249,7 +249,7 @@ def _tile(
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         spare: registers that must be left beside the sums and the vectors of columns.
     """
-    if target.gpu is not None:
+    if target.has_workgroups:
         return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
     most = min(14, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)

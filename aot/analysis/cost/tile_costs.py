@@ -114,7 +114,7 @@ class KernelModel(NamedTuple):
             made.lanes,
             target.panel,
             is_packed,
-            free if target.is_cpu else 0,
+            0 if target.has_workgroups else free,
             contraction is not None and contraction.is_padded,
         )
 

@@ -38,7 +38,7 @@ def fits(call: Call, target: Target) -> bool:
     """Whether it can do `call` on `target` at all: a 3x3 convolution of floats, stride 1, that
     reads and stores channels side by side, and whose record leaves the choice."""
     contraction = call.contraction
-    if contraction is None or "algorithm" not in call.attrs or target.gpu is not None:
+    if contraction is None or "algorithm" not in call.attrs or target.has_workgroups:
         return False
     left, right, result = contraction.left, contraction.right, contraction.result
     return (

@@ -188,7 +188,7 @@ class Nest:
 
     @property
     def is_gpu(self) -> bool:
-        return self.target.gpu is not None
+        return self.target.has_workgroups
 
     def is_too_long(self, *nests: Sequence[Dim]) -> bool:
         """Whether loops, each a nest of these extents, are more than a GPU's lane may go through;

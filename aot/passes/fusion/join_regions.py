@@ -223,13 +223,13 @@ class _Joiner:
 
     @property
     def unknown(self) -> int:
-        return WORK if self.target.is_cpu else WORK_ON_GPU
+        return WORK_ON_GPU if self.target.has_workgroups else WORK
 
     @property
     def most(self) -> int:
         """Elements that a workgroup may go through alone: what others could have done meanwhile is
         little."""
-        each = MAX_SERIAL_CPU if self.target.is_cpu else MAX_SERIAL_GPU
+        each = MAX_SERIAL_GPU if self.target.has_workgroups else MAX_SERIAL_CPU
         return each * lanes_of(self.target, 4)
 
     def may_be_short(self, facts: _Facts, first: Op, second: Op) -> bool:

@@ -131,8 +131,8 @@ class ConcatAliaser:
             return False
         if is_view(op) or maker is None or not _stores_anywhere(maker) or source in self.placed:
             return False
-        is_cpu = self.target is not None and self.target.is_cpu
-        if is_cpu and _has_contraction(maker):
+        is_serial = self.target is not None and not self.target.has_workgroups
+        if is_serial and _has_contraction(maker):
             return False
         old = {value: value.type for value in types}
         self.set_types(types)

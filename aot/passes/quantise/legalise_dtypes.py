@@ -50,7 +50,7 @@ def run(module: Module, context: PassContext) -> None:
     target = context.target
     if target is None:
         return
-    host = None if target.is_cpu else context.host
+    host = context.host if target.has_cpu_fallback else None
     hosted = {d for d in NARROWER if host is not None and host.computes(d)}
     narrow = {d: n for d, n in NARROWER.items() if not target.computes(d)}
     if DType.F64 in hosted:
@@ -130,8 +130,9 @@ def _is_transcendental(op: Op) -> bool:
 
 
 def or_host(target: Target) -> str:
-    """What an error of a Vulkan target suggests beside."""
-    return "" if target.is_cpu else ", or add a --target for the CPU, to run what is not for a GPU"
+    """What an error suggests beside, where a CPU may run what the target can't."""
+    suggested = ", or add a --target for the CPU, to run what is not for a GPU"
+    return suggested if target.has_cpu_fallback else ""
 
 
 def computes(op: Op) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import aot
+from aot.backends.code import Emitted
 from aot.cli import main as cli
-from aot.driver.ledger import Emitted, level_stats
+from aot.driver.ledger import level_stats
 from aot.errors import CompileError
 from aot.ir.graph import Module
 from aot.tools.ledger_text import format_dedup, format_near_misses

@@ -1,0 +1,97 @@
+"""The backends: what each must answer, and which one compiles for a target.
+
+The one place that goes from a target's `device` to a backend. Imports a backend when it is first
+asked for, because LLVM's takes long to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from aot.backends.code import Code, WhyTooLong, never_too_long
+from aot.kernels.ir.nodes import Kernel
+from aot.link.image import Device
+from aot.options import CompileOptions, Progress
+from aot.target.model import Target
+
+
+class Backend(Protocol):
+    """Compiles kernels for the targets of one device; a context manager of one compile.
+
+    What a schedule must know of a device (tiles, lanes, workgroups) is in the target and no affair
+    of a backend.
+
+    Attributes:
+        device: what a variant of it runs on.
+        scratch_in_arena: whether kernels' scratch beyond registers is memory of the program, which
+            executables say the size of; elsewhere it is the device's own.
+        overlaps_dispatches: whether dispatches run at the same time unless a barrier parts them.
+    """
+
+    device: Device
+    scratch_in_arena: bool
+    overlaps_dispatches: bool
+
+    def expect(self, source: Any) -> None:
+        """Is told of a model that will be compiled, before it is read."""
+
+    def compile(
+        self,
+        kernels: Sequence[Kernel],
+        target: Target,
+        progress: Progress,
+        why_too_long: WhyTooLong = never_too_long,
+    ) -> Code:
+        """The code of kernels, whose names differ.
+
+        What breaks a limit of the target, or is too long for a lane of it, is in the code's
+        `refused`, not an error.
+
+        Raises:
+            InternalError: a kernel can't be compiled.
+        """
+        ...
+
+    def __enter__(self) -> Backend: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def _cpu(options: CompileOptions) -> Backend:
+    from aot.backends.cpu.backend import CpuBackend
+
+    return CpuBackend(options)
+
+
+def _vulkan(options: CompileOptions) -> Backend:
+    from aot.backends.vulkan.backend import VulkanBackend
+
+    return VulkanBackend()
+
+
+BACKENDS: dict[str, Callable[[CompileOptions], Backend]] = {"cpu": _cpu, "vulkan": _vulkan}
+
+
+class Backends:
+    """The backends of one compile, each made when it is first asked for; a context manager."""
+
+    def __init__(self, options: CompileOptions) -> None:
+        self._options = options
+        self._made: dict[str, Backend] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Backends:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
+
+    def of(self, target: Target) -> Backend:
+        """The backend that compiles for a target."""
+        made = self._made.get(target.device)
+        if made is None:
+            made = self._stack.enter_context(BACKENDS[target.device](self._options))
+            self._made[target.device] = made
+        return made
