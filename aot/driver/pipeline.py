@@ -15,7 +15,7 @@ from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import Rounds
 from aot.driver.ledger import model_ledger
 from aot.driver.observer import Observer, VariantObserver
-from aot.driver.variant import Building, build_image
+from aot.driver.variant import VariantBuilder, build_image
 from aot.errors import CompileError
 from aot.frontends import registry
 from aot.ir.clone import clone_module
@@ -63,9 +63,9 @@ def compile_module(
         CompileError, UnsupportedError: the model or the options are at fault.
     """
     wanted = targets.load_together(options.targets)
-    with Building(options, progress) as building:
-        building.expect(source, wanted)
-        return _compiled(source, options, progress, observer, wanted, building)
+    with VariantBuilder(options, progress) as builder:
+        builder.expect(source, wanted)
+        return _compiled(source, options, progress, observer, wanted, builder)
 
 
 def _compiled(
@@ -74,7 +74,7 @@ def _compiled(
     progress: Progress,
     observer: Observer | None,
     wanted: Sequence[Target],
-    building: Building,
+    builder: VariantBuilder,
 ) -> Compilation:
     clock = Clock()
     progress("import", 0, 0)
@@ -109,7 +109,7 @@ def _compiled(
             alias.builds += model_alias.builds  # a clone has a database of its own
             alias.solves += model_alias.solves
         with count_shape_rules() as build_rules:
-            variant, section = building.variant(copy, outlined, made, own, about)
+            variant, section = builder.variant(copy, outlined, made, own, about)
         rounds.built(uses_host=variant.host is not None)
         variants.append(_named(variant, options.entry_name))
         rules = {"import": import_rules.calls, "build": build_rules.calls}
@@ -123,8 +123,8 @@ def _compiled(
 
     image, rodata = finish_module(
         variants,
-        building.parts,
-        building.rodata,
+        builder.parts,
+        builder.rodata,
         producer,
         None if options.strip else ledger,
     )

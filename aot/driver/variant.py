@@ -37,7 +37,7 @@ from aot.passes.base import PassContext
 from aot.target.model import Target
 
 
-class Building:
+class VariantBuilder:
     """What the variants of one compile share; a context manager.
 
     Attributes:
@@ -52,7 +52,7 @@ class Building:
         self._progress = progress
         self._backends = Backends(options)
 
-    def __enter__(self) -> Building:
+    def __enter__(self) -> VariantBuilder:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -171,10 +171,10 @@ class Building:
 
 def build_image(module: Module, target: Target, options: CompileOptions) -> ModuleImage:
     """The image of a module whose functions are outlined already, of one variant and no notes."""
-    with Building(options, no_progress) as building:
+    with VariantBuilder(options, no_progress) as builder:
         context = PassContext(options, target)
-        variant, _ = building.variant(module, dispatched(module), context, Clock())
-        image, _ = finish_module([variant], building.parts, building.rodata, "aotc tune", None)
+        variant, _ = builder.variant(module, dispatched(module), context, Clock())
+        image, _ = finish_module([variant], builder.parts, builder.rodata, "aotc tune", None)
     return image
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
-from aot.backends.cpu.codegen import CodeMaker
+from aot.backends.cpu.codegen import CpuCodegen
 from aot.backends.cpu.scratch import scratch_bytes
 from aot.kernels.ir.nodes import Kernel
 from aot.link.code_image import link_image
@@ -24,7 +24,7 @@ class CpuBackend:
 
     def __init__(self, options: CompileOptions) -> None:
         self._options = options
-        self._codegen = CodeMaker.of(options)
+        self._codegen = CpuCodegen.of(options)
 
     def __enter__(self) -> CpuBackend:
         self._codegen.__enter__()

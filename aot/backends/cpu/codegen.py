@@ -52,7 +52,7 @@ class Objects:
 
 
 @dataclass
-class CodeMaker:
+class CpuCodegen:
     """Makes the objects of one compile, of all its variants; a context manager.
 
     Attributes:
@@ -67,12 +67,12 @@ class CodeMaker:
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @staticmethod
-    def of(options: CompileOptions) -> CodeMaker:
+    def of(options: CompileOptions) -> CpuCodegen:
         """As the options say; no more jobs than the machine has processors by default."""
         cache = ObjectCache.at(options.cache_dir) if options.cache else ObjectCache(None)
-        return CodeMaker(cache, options.jobs or processors())
+        return CpuCodegen(cache, options.jobs or processors())
 
-    def __enter__(self) -> CodeMaker:
+    def __enter__(self) -> CpuCodegen:
         self._stack.callback(self.cache.close)
         return self
 

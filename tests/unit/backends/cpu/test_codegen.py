@@ -16,7 +16,7 @@ import pytest
 import aot
 import aot.ops
 from aot.backends.cpu import codegen, compile_kernel, llvm, workers
-from aot.backends.cpu.codegen import CodeMaker, object_key
+from aot.backends.cpu.codegen import CpuCodegen, object_key
 from aot.backends.cpu.compile import machine_of, to_llvm
 from aot.backends.cpu.object_cache import ObjectCache
 from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
@@ -162,7 +162,7 @@ def kernels() -> list[Kernel]:
 
 
 def objects(kernels: list[Kernel], cache: ObjectCache, jobs: int) -> codegen.Objects:
-    with CodeMaker(cache, jobs) as maker:
+    with CpuCodegen(cache, jobs) as maker:
         return maker.objects(kernels, X86, no_progress)
 
 
@@ -219,7 +219,7 @@ def test_processes_are_as_many_as_the_text_is_worth(
 
 
 def test_variants_share_the_workers(eager_pool: None, kernels: list[Kernel]) -> None:
-    with CodeMaker(ObjectCache(None), 2) as maker:
+    with CpuCodegen(ObjectCache(None), 2) as maker:
         for name in ("x86-64-v3", "aarch64-generic"):
             target = target_of(name)
             made = maker.objects(kernels[:2], target, no_progress)
