@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from aot.analysis.control import control_ops
+from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.dispatches import dims_of_dispatch, dispatches_of, executable_of, is_dispatch
 from aot.analysis.memory.alignment import operand_alignments
-from aot.analysis.on_host import why_on_host
 from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
 from aot.ir import dims
@@ -36,9 +36,9 @@ from aot.target.model import Target
 UNKNOWN = {Kind.SORT: 1 << 16, Kind.SCAN: 1 << 12, Kind.SCATTER: 1 << 12}
 
 
-class Rounds:
-    """Targets to build variants for, each with its host: one variant for each architecture that
-    there is a host of, if a host has anything to run."""
+class VariantPlan:
+    """The variants to build: targets, each with its host. There is one variant for each
+    architecture that there is a host of, if a host has anything to run."""
 
     def __init__(self, wanted: Sequence[Target]) -> None:
         self._wanted = wanted
@@ -57,7 +57,7 @@ class Rounds:
                     break
 
     def built(self, *, uses_host: bool) -> None:
-        """Is told whether the host of this round has anything to run."""
+        """Is told whether the host of this variant has anything to run."""
         self._uses_host = uses_host
 
 
@@ -78,7 +78,7 @@ def _least(found: Sequence[Target]) -> Target:
 
 
 @dataclass
-class Hosting:
+class CpuFallback:
     """The executables of a variant, and who runs them.
 
     Attributes:
@@ -93,10 +93,10 @@ class Hosting:
     kernels: list[Kernel] = field(default_factory=list)
 
     @staticmethod
-    def of(module: Module, target: Target, host: Target | None) -> Hosting:
+    def of(module: Module, target: Target, host: Target | None) -> CpuFallback:
         """Kernels of a module whose functions are outlined; what only code generation finds is
         still to come, see `give`."""
-        made = Hosting(module, target, host if target.has_cpu_fallback else None)
+        made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
         alignments = operand_alignments(module) if target.has_workgroups else {}
         for function in module.executables:
             why = made.why_by_type(function)
@@ -109,7 +109,7 @@ class Hosting:
         """Why the types of an executable are not for the target; "" where they are."""
         if self.host is None:
             return ""
-        return next(filter(None, (why_on_host(op, self.target) for op in function.block)), "")
+        return next(filter(None, (why_on_cpu(op, self.target) for op in function.block)), "")
 
     def give(self, number: int, why: str) -> bool:
         """Gives an executable to the host; False where there is none."""

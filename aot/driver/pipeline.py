@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aot.analysis.alias.database import AliasCounts, count_alias
 from aot.analysis.dispatches import dispatched
 from aot.driver.clock import Clock
-from aot.driver.cpu_fallback import Rounds
+from aot.driver.cpu_fallback import VariantPlan
 from aot.driver.ledger import model_ledger
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import VariantBuilder, build_image
@@ -87,10 +87,10 @@ def _compiled(
     tuner = _tuner(options, progress)
     sections: list[dict[str, Any]] = []
     variants: list[VariantImage] = []
-    rounds = Rounds(wanted)
-    for target, host in rounds:
+    plan = VariantPlan(wanted)
+    for target, host in plan:
         own = Clock(dict(clock.seconds))
-        copy = module if rounds.is_last else clone_module(module)
+        copy = module if plan.is_last else clone_module(module)
         if not options.is_enabled("lazy-shapes") and copy is not module:
             follow_eagerly(copy)
         made = PassContext(
@@ -110,7 +110,7 @@ def _compiled(
             alias.solves += model_alias.solves
         with count_shape_rules() as build_rules:
             variant, section = builder.variant(copy, outlined, made, own, about)
-        rounds.built(uses_host=variant.host is not None)
+        plan.built(uses_host=variant.host is not None)
         variants.append(_named(variant, options.entry_name))
         rules = {"import": import_rules.calls, "build": build_rules.calls}
         tuned = {} if tuner is None else {"tuning": tuner.tuned.section()}

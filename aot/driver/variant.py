@@ -15,7 +15,7 @@ from aot.analysis.launches import launches_of
 from aot.backends.code import Code
 from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
-from aot.driver.cpu_fallback import Hosting
+from aot.driver.cpu_fallback import CpuFallback
 from aot.driver.ledger import level_stats
 from aot.driver.near_misses import Settings, near_misses
 from aot.driver.observer import VariantObserver
@@ -81,10 +81,10 @@ class VariantBuilder:
         functions, backend = module.executables, self._backends.of(target)
         self._progress("kernels", 0, len(functions))
         with clock.stage("kernels"):
-            hosting = Hosting.of(module, target, context.host)
+            fallback = CpuFallback.of(module, target, context.host)
         with clock.stage("codegen"):
-            code = self._code(hosting)
-        kernels = hosting.kernels
+            code = self._code(fallback)
+        kernels = fallback.kernels
         self._progress("link", 0, 0)
         with clock.stage("link"):
             kept: dict[ExecutableImage, int] = {}
@@ -95,7 +95,7 @@ class VariantBuilder:
             entries = {
                 f.name: Entry(
                     *(n, k.grid, f.dim_names, e.scratch_bytes if backend.scratch_in_arena else 0),
-                    is_on_host=f.name in hosting.why,
+                    is_on_host=f.name in fallback.why,
                     iterations=code.iterations.get(f.name, 0),
                     most_iterations=most_iterations,
                 )
@@ -126,7 +126,7 @@ class VariantBuilder:
         )
         self.parts.append(code.parts)
         section = _section(module, outlined, programs, code, clock)
-        hosted = hosting.section(variant.entry_points)
+        hosted = fallback.section(variant.entry_points)
         if hosted is not None:
             section["on_host"] = hosted
         if not self._options.strip or observer is not None:  # for the notes, or for a report
@@ -136,35 +136,35 @@ class VariantBuilder:
             section["near_misses"] = near_misses(module, sizes, target, settings)
         return variant, section
 
-    def _code(self, hosting: Hosting) -> Code:
+    def _code(self, fallback: CpuFallback) -> Code:
         """The code of all executables, in order: the target's, and the host's for what the target
         can't run."""
-        backend = self._backends.of(hosting.target)
-        own = [k for k in hosting.kernels if k.name not in hosting.why]
-        code = backend.compile(own, hosting.target, self._progress, hosting.why_too_long)
-        for number, kernel in enumerate(hosting.kernels):
+        backend = self._backends.of(fallback.target)
+        own = [k for k in fallback.kernels if k.name not in fallback.why]
+        code = backend.compile(own, fallback.target, self._progress, fallback.why_too_long)
+        for number, kernel in enumerate(fallback.kernels):
             if kernel.name in code.refused:
-                hosting.give(number, code.refused[kernel.name])
-        hosting.refuse()
-        if hosting.host is None or not hosting.why:
+                fallback.give(number, code.refused[kernel.name])
+        fallback.refuse()
+        if fallback.host is None or not fallback.why:
             return code
-        given = [k for k in hosting.kernels if k.name in hosting.why]
-        other = self._backends.of(hosting.host).compile(given, hosting.host, self._progress)
+        given = [k for k in fallback.kernels if k.name in fallback.why]
+        other = self._backends.of(fallback.host).compile(given, fallback.host, self._progress)
         made = {e.name: e for e in code.executables}
-        made |= {e.name: replace(e, why_on_host=hosting.why[e.name]) for e in other.executables}
+        made |= {e.name: replace(e, why_on_host=fallback.why[e.name]) for e in other.executables}
         sizes = {
             e.name: size
             for c in (code, other)
             for e, size in zip(c.executables, c.emitted.sizes, strict=True)
         }
-        names = [k.name for k in hosting.kernels]
+        names = [k.name for k in fallback.kernels]
         return replace(
             other,
             executables=tuple(made[name] for name in names),
             emitted=code.emitted.with_(other.emitted, tuple(sizes[name] for name in names)),
             limits=code.limits,
             features=code.features,
-            host=hosting.host,
+            host=fallback.host,
             iterations=code.iterations,
         )
 

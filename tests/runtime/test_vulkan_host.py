@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aot
 from aot.builder import Builder
-from aot.driver.cpu_fallback import Hosting, hosts_of
+from aot.driver.cpu_fallback import CpuFallback, hosts_of
 from aot.errors import CompileError, UnsupportedError
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
@@ -321,16 +321,16 @@ def test_state_loops_and_branches(place: None) -> None:
 @contextmanager
 def some_on_host(seed: int, share: float) -> Iterator[None]:
     """Executables are the host's by chance while it lasts."""
-    real = Hosting.why_by_type
+    real = CpuFallback.why_by_type
     r = random.Random(seed)
 
-    def why(self: Hosting, function: Function) -> str:
+    def why(self: CpuFallback, function: Function) -> str:
         found = real(self, function)
         is_chosen = self.host is not None and r.random() < share
         return found or ("it is chosen" if is_chosen else "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hosting, "why_by_type", why)
+        patch.setattr(CpuFallback, "why_by_type", why)
         yield
 
 

@@ -21,8 +21,8 @@ from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
 from aot.analysis.cost.layout_costs import innermost
 from aot.analysis.cost.plan import gpu_lanes, plan
+from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
-from aot.analysis.on_host import why_on_host
 from aot.analysis.renaming import permutation_of
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
@@ -48,14 +48,14 @@ class Group:
     """A region in the making: its ops, and the value it ends in (None for several results).
 
     It runs where its last op stands, before place `until`, at which what it reads may be written.
-    `ended` says why it took no more users, `why_on_host` why the target can't run it.
+    `ended` says why it took no more users, `why_on_cpu` why the target can't run it.
     """
 
     ops: list[Op]
     result: Value | None
     root: Op
     until: int
-    why_on_host: str = ""
+    why_on_cpu: str = ""
     ended: str = ""
     is_gone: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def _fuse_block(
         if op in groups or not (_computes(op) or _shows_counter(op, groups)):
             continue
         result = op.result if len(op.results) == 1 else None
-        group = Group([op], result, op, order.sinks_until(op), why_on_host(op, target))
+        group = Group([op], result, op, order.sinks_until(op), why_on_cpu(op, target))
         if shares:
             _take_epilogue(group, groups, order, target)
         for member in group.ops:
@@ -200,7 +200,7 @@ def _take_epilogue(
             break
         user = min(users, key=lambda u: position.get(u, 1 << 60))
         reason = _no_epilogue(user, groups, position, dims, until)
-        reason = reason or _elsewhere(group.why_on_host, why_on_host(user, target))
+        reason = reason or _elsewhere(group.why_on_cpu, why_on_cpu(user, target))
         if reason is not None:
             group.ended = reason
             break
@@ -296,7 +296,7 @@ def _obstacle(
     """Why the producer does not move into a group that ends at place `end`; None where it does."""
     if producer.until <= end:
         return "what it reads is written in between"
-    apart = _elsewhere(producer.why_on_host, group.why_on_host)
+    apart = _elsewhere(producer.why_on_cpu, group.why_on_cpu)
     if apart is not None:
         return apart
     reason = _price(producer, value, group, target)

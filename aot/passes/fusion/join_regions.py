@@ -21,8 +21,8 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.location_sets import intersect
 from aot.analysis.control import control_blocks, nested_operands
 from aot.analysis.cost.plan import lanes_of
+from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
-from aot.analysis.on_host import why_on_host
 from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
 from aot.ir.assumed_extents import WORK, WORK_ON_GPU
 from aot.ir.builtin import YIELD
@@ -79,7 +79,7 @@ class _Facts:
         ops, buffers: how many it has.
         work: elements that its ops go through.
         contractions: the types of their results.
-        why_on_host: why the target can't run one of its ops; "" where it can run all.
+        why_on_cpu: why the target can't run one of its ops; "" where it can run all.
     """
 
     has_stages: bool
@@ -87,7 +87,7 @@ class _Facts:
     buffers: int
     work: int
     contractions: tuple[TensorType, ...]
-    why_on_host: str = ""
+    why_on_cpu: str = ""
 
     @staticmethod
     def of(region: Op, unknown: int, target: Target) -> _Facts:
@@ -98,7 +98,7 @@ class _Facts:
             len(region.operands) + len(region.results),
             sum(work_of(op, unknown=unknown) for op in ops),
             tuple(op.result.type for op in ops if op.record.kind is Kind.CONTRACTION),
-            next(filter(None, (why_on_host(op, target) for op in ops)), ""),
+            next(filter(None, (why_on_cpu(op, target) for op in ops)), ""),
         )
 
     def with_(self, other: _Facts) -> _Facts:
@@ -109,7 +109,7 @@ class _Facts:
             self.buffers + other.buffers,
             self.work + other.work,
             self.contractions + other.contractions,
-            self.why_on_host or other.why_on_host,
+            self.why_on_cpu or other.why_on_cpu,
         )
 
 
@@ -170,8 +170,8 @@ class _Joiner:
         """Why two regions do not become one, whatever their body would be; None where they may."""
         if not facts.has_stages:
             return "kernels that are written by hand have no stages"
-        if bool(self.facts(first).why_on_host) != bool(self.facts(second).why_on_host):
-            return f"only one of them is {facts.why_on_host}"
+        if bool(self.facts(first).why_on_cpu) != bool(self.facts(second).why_on_cpu):
+            return f"only one of them is {facts.why_on_cpu}"
         if facts.ops > MAX_OPS:
             return f"together they would have more than {MAX_OPS} ops"
         if facts.buffers > 2 * MAX_BUFFERS:

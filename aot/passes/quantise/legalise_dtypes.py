@@ -13,7 +13,7 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     becomes the largest f32.
     Where a Vulkan target has a host that computes them, f64 stays f64, and what is computed from an
     integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
-    runs it (`aot.analysis.on_host`).
+    runs it (`aot.analysis.cpu_fallback`).
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
     operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were.
 Never: changes the types of a function's inputs and results, of state variables, of a loop's trip

@@ -16,7 +16,7 @@ from aot.target.model import Target
 _MOVES = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
 
 
-def why_on_host(op: Op, target: Target | None) -> str:
+def why_on_cpu(op: Op, target: Target | None) -> str:
     """Why a kernel of `op` can't run on `target`; "" where it can."""
     if target is None or not target.has_cpu_fallback:
         return ""
