@@ -31,7 +31,8 @@ model is compiled, and all of them at once.
 
 {onnx_table()}
 
-`If`, `Loop` and `Scan` (from opset 9 on) are imported as [control-flow.md](../use/control-flow.md) says.
+`If`, `Loop` and `Scan` (from opset 9 on) are imported as
+[control-flow.md](../use/control-flow.md) says.
 
 These have no importer and no definition that could be used: {onnx_missing()}.
 
