@@ -15,7 +15,7 @@ import pytest
 from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.memory.storage import BufferAssignment
 from aot.analysis.memory.views import is_view
-from aot.backends.vulkan import Shader
+from aot.backends.vulkan.shader import Shader
 from aot.driver.pipeline import read_model
 from aot.ir.dims import DimExpr, evaluate
 from aot.ir.graph import ConstantData, Function, FunctionRef, Module, Op, Value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.backends.cpu import emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from tests.support.cpu_case import Case
 from tests.support.cpu_cases import access_cases, matmul_tile
 from tests.support.cpu_linked import check_hard_kernels, check_linked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from tests.support.cpu_cases import access_cases
 from tests.support.cpu_running import target_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from aot.link.code_image import CodeImage, link_image
 from aot.target.model import Target
 from tests.support.cpu_case import Case

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.backends.cpu import compile_kernel, scratch_bytes
+from aot.backends.cpu.compile import compile_kernel
+from aot.backends.cpu.scratch import scratch_bytes
 from aot.ir.dims import evaluate
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, Kernel

@@ -17,7 +17,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from aot.backends.cpu import compile_kernel, scratch_bytes
+from aot.backends.cpu.compile import compile_kernel
+from aot.backends.cpu.scratch import scratch_bytes
 from aot.ir.dims import Dim, evaluate
 from aot.ir.graph import Function
 from aot.kernels.ir.nodes import Kernel

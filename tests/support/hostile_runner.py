@@ -21,7 +21,7 @@ import aot
 import aot.driver.pipeline
 
 # LLVM and onnx are loaded before the limits, and once
-from aot.backends.cpu import compile_kernel  # noqa: F401
+from aot.backends.cpu.compile import compile_kernel  # noqa: F401
 from aot.frontends.onnx import import_onnx  # noqa: F401
 
 

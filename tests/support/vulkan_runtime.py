@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.backends.vulkan import compile_kernel, requirements
+from aot.backends.vulkan import requirements
+from aot.backends.vulkan.emit import compile_kernel
 from aot.kernels.ir.nodes import Kernel
 from aot.link.image import (
     Arch,

@@ -1,9 +1,5 @@
-"""The CPU backend: kernel IR to ELF objects through LLVM, one function each, nothing undefined.
+"""The CPU backend: kernel IR to objects through LLVM, one function each, nothing undefined.
 
-Public: `compile_kernel`, `emit_llvm`, `emit_assembly`, `scratch_bytes`.
+Owns LLVM text, objects and their cache. Knows nothing of the Vulkan backend. Importing it loads
+nothing, so that commands that only ask the cache stay quick.
 """
-
-from aot.backends.cpu.compile import compile_kernel, emit_assembly, emit_llvm
-from aot.backends.cpu.scratch import scratch_bytes
-
-__all__ = ["compile_kernel", "emit_assembly", "emit_llvm", "scratch_bytes"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.backends.cpu import emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.ir.builder import Builder
 from aot.kernels.ir.text import to_text
 from aot.target import selection as targets

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.backends.vulkan import compile_kernel
+from aot.backends.vulkan.emit import compile_kernel
 from aot.builder import Builder
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value

@@ -10,7 +10,7 @@ import pytest
 import aot
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import lanes_of, plan
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module

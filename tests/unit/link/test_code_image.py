@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from aot.errors import InternalError
 from aot.link.code_image import CodeImage, ImageParts, Part, Reference, link_image, merge_images
 from aot.link.elf import read_object

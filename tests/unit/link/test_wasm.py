@@ -11,7 +11,7 @@ import random
 import pytest
 
 import aot
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
 from aot.errors import InternalError
 from aot.link import wasm

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import aot
 from aot.analysis.alias.database import count_alias
-from aot.backends.vulkan import compile_kernel
+from aot.backends.vulkan.emit import compile_kernel
 from aot.ir.clone import clone_module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module

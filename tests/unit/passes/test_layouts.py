@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.memory.views import canonical, is_view
-from aot.backends.cpu import compile_kernel
+from aot.backends.cpu.compile import compile_kernel
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.builder import Builder

@@ -11,7 +11,6 @@ import pytest
 import aot
 from aot.cli import main as cli
 from aot.frontends.text import import_text
-from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
@@ -32,7 +31,7 @@ def report(body: str, inputs: str = f"%x: {LARGE}", results: str = "%y", **optio
     names = ", ".join(f'"r{n}"' for n in range(results.count("%")))
     lines = "".join(f"  {line.strip()}\n" for line in body.strip().splitlines())
     text = f"func @main({inputs}) -> ({names}) {{\n{lines}  return({results})\n}}\n"
-    facts = explain_fusion(import_text(text), CompileOptions(targets=(TARGET,), **options))
+    facts = explain_fusion(import_text(text), targets=(TARGET,), **options)
     (variant,) = facts["variants"]
     (function,) = variant["entry_points"]
     return function["regions"]

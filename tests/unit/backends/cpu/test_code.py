@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from aot.backends.cpu import compile_kernel, emit_assembly, emit_llvm, scratch_bytes
+from aot.backends.cpu.compile import compile_kernel, emit_assembly, emit_llvm
+from aot.backends.cpu.scratch import scratch_bytes
 from aot.errors import InternalError
 from aot.ir.dims import symbol
 from aot.ir.expr import Binary, Load
