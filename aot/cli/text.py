@@ -338,10 +338,16 @@ def verification_table(result: Verification) -> str:
     ]
     header = ("output", "dtype", "shape", "magnitude", "error", "verdict")
     verdict = "agrees" if result.agrees else "does not agree"
-    return (
-        table(header, rows, right="magnitude error")
-        + f"\ntarget {result.target} {verdict} with {result.engine} within {result.tolerance:g}"
-    )
+    lines = [
+        table(header, rows, right="magnitude error"),
+        f"target {result.target} {verdict} with {result.engine} within {result.tolerance:g}",
+    ]
+    if result.untelling:
+        lines.append(
+            f"{', '.join(result.untelling)}: one number all over, which says little; "
+            "give inputs that mean something with --input"
+        )
+    return "\n".join(lines)
 
 
 def _arena_rest(variant: Mapping[str, Any]) -> str:

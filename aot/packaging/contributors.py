@@ -47,7 +47,7 @@ def flash_contributors(given: PackageInput, program_bytes: int) -> list[str]:
 
 
 def arena_contributors(given: PackageInput, entries: list[HeaderEntry]) -> list[str]:
-    """The arena's parts, and the nodes whose tensors are largest, weights left out."""
+    """The arena's parts, whose sum is what is needed, and the nodes that touch most of it."""
     number, entry = max(enumerate(entries), key=lambda e: e[1].program.memory_bytes)
     program = entry.program
     lengths = {s.offset: s.length for s in given.image.rodata_segments}
@@ -57,10 +57,10 @@ def arena_contributors(given: PackageInput, entries: list[HeaderEntry]) -> list[
     ]
     largest = sorted(sizes, key=lambda s: -s[0])[:_COUNT]
     return [
-        f"tensors {program.arena_bytes}",
-        f"scratch {program.scratch_bytes}",
-        f"loader {program.loader_bytes}",
-        *(f"{origin} has tensors of {size}" for size, origin in largest),
+        f"{program.arena_bytes} for the tensors that are needed at one time",
+        f"{program.scratch_bytes} for scratch",
+        f"{program.loader_bytes} for the loader",
+        *(f"{origin} alone reads and writes {size}" for size, origin in largest if origin and size),
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aot.runtime.loader import TensorInfo
 
 Arrays = Mapping[str, NDArray[Any]]
 STATE_STEPS = 3
+TRIES = 4  # random inputs that are tried until every output has elements that differ
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class OutputAgreement:
         error: the largest absolute difference, divided by the magnitude where that is not 0;
             infinite where shapes, dtypes, or the places of NaN and infinities differ.
         problem: why the error is infinite.
+        is_constant: the engine's elements are all one number, so that agreement says little.
     """
 
     name: str
@@ -41,6 +43,7 @@ class OutputAgreement:
     magnitude: float
     error: float
     problem: str = ""
+    is_constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class Verification:
             f"<Verification: {self.target} {outcome} with {self.engine}, {len(self.outputs)} "
             f"outputs, largest error {worst:.2g}, tolerance {self.tolerance:g}>"
         )
+
+    @property
+    def untelling(self) -> tuple[str, ...]:
+        """Outputs whose agreement says little: all elements are one number, whatever the inputs
+        that were tried."""
+        return tuple(o.name for o in self.outputs if o.is_constant)
 
     @property
     def agrees(self) -> bool:
@@ -100,8 +109,8 @@ def verify(
         input_values: what the module was compiled with; the engine gets it as input.
         states: what the module was compiled with; the engine gets its own outputs as inputs of the
             next step, and zeros at first.
-        steps: calls one after another, each on random inputs of its own; 1 by default, and
-            STATE_STEPS where there are states.
+        steps: calls one after another, each on random inputs of its own. By default STATE_STEPS
+            where there are states; else 1, and up to TRIES where an output is one number all over.
         tolerance: of the error relative to each output's largest magnitude.
         seed: of the random inputs.
         device, target, entry: as `load` takes them.
@@ -116,12 +125,17 @@ def verify(
         outputs = _outputs_of_states(program.states, states or {})
         kept = {t.name: _at_first(t) for t in program.states}
         values, found = _arrays(input_values or {}), []
-        for step in range(steps or (STATE_STEPS if kept else 1)):
+        is_random = (
+            not kept and steps is None and set(inputs or {}) < {t.name for t in program.inputs}
+        )
+        for step in range(steps or (STATE_STEPS if kept else TRIES if is_random else 1)):
             arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
             results = program(arrays)
             expected = ENGINES[against](Path(model), {**arrays, **values, **kept})
             kept = {name: expected.pop(output) for name, output in outputs.items()}
             found.append(_compare_all(results, expected))
+            if is_random and not any(o.is_constant for o in _worst(found)):
+                break
         variant = program.target
     return Verification(against, variant, tolerance, arrays, _worst(found))
 
@@ -152,8 +166,14 @@ def _at_first(state: TensorInfo) -> NDArray[Any]:
 
 
 def _worst(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreement, ...]:
-    """Each output where it agrees least."""
-    return tuple(max(same, key=lambda o: o.error) for same in zip(*steps, strict=True))
+    """Each output where it agrees least; constant if it is so in all steps."""
+    return tuple(
+        replace(
+            max(same, key=lambda o: (o.error, not o.is_constant)),
+            is_constant=all(o.is_constant for o in same),
+        )
+        for same in zip(*steps, strict=True)
+    )
 
 
 def _arrays(values: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
@@ -185,7 +205,9 @@ def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAg
         problem = "NaN or infinities in different places"
         return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
     difference = float(np.max(np.abs(a[finite] - b[finite]), initial=0))
-    return OutputAgreement(name, dtype, shape, magnitude, difference / (magnitude or 1.0))
+    is_constant = b.size > 1 and bool(finite.all()) and bool((b == b.flat[0]).all())
+    error = difference / (magnitude or 1.0)
+    return OutputAgreement(name, dtype, shape, magnitude, error, is_constant=is_constant)
 
 
 def _wide(array: NDArray[Any]) -> NDArray[Any]:

@@ -62,10 +62,11 @@ def describe(merged: aot.CompiledModule, alone: int) -> str:
     code = variant["code"]["met"] - variant["code"]["kept"]
     constants = rodata["bytes_met"] - rodata["bytes_kept"]
     functions = variant["functions"]
+    kernels = functions["count_met"] - functions["count_kept"]
+    what = f"{kernels} of {functions['count_met']} kernels" if kernels else "no kernel"
     return (
-        f"merged: {len(merged.to_bytes()):,} bytes of {alone:,}; "
-        f"{functions['count_met'] - functions['count_kept']} of {functions['count_met']} kernels "
-        f"are shared, {code:,} bytes of code and {constants:,} of weights"
+        f"merged: {len(merged.to_bytes()):,} bytes of {alone:,}; {what} in common, {code:,} bytes "
+        f"of code and {constants:,} of weights stored once"
     )
 
 

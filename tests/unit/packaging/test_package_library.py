@@ -378,8 +378,9 @@ def test_limits_name_what_is_large(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([*base, "--max-arena", "100"]) == 1
     text = capsys.readouterr().err
     found = re.fullmatch(
-        r"aotc: error: --max-arena is 100, the library needs (\d+) bytes: tensors (\d+), "
-        r"scratch (\d+), loader (\d+)(, .+)*\n",
+        r"aotc: error: --max-arena is 100, the library needs (\d+) bytes: (\d+) for the tensors "
+        r"that are needed at one time, (\d+) for scratch, (\d+) for the loader"
+        r"(, .+ alone reads and writes \d+)*\n",
         text,
     )
     assert found and sum(map(int, found.groups()[1:4])) <= int(found[1])

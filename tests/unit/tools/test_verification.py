@@ -9,7 +9,9 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.cli.text import verification_table
 from aot.errors import CompileError
+from aot.ir.text.printer import print_module
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
 from aot.tools.engines import check_onnx
@@ -55,6 +57,31 @@ def test_shapes_and_dtypes_must_be_equal() -> None:
 
 def test_empty_outputs_agree() -> None:
     assert error(np.zeros((0, 4)), np.zeros((0, 4))) == 0
+
+
+def rectified(tmp_path: Path, bias: float) -> Path:
+    """relu(x + bias) of a few numbers in -1 to 1: all zeros where the bias is below -1."""
+    b = Builder()
+    x = b.input("x", "f32[3]")
+    b.output("y", b.op("relu", b.op("add", x, np.float32(bias))))
+    path = tmp_path / f"m{bias}.ir"
+    path.write_text(print_module(b.module()))
+    return path
+
+
+def test_an_output_that_is_one_number_says_little(tmp_path: Path) -> None:
+    """Other random inputs are tried first; what is said of all of them is told."""
+    dead = rectified(tmp_path, -100.0)
+    found = verify(aot.compile(dead), dead)
+    assert (found.agrees, found.untelling) == (True, ("y",))
+    assert verification_table(found).endswith(
+        "y: one number all over, which says little; give inputs that mean something with --input"
+    )
+    alive = rectified(tmp_path, 0.0)
+    assert verify(aot.compile(alive), alive).untelling == ()
+    given = verify(aot.compile(alive), alive, inputs={"x": [-1.0, -2.0, -3.0]})
+    assert (given.agrees, given.untelling) == (True, ("y",))
+    assert not compare("y", np.float32([0]), np.float32([0])).is_constant, "a single number"
 
 
 # ---- inputs ----
