@@ -39,10 +39,15 @@ class Subgraph:
 
 
 class GraphImporter(Protocol):
-    """What control flow needs of the importer."""
+    """What control flow needs of the importer.
+
+    Attributes:
+        branching: conditions of the Ifs whose branches are being imported, and what each is there.
+    """
 
     values: DimValues
     choices: Choices
+    branching: dict[Value, bool]
 
     def subgraph(
         self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Scope, rewriter: Rewriter

@@ -43,6 +43,8 @@ def import_if(
     count = condition.type.element_count
     if isinstance(count, int) and count != 1:
         raise node.error(f"the condition has {count} elements, expected 1")
+    if condition in importer.branching:  # an If on the condition of one around it
+        return _taken(importer, node, proto, outer, importer.branching[condition])
     known = importer.values.known(condition)
     if known is not None and known.dtype != object:
         return _taken(importer, node, proto, outer, bool(known.reshape(()).item()))
@@ -95,8 +97,17 @@ class _Open:
         self.outer = outer
         self.compared = compared
         graphs = [_branch(node, name) for name in BRANCHES]
-        self.tried = [try_block(importer, node, g, outer, Block()) for g in graphs]
+        self.tried = [self._try(graph, is_first) for graph, is_first in zip(graphs, (True, False))]
         self.wanted = [n for n in range(len(node.outputs)) if node.wants(n)]
+
+    def _try(self, graph: onnx.GraphProto, is_first: bool) -> Tried:
+        """A branch, in which the condition is known."""
+        condition = self.node.input(0)
+        self.importer.branching[condition] = is_first
+        try:
+            return try_block(self.importer, self.node, graph, self.outer, Block())
+        finally:
+            del self.importer.branching[condition]
 
     def results(self) -> Sequence[Value | None]:
         is_free = self.compared is None or not any(t.assumed for t in self.tried)

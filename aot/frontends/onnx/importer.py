@@ -212,6 +212,7 @@ class _Importer:
         choices: Choices,
     ) -> None:
         self.choices = choices
+        self.branching: dict[Value, bool] = {}
         self.inner_nodes = 0
         self.graph = proto.graph
         self.contents = contents

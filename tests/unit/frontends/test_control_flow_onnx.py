@@ -422,3 +422,36 @@ def test_a_trip_count_of_shapes_bounds_the_rows() -> None:
     (loop,) = (op for op in imported("sums_of_rows").walk() if op.name == "loop")
     assert str(loop.attrs["trips"]) == "N"
     assert loop.operands[:2] == [None, None]
+
+
+def nested_ifs(depth: int) -> onnx.ModelProto:
+    """Ifs in both branches of each other, 2 ** depth - 1 of them, on one condition."""
+    x = tensor_info("x", [4])
+
+    def graph(level: int, number: int) -> onnx.GraphProto:
+        name = f"y{level}_{number}"
+        if level == 0:
+            node = helper.make_node("Add" if number % 2 else "Mul", ["x", "x"], [name])
+        else:
+            node = helper.make_node(
+                "If",
+                ["c"],
+                [name],
+                then_branch=graph(level - 1, 2 * number),
+                else_branch=graph(level - 1, 2 * number + 1),
+            )
+        return helper.make_graph([node], name, [], [tensor_info(name, [4])])
+
+    whole = graph(depth, 0)
+    whole.input.extend([x, tensor_info("c", [], BOOL)])
+    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_if_on_the_condition_of_one_around_it_is_known() -> None:
+    model = nested_ifs(8)
+    function = import_onnx(model).main
+    ops = [op.name for op in function.walk()]
+    assert ops.count("if") == 1 and ops.count("add") == 1
+    for c in (True, False):
+        feeds = {"x": np.arange(4, dtype=np.float32), "c": np.array(c)}
+        assert_same(our_run(function, feeds), ort_run(model, feeds))
