@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aot.link.module_schema import RULES
-from tests.runtime.test_module_rules import (
+from tests.support.module_rules import (
     ALONE,
     BREAKS,
     CPU,

@@ -25,8 +25,8 @@ from aot.ir.record import REGISTRY
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, For, If, Kernel, KernelBuilder, LoopKind, Store
 from aot.kernels.lower.steps import lane_iterations
-from tests.runtime.test_op_samples import CASES
 from tests.support.grown_samples import Array, arrays_of, function_of, grown, opened
+from tests.support.samples_module import CASES
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_runtime import running_on
 

@@ -17,7 +17,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 import aot
-from tests.runtime.test_module_rules import whole_module
+from tests.support.module_rules import whole_module
 from tests.support.runtime_modules import (
     ARENA,
     CONSTANTS,

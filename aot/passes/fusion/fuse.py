@@ -362,12 +362,12 @@ def _widens_often(user: Op, number: int, producer: Group, target: Target | None)
     contraction = call.contraction
     if contraction is None or number == contraction.left.operand:
         return False
-    if target is None or (target.is_cpu and target.converts_half):
+    if target is None or (not target.has_workgroups and target.converts_half):
         return False
     if not any(accesses.is_widened for op in producer.ops for accesses in accesses_of(op)):
         return False
     made = plan(call, target)
-    along = 1 if target.is_cpu else gpu_lanes(made.lanes, made.rows, made.columns)[0]
+    along = gpu_lanes(made.lanes, made.rows, made.columns)[0] if target.has_workgroups else 1
     return ceil_divide(contraction.tile_extents[0], made.rows // along) != 1
 
 

@@ -106,6 +106,8 @@ class _Writes:
 
 def _sibling(op: Op, number: int, position: dict[Op, int]) -> _Sibling | None:
     """`op`, which reads what siblings share as operand `number`, as one of them, if it can be."""
+    if op.record.contraction is None:  # a user such as a return may have very many operands
+        return None
     contraction = call_of(op).contraction
     if contraction is None or op not in position or number != contraction.left.operand:
         return None

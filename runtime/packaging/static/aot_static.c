@@ -1,5 +1,6 @@
-// Runs a packaged program: the instructions of a module's program (docs/internals/file-format.md), in a form
-// that takes no parsing.  Programs are trusted, they are part of the application; values are not.
+// Runs a packaged program: the instructions of a module's program (docs/internals/file-format.md),
+// in a form that takes no parsing.  Programs are trusted, they are part of the application; values
+// are not.
 //
 // `program` is a header, aot_program_header_t, and behind it, as words: the code, the first word of
 // each block, for each executable the offset of its function, for each arena buffer its register

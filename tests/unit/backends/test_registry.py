@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import aot
-from aot.backends.code import Code
+from aot.backends.code import Code, WhyTooLong, never_too_long
 from aot.backends.registry import BACKENDS, Backends
 from aot.backends.vulkan.backend import VulkanBackend
 from aot.builder import Builder
@@ -35,8 +35,14 @@ def model() -> Module:
 class Refusing(VulkanBackend):
     """A backend of a device that has no place for the first kernel."""
 
-    def compile(self, kernels: Sequence[Kernel], target: Target, progress: Progress) -> Code:
-        made = super().compile(kernels[1:], target, progress)
+    def compile(
+        self,
+        kernels: Sequence[Kernel],
+        target: Target,
+        progress: Progress,
+        why_too_long: WhyTooLong = never_too_long,
+    ) -> Code:
+        made = super().compile(kernels[1:], target, progress, why_too_long)
         return replace(made, refused={kernels[0].name: "it is the first"})
 
 
@@ -72,7 +78,7 @@ def test_what_breaks_a_limit_is_refused_by_name() -> None:
 
 def _kernels(target: Target) -> list[Kernel]:
     from aot.kernels.lower.lowering import lower
-    from aot.passes import PassContext, run_passes
+    from aot.passes.base import PassContext, run_passes
     from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 
     module = model()

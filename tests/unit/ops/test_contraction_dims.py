@@ -21,7 +21,7 @@ from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY
 from aot.ops.elementwise import result_indices
-from aot.passes import PassContext, run_passes
+from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.merge_siblings import MERGE_SIBLINGS
 from aot.passes.simplify.algebra import ALGEBRA
 from aot.passes.simplify.dce import DCE

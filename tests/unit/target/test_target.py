@@ -440,7 +440,7 @@ def test_a_wrong_vulkan_file(old: str, new: str, message: str) -> None:
         (
             "[vulkan]",
             "[vulkan]\nlanes = 64",
-            16,
+            17,
             "unknown key 'lanes': the table [vulkan] has max_storage_buffers, "
             "max_push_constant_bytes, max_storage_buffer_bytes, min_storage_alignment_bytes, "
             "texel_buffers",
@@ -450,10 +450,10 @@ def test_a_wrong_vulkan_file(old: str, new: str, message: str) -> None:
             "[gpu]\nsummary = 5",
             9,
             "unknown key 'summary': the table [gpu] has lanes, max_workgroup_invocations, "
-            "max_workgroup_size, max_workgroup_count, max_shared_bytes, subgroup_operations, "
-            "storage_bits",
+            "max_workgroup_size, max_workgroup_count, max_shared_bytes, max_lane_iterations, "
+            "subgroup_operations, storage_bits",
         ),
-        ("[vulkan]", "[[vulkan]]", 15, "vulkan is [{"),
+        ("[vulkan]", "[[vulkan]]", 16, "vulkan is [{"),
         ("[gpu]", "gpu = 3\n[vulkan.gpu]", 8, "gpu is 3, expected a table"),
         ("lanes = 64", "lanes = 3", 9, "lanes is 3, expected a power of two from 1 to 1024"),
     ],

@@ -371,7 +371,8 @@ def half_input(seed: int = 3) -> Array:
 
 
 def byte_model() -> onnx.ModelProto:
-    """Quantised convolutions, a depthwise one among them, an extremum and a matrix product."""
+    """Quantised convolutions, a depthwise one among them, an extremum and a matrix product. Weights
+    have seven bits: ONNX Runtime saturates sums of two products on CPUs without VNNI."""
     rng = np.random.default_rng(0)
     weights: list[onnx.TensorProto] = []
 
@@ -385,7 +386,7 @@ def byte_model() -> onnx.ModelProto:
             weight(f"{name}_sx", np.float32(0.02)),
             weight(f"{name}_zx", np.uint8(120)),
         ]
-        numbers = rng.integers(-100, 100, shape).astype(np.int8)
+        numbers = rng.integers(-64, 64, shape).astype(np.int8)
         operands += [weight(f"{name}_w", numbers), weight(f"{name}_sw", np.float32(0.01))]
         operands += [weight(f"{name}_zw", np.int8(0)), weight(f"{name}_sy", np.float32(0.05))]
         operands += [weight(f"{name}_zy", np.uint8(100))]
@@ -402,7 +403,7 @@ def byte_model() -> onnx.ModelProto:
         node("Reshape", ["most", weight("shape", np.array([32, 144]))], ["flat"]),
         node(
             "MatMulInteger",
-            ["flat", weight("w", rng.integers(-99, 99, (144, 24)).astype(np.int8)), "least"],
+            ["flat", weight("w", rng.integers(-64, 64, (144, 24)).astype(np.int8)), "least"],
             ["y"],
         ),
     ]
@@ -439,7 +440,7 @@ def test_a_quantised_model(name: str, tmp_path: Path) -> None:
     off = np.abs(found["most"].astype(np.int64) - most)
     assert off.max() <= 1
     assert np.count_nonzero(off) <= 0.005 * off.size
-    assert np.abs(found["y"] - y).max() <= 99 * np.count_nonzero(off)
+    assert np.abs(found["y"] - y).max() <= 64 * np.count_nonzero(off)
 
 
 @pytest.mark.parametrize("name", [FULL, "mali-valhall-fp16", "adreno-fp16"])
