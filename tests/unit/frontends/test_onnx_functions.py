@@ -213,14 +213,16 @@ def test_an_if_inside_a_branch() -> None:
 
 
 def nested_ifs(depth: int, *, is_known: bool = True) -> onnx.ModelProto:
-    """An If in a branch of an If ..., each of whose branches calls its result what the If does.
+    """An If in a branch of an If ..., each of whose branches calls its result what the If does;
+    on one known condition, or each on an input of its own.
 
     Copied piece by piece: onnx's helpers go through bytes, whose nesting protobuf limits.
     """
     inner = branch([node("Relu", ["x"], ["o"])], ["o"])
     other = branch([node("Exp", ["x"], ["o"])], ["o"])
-    for _ in range(depth):
-        choice_ = node("If", ["c"], ["o"])
+    conditions = ["c"] * depth if is_known else [f"c{level}" for level in range(depth)]
+    for condition in conditions:
+        choice_ = node("If", [condition], ["o"])
         for name, graph in (("then_branch", inner), ("else_branch", other)):
             attribute = choice_.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
             attribute.g.CopyFrom(graph)
@@ -228,7 +230,7 @@ def nested_ifs(depth: int, *, is_known: bool = True) -> onnx.ModelProto:
         inner.node.add().CopyFrom(choice_)
     infos, weights = [tensor_info("x", [2])], [numpy_helper.from_array(np.array(True), "c")]
     if not is_known:
-        infos, weights = [*infos, tensor_info("c", [], TensorProto.BOOL)], []
+        infos, weights = [*infos, *(tensor_info(c, [], TensorProto.BOOL) for c in conditions)], []
     model = graph_model([], infos, ["o"], weights)
     model.graph.node.add().CopyFrom(inner.node[0])
     return model
