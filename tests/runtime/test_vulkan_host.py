@@ -477,14 +477,14 @@ def test_without_a_cpu_the_error_says_to_add_one() -> None:
 def test_a_limit_that_is_broken_sends_a_kernel_to_the_host(
     place: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aot.backends import vulkan
     from aot.backends.vulkan import backend
+    from aot.backends.vulkan.limits import LimitError
 
-    real, source = vulkan.compile_kernel, SORTED_SHORT
+    real, source = backend.compile_kernel, SORTED_SHORT
 
     def compile_kernel(kernel: Any, target: Any) -> Any:
         if "position" in str([s.name for s in kernel.scratch]):
-            raise vulkan.LimitError(kernel.name, "more than there is")
+            raise LimitError(kernel.name, "more than there is")
         return real(kernel, target)
 
     monkeypatch.setattr(backend, "compile_kernel", compile_kernel)
