@@ -19,7 +19,6 @@ from aot.ir.assumed_extents import WORK
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of
-from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import TensorType
 from aot.target.model import Target
@@ -109,17 +108,6 @@ def planned(function: Function, target: Target, algorithm: str = "") -> tuple[St
 def schedule_of(function: Function, target: Target) -> tuple[StageSchedule, ...]:
     """How each stage of an executable runs: as is recorded, else as its dims want."""
     return function.schedule or planned(function, target)
-
-
-def record_schedule(function: Function, target: Target) -> None:
-    """Gives an executable its schedule, unless it has one. By which algorithm a convolution is
-    computed is said there from now on, and no more by its op."""
-    if function.schedule:
-        return
-    function.schedule = planned(function, target)
-    for op in function.block:
-        if op.attrs.get(ALGORITHM, DIRECT) != DIRECT:
-            Rewriter(function).set_attr(op, ALGORITHM, DIRECT)
 
 
 def shared_dims(stages: Sequence[Stage]) -> int:

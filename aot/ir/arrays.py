@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aot.ir import dim_semantics as ds
+from aot.ir.dim_semantics import Array
 from aot.ir.types import DType
-
-Array = np.ndarray[Any, Any]
 
 
 def cast_array(x: Array, to: DType) -> Array:

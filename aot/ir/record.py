@@ -515,6 +515,11 @@ def lookup(name: str) -> OpRecord:
     return REGISTRY[name]
 
 
+def contraction_of(op: Op) -> ContractionDims | None:
+    """What the dims of a contraction do; None for other ops, of which no operand is looked at."""
+    return None if op.record.contraction is None else call_of(op).contraction
+
+
 def call_of(op: Op, *, is_exact: bool = False) -> Call:
     """The use of a record that `op` is, with the types it stores: no shape rule runs.
 

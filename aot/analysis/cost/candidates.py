@@ -19,7 +19,7 @@ from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of
 from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op
-from aot.ir.record import call_of
+from aot.ir.record import call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.target.model import Target
 
@@ -202,7 +202,7 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
         return []
     if made.schedule is Schedule.WINOGRAD:
         return list(winograd.register_tiles(target.panel, made.lanes, target.vector_registers))
-    contraction = call_of(op).contraction
+    contraction = contraction_of(op)
     if made.schedule is Schedule.CONTRACTION and contraction is not None:
         rows, columns = contraction.tile_extents
         tiles = _workgroup_tiles if target.has_workgroups else _register_tiles

@@ -28,7 +28,7 @@ from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, ceil_divide
 from aot.ir.graph import Block, Function, Module, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST
@@ -410,14 +410,14 @@ def _is_renaming(op: Op) -> bool:
 
 def _is_left(user: Op, number: int) -> bool:
     """Whether operand `number` is the side that a contraction reads a scalar at a time."""
-    contraction = call_of(user).contraction
+    contraction = contraction_of(user)
     return contraction is not None and number == contraction.left.operand
 
 
 def _summed(user: Op) -> int | None:
     """The dim of a contraction's left side that it sums over, where it reads that side a scalar at
     a time: each serves all columns, so that finding it may take some arithmetic."""
-    contraction = call_of(user).contraction
+    contraction = contraction_of(user)
     # of a depthwise convolution, lanes go along the channels
     if contraction is None or contraction.is_depthwise:
         return None

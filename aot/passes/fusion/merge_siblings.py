@@ -26,7 +26,7 @@ from aot.analysis.control import control_blocks, control_ops
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Array, Kind, call_of
+from aot.ir.record import Array, Kind, contraction_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ops import movement
 from aot.passes.base import Pass, PassContext
@@ -106,9 +106,7 @@ class _Writes:
 
 def _sibling(op: Op, number: int, position: dict[Op, int]) -> _Sibling | None:
     """`op`, which reads what siblings share as operand `number`, as one of them, if it can be."""
-    if op.record.contraction is None:  # a user such as a return may have very many operands
-        return None
-    contraction = call_of(op).contraction
+    contraction = contraction_of(op)
     if contraction is None or op not in position or number != contraction.left.operand:
         return None
     right = contraction.right

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import BufferAssignment
-from aot.analysis.stages import record_schedule
+from aot.analysis.stages import ALGORITHM, DIRECT, planned
 from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
@@ -128,6 +128,17 @@ def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) 
     rewriter = Rewriter(function).at(region)
     rewriter.insert(made)
     rewriter.replace_op(region, made.results)
+
+
+def record_schedule(function: Function, target: Target) -> None:
+    """Gives an executable its schedule, unless it has one. By which algorithm a convolution is
+    computed is said there from now on, and no more by its op."""
+    if function.schedule:
+        return
+    function.schedule = planned(function, target)
+    for op in function.block:
+        if op.attrs.get(ALGORITHM, DIRECT) != DIRECT:
+            Rewriter(function).set_attr(op, ALGORITHM, DIRECT)
 
 
 OUTLINE = Pass("outline", run, __doc__)

@@ -32,11 +32,12 @@ from aot.analysis.cost.tile_costs import (
     shared_tiles,
 )
 from aot.analysis.dispatches import dispatches_of
-from aot.analysis.stages import heaviest, plans_of, record_schedule, stages_of
+from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of
 from aot.passes.base import Pass, PassContext
+from aot.passes.fusion.outline import record_schedule
 from aot.passes.specialise.slots import SMALL, Slot, family_of, parameters, rebuilt
 from aot.target.model import Target
 

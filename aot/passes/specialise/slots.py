@@ -18,7 +18,7 @@ from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr, multiply, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
-from aot.ir.record import call_of
+from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule
 from aot.ir.types import Layout, TensorType
@@ -205,7 +205,7 @@ def _kernels(function: Function) -> Mapping[Value, int]:
     """The values that slide over others, and from which dim on their dims count taps."""
     found = {}
     for op in function.block:
-        contraction = call_of(op).contraction
+        contraction = contraction_of(op)
         if contraction is not None and contraction.windows:
             weight = op.operands[contraction.right.operand]
             assert weight is not None

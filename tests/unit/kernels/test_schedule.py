@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aot.analysis.cost.candidates import Choice, choice_of, set_choice
-from aot.analysis.stages import planned, record_schedule, schedule_of
+from aot.analysis.stages import planned, schedule_of
 from aot.errors import CompileError
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function
@@ -16,6 +16,7 @@ from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_function
 from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
+from aot.passes.fusion.outline import record_schedule
 from aot.target import selection as targets
 
 MACHINE = targets.load("x86-64-v3")
