@@ -20,6 +20,7 @@ from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
 from aot.ir import dims
+from aot.ir.assumed_extents import ALONG_A_LINE, SORTED
 from aot.ir.bounds import bounds_of
 from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, Module
@@ -30,10 +31,10 @@ from aot.link.image import EntryPointImage
 from aot.link.program import decode
 from aot.target.model import Target
 
-# What a symbol without a bound counts as, by kinds of ops that go along lines: what is sorted may
-# well be that long. Lanes share the work of other kinds, so that those stay on the GPU, where the
-# program checks how long a lane would be at it.
-UNKNOWN = {Kind.SORT: 1 << 16, Kind.SCAN: 1 << 12, Kind.SCATTER: 1 << 12}
+# What a symbol without a bound counts as, by kinds of ops that go along lines. Lanes share the work
+# of other kinds, so that those stay on the GPU, where the program checks how long a lane would be
+# at it.
+UNKNOWN = {Kind.SORT: SORTED, Kind.SCAN: ALONG_A_LINE, Kind.SCATTER: ALONG_A_LINE}
 
 
 class VariantPlan:

@@ -37,3 +37,11 @@ ITERATIONS: Final = 256
 
 # Work of an index of an axis that workgroups share: little, so that one is seldom too small.
 GRAIN_WORK: Final = 2
+
+# What tuning runs executables at: extents of usual inputs, small enough to be measured often.
+MEASURED: Final = 64
+
+# Lines that a GPU's lane sorts, which may well be long, and those that it scans or scatters along:
+# beyond what a lane may go through, a host has them if there is one.
+SORTED: Final = 1 << 16
+ALONG_A_LINE: Final = 1 << 12

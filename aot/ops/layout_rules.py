@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from aot.ir import dims as d
+from aot.ir.assumed_extents import LAYOUT
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr, is_kept
 from aot.ir.index_map import (
@@ -28,7 +29,6 @@ from aot.ir.mapped_operand import IDENTITY, MappedOperand, Operands, Propagated
 from aot.ir.record import Call
 from aot.ir.types import DType
 
-UNKNOWN_EXTENT = 64  # what a symbol counts as where costs are compared
 LAUNCH_BYTES = 4 << 10  # what a movement of its own costs, however small
 
 
@@ -39,8 +39,8 @@ def estimated(dim: Dim) -> int:
     """A dim as a number to compare costs by."""
     if isinstance(dim, int):
         return dim
-    found = d.substitute(dim, dict.fromkeys(d.symbols(dim), UNKNOWN_EXTENT))
-    return found if isinstance(found, int) else UNKNOWN_EXTENT
+    found = d.substitute(dim, dict.fromkeys(d.symbols(dim), LAYOUT))
+    return found if isinstance(found, int) else LAYOUT
 
 
 def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:

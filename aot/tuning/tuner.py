@@ -19,6 +19,7 @@ from aot.analysis.cost.candidates import Choice, Run, admits, candidates, modell
 from aot.analysis.tuning import Tuning
 from aot.errors import TuningWarning
 from aot.ir import dims
+from aot.ir.assumed_extents import MEASURED
 from aot.ir.bounds import bounds_of
 from aot.ir.graph import Function, Module
 from aot.options import CompileOptions, Progress, no_progress
@@ -35,7 +36,6 @@ LEAST_SHARE = 0.005
 # of an executable's dispatches: as many as take so much of its modelled time, but no more than some
 RUNS_SHARE, MOST_RUNS = 0.9, 8
 MOST_BYTES = 256 << 20  # of a run's operands and results
-UNKNOWN = 64  # an open extent without an upper bound
 
 Clock = Callable[[], float]
 
@@ -244,7 +244,7 @@ def _symbols(module: Module) -> dict[str, int]:
         for dim in {d for value in values for d in value.type.dims}:
             for name in dims.symbols(dim):
                 low, high = known.get(name, (0, None))
-                usual = max(1 if name in batches else UNKNOWN, low or 0)
+                usual = max(1 if name in batches else MEASURED, low or 0)
                 found[name] = usual if high is None else high
     return found
 
