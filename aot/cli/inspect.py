@@ -146,11 +146,11 @@ def explain_dedup(source: str, as_json: bool, **options: Any) -> None:
       aotc explain-dedup model.onnx --optimize size --target aarch64-android
       aotc explain-dedup model.aotm --json
     """
-    from aot.tools.ledger_text import format_near_misses
+    from aot.tools.ledger_text import format_missed_merges
 
     if is_compiled(source):
         refuse_compile_options(options)
         ledger = aot.inspect(source, dedup=True)["dedup"]
     else:
         ledger = _ledger(source, **options)
-    click.echo(json.dumps(ledger, indent=2) if as_json else format_near_misses(ledger))
+    click.echo(json.dumps(ledger, indent=2) if as_json else format_missed_merges(ledger))

@@ -93,5 +93,5 @@ def _variant_ledger(section: Mapping[str, Any], timed: bool) -> dict[str, Any]:
         "dispatches": section["dispatches"],
         "code_bytes": section["code_bytes"],
         "executables": {level: {k: levels[level][k] for k in kept} for level in LEVELS},
-        "near_misses": section.get("near_misses", []),
+        "missed_merges": section.get("missed_merges", []),
     }

@@ -17,7 +17,7 @@ from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import CpuFallback
 from aot.driver.ledger import level_stats
-from aot.driver.near_misses import Settings, near_misses
+from aot.driver.missed_merges import Settings, missed_merges
 from aot.driver.observer import VariantObserver
 from aot.ir.graph import Module
 from aot.link.code_image import ImageParts
@@ -133,7 +133,7 @@ class VariantBuilder:
             sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
             options = self._options
             settings = Settings(options.optimize, options.is_enabled("despecialise"))
-            section["near_misses"] = near_misses(module, sizes, target, settings)
+            section["missed_merges"] = missed_merges(module, sizes, target, settings)
         return variant, section
 
     def _code(self, fallback: CpuFallback) -> Code:

@@ -119,7 +119,7 @@ class Variant:
     stages: Sequence[Part] = ()
     objects: str = ""
     passes: Sequence[tuple[str, int, Figure, Figure]] = ()
-    near_misses: Sequence[Mapping[str, Any]] = ()
+    missed_merges: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class _Builder:
             list(parts_of(section.get("seconds", {}), seconds)),
             _objects(section),
             _passes(details),
-            section.get("near_misses", ()),
+            section.get("missed_merges", ()),
         )
 
     def _ledger(self, number: int) -> Mapping[str, Any]:

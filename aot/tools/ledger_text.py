@@ -1,6 +1,6 @@
 """The ledger of deduplication as text: what `aotc inspect --dedup` and `explain-dedup` print.
 
-Formats what `aot.driver.ledger` and `aot.driver.near_misses` found; computes nothing but sums.
+Formats what `aot.driver.ledger` and `aot.driver.missed_merges` found; computes nothing but sums.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  " + "  ".join(cells).rstrip()
 
 
-def format_near_misses(ledger: Mapping[str, Any]) -> str:
+def format_missed_merges(ledger: Mapping[str, Any]) -> str:
     """The pairs of executables that almost became one, those that would save most first."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:
-            misses = variant["near_misses"]
+            misses = variant["missed_merges"]
             lines += ["", f"{_count(misses)} of {_names(model)} for {variant['target']}"]
             for miss in misses:
                 lines += _miss_lines(miss)
@@ -109,8 +109,8 @@ def format_near_misses(ledger: Mapping[str, Any]) -> str:
 
 def _count(misses: Sequence[Any]) -> str:
     if not misses:
-        return "no near misses"
-    return "1 near miss" if len(misses) == 1 else f"{len(misses)} near misses"
+        return "no missed merges"
+    return "1 missed merge" if len(misses) == 1 else f"{len(misses)} missed merges"
 
 
 def _miss_lines(miss: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aot.builder import Builder
-from aot.driver.near_misses import Settings, near_misses
+from aot.driver.missed_merges import Settings, missed_merges
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value
 from aot.ir.text.parser import parse_module
@@ -71,7 +71,7 @@ def steps(
     yield "place", measure(pool.place)
     sizes = dict.fromkeys(entries, 100)
     arguments = (module, sizes, context.target, Settings())
-    yield "near misses", measure(lambda: near_misses(*arguments))
+    yield "missed merges", measure(lambda: missed_merges(*arguments))
 
 
 # the graphs, of about `size` ops

@@ -16,7 +16,7 @@ from aot.cli import main as cli
 from aot.driver.ledger import level_stats
 from aot.errors import CompileError
 from aot.ir.graph import Module
-from aot.tools.ledger_text import format_dedup, format_near_misses
+from aot.tools.ledger_text import format_dedup, format_missed_merges
 from tests.support.golden import check
 
 DRAW = np.random.default_rng(3)
@@ -103,9 +103,9 @@ def test_equal_code_of_unlike_executables_is_one_executable() -> None:
         np.testing.assert_array_equal(results[f"y{t}"], 2 * given[f"x{t}"])
 
 
-def test_near_misses_are_looked_for_where_notes_or_a_report_want_them() -> None:
+def test_missed_merges_are_looked_for_where_notes_or_a_report_want_them() -> None:
     found = {
-        (strip, details): "near_misses"
+        (strip, details): "missed_merges"
         in section(aot.compile(layers(48, 96), strip=strip, details=details))
         for strip in (False, True)
         for details in (False, True)
@@ -125,7 +125,7 @@ def test_the_file_keeps_the_ledger_less_the_seconds(tmp_path: Path) -> None:
     (variant,) = model["variants"]
     assert model["entry_points"] == ["main"]
     assert model["rodata"] == module.stats["rodata"]
-    assert variant["near_misses"] == section(module)["near_misses"]
+    assert variant["missed_merges"] == section(module)["missed_merges"]
     for level in LEVELS:
         own = section(module)["executables"][level]
         assert variant["executables"][level] == {
@@ -167,7 +167,7 @@ LEDGER: dict[str, Any] = {
                         "structural": {"met": 82, "kept": 51, "bytes_saved": 60_850},
                         "despecialised": {"met": 51, "kept": 27, "bytes_saved": 59_299},
                     },
-                    "near_misses": [
+                    "missed_merges": [
                         {
                             "executables": ["e1", "e7"],
                             "nodes": ["Conv_3", ""],
@@ -194,7 +194,7 @@ LEDGER: dict[str, Any] = {
                         level: {"met": 1, "kept": 1, "bytes_saved": 0, "seconds_saved": 0.125}
                         for level in LEVELS
                     },
-                    "near_misses": [],
+                    "missed_merges": [],
                 }
             ],
         },
@@ -232,7 +232,7 @@ LEDGER: dict[str, Any] = {
 
 def test_the_ledger_as_text(bless: bool) -> None:
     check("ledger/dedup.txt", format_dedup(LEDGER) + "\n", bless=bless)
-    check("ledger/near-misses.txt", format_near_misses(LEDGER) + "\n", bless=bless)
+    check("ledger/missed-merges.txt", format_missed_merges(LEDGER) + "\n", bless=bless)
 
 
 # Commands --------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_explain_dedup_of_a_model_and_of_its_file(
 ) -> None:
     options = ("--target", "x86-64-v3", "--disable", "despecialise")
     text = said(capsys, "explain-dedup", model, *options)
-    assert text.startswith("1 near miss of main for x86-64-v3\n\n  e0 and e1: ")
+    assert text.startswith("1 missed merge of main for x86-64-v3\n\n  e0 and e1: ")
     assert (
         "    only extents differ, and despecialising is off\n"
         "    - f32[40000, 30]\n    + f32[40000, 20]\n"
@@ -293,7 +293,7 @@ def test_explain_dedup_of_a_model_and_of_its_file(
     assert cli.main(["compile", model, "-o", "out.aotm", *options]) == 0
     assert said(capsys, "explain-dedup", "out.aotm") == text
     ledger = json.loads(said(capsys, "explain-dedup", "out.aotm", "--json"))
-    assert ledger["models"][0]["variants"][0]["near_misses"][0]["executables"] == ["e0", "e1"]
+    assert ledger["models"][0]["variants"][0]["missed_merges"][0]["executables"] == ["e0", "e1"]
 
 
 def test_options_of_a_compile_go_with_a_model(

@@ -153,10 +153,10 @@ def test_executables_say_how_often_they_are_used() -> None:
         assert words[executable.name] == len(executable.spirv) // 4
 
 
-def test_near_misses_and_why_regions_end_are_folded_away() -> None:
+def test_missed_merges_and_why_regions_end_are_folded_away() -> None:
     module = compiled(layers(), disable=["despecialise"])
     page = page_of(module)
-    misses = [m for v in module.stats["variants"] for m in v["near_misses"]]
+    misses = [m for v in module.stats["variants"] for m in v["missed_merges"]]
     assert misses
     for miss in misses:
         assert miss["rule"] in page.text and miss["first"] in page.text

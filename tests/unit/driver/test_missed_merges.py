@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aot.driver import near_misses as near_misses_file
-from aot.driver.near_misses import Settings, near_misses
+from aot.driver import missed_merges as missed_merges_file
+from aot.driver.missed_merges import Settings, missed_merges
 from aot.frontends.text import import_text
 from aot.ir.graph import Module
 from aot.passes.specialise.despecialise import BOUNDS, despecialise
@@ -37,7 +37,7 @@ def misses(
 ) -> list[dict[str, Any]]:
     """Of a module with a dispatch of each; `types` are those of the inputs and of the result."""
     module = dispatching(first, second, types, others, ties)
-    return near_misses(module, {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
+    return missed_merges(module, {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
 
 
 def dispatching(
@@ -74,7 +74,7 @@ def pair(first: tuple[str, ...], second: tuple[str, ...], **changes: Any) -> lis
     return misses(a, b, **changes)
 
 
-def test_a_near_miss_says_who_why_and_how_much() -> None:
+def test_a_missed_merge_says_who_why_and_how_much() -> None:
     assert pair(
         ("%1 = relu(%0) : f32[4, 16]", "%2 = exp(%1) : f32[4, 16]", "%2"),
         ("%1 = relu(%0) : f32[4, 16]", "%2 = tanh(%1) : f32[4, 16]", "%2"),
@@ -273,7 +273,7 @@ def test_one_op_more() -> None:
     )
 
 
-def test_executables_that_have_little_in_common_are_no_near_miss() -> None:
+def test_executables_that_have_little_in_common_are_no_missed_merge() -> None:
     assert pair(unary("relu(%0)"), unary("exp(%0)")) == []
     one = ("%1 = relu(%0) : f32[4, 16]", "%2 = exp(%1) : f32[4, 16]", "%2")
     other = ("%1 = tanh(%0) : f32[4, 16]", "%2 = neg(%1) : f32[4, 16]", "%2")
@@ -281,15 +281,15 @@ def test_executables_that_have_little_in_common_are_no_near_miss() -> None:
 
 
 def test_a_large_module_tells_of_its_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_misses_file, "MAX_EXECUTABLES", 20)
-    monkeypatch.setattr(near_misses_file, "MAX_PAIRS", 5)
-    found = near_misses(*chain_of(40), TARGET, Settings())
+    monkeypatch.setattr(missed_merges_file, "MAX_EXECUTABLES", 20)
+    monkeypatch.setattr(missed_merges_file, "MAX_PAIRS", 5)
+    found = missed_merges(*chain_of(40), TARGET, Settings())
     assert [miss["bytes"] for miss in found] == [138, 137, 136, 135, 134]
 
 
 def test_as_many_pairs_as_executables() -> None:
     """Each is compared with its neighbours alone, however many do the same."""
-    found = near_misses(*chain_of(40), TARGET, Settings())
+    found = missed_merges(*chain_of(40), TARGET, Settings())
     assert len(found) == 39
     assert [miss["bytes"] for miss in found] == list(range(138, 99, -1))
 

@@ -1,8 +1,8 @@
-"""Executables that almost became one: the first difference of each pair, and the rule behind it.
+"""Missed merges: pairs of executables that almost became one.
 
-Looks at what is left after all merging; merges and changes nothing. Takes linear time: executables
-are compared with the next of those that do the same ops, and those with the next that do one op
-otherwise, never all with all.
+Finds the first difference of each pair and the rule that kept the two apart. Runs after all
+merging, and merges and changes nothing. Takes linear time: an executable is compared with the next
+one that does the same ops, and with the next one that differs in one op, never with all others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from aot.ir.types import DType, TensorType
 from aot.passes.specialise.slots import SMALL, Family, family_of
 from aot.target.model import Target
 
-# Of a module with very many executables, those of most code are looked at, and those pairs told
-# that would save most.
+# Of a module with very many executables, only those with the most code are compared, and only the
+# pairs that would save the most bytes are reported.
 MAX_EXECUTABLES, MAX_PAIRS = 2000, 100
 
 _BINDINGS = ("constants", "arena", "inputs", "outputs")
@@ -48,7 +48,7 @@ class Settings:
     despecialise: bool = True
 
 
-def near_misses(
+def missed_merges(
     module: Module, sizes: Mapping[str, int], target: Target, settings: Settings
 ) -> list[dict[str, Any]]:
     """Pairs of executables that differ in little, those that would save most code first.
