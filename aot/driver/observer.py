@@ -19,7 +19,7 @@ class VariantObserver(Protocol):
     """Is told of one variant."""
 
     def formed(self, module: Module, context: PassContext) -> None:
-        """Regions are formed; `context` has the journal of it."""
+        """Called when the regions are formed; `context.remarks` says why each ends."""
 
     def built(
         self,

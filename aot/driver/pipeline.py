@@ -27,7 +27,7 @@ from aot.link.rodata import RodataBytes
 from aot.options import CompileOptions, Progress
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
-from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import FusionRemarks
 from aot.passes.layout.eager_shapes import follow_eagerly
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
@@ -141,11 +141,11 @@ def _run_target_passes(
     """Returns the executable of each dispatch as outlining left them."""
     start = 0
     if observer is not None:
-        context.journal, start = FusionJournal(), FORMED
+        context.remarks, start = FusionRemarks(), FORMED
         with clock.stage("passes"):
             run_passes(module, TARGET_PASSES[:FORMED], context)
         observer.formed(module, context)
-        context.journal = None
+        context.remarks = None
     with clock.stage("passes"):
         run_passes(module, TARGET_PASSES[start:OUTLINED], context)
         outlined = dispatched(module)

@@ -23,7 +23,7 @@ from aot.ir.record import count_shape_rules
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
-from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import FusionRemarks
 
 if TYPE_CHECKING:
     from aot.analysis.tuning import Tuning
@@ -83,7 +83,7 @@ class PassContext:
         target: what is compiled for; None for passes that do not ask.
         runs: one entry per pass run, in order.
         statistics: counters that passes keep, by pass and name.
-        journal: where fusion writes down why regions end, if someone asks.
+        remarks: where fusion records why regions end; None if nobody asks.
         tuning: what measuring has taught; None leaves all to the plan.
         is_stopped: AOT_STOP_AFTER was reached; no pass runs any more.
         print: where AOT_PRINT writes.
@@ -95,7 +95,7 @@ class PassContext:
     switches: switches.Switches = field(default_factory=switches.from_environment)
     runs: list[PassRun] = field(default_factory=list)
     statistics: dict[str, dict[str, int]] = field(default_factory=dict)
-    journal: FusionJournal | None = None
+    remarks: FusionRemarks | None = None
     tuning: Tuning | None = None
     is_stopped: bool = False
     print: Callable[[str], None] = _print_to_stderr

@@ -20,7 +20,7 @@ from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
 from aot.kernels.ir.nodes import Kernel
 from aot.link.emit_program import EmittedProgram
 from aot.passes.base import PassContext, PassRun
-from aot.passes.fusion.remarks import regions_of
+from aot.passes.fusion.region_report import regions_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DispatchDetails:
     """A dispatch, in the order of the program.
 
     Attributes:
-        region: of `fusion_report.regions_of`; None where the passes after it changed too much.
+        region: of `region_report.regions_of`; None where the passes after it changed too much.
         grid: workgroups along x, y and z.
         within: the control flow that it stands in, outermost first; empty for most.
         position: of the execute part, as lifetimes have it.
@@ -112,7 +112,7 @@ class VariantDetails:
         return f"<VariantDetails: {len(self.passes)} passes, {len(self.entries)} entry points>"
 
     def formed(self, module: Module, context: PassContext) -> None:
-        """Regions are formed; `context` has the journal of it."""
+        """Called when the regions are formed; `context.remarks` says why each ends."""
         self._regions = {f.name: regions_of(f, context) for f in module.entry_points}
 
     def built(

@@ -15,8 +15,8 @@ from aot.driver.pipeline import prepared
 from aot.ir.clone import clone_module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
-from aot.passes.fusion.journal import FusionJournal
-from aot.passes.fusion.remarks import regions_of
+from aot.passes.fusion.region_report import regions_of
+from aot.passes.fusion.remarks import FusionRemarks
 from aot.passes.order import FORMED, MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 
@@ -42,7 +42,7 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
         made = PassContext(
             *(options, target),
             runs=list(context.runs),
-            journal=FusionJournal(),
+            remarks=FusionRemarks(),
             host=host if target.has_cpu_fallback else None,
         )
         run_passes(copy, TARGET_PASSES[:FORMED], made)

@@ -34,7 +34,7 @@ from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
-from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import FusionRemarks
 from aot.target.model import Target
 
 MAX_OPS = 48
@@ -66,7 +66,7 @@ def run(module: Module, context: PassContext) -> None:
         fuse(
             function,
             shares=context.options.is_enabled("fusion"),
-            journal=context.journal,
+            remarks=context.remarks,
             target=context.target,
         )
 
@@ -75,7 +75,7 @@ def fuse(
     function: Function,
     *,
     shares: bool = True,
-    journal: FusionJournal | None = None,
+    remarks: FusionRemarks | None = None,
     target: Target | None = None,
 ) -> None:
     """Forms the regions of a function's control blocks; each op's own unless it `shares` regions.
@@ -83,7 +83,7 @@ def fuse(
     None crosses the border of a block: a branch may not run, and a loop's body runs often.
     """
     for block in control_blocks(function):
-        _fuse_block(function, block, shares=shares, journal=journal, target=target)
+        _fuse_block(function, block, shares=shares, remarks=remarks, target=target)
 
 
 def _fuse_block(
@@ -91,7 +91,7 @@ def _fuse_block(
     block: Block,
     *,
     shares: bool,
-    journal: FusionJournal | None,
+    remarks: FusionRemarks | None,
     target: Target | None,
 ) -> None:
     order = WriteOrder(AliasDb.where_written(function), block)
@@ -99,7 +99,7 @@ def _fuse_block(
     groups: dict[Op, Group] = {}
     ordered: list[Group] = []
     for op in block:
-        if op in groups or not (_computes(op) or _shows_counter(op, groups)):
+        if op in groups or not (_computes(op) or _is_view_of_index_only(op, groups)):
             continue
         result = op.result if len(op.results) == 1 else None
         group = Group([op], result, op, order.sinks_until(op), why_on_cpu(op, target))
@@ -112,24 +112,24 @@ def _fuse_block(
         if shares and not group.is_gone:
             _take_producers(group, groups, position, target)
     left = [group for group in ordered if not group.is_gone]
-    numbers = {} if journal is None else _note(left, groups, position, journal, target)
+    numbers = {} if remarks is None else _add_remarks(left, groups, position, remarks, target)
     for group in left:
         group.ops.sort(key=position.__getitem__)
         region = _build(function, group)
-        if journal is not None:
-            journal.formed(region, numbers[group])
+        if remarks is not None:
+            remarks.formed(region, numbers[group])
 
 
-def _note(
+def _add_remarks(
     left: list[Group],
     groups: dict[Op, Group],
     position: dict[Op, int],
-    journal: FusionJournal,
+    remarks: FusionRemarks,
     target: Target | None,
 ) -> dict[Group, int]:
     """Writes down why those that read each other's values stay apart; gives their numbers."""
-    numbers = {group: len(journal.roots) + n for n, group in enumerate(left)}
-    journal.roots += [(group.root.name, group.root.origin) for group in left]
+    numbers = {group: len(remarks.roots) + n for n, group in enumerate(left)}
+    remarks.roots += [(group.root.name, group.root.origin) for group in left]
     for group in left:
         end = max(map(position.__getitem__, group.ops))
         for value in _inputs(group.ops):
@@ -137,7 +137,7 @@ def _note(
             if producer is not None and producer is not group:
                 found = (producer.ended, _obstacle(producer, value, group, end, target))
                 cut = numbers[producer], numbers[group]
-                journal.cuts[cut] = tuple(reason for reason in found if reason)
+                remarks.cuts[cut] = tuple(reason for reason in found if reason)
     return numbers
 
 
@@ -147,16 +147,16 @@ def _computes(op: Op) -> bool:
     ) or op.record.kind.has_handwritten_kernel
 
 
-def _shows_counter(op: Op, groups: dict[Op, Group]) -> bool:
+def _is_view_of_index_only(op: Op, groups: dict[Op, Group]) -> bool:
     """Whether the op is a view of what is computed from places and dims alone: such values have no
     memory to be a view of, as each user computes its own."""
     if op.record.compute is None or len(op.operands) != 1 or op.operands[0] is None:
         return False
     source = groups.get(op.operands[0].op) if op.operands[0].op is not None else None
-    return source is not None and len(op.operands[0].uses) == 1 and _counts(source)
+    return source is not None and len(op.operands[0].uses) == 1 and _is_index_only(source)
 
 
-def _counts(group: Group) -> bool:
+def _is_index_only(group: Group) -> bool:
     """Whether the group's elements follow from their places, dims and single constants, at next to
     no cost."""
     return (
@@ -329,19 +329,19 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
             return None
         return f"kernels of {group.root.name} are written by hand and load what is in memory"
     is_renaming = all(_is_renaming(op) for op in producer.ops)
-    is_cheap = _counts(producer) or all(
+    is_cheap = _is_index_only(producer) or all(
         op.record.is_cheap or _is_renaming(op) for op in producer.ops
     )
     for user in value.users:
         for number, operand in enumerate(user.operands):
             if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
-                return _misfit(user, number, is_cheap)
+                return _why_not_fit(user, number, is_cheap)
             if operand is value and _widens_often(user, number, producer, target):
                 return f"{user.name} would widen it for each tile of rows"
     return None
 
 
-def _misfit(user: Op, number: int, is_cheap: bool) -> str:
+def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:
     """What `_fits_use` found wrong, for the reader."""
     kind = user.record.kind
     if kind is Kind.CONTRACTION and not _is_left(user, number):
@@ -388,7 +388,7 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
     found = accesses_of(user)
     if kind is Kind.REDUCTION:
         return is_cheap and not any(_overlaps(a, number) for a in found)
-    if _counts(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
+    if _is_index_only(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
         return True
     return all(_reads_once(a, number) for a in found)
 

@@ -34,7 +34,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
-from aot.passes.fusion.journal import FusionJournal
+from aot.passes.fusion.remarks import FusionRemarks
 from aot.target.model import Target
 
 # elements that a lane may go through where a workgroup is alone: a few microseconds
@@ -48,13 +48,13 @@ MAX_BETWEEN = 64  # ops between two regions that are joined
 def run(module: Module, context: PassContext) -> None:
     if context.target is not None and context.options.is_enabled("fusion"):
         for function in module.entry_points:
-            joined = join_regions(function, context.target, context.journal)
+            joined = join_regions(function, context.target, context.remarks)
             context.count("join-regions", "joined", joined)
 
 
-def join_regions(function: Function, target: Target, journal: FusionJournal | None = None) -> int:
+def join_regions(function: Function, target: Target, remarks: FusionRemarks | None = None) -> int:
     """Joins what can be joined; gives how many regions went away."""
-    joiner = _Joiner(function, target, AliasDb.where_written(function), journal=journal)
+    joiner = _Joiner(function, target, AliasDb.where_written(function), remarks=remarks)
     joined = 0
     for block in control_blocks(function):
         for op in block:
@@ -119,7 +119,7 @@ class _Joiner:
     target: Target
     db: AliasDb | None
     known: dict[Op, _Facts] = field(default_factory=dict)
-    journal: FusionJournal | None = None
+    remarks: FusionRemarks | None = None
 
     def facts(self, region: Op) -> _Facts:
         if region not in self.known:
@@ -162,8 +162,8 @@ class _Joiner:
             return None
         made = _put(self.function, first, second, block, outside, between)
         self.known[made] = facts
-        if self.journal is not None:
-            self.journal.joined(made, first, second)
+        if self.remarks is not None:
+            self.remarks.joined(made, first, second)
         return made
 
     def obstacle(self, facts: _Facts, first: Op, second: Op, *, is_fed: bool) -> str | None:

@@ -1,98 +1,41 @@
-"""Fusion remarks: what became one dispatch region, and why each ends where it does.
+"""Fusion remarks: why regions end where they do, recorded by the passes that form them on request.
 
-Asks the predicates that decided, by the journal of the passes that formed regions. Decides nothing.
+Filled by `fuse` and `join-regions` from the same predicates that decide; decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
-from aot.analysis.control import control_ops
-from aot.analysis.memory.storage import root_of
-from aot.ir import dims
-from aot.ir.builtin import CONSTANT
-from aot.ir.dims import Dim
-from aot.ir.graph import Function, Op, Value
-from aot.ops.structure import REGION
-from aot.passes.base import PassContext
-from aot.passes.fusion.join_regions import explainer
+from aot.ir.graph import Op
 
 
-def regions_of(function: Function, context: PassContext) -> list[dict[str, Any]]:
-    """The regions of a function that passes with a journal have formed."""
-    return _Report(function, context).regions()
+@dataclass
+class FusionRemarks:
+    """
+    Attributes:
+        groups: what `fuse` formed, by number, of each region.
+        roots: the op that each group grew from, as the text has it, and its node.
+        cuts: why two groups stayed apart, by the one that makes a value and the one that reads it:
+            first what ended the former, then what kept the latter from taking it in.
+    """
 
+    groups: dict[Op, tuple[int, ...]] = field(default_factory=dict)
+    roots: list[tuple[str, str]] = field(default_factory=list)
+    cuts: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
 
-class _Report:
-    """The regions of a function, in the order of the text."""
+    def formed(self, region: Op, number: int) -> None:
+        """Group `number` became a region."""
+        self.groups[region] = (number,)
 
-    def __init__(self, function: Function, context: PassContext) -> None:
-        journal = context.journal
-        assert context.target is not None and journal is not None
-        self.function = function
-        self.journal = journal
-        self.is_joining = all(map(context.options.is_enabled, ("fusion", "join-regions")))
-        self.why_not_joined = explainer(function, context.target)
-        ops = [op for op in control_ops(function) if op.record is REGION]
-        self.numbers = {op: n for n, op in enumerate(ops)}
+    def joined(self, made: Op, first: Op, second: Op) -> None:
+        """Two regions became one."""
+        self.groups[made] = self.groups.pop(first) + self.groups.pop(second)
 
-    def regions(self) -> list[dict[str, Any]]:
-        return [self.region(op, number) for op, number in self.numbers.items()]
-
-    def region(self, region: Op, number: int) -> dict[str, Any]:
-        groups = self.journal.groups.get(region, ())
-        inner = [op for op in region.blocks[0] if not op.record.is_terminator]
-        roots = [self.journal.roots[n] for n in groups]
-        operands = list(dict.fromkeys(v for v in region.operands if v is not None))
-        return {
-            "number": number,
-            "roots": [{"op": name, "node": node} for name, node in roots],
-            "ops": [{"op": op.name, "node": op.origin} for op in inner],
-            "bytes_in": _plain(_bytes(v for v in operands if not _is_constant(v))),
-            "bytes_constant": _plain(_bytes(v for v in operands if _is_constant(v))),
-            "bytes_out": _plain(_bytes(region.results)),
-            "reads": [
-                self.read(region, value)
-                for value in operands
-                if root_of(value)[0].op in self.numbers
-            ],
-        }
-
-    def read(self, region: Op, value: Value) -> dict[str, Any]:
-        """Where a value comes from, and why its region is not this one."""
-        producer = root_of(value)[0].op
-        assert producer is not None
-        reasons = []
-        if value.op is not producer and value.op is not None:
-            reasons.append(f"{value.op.name} shows what is in memory")
-        reasons += self.journal.reasons(producer, region)
-        if not self.is_joining:
-            reasons.append("fusion is off")
-        elif producer.parent is not region.parent:
-            reasons.append("they are in different blocks of control flow")
-        else:
-            reasons.append(f"as stages: {self.why_not_joined(producer, region)}")
-        return {
-            "region": self.numbers[producer],
-            "type": str(value.type),
-            "bytes": _plain(_bytes([value])),
-            "why": list(dict.fromkeys(reasons)),
-        }
-
-
-def _is_constant(value: Value) -> bool:
-    root = root_of(value)[0]
-    return root.op is not None and root.op.record is CONSTANT
-
-
-def _bytes(values: Iterable[Value]) -> Dim:
-    """Of all elements, without what lies between them."""
-    total: Dim = 0
-    for value in values:
-        total = dims.add(total, value.type.dtype.storage_bytes(value.type.element_count))
-    return total
-
-
-def _plain(dim: Dim) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)
+    def reasons(self, first: Op, second: Op) -> list[str]:
+        """Why `fuse` kept the groups of two regions apart that now stand in them."""
+        found: dict[str, None] = {}
+        for a in self.groups.get(first, ()):
+            for b in self.groups.get(second, ()):
+                found.update(dict.fromkeys(self.cuts.get((a, b), ())))
+        return list(found)

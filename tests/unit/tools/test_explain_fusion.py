@@ -14,8 +14,8 @@ from aot.frontends.text import import_text
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
-from aot.passes.fusion.journal import FusionJournal
-from aot.passes.fusion.remarks import regions_of
+from aot.passes.fusion.region_report import regions_of
+from aot.passes.fusion.remarks import FusionRemarks
 from aot.target import selection as targets
 from aot.tools.explain_fusion import explain_fusion, format_fusion
 from tests.support.golden import check
@@ -244,7 +244,7 @@ def test_several_values_that_would_leave() -> None:
 def formed(text: str) -> list[dict[str, Any]]:
     """The regions of what no pass but those that form them has seen."""
     module = import_text(text)
-    context = PassContext(target=targets.load(TARGET), journal=FusionJournal())
+    context = PassContext(target=targets.load(TARGET), remarks=FusionRemarks())
     run_passes(module, [FUSE, JOIN_REGIONS], context)
     return regions_of(module.main, context)
 
