@@ -101,6 +101,38 @@ WINDOW_TEXT = (
 )
 
 
+def _is_in_integers(call: Call) -> bool:
+    """Whether operands of 8 and 16 bits, of unlike dtypes too, are summed in i32."""
+    return call.record.name in ("conv_integer", "matmul_integer")
+
+
+def _accumulator(call: Call) -> DType:
+    """The dtype that sums are kept in."""
+    return DType.I32 if _is_in_integers(call) else call.operand(0).dtype.accumulator
+
+
+def _result_dtype(call: Call) -> DType:
+    return DType.I32 if _is_in_integers(call) else call.operand(0).dtype
+
+
+def _pad_value(call: Call) -> int:
+    """What a tap in the padding reads."""
+    return call.int("pad_value") if "pad_value" in call.attrs else 0
+
+
+def _reference_sum_dtype(call: Call, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """As `sum_dtype`; sums of products of 16 bits are exact in float64 too, which numpy sums
+    faster."""
+    return np.dtype(np.float64) if _is_in_integers(call) else sum_dtype(dtype)
+
+
+def _rounded(call: Call, sums: Array) -> Array:
+    """The sums in the result's dtype; integers beyond it wrap."""
+    if _is_in_integers(call):
+        sums = sums.astype(np.int64)
+    return sums.astype(_result_dtype(call).numpy)
+
+
 def _conv_channels_match(call: Call) -> bool:
     x, w = call.operand(0), call.operand(1)
     return call.equal(
@@ -127,7 +159,7 @@ def _conv_bias_fits(call: Call) -> bool:
     )
 
 
-def _conv_type(call: Call) -> Sequence[TensorType]:
+def conv_type(call: Call) -> Sequence[TensorType]:
     x, w = call.operand(0), call.operand(1)
     spatial = x.rank - 2
     pads = call.dims("pads")
@@ -148,10 +180,10 @@ def _conv_type(call: Call) -> Sequence[TensorType]:
                 f"{pads[spatial + d]}"
             )
         result.append(extent)
-    return [TensorType(x.dtype, tuple(result))]
+    return [TensorType(_result_dtype(call), tuple(result))]
 
 
-def _conv_compute(call: Call) -> Sequence[Compute]:
+def conv_compute(call: Call) -> Sequence[Compute]:
     x, w = call.operand(0), call.operand(1)
     spatial, group, pads = x.rank - 2, call.dim("group"), call.dims("pads")
     indices = result_indices(x.rank)
@@ -172,23 +204,23 @@ def _conv_compute(call: Call) -> Sequence[Compute]:
         if pads[d] != 0 or pads[spatial + d] != 0:
             conditions.extend(inside(position, x.dims[2 + d]))
     guard = e.all_of(conditions)
-    wide = x.dtype.accumulator
+    wide = _accumulator(call)
     loaded = e.Load(
         0,
         (batch, channel_of_x, *positions),
         x.dtype,
         guard,
-        None if guard is None else e.const(0, x.dtype),
+        None if guard is None else e.const(_pad_value(call), x.dtype),
     )
     weight = e.Load(1, (filter, channel, *taps), w.dtype)
-    axes = ((channel, _conv_dims(call).channels), *zip(taps, w.dims[2:], strict=True))
+    axes = ((channel, conv_dims(call).channels), *zip(taps, w.dims[2:], strict=True))
     total: e.Expr = e.Reduce("sum", axes, e.mul(e.cast(loaded, wide), e.cast(weight, wide)), wide)
     if call.has(2):
-        total = e.add(total, e.cast(e.Load(2, (filter,), x.dtype), wide))
-    return [Compute(indices, e.cast(total, x.dtype))]
+        total = e.add(total, e.cast(e.Load(2, (filter,), call.operand(2).dtype), wide))
+    return [Compute(indices, e.cast(total, _result_dtype(call)))]
 
 
-def _conv_dims(call: Call) -> ContractionDims:
+def conv_dims(call: Call) -> ContractionDims:
     x, w, pads = call.operand(0), call.operand(1), call.dims("pads")
     spatial = range(x.rank - 2)
     steps = zip(call.ints("strides"), call.ints("dilations"), strict=True)
@@ -198,25 +230,26 @@ def _conv_dims(call: Call) -> ContractionDims:
         result=call.result_types[0],
         rows=(0, *(2 + d for d in spatial)),
         column=1,
-        accumulator=x.dtype.accumulator,
+        accumulator=_accumulator(call),
         groups=call.dim("group"),
         windows=tuple(
             Window(2 + d, 2 + d, w.dims[2 + d], stride, dilation, pads[d], pads[len(spatial) + d])
             for d, (stride, dilation) in zip(spatial, steps, strict=True)
         ),
         bias=2,
+        pad_value=_pad_value(call),
     )
 
 
-def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+def conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x, w = inputs[0], inputs[1]
     bias = inputs[2] if len(inputs) > 2 else None
     spatial, group = x.ndim - 2, call.int("group")
-    wide = sum_dtype(x.dtype)
+    wide = _reference_sum_dtype(call, x.dtype)
     pads = [int(p) for p in call.dims("pads")]
     strides, dilations = call.ints("strides"), call.ints("dilations")
     borders = [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)]
-    padded = np.pad(x.astype(wide), borders)
+    padded = np.pad(x.astype(wide), borders, constant_values=_pad_value(call))
     extents = [
         int(
             window_extent(
@@ -236,7 +269,7 @@ def _conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     out = out.reshape(batch, filters, *extents)
     if bias is not None:
         out = out + bias.astype(wide).reshape(filters, *[1] * spatial)
-    return [out.astype(x.dtype)]
+    return [_rounded(call, out)]
 
 
 def take_taps(
@@ -289,6 +322,23 @@ def _conv_sample(
     )
 
 
+WINDOW_ATTRIBUTES = (
+    Attribute("strides", "ints", doc="one a spatial dim"),
+    Attribute("dilations", "ints", doc="one a spatial dim"),
+    Attribute("pads", "dims", doc="elements at the begins, then at the ends, of spatial dims"),
+    Attribute("group", "dim", 1, "channels are split into so many independent groups"),
+)
+CONV_CONSTRAINTS = (
+    Constraint(
+        "x and w have one rank, 3, 4 or 5",
+        lambda call: call.operand(0).rank == call.operand(1).rank in (3, 4, 5),
+    ),
+    Constraint(WINDOW_TEXT, has_window_attributes),
+    Constraint("group is positive and divides the number of filters", _conv_group_divides),
+    Constraint("x has group times as many channels as w", _conv_channels_match),
+    Constraint("bias is one number a filter", _conv_bias_fits),
+)
+
 CONV = register(
     OpRecord(
         name="conv",
@@ -299,10 +349,7 @@ CONV = register(
             Operand("bias", NUMBERS, "optional", same_as="x"),
         ),
         attributes=(
-            Attribute("strides", "ints", doc="one a spatial dim"),
-            Attribute("dilations", "ints", doc="one a spatial dim"),
-            Attribute("pads", "dims", doc="zeros at the begins, then at the ends, of spatial dims"),
-            Attribute("group", "dim", 1, "channels are split into so many independent groups"),
+            *WINDOW_ATTRIBUTES,
             Attribute(
                 "algorithm",
                 "str",
@@ -311,23 +358,16 @@ CONV = register(
             ),
         ),
         constraints=(
-            Constraint(
-                "x and w have one rank, 3, 4 or 5",
-                lambda call: call.operand(0).rank == call.operand(1).rank in (3, 4, 5),
-            ),
-            Constraint(WINDOW_TEXT, has_window_attributes),
-            Constraint("group is positive and divides the number of filters", _conv_group_divides),
-            Constraint("x has group times as many channels as w", _conv_channels_match),
-            Constraint("bias is one number a filter", _conv_bias_fits),
+            *CONV_CONSTRAINTS,
             Constraint(
                 "algorithm is direct or winograd",
                 lambda call: call.attrs["algorithm"] in ("direct", "winograd"),
             ),
         ),
-        infer=_conv_type,
-        reference=_conv_reference,
-        compute=_conv_compute,
-        contraction=_conv_dims,
+        infer=conv_type,
+        reference=conv_reference,
+        compute=conv_compute,
+        contraction=conv_dims,
         kind=Kind.CONTRACTION,
         samples=(
             _conv_sample((1, 3, 9, 7), (5, 3, 3, 3), (1, 1), (1, 1, 1, 1), bias=True),
@@ -349,13 +389,13 @@ def _matmul_inner(call: Call) -> bool:
     )
 
 
-def _matmul_type(call: Call) -> Sequence[TensorType]:
+def matmul_type(call: Call) -> Sequence[TensorType]:
     a, b = call.operand(0), call.operand(1)
     batch = broadcast_dims(call, [a.dims[:-2], b.dims[:-2]])
-    return [TensorType(a.dtype, (*batch, a.dims[-2], b.dims[-1]))]
+    return [TensorType(_result_dtype(call), (*batch, a.dims[-2], b.dims[-1]))]
 
 
-def _matmul_compute(call: Call) -> Sequence[Compute]:
+def matmul_compute(call: Call) -> Sequence[Compute]:
     a, b = call.operand(0), call.operand(1)
     (result,) = call.result_types
     indices = result_indices(result.rank)
@@ -368,14 +408,14 @@ def _matmul_compute(call: Call) -> Sequence[Compute]:
             e.index(0) if extent == 1 else i for extent, i in zip(type.dims[:-2], tail, strict=True)
         )
 
-    wide = a.dtype.accumulator
+    wide = _accumulator(call)
     left = e.cast(e.Load(0, (*at(a), row, k), a.dtype), wide)
     right = e.cast(e.Load(1, (*at(b), k, column), b.dtype), wide)
-    total = e.Reduce("sum", ((k, _matmul_dims(call).k),), e.mul(left, right), wide)
-    return [Compute(indices, e.cast(total, a.dtype))]
+    total = e.Reduce("sum", ((k, matmul_dims(call).k),), e.mul(left, right), wide)
+    return [Compute(indices, e.cast(total, _result_dtype(call)))]
 
 
-def _matmul_dims(call: Call) -> ContractionDims:
+def matmul_dims(call: Call) -> ContractionDims:
     """Batch dims are rows where there is one right side for all of them."""
     (a, b), (result,) = (call.operand(0), call.operand(1)), call.result_types
     outer_a, outer_b = tuple(range(a.rank - 2)), tuple(range(b.rank - 2))
@@ -393,18 +433,18 @@ def _matmul_dims(call: Call) -> ContractionDims:
         result=result,
         rows=tuple(range(result.rank - 1)) if is_one else (result.rank - 2,),
         column=result.rank - 1,
-        accumulator=a.dtype.accumulator,
+        accumulator=_accumulator(call),
     )
 
 
-def _matmul_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+def matmul_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     a, b = inputs
-    wide = sum_dtype(a.dtype)
+    wide = _reference_sum_dtype(call, a.dtype)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = np.zeros((*batch, a.shape[-2], b.shape[-1]), wide)
     with np.errstate(all="ignore"):
         add_products(out, a.astype(wide), b.astype(wide), call.is_exact)
-        return [out.astype(a.dtype)]
+        return [_rounded(call, out)]
 
 
 def _matmul_sample(
@@ -427,10 +467,10 @@ MATMUL = register(
             ),
             Constraint("a has as many columns as b has rows", _matmul_inner),
         ),
-        infer=_matmul_type,
-        reference=_matmul_reference,
-        compute=_matmul_compute,
-        contraction=_matmul_dims,
+        infer=matmul_type,
+        reference=matmul_reference,
+        compute=matmul_compute,
+        contraction=matmul_dims,
         kind=Kind.CONTRACTION,
         propagate=layout_rules.matmul,
         samples=(
