@@ -95,7 +95,7 @@ class VariantBuilder:
             entries = {
                 f.name: Entry(
                     *(n, k.grid, f.dim_names, e.scratch_bytes if backend.scratch_in_arena else 0),
-                    is_on_host=f.name in fallback.why,
+                    is_cpu_fallback=f.name in fallback.why,
                     iterations=code.iterations.get(f.name, 0),
                     most_iterations=most_iterations,
                 )
@@ -128,7 +128,7 @@ class VariantBuilder:
         section = _section(module, outlined, programs, code, clock)
         hosted = fallback.section(variant.entry_points)
         if hosted is not None:
-            section["on_host"] = hosted
+            section["cpu_fallback"] = hosted
         if not self._options.strip or observer is not None:  # for the notes, or for a report
             sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
             options = self._options
@@ -151,7 +151,7 @@ class VariantBuilder:
         given = [k for k in fallback.kernels if k.name in fallback.why]
         other = self._backends.of(fallback.host).compile(given, fallback.host, self._progress)
         made = {e.name: e for e in code.executables}
-        made |= {e.name: replace(e, why_on_host=fallback.why[e.name]) for e in other.executables}
+        made |= {e.name: replace(e, why_on_cpu=fallback.why[e.name]) for e in other.executables}
         sizes = {
             e.name: size
             for c in (code, other)

@@ -45,7 +45,7 @@ def finish_module(
         )
         finished.append(replace(variant, entry_points=entries))
         launches = tuple(entry.launches for entry in variant.entry_points)
-        why = () if variant.host is None else tuple(e.why_on_host for e in variant.executables)
+        why = () if variant.host is None else tuple(e.why_on_cpu for e in variant.executables)
         notes.append(VariantNotes(part, words, launches, why))
     data = b""
     if ledger is not None:

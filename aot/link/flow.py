@@ -48,7 +48,7 @@ class Entry:
         grid: workgroups along x, y, z as dims over `dim_names`.
         dim_names: the executable's dim parameters.
         scratch_bytes: memory that a CPU worker needs beside its buffers; 0 on a GPU.
-        is_on_host: whether a GPU's host runs it.
+        is_cpu_fallback: whether the CPU beside a GPU runs it.
         iterations: of loops that a lane of a GPU makes at most, as a dim over `dim_names`.
         most_iterations: how many the GPU lets it make; None where that is no matter.
     """
@@ -57,7 +57,7 @@ class Entry:
     grid: tuple[Dim, Dim, Dim]
     dim_names: tuple[str, ...]
     scratch_bytes: int = 0
-    is_on_host: bool = False
+    is_cpu_fallback: bool = False
     iterations: Dim = 0
     most_iterations: int | None = None
 
@@ -119,7 +119,7 @@ class Flow:
         self._spare: int | None = None
         self._half: int | None = None  # which halves of state variables are read
         self._host: HostCopies | None = None
-        if any(entry.is_on_host for entry in executables.values()):
+        if any(entry.is_cpu_fallback for entry in executables.values()):
             self._host = HostCopies(
                 assignment, self._memory_of, self.offset, out.dim, self.code.emit
             )
@@ -245,22 +245,22 @@ class Flow:
             self._host.border(self.lifetimes.end)
 
     def _launch(self, op: Op) -> None:
-        host, is_on_host = self._host, self.executables[executable_of(op)].is_on_host
+        host, is_cpu_fallback = self._host, self.executables[executable_of(op)].is_cpu_fallback
         if host is not None:
-            before = host.before_host if is_on_host else host.before_device
+            before = host.before_host if is_cpu_fallback else host.before_device
             before(op, self.lifetimes.position(op))
         dispatch = self._dispatch(op)
-        if self._overlaps is not None and self._joins(self._overlaps, op, is_on_host):
+        if self._overlaps is not None and self._joins(self._overlaps, op, is_cpu_fallback):
             self.code.emit("BESIDE")
         self.code.emit("DISPATCH", *dispatch)
-        if host is not None and is_on_host:
+        if host is not None and is_cpu_fallback:
             host.after_host(op)
 
-    def _joins(self, overlaps: Overlaps, op: Op, is_on_host: bool) -> bool:
+    def _joins(self, overlaps: Overlaps, op: Op, is_cpu_fallback: bool) -> bool:
         """Whether a dispatch may run beside those before it."""
-        if is_on_host or not self.code.is_after_dispatch:
+        if is_cpu_fallback or not self.code.is_after_dispatch:
             overlaps.clear()
-        if is_on_host:
+        if is_cpu_fallback:
             return False
         return overlaps.joins(op)
 

@@ -149,7 +149,7 @@ class ExecutableImage:
         scratch_bytes: of a shader, its shared memory.
         param_buffer_bytes: 0 where the parameter block of a shader is push constants.
         texel_spirv: a shader that does the same, and reads texels; None where there is no other.
-        why_on_host: why a Vulkan variant has no shader for it; "" where it has one. Not in the
+        why_on_cpu: why a Vulkan variant has no shader for it; "" where it has one. Not in the
             file's structure: the notes keep it.
     """
 
@@ -161,7 +161,7 @@ class ExecutableImage:
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
     param_buffer_bytes: int = 0
     texel_spirv: bytes | None = field(default=None, repr=False)
-    why_on_host: str = field(default="", compare=False)
+    why_on_cpu: str = field(default="", compare=False)
 
     @property
     def shaders(self) -> tuple[bytes, ...]:
@@ -219,8 +219,8 @@ class VariantImage:
         """The target, and the host's: no two variants of a module have the same."""
         return self.target if self.host is None else f"{self.target} with {self.host.target}"
 
-    def runs_on_host(self, executable: ExecutableImage) -> bool:
-        """Whether the host runs an executable of this variant."""
+    def is_cpu_fallback(self, executable: ExecutableImage) -> bool:
+        """Whether the CPU beside the GPU runs an executable of this variant."""
         return self.host is not None and executable.spirv is None
 
 
@@ -301,7 +301,7 @@ def _check_variant(variant: VariantImage, where: str) -> None:
 
 
 def _check_executable(executable: ExecutableImage, variant: VariantImage, where: str) -> None:
-    if variant.device is Device.VULKAN and not variant.runs_on_host(executable):
+    if variant.device is Device.VULKAN and not variant.is_cpu_fallback(executable):
         if not executable.spirv or len(executable.spirv) % 4:
             raise InternalError(f"{where}: no SPIR-V, or not whole words")
         if executable.texel_spirv is not None and len(executable.texel_spirv) % 4:

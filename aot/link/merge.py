@@ -246,9 +246,9 @@ class _Piece:
                 raise CompileError(message) from error
             name = given.names.get(entry.name, entry.name)
             entries.append(replace(entry, name=name, program=program, launches=launches))
-        if known.why_on_host:
-            told = zip(variant.executables, known.why_on_host, strict=False)
-            executables = tuple(replace(e, why_on_host=why) for e, why in told)
+        if known.why_on_cpu:
+            told = zip(variant.executables, known.why_on_cpu, strict=False)
+            executables = tuple(replace(e, why_on_cpu=why) for e, why in told)
             variant = replace(variant, executables=executables)
         return _Piece(given.label, variant, known.parts, tuple(entries))
 

@@ -29,14 +29,14 @@ class VariantNotes:
         address_words: by entry point, the words of its program where instructions begin that hold
             offsets of constants.
         launches: by entry point, what its dispatches do, in the order of their instructions.
-        why_on_host: of each executable, why a GPU's host runs it; "" where it doesn't. None at all
+        why_on_cpu: of each executable, why a GPU's host runs it; "" where it doesn't. None at all
             where there is no host.
     """
 
     parts: ImageParts | None
     address_words: tuple[tuple[int, ...], ...]
     launches: tuple[tuple[Launch, ...], ...] = ()
-    why_on_host: tuple[str, ...] = ()
+    why_on_cpu: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def decode_notes(data: bytes) -> Notes:
 def _variant_data(variant: VariantNotes) -> dict[str, Any]:
     data: dict[str, Any] = {"addresses": [list(words) for words in variant.address_words]}
     data["launches"] = [[_launch_data(n) for n in launches] for launches in variant.launches]
-    if variant.why_on_host:
-        data["why_on_host"] = list(variant.why_on_host)
+    if variant.why_on_cpu:
+        data["why_on_cpu"] = list(variant.why_on_cpu)
     if variant.parts is not None:
         data["functions"] = [
             [p.offset, p.length, p.alignment, [_reference_data(r) for r in p.references]]
@@ -108,7 +108,7 @@ def _variant(data: dict[str, Any]) -> VariantNotes:
         )
     words = tuple(_integers(words, len(words)) for words in data["addresses"])
     launches = tuple(tuple(map(_launch, found)) for found in data.get("launches", ()))
-    return VariantNotes(parts, words, launches, tuple(map(str, data.get("why_on_host", ()))))
+    return VariantNotes(parts, words, launches, tuple(map(str, data.get("why_on_cpu", ()))))
 
 
 def _launch_data(launch: Launch) -> list[int | str]:

@@ -270,7 +270,7 @@ class _Builder:
     def _whys(self, number: int) -> Sequence[str]:
         """Why the host runs executables of a GPU's variant, as far as notes say."""
         known = self.notes.variants if self.notes is not None else ()
-        return known[number].why_on_host if number < len(known) else ()
+        return known[number].why_on_cpu if number < len(known) else ()
 
     def _origins(self, number: int) -> dict[int, list[str]]:
         """The nodes of the dispatches of each executable, in order."""
@@ -355,9 +355,9 @@ def _stats(
     yield Stat(f"{where}.dispatches", "dispatches", count(total), note)
     if image.host is not None:
         called = [image.executables[i.operands[0]] for i in code if i.name == "DISPATCH"]
-        hosted = count(sum(map(image.runs_on_host, called)))
+        hosted = count(sum(map(image.is_cpu_fallback, called)))
         copies = f"{names['TO_HOST']} copies to it, {names['TO_DEVICE']} back"
-        yield Stat(f"{where}.on_host.dispatches", "run by the host", hosted, copies)
+        yield Stat(f"{where}.cpu_fallback.dispatches", "run by the host", hosted, copies)
     levels = section.get("executables")
     met = f"of {levels['structural']['met']:,} met" if levels else ""
     kept = len(image.executables)
@@ -439,7 +439,7 @@ def _executables(
             extra += [f"{scratch} shared"] * bool(executable.scratch_bytes)
             words = len(executable.spirv) // 4
             figure = Figure(words, f"{words:,} words")
-        elif image.runs_on_host(executable):
+        elif image.is_cpu_fallback(executable):
             why = whys[number] if number < len(whys) else ""
             extra.insert(0, f"on the host: {why}" if why else "on the host")
         calls = origins.get(number, ())

@@ -68,7 +68,7 @@ def rows_of(
             continue
         launch = launches[number] if number < len(launches) else None
         executable = image.executables[instruction.operands[0]]
-        name = executable.name + ", on the host" * image.runs_on_host(executable)
+        name = executable.name + ", on the host" * image.is_cpu_fallback(executable)
         yield _dispatch_row(number, name, details.dispatches[number], launch, total)
         number += 1
 

@@ -69,7 +69,7 @@ def _whys(file: ModuleFile) -> list[tuple[str, ...]]:
         with suppress(ValueError):
             noted = decode_notes(file.image.notes).variants
             if len(noted) == len(variants):
-                return [v.why_on_host for v in noted]
+                return [v.why_on_cpu for v in noted]
     return [()] * len(variants)
 
 
@@ -113,8 +113,8 @@ def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[s
         return facts
     told = zip(facts["executables"], variant.executables, strict=True)
     for number, (executable, image) in enumerate(told):
-        if variant.runs_on_host(image):
-            executable["on_host"] = why[number] if number < len(why) else ""
+        if variant.is_cpu_fallback(image):
+            executable["why_on_cpu"] = why[number] if number < len(why) else ""
     facts["host"] = {
         "target": host.target,
         "arch": host.arch.name.lower(),
@@ -162,8 +162,8 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
         "instructions": dict(sorted(names.items())),
     }
     if variant.host is not None:
-        facts["dispatches_on_host"] = sum(
-            i.name == "DISPATCH" and variant.runs_on_host(variant.executables[i.operands[0]])
+        facts["cpu_fallback_dispatches"] = sum(
+            i.name == "DISPATCH" and variant.is_cpu_fallback(variant.executables[i.operands[0]])
             for i in decode(entry.program.code)
         )
     if program:
@@ -271,9 +271,9 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
             f"    {counts.get('DISPATCH', 0)} dispatches, {counts.get('COPY', 0)} copies, "
             f"{counts.get('FILL', 0)} fills; {_format_arena(entry)}"
         )
-        if entry.get("dispatches_on_host"):
+        if entry.get("cpu_fallback_dispatches"):
             yield (
-                f"    {entry['dispatches_on_host']} of the dispatches on the host, with "
+                f"    {entry['cpu_fallback_dispatches']} of the dispatches on the host, with "
                 f"{counts.get('TO_HOST', 0)} copies to it and {counts.get('TO_DEVICE', 0)} back"
             )
         for line in entry.get("program", ()):
@@ -287,12 +287,12 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
         )
         yield (
             f"    {executable['code_bytes']:>8,} bytes  {executable['param_words']:>3} params  "
-            f"{extra:<16} {executable['name']}" + _format_on_host(executable)
+            f"{extra:<16} {executable['name']}" + _format_cpu_fallback(executable)
         )
 
 
-def _format_on_host(executable: dict[str, Any]) -> str:
-    why = executable.get("on_host")
+def _format_cpu_fallback(executable: dict[str, Any]) -> str:
+    why = executable.get("why_on_cpu")
     return "" if why is None else " on the host" + (f": {why}" if why else "")
 
 

@@ -96,8 +96,8 @@ def check(source: bytes, given: list[dict[str, Array]], **options: Any) -> aot.C
     return module
 
 
-def on_host(module: aot.CompiledModule) -> dict[str, Any]:
-    found: dict[str, Any] = module.stats["variants"][0]["on_host"]
+def cpu_fallback(module: aot.CompiledModule) -> dict[str, Any]:
+    found: dict[str, Any] = module.stats["variants"][0]["cpu_fallback"]
     return found
 
 
@@ -117,7 +117,7 @@ def copies(variant: VariantImage) -> list[str]:
     for instruction in instructions(variant):
         if instruction.name == "DISPATCH":
             executable = variant.executables[instruction.operands[0]]
-            found.append("host" if variant.runs_on_host(executable) else "device")
+            found.append("host" if variant.is_cpu_fallback(executable) else "device")
         elif instruction.name in names:
             found.append(names[instruction.name])
     return found
@@ -150,7 +150,7 @@ def rows(count: int) -> dict[str, Array]:
 
 def test_doubles_in_the_middle(place: None) -> None:
     module = check(DOUBLES, [rows(5), rows(9), rows(5), rows(200)])
-    hosted = on_host(module)
+    hosted = cpu_fallback(module)
     assert hosted["dispatches"] == len(hosted["because"]) > 0
     assert {b["why"] for b in hosted["because"]} == {"f64, which vulkan-1.1 does not compute"}
     assert hosted["copies"] == {"to_host": 1, "to_device": 1}
@@ -188,14 +188,14 @@ SORTED = model(
 def test_a_long_sort(place: None) -> None:
     x = np.random.default_rng(0).standard_normal(9000).astype(np.float32)
     module = check(SORTED, [{"x": x}, {"x": x[::-1].copy()}])
-    (because,) = on_host(module)["because"]
+    (because,) = cpu_fallback(module)["because"]
     assert because["op"] == "top_k"
     assert because["why"].endswith("iterations, and may through 65,535")
 
 
 def test_a_short_sort_is_the_gpus() -> None:
     source = SORTED_SHORT
-    assert "on_host" not in aot.compile(source, targets=TARGETS).stats["variants"][0]
+    assert "cpu_fallback" not in aot.compile(source, targets=TARGETS).stats["variants"][0]
 
 
 SORTED_SHORT = model(
@@ -229,7 +229,7 @@ HASH = model(
 def test_integers_that_do_not_fit(place: None) -> None:
     module = check(HASH, [{"x": np.arange(64) - 20}])
     assert "i64, which vulkan-1.1 does not compute" in {
-        b["why"] for b in on_host(module)["because"]
+        b["why"] for b in cpu_fallback(module)["because"]
     }
 
 
@@ -319,7 +319,7 @@ def test_state_loops_and_branches(place: None) -> None:
 
 
 @contextmanager
-def some_on_host(seed: int, share: float) -> Iterator[None]:
+def some_on_cpu(seed: int, share: float) -> Iterator[None]:
     """Executables are the host's by chance while it lasts."""
     real = CpuFallback.why_by_type
     r = random.Random(seed)
@@ -337,7 +337,7 @@ def some_on_host(seed: int, share: float) -> Iterator[None]:
 def check_random(seed: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     extent = 16 if seed % 3 else "N"
     module = control.made(seed, extent, "concat")
-    with some_on_host(seed, share):
+    with some_on_cpu(seed, share):
         data = aot.compile(module, targets=TARGETS).to_bytes()
     programs: list[loader.Program] = []
     try:
@@ -382,9 +382,9 @@ def test_layers_run_as_their_host_would_have_them(place: None, share: float) -> 
         **weights,
     )
     given = [{"x": r.standard_normal((n, 24)).astype(np.float32)} for n in (3, 70, 3)]
-    with some_on_host(4, share):
+    with some_on_cpu(4, share):
         module = check(source, given, optimize="size", targets=("lavapipe", "host"))
-    assert on_host(module)["dispatches"] > 1
+    assert cpu_fallback(module)["dispatches"] > 1
 
 
 @pytest.mark.models
@@ -394,9 +394,9 @@ def test_models_of_which_some_layers_are_the_hosts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recurrence, attention and convolutions, at one shape after the other."""
-    with some_on_host(5, 0.5):
+    with some_on_cpu(5, 0.5):
         module = aot.compile(models.model_path(name), targets=TARGETS)
-    assert on_host(module)["dispatches"] > 1
+    assert cpu_fallback(module)["dispatches"] > 1
     for memory in MEMORY:
         monkeypatch.setenv("AOT_VULKAN_MEMORY", memory)
         with running_on("lavapipe", tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
@@ -489,7 +489,7 @@ def test_a_limit_that_is_broken_sends_a_kernel_to_the_host(
 
     monkeypatch.setattr(backend, "compile_kernel", compile_kernel)
     x = np.random.default_rng(0).standard_normal(900).astype(np.float32)
-    (because,) = on_host(check(source, [{"x": x}]))["because"]
+    (because,) = cpu_fallback(check(source, [{"x": x}]))["because"]
     assert (because["op"], because["why"]) == ("top_k", "more than there is")
     with pytest.raises(UnsupportedError) as caught:
         aot.compile(source, targets=["vulkan-1.1"])
@@ -512,7 +512,7 @@ def test_what_inspect_and_the_summary_say(tmp_path: Path) -> None:
     from aot.tools.inspection import format_inspection, inspect
 
     module = aot.compile(DOUBLES, targets=TARGETS)
-    hosted = on_host(module)
+    hosted = cpu_fallback(module)
     text = compile_summary(module.stats, "m.aotm", 1, 0.0)
     count = hosted["dispatches"]
     assert f"{count} dispatches run on the CPU, {hosted['target']}, with 1 copies to it" in text
@@ -520,8 +520,8 @@ def test_what_inspect_and_the_summary_say(tmp_path: Path) -> None:
     facts = inspect(module.to_bytes())
     variant = facts["variants"][0]
     assert variant["host"]["target"] == hosted["target"]
-    assert variant["entry_points"][0]["dispatches_on_host"] == count
-    whys = {e["on_host"] for e in variant["executables"] if "on_host" in e}
+    assert variant["entry_points"][0]["cpu_fallback_dispatches"] == count
+    whys = {e["why_on_cpu"] for e in variant["executables"] if "why_on_cpu" in e}
     assert whys == {"f64, which vulkan-1.1 does not compute"}
     shown = format_inspection(facts)
     assert f"{count} of the dispatches on the host, with 1 copies to it and 1 back" in shown
@@ -583,7 +583,7 @@ def _host(root: Any) -> Any:
     return root.variants[0].host
 
 
-def _on_host(root: Any) -> Any:
+def _host_code(root: Any) -> Any:
     return next(e for e in root.variants[0].executables if e.spirv is None)
 
 
@@ -592,10 +592,10 @@ MALFORMED = {
     "arch": (lambda r: setattr(_host(r), "arch", 99), "an enum has a value"),
     "cpu": (lambda r: setattr(r.variants[0], "device", 0), "Variant.arch must be that of a CPU"),
     "place": (
-        lambda r: setattr(_on_host(r), "codeOffset", 1 << 40),
+        lambda r: setattr(_host_code(r), "codeOffset", 1 << 40),
         "Executable.code_offset must lie inside the code image",
     ),
-    "params": (lambda r: setattr(_on_host(r), "paramWords", 1), "the parameter count is not"),
+    "params": (lambda r: setattr(_host_code(r), "paramWords", 1), "the parameter count is not"),
     "none": (
         lambda r: setattr(r.variants[0], "host", None),
         "Variant.code must be empty in a variant",

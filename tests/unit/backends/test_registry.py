@@ -92,12 +92,12 @@ def test_the_cpu_runs_what_a_backend_refuses(monkeypatch: pytest.MonkeyPatch) ->
     module = aot.compile(model(), targets=[GPU, CPU])
     (variant,) = [v for v in module.image.variants if v.device is Device.VULKAN]
     assert variant.host is not None and variant.host.target == CPU
-    assert [(e.name, e.why_on_host, e.spirv is None) for e in variant.executables] == [
+    assert [(e.name, e.why_on_cpu, e.spirv is None) for e in variant.executables] == [
         ("e0", "it is the first", True),
         ("e1", "", False),
     ]
     (section,) = [s for s in module.stats["variants"] if s["target"] == GPU]
-    assert [b["executable"] for b in section["on_host"]["because"]] == ["e0"]
+    assert [b["executable"] for b in section["cpu_fallback"]["because"]] == ["e0"]
 
 
 def test_without_a_cpu_what_a_backend_refuses_is_unsupported(

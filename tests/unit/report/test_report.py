@@ -257,8 +257,8 @@ def test_what_a_gpu_cannot_run_is_the_hosts() -> None:
     module = compiled(b.module(), targets=["vulkan-1.1", "x86-64-v3"])
     page = page_of(module)
     check_figures(page, module)
-    hosted = module.stats["variants"][0]["on_host"]
-    assert page.figures["variants.0.on_host.dispatches"][0] == hosted["dispatches"] > 0
+    hosted = module.stats["variants"][0]["cpu_fallback"]
+    assert page.figures["variants.0.cpu_fallback.dispatches"][0] == hosted["dispatches"] > 0
     assert "on the host" in " ".join(row[2] for row in page.rows("dispatches"))
     assert f"on the host: {hosted['because'][0]['why']}" in page.text
 
