@@ -82,7 +82,7 @@ def _look_into(region: Op, powers: set[Value], found: dict[Value, None]) -> None
             own = own.union(*(parts[v] for v in operands))
         inside = [squared[v] for v in operands]
         now: frozenset[Value] | None = None
-        if any(s is not None for s in inside) and not _tames(op):
+        if any(s is not None for s in inside) and not _compresses_range(op):
             now = frozenset().union(*(s for s in inside if s is not None))
         if now and op.record.kind not in _SAME_ELEMENTS:
             now = frozenset()
@@ -113,7 +113,7 @@ def _squares(op: Op, outer: dict[Value, Value]) -> bool:
     return bool((np.asarray(data.array) >= 2).all())  # type: ignore[union-attr]
 
 
-def _tames(op: Op) -> bool:
+def _compresses_range(op: Op) -> bool:
     """Whether results are within range though an operand is a square."""
     if op.record.compute is None:
         return True

@@ -342,9 +342,9 @@ def verification_table(result: Verification) -> str:
         table(header, rows, right="magnitude error"),
         f"target {result.target} {verdict} with {result.engine} within {result.tolerance:g}",
     ]
-    if result.untelling:
+    if result.uninformative:
         lines.append(
-            f"{', '.join(result.untelling)}: one number all over, which says little; "
+            f"{', '.join(result.uninformative)}: one number all over, which says little; "
             "give inputs that mean something with --input"
         )
     return "\n".join(lines)
@@ -368,7 +368,7 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
             f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
             f"{variant['arena_bytes']:,} bytes{_arena_rest(variant)}"
         )
-        lines += _host_lines(variant.get("on_host"))
+        lines += _host_lines(variant.get("cpu_fallback"))
         storage = variant.get("storage", {})
         if "constants" in storage:
             lines.append(

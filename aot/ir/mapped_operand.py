@@ -1,4 +1,4 @@
-"""What layout propagation asks and is told: operands behind index maps, and how an op runs on them.
+"""The types of layout propagation: operands behind index maps, and how an op runs on them.
 
 Owns the types; the rules, by family, are in aot/ops/layout_rules.py.
 """
@@ -22,12 +22,12 @@ IDENTITY = IndexMap()
 
 @dataclass(frozen=True)
 class MappedOperand:
-    """How an operand will be had: its element i is `source[map(i)]`.
+    """An operand as an index map of its source: its element i is `source[map(i)]`.
 
     Attributes:
-        type: the source's, whose dtype and layout may differ from the operand's too.
+        type: of the source; its dtype and layout may differ from the operand's too.
         map: from the source to the operand.
-        is_constant: moving its elements costs nothing at run time.
+        is_constant: whether it is a constant, whose elements are moved at no cost at run time.
     """
 
     type: TensorType
@@ -36,7 +36,7 @@ class MappedOperand:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The operand's."""
+        """The dims of the operand."""
         return self.map.result_dims(self.type.dims)
 
     @property
@@ -49,18 +49,19 @@ class Propagated:
     """How an op runs on the sources of its operands.
 
     Attributes:
-        operands: the map that each operand's source goes through first; absent operands have the
-            identity.
-        results: the map through which each old result is seen in the new one.
+        operands: the map to apply to the source of each operand before the op reads it; the
+            identity for absent operands.
+        results: the map from each new result to the old one.
         attrs: attributes that change.
-        is_gone: the op is not needed: its result is operand 0's source seen through `results[0]`.
-        moves: the results are elements of the operands, whatever their dtype.
+        is_removed: whether the op is removed, because its result is `results[0]` of operand 0's
+            source.
+        moves: whether the results are elements of the operands, whatever their dtype.
     """
 
     operands: tuple[IndexMap, ...]
     results: tuple[IndexMap, ...]
     attrs: Mapping[str, Attr] = field(default_factory=dict)
-    is_gone: bool = False
+    is_removed: bool = False
     moves: bool = False
 
 

@@ -41,7 +41,7 @@ class Rewriter:
     def insert(self, op: Op) -> Op:
         """Puts a fresh op at the insertion point."""
         self.block._link(op, self.anchor)
-        self._tell(lambda listener: listener.op_created(op))
+        self._notify(lambda listener: listener.op_created(op))
         return op
 
     def create(
@@ -81,14 +81,14 @@ class Rewriter:
         op.operands[index] = value
         if value is not None:
             value.uses[(op, index)] = None
-        self._tell(lambda listener: listener.operand_changed(op, index, old))
+        self._notify(lambda listener: listener.operand_changed(op, index, old))
 
     def replace(self, old: Value, fresh: Value) -> None:
         """Lets every user of `old` use `fresh`, which must have the same type."""
         if old.type != fresh.type:
             raise InternalError(
                 f"replacing a value of type {old.type} by one of {fresh.type}: "
-                "replace_lazily says how the one is seen through the other"
+                "replace_lazily takes the index map from the one to the other"
             )
         self._rewire(old, fresh, fresh)
 
@@ -116,7 +116,7 @@ class Rewriter:
             return source
         seen = self.pending(source, old.type, map)
         self._rewire(old, seen, source)
-        self._tell(lambda listener: listener.pending_made(seen))
+        self._notify(lambda listener: listener.pending_made(seen))
         return seen
 
     def pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
@@ -146,7 +146,7 @@ class Rewriter:
         """Users of `old` use `fresh`, but for the op that makes `source`, which may be one."""
         if not fresh.name and old.name and fresh.op is not None:
             fresh.name = old.name
-        self._tell(lambda listener: listener.value_replaced(old, fresh))
+        self._notify(lambda listener: listener.value_replaced(old, fresh))
         for op, index in list(old.uses):
             if op is not source.op:
                 self.set_operand(op, index, fresh)
@@ -170,7 +170,7 @@ class Rewriter:
         for value in op.results:
             if value.uses:
                 raise InternalError(f"{op} is erased but its result {value.index} is used")
-        self._tell(lambda listener: listener.op_erased(op))
+        self._notify(lambda listener: listener.op_erased(op))
         for block in op.blocks:
             for inner in reversed(block):
                 Rewriter(self.function, block).erase(inner)
@@ -189,7 +189,7 @@ class Rewriter:
         args.remove(value)
         for index, other in enumerate(args):
             other.index = index
-        self._tell(lambda listener: listener.input_erased(value))
+        self._notify(lambda listener: listener.input_erased(value))
 
     def move_before(self, op: Op, anchor: Op) -> None:
         """Moves `op` in front of `anchor`; the caller answers for dominance."""
@@ -197,7 +197,7 @@ class Rewriter:
             raise InternalError("moving an op that is in no block")
         op.parent._unlink(op)
         anchor.parent._link(op, anchor)
-        self._tell(lambda listener: listener.op_moved(op))
+        self._notify(lambda listener: listener.op_moved(op))
 
     def splice(self, block: Block) -> None:
         """Moves the ops of a block that is part of nothing to the insertion point."""
@@ -208,7 +208,7 @@ class Rewriter:
     def set_attr(self, op: Op, name: str, value: Attr) -> None:
         """Changes an attribute that does not change the results' types."""
         op.attrs[name] = value
-        self._tell(lambda listener: listener.attr_changed(op, name))
+        self._notify(lambda listener: listener.attr_changed(op, name))
 
     def retype(self, value: Value, type: TensorType, map: IndexMap) -> None:
         """Changes a value's type; its users see it through `map` as what it was."""
@@ -219,14 +219,14 @@ class Rewriter:
         seen = self.pending(value, old, map)
         for op, index in uses:
             self.rewire(op, index, seen)
-        self._tell(lambda listener: listener.pending_made(seen))
+        self._notify(lambda listener: listener.pending_made(seen))
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """Changes a value's type; the caller answers for its users."""
         old, value.type = value.type, type
-        self._tell(lambda listener: listener.type_changed(value, old))
+        self._notify(lambda listener: listener.type_changed(value, old))
 
-    def _tell(self, event: Callable[[Listener], None]) -> None:
+    def _notify(self, event: Callable[[Listener], None]) -> None:
         for listener in self.function.listeners:
             event(listener)
 

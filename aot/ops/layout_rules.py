@@ -1,8 +1,9 @@
-"""What an op does with operands that it sees through index maps: how it runs on them unmapped.
+"""Layout propagation by op: how an op runs on the sources of its mapped operands.
 
-A rule looks at one call and answers with new attributes, what operands must still go through, and
-how the old results are seen in the new ones; None: the maps must become ops. Owns the rules, by
-family; records name them as `propagate`. Whether an answer pays is for who asks to say.
+A rule gets one call and its operands as index maps of their sources. It returns new attributes, the
+maps that operands must still go through, and the old results as maps of the new ones; None where
+the maps must be materialised as ops. This file owns the rules, by family; records name them as
+`propagate`. Whether an answer pays is the caller's decision.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
     return True
 
 
-def cost(seen: MappedOperand, map: IndexMap) -> int:
-    """What it costs to have `seen`'s source through `map`: about the bytes that are written."""
-    if seen.is_constant:
+def cost(mapped: MappedOperand, map: IndexMap) -> int:
+    """What it costs to have `mapped`'s source through `map`: about the bytes that are written."""
+    if mapped.is_constant:
         return 0
-    total, found = 0, seen.type.dims
+    total, found = 0, mapped.type.dims
     for step in map.steps:
         moves = not is_free(IndexMap((step,)), found)
         found = step_dims(step, found)
@@ -65,15 +66,15 @@ def cost(seen: MappedOperand, map: IndexMap) -> int:
             count = 1
             for extent in found:
                 count *= max(1, estimated(extent))
-            total += LAUNCH_BYTES + seen.type.dtype.storage_bytes(count)
+            total += LAUNCH_BYTES + mapped.type.dtype.storage_bytes(count)
     return total
 
 
-def moves(seen: MappedOperand, map: IndexMap) -> int:
-    """How many steps of the map write memory for `seen`'s source."""
-    found, count = seen.type.dims, 0
+def moves(mapped: MappedOperand, map: IndexMap) -> int:
+    """How many steps of the map write memory for `mapped`'s source."""
+    found, count = mapped.type.dims, 0
     for step in map.steps:
-        count += not seen.is_constant and not is_free(IndexMap((step,)), found)
+        count += not mapped.is_constant and not is_free(IndexMap((step,)), found)
         found = step_dims(step, found)
     return count
 
@@ -95,8 +96,8 @@ def permutation(map: IndexMap, rank: int) -> tuple[int, ...] | None:
 
 
 def _perm_of(operands: Operands, number: int = 0) -> tuple[int, ...] | None:
-    seen = operands[number]
-    return None if seen is None else permutation(seen.map, seen.rank)
+    mapped = operands[number]
+    return None if mapped is None else permutation(mapped.map, mapped.rank)
 
 
 def _permuted(values: Sequence[Attr], perm: Sequence[int]) -> tuple[Attr, ...]:
@@ -109,14 +110,14 @@ def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ..
     """Every operand through its own map, but for those that the op takes as they are."""
     free = set(unmapped)
     return tuple(
-        IDENTITY if seen is None or number in free else seen.map
-        for number, seen in enumerate(operands)
+        IDENTITY if mapped is None or number in free else mapped.map
+        for number, mapped in enumerate(operands)
     )
 
 
 def _as_it_is(operands: Operands, results: int, *, moves: bool = False) -> Propagated | None:
     """The op on its sources, where no operand has a map."""
-    if any(seen is not None and not seen.map.is_identity for seen in operands):
+    if any(mapped is not None and not mapped.map.is_identity for mapped in operands):
         return None
     return Propagated((IDENTITY,) * len(operands), (IDENTITY,) * results, moves=moves)
 
@@ -131,20 +132,20 @@ def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
     return make_map(made, operand)
 
 
-def aligned(seen: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
+def aligned(mapped: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
     """The map from an operand's source to what broadcasts with sources that others have through
     `perm`, for results of `rank` dims."""
-    found = seen.dims
+    found = mapped.dims
     if all(extent == 1 for extent in found) or list(perm) == sorted(perm):
-        return seen.map
+        return mapped.map
     padded: tuple[Dim, ...] = (*(1,) * (rank - len(found)), *found)
     back = Transpose(inverse_permutation(perm))
     last = step_dims(back, padded)
     if len(found) < rank:  # as short as it can be, like the operand was
         keep = next(n for n, extent in enumerate(last) if extent != 1)
         last = last[keep:]
-    steps = (*seen.map.steps, Reshape(padded), back, Reshape(last))
-    return _tidy(steps, seen.type.dims)
+    steps = (*mapped.map.steps, Reshape(padded), back, Reshape(last))
+    return _tidy(steps, mapped.type.dims)
 
 
 def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propagated | None:
@@ -152,9 +153,9 @@ def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propa
 
     def price(answer: Propagated) -> int:
         return sum(
-            cost(seen, map)
-            for seen, map in zip(operands, answer.operands, strict=True)
-            if seen is not None
+            cost(mapped, map)
+            for mapped, map in zip(operands, answer.operands, strict=True)
+            if mapped is not None
         )
 
     return min((a for a in answers if a is not None), key=price, default=None)
@@ -164,9 +165,9 @@ def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
     """The maps that operands have, each once; the identity where none has one."""
     found: dict[IndexMap, None] = {}
     for number in numbers:
-        seen = operands[number]
-        if seen is not None and not seen.map.is_identity:
-            found[seen.map] = None
+        mapped = operands[number]
+        if mapped is not None and not mapped.map.is_identity:
+            found[mapped.map] = None
     return list(found) or [IDENTITY]
 
 
@@ -178,18 +179,20 @@ def elementwise(call: Call, operands: Operands) -> Propagated | None:
     rank = call.result_types[0].rank
     full = [
         number
-        for number, seen in enumerate(operands)
-        if seen is not None and seen.rank == rank and _is_full(seen, call.result_types[0].dims)
+        for number, mapped in enumerate(operands)
+        if mapped is not None
+        and mapped.rank == rank
+        and _is_full(mapped, call.result_types[0].dims)
     ]
-    alike = [n for n, seen in enumerate(operands) if seen is not None and seen.rank == rank]
+    alike = [n for n, mapped in enumerate(operands) if mapped is not None and mapped.rank == rank]
     targets = _targets(operands, full)
     if targets == [IDENTITY]:
         targets = [m for m in _targets(operands, alike) if permutation(m, rank) is not None]
     return _cheapest((_elementwise(operands, map, rank, full) for map in targets), operands)
 
 
-def _is_full(seen: MappedOperand, dims: Sequence[Dim]) -> bool:
-    return all(a != 1 or b == 1 for a, b in zip(seen.dims, dims, strict=True))
+def _is_full(mapped: MappedOperand, dims: Sequence[Dim]) -> bool:
+    return all(a != 1 or b == 1 for a, b in zip(mapped.dims, dims, strict=True))
 
 
 def _elementwise(
@@ -199,41 +202,41 @@ def _elementwise(
     if perm is not None:
         ways = tuple(
             IDENTITY
-            if seen is None or (seen.rank == rank and seen.map == map)
-            else aligned(seen, rank, perm)
-            for seen in operands
+            if mapped is None or (mapped.rank == rank and mapped.map == map)
+            else aligned(mapped, rank, perm)
+            for mapped in operands
         )
         return Propagated(ways, (map,))
     if any(isinstance(step, Slice) for step in map.steps):
         return None  # it would compute what is cut away
-    like = next(seen for seen in operands if seen is not None and seen.map == map)
+    like = next(mapped for mapped in operands if mapped is not None and mapped.map == map)
     back = map.inverse(like.type.dims)
     made: list[IndexMap] = []
-    for number, seen in enumerate(operands):
-        if seen is None or (seen.map == map and seen.type.dims == like.type.dims):
+    for number, mapped in enumerate(operands):
+        if mapped is None or (mapped.map == map and mapped.type.dims == like.type.dims):
             made.append(IDENTITY)
-        elif all(extent == 1 for extent in seen.dims):
-            one = seen.map.then(IndexMap((Reshape(()),)), seen.type.dims)
-            made.append(one if seen.rank > like.type.rank else seen.map)
+        elif all(extent == 1 for extent in mapped.dims):
+            one = mapped.map.then(IndexMap((Reshape(()),)), mapped.type.dims)
+            made.append(one if mapped.rank > like.type.rank else mapped.map)
         elif back is not None and number in full:
-            made.append(seen.map.then(back, seen.type.dims))
+            made.append(mapped.map.then(back, mapped.type.dims))
         else:
             return None
     return Propagated(tuple(made), (map,))
 
 
 def cast(call: Call, operands: Operands) -> Propagated | None:
-    """A cast of a value that is seen as another dtype is one change of dtype, where the dtype
+    """A cast of a value that is mapped as another dtype is one change of dtype, where the dtype
     between holds all values or is the last one; else a cast is elementwise."""
-    (seen,) = operands
-    assert seen is not None
-    source, between, to = seen.type.dtype, call.operand(0).dtype, call.attrs["to"]
+    (mapped,) = operands
+    assert mapped is not None
+    source, between, to = mapped.type.dtype, call.operand(0).dtype, call.attrs["to"]
     assert isinstance(to, DType)
     is_one = to is between or (
         is_kept(source, between) and (not call.attrs.get("clamps") or is_kept(source, to))
     )
     if source is not between and is_one:
-        return Propagated((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+        return Propagated((IDENTITY,), (mapped.map,), is_removed=True, moves=True)
     return elementwise(call, operands)
 
 
@@ -246,22 +249,22 @@ def transpose(call: Call, operands: Operands) -> Propagated | None:
 
 
 def _folded(call: Call, operands: Operands, step: Step) -> Propagated | None:
-    (seen,) = operands
-    assert seen is not None
-    if seen.map.is_identity:
+    (mapped,) = operands
+    assert mapped is not None
+    if mapped.map.is_identity:
         return _as_it_is(operands, 1, moves=True)
-    map = seen.map.then(IndexMap((step,)), seen.type.dims)
-    return Propagated((IDENTITY,), (map,), is_gone=True, moves=True)
+    map = mapped.map.then(IndexMap((step,)), mapped.type.dims)
+    return Propagated((IDENTITY,), (map,), is_removed=True, moves=True)
 
 
 def reshape(call: Call, operands: Operands) -> Propagated | None:
     """Stays where it joins and splits dims that lie side by side in the source; else becomes part
     of the map."""
-    (seen,) = operands
-    assert seen is not None
+    (mapped,) = operands
+    assert mapped is not None
     shape = call.dims("shape")
-    perm = seen.map.perm
-    swapped = None if perm is None else _reshape_before(seen.type.dims, perm, shape)
+    perm = mapped.map.perm
+    swapped = None if perm is None else _reshape_before(mapped.type.dims, perm, shape)
     if swapped is None:
         return _folded(call, operands, Reshape(shape))
     before, after = swapped
@@ -357,9 +360,9 @@ def pad(call: Call, operands: Operands) -> Propagated | None:
 
 def copy(call: Call, operands: Operands) -> Propagated | None:
     """Not needed: its result's type says how the change ends."""
-    (seen,) = operands
-    assert seen is not None
-    return Propagated((IDENTITY,), (seen.map,), is_gone=True, moves=True)
+    (mapped,) = operands
+    assert mapped is not None
+    return Propagated((IDENTITY,), (mapped.map,), is_removed=True, moves=True)
 
 
 # along axes
@@ -384,8 +387,8 @@ def aligned_along_axis(call: Call, operands: Operands) -> Propagated | None:
         if perm is None:
             return None
         ways = tuple(
-            IDENTITY if seen is None or seen.map == map else aligned(seen, rank, perm)
-            for seen in operands
+            IDENTITY if mapped is None or mapped.map == map else aligned(mapped, rank, perm)
+            for mapped in operands
         )
         return Propagated(ways, (map,), {"axis": perm[call.int("axis")]}, moves=moves)
 
@@ -469,7 +472,7 @@ def matmul(call: Call, operands: Operands) -> Propagated | None:
         if perm is None or len(perm) != rank:
             return None
         if _keeps_last(perm, 2):
-            ways = [_batch_aligned(seen, map, rank, perm) for seen in (a, b)]
+            ways = [_batch_aligned(mapped, map, rank, perm) for mapped in (a, b)]
             return Propagated(tuple(ways), (map,))
         is_one = all(extent == 1 for extent in b.dims[:-2]) and a.rank == rank
         if is_one and a.map == map and _keeps_last(perm, 1):
@@ -479,9 +482,11 @@ def matmul(call: Call, operands: Operands) -> Propagated | None:
     return _cheapest(map_answers(answer, operands), operands)
 
 
-def _batch_aligned(seen: MappedOperand, map: IndexMap, rank: int, perm: Sequence[int]) -> IndexMap:
-    if seen.rank == rank and seen.map == map:
+def _batch_aligned(
+    mapped: MappedOperand, map: IndexMap, rank: int, perm: Sequence[int]
+) -> IndexMap:
+    if mapped.rank == rank and mapped.map == map:
         return IDENTITY
-    if all(extent == 1 for extent in seen.dims[:-2]):
-        return seen.map
-    return aligned(seen, rank, perm)
+    if all(extent == 1 for extent in mapped.dims[:-2]):
+        return mapped.map
+    return aligned(mapped, rank, perm)

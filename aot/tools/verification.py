@@ -71,7 +71,7 @@ class Verification:
         )
 
     @property
-    def untelling(self) -> tuple[str, ...]:
+    def uninformative(self) -> tuple[str, ...]:
         """Outputs whose agreement says little: all elements are one number, whatever the inputs
         that were tried."""
         return tuple(o.name for o in self.outputs if o.is_constant)

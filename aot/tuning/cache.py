@@ -1,4 +1,4 @@
-"""What tuning has learnt, as a file: a line of JSON an executable, sorted, fit to be checked in.
+"""The file of tuning records: a line of JSON an executable, sorted, fit to be checked in.
 
 Owns the file's form, what of it is believed, and that several compiles may use it at a time: it is
 replaced whole, under a lock where the system has one. A line that isn't understood is left out with
@@ -130,17 +130,17 @@ class TuningCache:
         folder = folder or default_folder()
         return None if folder is None else folder / FILE_NAME
 
-    def put(self, learnt: TuningRecord) -> None:
+    def put(self, record: TuningRecord) -> None:
         """Keeps a line, beside what others have kept meanwhile; a file that cannot be written keeps
         nothing, with a warning."""
-        self.lines[learnt.key] = learnt
+        self.lines[record.key] = record
         if self.path is None or not self._is_writable:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self.path):
                 lines = dict(_believed(self.path.read_text(encoding="utf-8"), []))
-                lines[learnt.key] = learnt
+                lines[record.key] = record
                 _write(self.path, lines.values())
         except (OSError, UnicodeDecodeError) as error:
             self._is_writable = False
@@ -161,11 +161,11 @@ def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, 
         if not line.strip():
             continue
         try:
-            learnt = TuningRecord.parse(line)
+            record = TuningRecord.parse(line)
         except (ValueError, RecursionError) as error:
             damaged.append((number, str(error)))
             continue
-        yield learnt.key, learnt
+        yield record.key, record
 
 
 def _write(path: Path, lines: Iterable[TuningRecord]) -> None:

@@ -1,8 +1,8 @@
 """Tuning: which executables of a module are worth measuring, and what is known of them.
 
-What is measured when is tuning_session.py's, candidates are analysis/candidates.py's; what is
-learnt goes to a cache at once. The passes see a table only: they do the same with it, whoever
-measured.
+`aot/tuning/session.py` decides what is measured when; `aot/analysis/cost/candidates.py` lists the
+candidates. Each result is written to the cache at once. Passes read a table of results, and do not
+depend on who measured them.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class Tuner:
         if self.runner is not None and subjects:
             self._measure(module, subjects, target, symbols, sum(costs.values()), started)
         for subject in subjects:
-            learnt = self.cache.lines.get(subject.key)
-            if learnt is not None and learnt.best != subject.base:
+            record = self.cache.lines.get(subject.key)
+            if record is not None and record.best != subject.base:
                 found.changed += 1
-                found.gain += subject.share * (1 - learnt.ratio)
+                found.gain += subject.share * (1 - record.ratio)
         found.seconds = self._clock() - started
         return self.table
 
@@ -164,20 +164,20 @@ class Tuner:
         return found
 
     def _recall(self, subject: Subject, target: Target) -> None:
-        """What was learnt of a subject in earlier compiles."""
-        learnt = self.cache.lines.get(subject.key)
-        if learnt is None or learnt.base != subject.base:
+        """What was measured of a subject in earlier compiles."""
+        record = self.cache.lines.get(subject.key)
+        if record is None or record.base != subject.base:
             return
-        subject.waiting = [c for c in subject.waiting if c not in learnt.ratios]
+        subject.waiting = [c for c in subject.waiting if c not in record.ratios]
         has_winograd = self._options.winograd
 
         def is_admitted(choice: Choice) -> bool:
             return admits(subject.function, choice, target, has_winograd=has_winograd)
 
-        subject.ratios = {c: r for c, r in learnt.ratios.items() if is_admitted(c)}
-        subject.confirmed = dict(learnt.confirmed)
-        if learnt.best != subject.base and is_admitted(learnt.best):
-            subject.best = learnt.best
+        subject.ratios = {c: r for c, r in record.ratios.items() if is_admitted(c)}
+        subject.confirmed = dict(record.confirmed)
+        if record.best != subject.base and is_admitted(record.best):
+            subject.best = record.best
 
     def _measure(
         self,
@@ -197,7 +197,7 @@ class Tuner:
             return seconds - spent
 
         def keep(subject: Subject) -> None:
-            self.cache.put(_learnt(subject, target))
+            self.cache.put(_record_of(subject, target))
 
         with tempfile.TemporaryDirectory(prefix="aotc-tune-") as folder:
             session = Session(
@@ -217,7 +217,7 @@ class Tuner:
         self.tuned.measured = session.measured
 
 
-def _learnt(subject: Subject, target: Target) -> TuningRecord:
+def _record_of(subject: Subject, target: Target) -> TuningRecord:
     return TuningRecord(
         subject.key,
         target.name,

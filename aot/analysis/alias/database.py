@@ -309,8 +309,8 @@ class AliasDb(Listener):
 
     def delete(self, op: Op) -> None:
         """`op` is about to leave the function, with all that is in it."""
-        is_gone = self._is_solved and op.results and op.results[0] not in self._facts.numbers
-        if is_gone or not self._is_attached(op):  # it left with what holds it, or was never there
+        is_unknown = self._is_solved and op.results and op.results[0] not in self._facts.numbers
+        if is_unknown or not self._is_attached(op):  # removed with its parent, or never inserted
             return
         for inner in (op, *(i for block in op.blocks for i in walk(block))):
             self._writing.pop(inner, None)

@@ -67,7 +67,7 @@ def _origin_of_result(op: Op, number: int) -> Origin:
     if record.body is not None:
         leaving = record.body.leaving(op, number)
         return Origin(tuple(leaving)) if leaving else FRESH
-    shown = shown_operands(op)
+    shown = aliased_operands(op)
     sources = tuple(v for n in shown if (v := op.operands[n]) is not None)
     return Origin(sources, is_opened=record.container == "opens") if sources else FRESH
 
@@ -76,13 +76,13 @@ def _present(op: Op) -> tuple[Value, ...]:
     return tuple(v for v in op.operands if v is not None)
 
 
-def shown_operands(op: Op) -> tuple[int, ...]:
+def aliased_operands(op: Op) -> tuple[int, ...]:
     """Operands whose memory the result is: by its meaning, or as the types of both lie now."""
     is_laid_so = op.record.index_map is not None and op.record.view_of is None and is_view(op)
-    return (0,) if is_laid_so else _shown_by_meaning(op)
+    return (0,) if is_laid_so else _aliased_by_meaning(op)
 
 
-def _shown_by_meaning(op: Op) -> tuple[int, ...]:
+def _aliased_by_meaning(op: Op) -> tuple[int, ...]:
     """Operands that the result is, whatever the types: what is written shows in it."""
     if op.record.container == "joins":
         return tuple(range(len(op.operands)))
@@ -101,7 +101,7 @@ def read_operands(op: Op) -> tuple[Value, ...]:
     record = op.record
     if record.kind is Kind.SHAPE or record.container == "holds":
         return ()
-    hidden = {*_shown_by_meaning(op), *record.writes, *_handed_on(op)}
+    hidden = {*_aliased_by_meaning(op), *record.writes, *_handed_on(op)}
     return tuple(v for n, v in enumerate(op.operands) if v is not None and n not in hidden)
 
 
@@ -120,7 +120,7 @@ def _handed_on(op: Op) -> range:
     return range(len(body.steering), len(body.steering) + count)
 
 
-def is_origin_told(op: Op) -> bool:
+def has_derived_origin(op: Op) -> bool:
     """Whether some value's origin may depend on the operands of `op`."""
     record = op.record
     return bool(
@@ -135,7 +135,7 @@ def is_origin_told(op: Op) -> bool:
 
 def dependents_of_operand(op: Op, index: int) -> list[Value]:
     """Values whose origin names operand `index` of `op`."""
-    if not is_origin_told(op):
+    if not has_derived_origin(op):
         return []
     if op.record.body is not None:
         return _carried(op, index - op.record.body.first)

@@ -104,12 +104,12 @@ def uses_through_views(value: Value) -> Iterator[tuple[Op, int]]:
     while stack:
         for user, number in stack.pop().uses:
             yield user, number
-            shown: Iterable[Value] = user.results if _shows(user) else ()
+            shown: Iterable[Value] = user.results if _is_alias(user) else ()
             for result in shown:
                 if result not in seen:
                     seen.add(result)
                     stack.append(result)
 
 
-def _shows(op: Op) -> bool:
+def _is_alias(op: Op) -> bool:
     return op.record.container != "" or is_view(op)

@@ -33,7 +33,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     for function in proto.functions:
         key = _key(function.domain, function.name, function.overload)
         if key in functions:
-            raise CompileError(f"the model has two functions {_shown(key)}")
+            raise CompileError(f"the model has two functions {_text_of(key)}")
         functions[key] = function
     sizes = _sizes({key: Counter(_calls(f.node)) for key, f in functions.items()})
     if sum(sizes.get(key, 1) for key in _calls(proto.graph.node)) > MAX_NODES:
@@ -48,7 +48,7 @@ def _key(domain: str, name: str, overload: str) -> _Key:
     return ("" if domain == "ai.onnx" else domain, name, overload)
 
 
-def _shown(key: _Key) -> str:
+def _text_of(key: _Key) -> str:
     return ".".join(part for part in key if part)
 
 
@@ -81,7 +81,7 @@ def _sizes(calls: Mapping[_Key, Counter[_Key]]) -> dict[_Key, int]:
                 circle = list(path)[list(path).index(following) :]
                 raise CompileError(
                     "the model's functions call each other in a circle: "
-                    + ", ".join(map(_shown, circle[:5]))
+                    + ", ".join(map(_text_of, circle[:5]))
                     + (", ..." if len(circle) > 5 else "")
                 )
             else:

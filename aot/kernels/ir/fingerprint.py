@@ -49,7 +49,7 @@ def fingerprint(kernel: Kernel) -> bytes:
             if known is not None:
                 add(f"#{known}")
                 continue
-            if _is_told_by_identity(kind):
+            if _is_compared_by_identity(kind):
                 numbers[id(item)] = len(numbers)
             add(kind.__name__)
             stack.extend([getattr(item, name) for name in names])
@@ -60,7 +60,7 @@ def fingerprint(kernel: Kernel) -> bytes:
     return "\n".join(parts).encode()
 
 
-def _is_told_by_identity(kind: type) -> bool:
+def _is_compared_by_identity(kind: type) -> bool:
     return "__eq__" not in vars(kind)
 
 

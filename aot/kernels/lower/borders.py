@@ -96,7 +96,7 @@ class Borders:
         reading = (x for x in expr.loads(body) if row in expr.free_vars(x.indices[0]))
         return all(x.guard is not None for x in reading)
 
-    def is_told_by(self, corners: Corners) -> bool:
+    def are_linear_in(self, corners: Corners) -> bool:
         """Whether what is asked is linear in all that changes within a tile."""
         return all(_is_linear(c, var) for c in self.asked for var in corners)
 

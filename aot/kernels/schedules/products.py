@@ -165,7 +165,7 @@ class Placed:
         if not borders.asked:
             return self._loops(axes, indices, free, skipped)
         # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
-        if self.nest.is_gpu or not borders.is_told_by(corners):
+        if self.nest.is_gpu or not borders.are_linear_in(corners):
             return self._loops(axes, indices, borders.asking(roles.left), skipped)
         inside = borders.inside(corners, {**self.values, **indices})
         assert inside is not None

@@ -262,7 +262,7 @@ class _Tile:
         if not borders.asked:
             return self._loops(axes, indices, free, skipped)
         asking = borders.asking(reduce.body)
-        if not borders.is_told_by(corners):
+        if not borders.are_linear_in(corners):
             return self._loops(axes, indices, asking, skipped)
         place = {**self.values, **indices}
         ask: list[Stmt] = []

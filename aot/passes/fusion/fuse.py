@@ -57,7 +57,7 @@ class Group:
     until: int
     why_on_cpu: str = ""
     ended: str = ""
-    is_gone: bool = False
+    is_removed: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
 
 
@@ -109,9 +109,9 @@ def _fuse_block(
             groups[member] = group
         ordered.append(group)
     for group in ordered:
-        if shares and not group.is_gone:
+        if shares and not group.is_removed:
             _take_producers(group, groups, position, target)
-    left = [group for group in ordered if not group.is_gone]
+    left = [group for group in ordered if not group.is_removed]
     numbers = {} if remarks is None else _add_remarks(left, groups, position, remarks, target)
     for group in left:
         group.ops.sort(key=position.__getitem__)
@@ -274,13 +274,13 @@ def _take_producers(
             return  # a producer takes away one operand, its result
         for value in inputs:
             producer = groups.get(value.op) if value.op is not None else None
-            if producer is None or producer.is_gone or producer is group:
+            if producer is None or producer.is_removed or producer is group:
                 continue
             if _obstacle(producer, value, group, end, target) is not None:
                 continue
             group.ops = [*producer.ops, *group.ops]
             group.until = min(group.until, producer.until)
-            producer.is_gone = True
+            producer.is_removed = True
             for op in producer.ops:
                 groups[op] = group
             changed = True

@@ -118,9 +118,9 @@ class _Webs:
             is_constant = source.op is not None and source.op.record is CONSTANT
             seen = MappedOperand(source.type, IDENTITY, is_constant)
             before.add(seen, op.record.index_map(call_of(op)))
-        absorbed = sweep.decisions[op].absorbed
-        if absorbed is not None:
-            for operand, map in zip(sweep.operands(op), absorbed.operands, strict=True):
+        propagated = sweep.decisions[op].propagated
+        if propagated is not None:
+            for operand, map in zip(sweep.operands(op), propagated.operands, strict=True):
                 if operand is not None:
                     after.add(operand, map)
         for value in op.results:

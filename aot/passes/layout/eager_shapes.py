@@ -52,7 +52,7 @@ class EagerShapes(Listener):
         while queue:
             op = heapq.heappop(queue)[-1]
             del queued[op]
-            if self._tell(op):
+            if self._ask_rule(op):
                 for result in op.results:
                     for user in result.users:
                         self._enqueue(user, queue, queued)
@@ -62,7 +62,7 @@ class EagerShapes(Listener):
             queued[op] = None
             heapq.heappush(queue, (self._order.get(op, 0.0), len(self._inputs) + len(queue), op))
 
-    def _tell(self, op: Op) -> bool:
+    def _ask_rule(self, op: Op) -> bool:
         """Asks the op's shape rule once; gives whether its users must be told too."""
         self._sweep.has_asked = False
         is_news = self._decide(op)

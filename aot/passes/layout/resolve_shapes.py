@@ -77,14 +77,13 @@ class _Resolver:
                 self.in_place(op)
                 dead.append(op)
                 continue
-            if decision.absorbed is None:
+            if decision.propagated is None:
                 self.leave(op)
                 continue
-            fresh = (
-                self.gone(op, decision) if decision.absorbed.is_gone else self.anew(op, decision)
-            )
-            for old, value, seen in zip(op.results, fresh, decision.seen, strict=True):
-                if seen is not None:
+            rebuild = self.removed if decision.propagated.is_removed else self.rebuilt
+            fresh = rebuild(op, decision)
+            for old, value, mapped in zip(op.results, fresh, decision.results, strict=True):
+                if mapped is not None:
                     self.sources[old] = value
                 else:
                     Rewriter(self.function).replace(old, value)
@@ -113,15 +112,16 @@ class _Resolver:
             if value is not None and value in self.sources:
                 Rewriter(self.function).set_operand(op, number, self.materialised(value, op))
 
-    def gone(self, op: Op, decision: Decision) -> list[Value]:
+    def removed(self, op: Op, decision: Decision) -> list[Value]:
+        """The source that stands for the result of an op that is removed."""
         self.count(op, is_pushed=False)
         return [self.source(op, 0, decision)]
 
-    def anew(self, op: Op, decision: Decision) -> list[Value]:
-        """The results of `op` made anew on the sources of its operands."""
-        assert decision.absorbed is not None
+    def rebuilt(self, op: Op, decision: Decision) -> list[Value]:
+        """The results of `op` rebuilt on the sources of its operands."""
+        assert decision.propagated is not None
         operands: list[Value | None] = []
-        for number, map in enumerate(decision.absorbed.operands):
+        for number, map in enumerate(decision.propagated.operands):
             if op.operands[number] is None:
                 operands.append(None)
                 continue
@@ -132,8 +132,10 @@ class _Resolver:
             operands.append(source)
         self.count(op, is_pushed=decision.is_pushed)
         types = [
-            value.type if seen is None else type
-            for value, seen, type in zip(op.results, decision.seen, decision.types, strict=True)
+            value.type if mapped is None else type
+            for value, mapped, type in zip(
+                op.results, decision.results, decision.types, strict=True
+            )
         ]
         self.function.assumptions.update(dict.fromkeys(decision.assumptions))
         made = Op(op.record, operands, decision.attrs, types, (), op.origin)
@@ -165,7 +167,7 @@ class _Resolver:
     def through(
         self, source: Value, map: IndexMap, type: TensorType, user: Op, old: Value | None = None
     ) -> Value:
-        """`source` seen through `map` as `type`; made where `user` first needs it."""
+        """`source` mapped by `map`, as `type`; made where `user` first needs it."""
         block = block_of(old or source)
         key = (source, map, type, block)
         if key not in self.made:

@@ -28,27 +28,27 @@ class Decision:
     """What becomes of an op some of whose operands changed.
 
     Attributes:
-        absorbed: how it runs on their sources; None: it stays, and they are materialised.
+        propagated: how it runs on their sources; None: it stays, and they are materialised.
         casts: operands whose source is cast to the dtype that the op saw.
         attrs: of the op made anew.
         types: results of the op made anew.
-        seen: how each old result will be had; None where nothing about it changes.
+        results: each old result as a map of the new one; None where nothing about it changes.
         assumptions: what the shape rule took for granted.
         is_in_place: a pending change is materialised where it stands, because the memory that it
             shows, or that it is, is written.
     """
 
-    absorbed: Propagated | None = None
+    propagated: Propagated | None = None
     casts: frozenset[int] = frozenset()
     attrs: dict[str, Attr] = field(default_factory=dict)
     types: tuple[TensorType, ...] = ()
-    seen: tuple[MappedOperand | None, ...] = ()
+    results: tuple[MappedOperand | None, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     is_in_place: bool = False
 
     @property
     def is_pushed(self) -> bool:
-        return any(seen is not None for seen in self.seen)
+        return any(mapped is not None for mapped in self.results)
 
 
 STAYS = Decision()
@@ -98,12 +98,12 @@ class Sweep:
         self.decisions[op] = decision
         is_news = False
         for number, value in enumerate(op.results):
-            seen = decision.seen[number] if decision.seen else None
-            is_news |= seen != self.changed.get(value)
-            if seen is None:
+            mapped = decision.results[number] if decision.results else None
+            is_news |= mapped != self.changed.get(value)
+            if mapped is None:
                 self.changed.pop(value, None)
             else:
-                self.changed[value] = seen
+                self.changed[value] = mapped
         return is_news
 
     def operand(self, op: Op, value: Value | None) -> MappedOperand | None:
@@ -130,7 +130,7 @@ class Sweep:
         return (
             self._relaid(op, operands)
             if _lies_otherwise(op, operands)
-            else (self._absorbed(op, operands))
+            else (self._propagated(op, operands))
         )
 
     def _is_written(self, value: Value) -> bool:
@@ -139,9 +139,9 @@ class Sweep:
 
     # changes themselves
 
-    def _change(self, op: Op, seen: MappedOperand | None) -> Decision:
+    def _change(self, op: Op, mapped: MappedOperand | None) -> Decision:
         value = op.operands[0]
-        assert seen is not None and value is not None
+        assert mapped is not None and value is not None
         call = call_of(op)
         if op.record is PENDING:
             map = pending_map(call)
@@ -150,20 +150,20 @@ class Sweep:
             map = op.record.index_map(call)
         if self._is_written(value) or self._is_written(op.result):
             return Decision(is_in_place=True) if op.record is PENDING else STAYS
-        source, between, to = seen.type.dtype, value.type.dtype, op.result.type.dtype
+        source, between, to = mapped.type.dtype, value.type.dtype, op.result.type.dtype
         # a dtype between that does not hold all values rounds: dropping it would change them
         is_cast = source is not between and to is not between and not is_kept(source, between)
-        whole = seen.map.then(map, seen.type.dims)
-        answer = Propagated((IDENTITY,), (whole,), is_gone=True)
-        return self._gone(op, seen, answer, frozenset([0] if is_cast else []))
+        whole = mapped.map.then(map, mapped.type.dims)
+        answer = Propagated((IDENTITY,), (whole,), is_removed=True)
+        return self._removed(op, mapped, answer, frozenset([0] if is_cast else []))
 
-    def _gone(
-        self, op: Op, seen: MappedOperand, answer: Propagated, casts: frozenset[int]
+    def _removed(
+        self, op: Op, mapped: MappedOperand, answer: Propagated, casts: frozenset[int]
     ) -> Decision:
         value = op.operands[0]
         assert value is not None
-        type = seen.type.with_dtype(value.type.dtype) if casts else seen.type
-        return self._decided(op, answer, casts, dict(op.attrs), (type,), (), seen.is_constant)
+        type = mapped.type.with_dtype(value.type.dtype) if casts else mapped.type
+        return self._decided(op, answer, casts, dict(op.attrs), (type,), (), mapped.is_constant)
 
     def _decided(
         self,
@@ -176,13 +176,13 @@ class Sweep:
         is_constant: bool = False,
     ) -> Decision:
         """The decision, if the maps lead from the new results to the old ones."""
-        seen: list[MappedOperand | None] = []
+        mapped: list[MappedOperand | None] = []
         for value, type, map in zip(op.results, types, answer.results, strict=True):
             if map.result_dims(type.dims) != value.type.dims:
                 return STAYS
             same = map.is_identity and type == value.type
-            seen.append(None if same else MappedOperand(type, map, is_constant))
-        return Decision(answer, casts, attrs, types, tuple(seen), assumptions)
+            mapped.append(None if same else MappedOperand(type, map, is_constant))
+        return Decision(answer, casts, attrs, types, tuple(mapped), assumptions)
 
     # where only the layout differs
 
@@ -193,7 +193,7 @@ class Sweep:
         answer = Propagated((IDENTITY,) * len(operands), maps)
         if record is COPY:
             assert operands[0] is not None
-            return self._gone(op, operands[0], replace(answer, is_gone=True), frozenset())
+            return self._removed(op, operands[0], replace(answer, is_removed=True), frozenset())
         if record.compute is None or record.kind.has_handwritten_kernel:
             return STAYS
         types = tuple(v.type for v in op.results)
@@ -210,18 +210,18 @@ class Sweep:
 
     # where elements move or are converted
 
-    def _absorbed(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
+    def _propagated(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
         call = call_of(op)
         answer = op.record.propagate(call, operands) if op.record.propagate is not None else None
         if answer is None or not _pays(answer, operands):
             return STAYS
         casts = _casts(call, operands, answer)
-        if answer.is_gone:
+        if answer.is_removed:
             assert operands[0] is not None
-            return self._gone(op, operands[0], answer, casts)
+            return self._removed(op, operands[0], answer, casts)
         sources = [
-            None if seen is None else _read(op, number, seen, answer, number in casts)
-            for number, seen in enumerate(operands)
+            None if mapped is None else _read(op, number, mapped, answer, number in casts)
+            for number, mapped in enumerate(operands)
         ]
         attrs = {**op.attrs, **answer.attrs}
         made = self._types(op, sources, attrs, answer)
@@ -294,9 +294,9 @@ class Sweep:
                 continue
             if all(_is_layout(v.type, self.changed[v]) for v in changed):
                 # whatever the layouts that it reads, the op can write the old one
-                if op.record.kind is not Kind.VIEW and not _is_gone(decision):
+                if op.record.kind is not Kind.VIEW and not _is_removed(decision):
                     types = tuple(v.type for v in op.results)
-                    self.take(op, replace(decision, types=types, seen=(None,) * len(types)))
+                    self.take(op, replace(decision, types=types, results=(None,) * len(types)))
                 continue
             if all(_is_narrower(v.type, self.changed[v]) for v in changed):
                 continue  # less is moved than before
@@ -312,21 +312,21 @@ class Sweep:
     def is_materialised(self, user: Op, value: Value) -> bool:
         """Whether `user` reads a changed value as it was."""
         decision = self.decisions.get(user)
-        return decision is None or decision.absorbed is None or block_of(value) is not user.parent
+        return decision is None or decision.propagated is None or block_of(value) is not user.parent
 
     def _cost_of_staying(self, op: Op, decision: Decision) -> int:
         """What is paid more if the op stays than if it is pushed through, results aside."""
         total = 0
-        assert decision.absorbed is not None
+        assert decision.propagated is not None
         for number, value in enumerate(dict.fromkeys(op.operands)):
-            seen = self.operand(op, value)
-            if value is None or seen is None or not _is_changed(op, number, seen, value):
+            mapped = self.operand(op, value)
+            if value is None or mapped is None or not _is_changed(op, number, mapped, value):
                 continue
             if any(u is not op and self.is_materialised(u, value) for u in value.users):
                 continue  # it is there anyway
-            total += cost(seen, seen.map)
-        for seen, map in zip(self.operands(op), decision.absorbed.operands, strict=True):
-            total -= 0 if seen is None else cost(seen, map)
+            total += cost(mapped, mapped.map)
+        for mapped, map in zip(self.operands(op), decision.propagated.operands, strict=True):
+            total -= 0 if mapped is None else cost(mapped, map)
         return total
 
 
@@ -347,35 +347,35 @@ def _is_boundary(op: Op) -> bool:
 
 
 def _is_changed(
-    op: Op, number: int, seen: MappedOperand | None, value: Value | None = None
+    op: Op, number: int, mapped: MappedOperand | None, value: Value | None = None
 ) -> bool:
     value = value if value is not None else op.operands[number]
     return (
-        seen is not None
+        mapped is not None
         and value is not None
-        and not (seen.map.is_identity and seen.type == value.type)
+        and not (mapped.map.is_identity and mapped.type == value.type)
     )
 
 
-def _is_layout(old: TensorType, seen: MappedOperand) -> bool:
+def _is_layout(old: TensorType, mapped: MappedOperand) -> bool:
     """Whether a value changes in its layout at most."""
-    return seen.map.is_identity and seen.type.dtype is old.dtype
+    return mapped.map.is_identity and mapped.type.dtype is old.dtype
 
 
-def _is_narrower(old: TensorType, seen: MappedOperand) -> bool:
+def _is_narrower(old: TensorType, mapped: MappedOperand) -> bool:
     """Whether nothing but the dtype changes, to one of no more bytes."""
-    return seen.map.is_identity and seen.type.dtype.bytes <= old.dtype.bytes
+    return mapped.map.is_identity and mapped.type.dtype.bytes <= old.dtype.bytes
 
 
 def _lies_otherwise(op: Op, operands: Sequence[MappedOperand | None]) -> bool:
     return all(
-        seen is None or value is None or _is_layout(value.type, seen)
-        for seen, value in zip(operands, op.operands, strict=True)
+        mapped is None or value is None or _is_layout(value.type, mapped)
+        for mapped, value in zip(operands, op.operands, strict=True)
     )
 
 
-def _is_gone(decision: Decision) -> bool:
-    return decision.absorbed is not None and decision.absorbed.is_gone
+def _is_removed(decision: Decision) -> bool:
+    return decision.propagated is not None and decision.propagated.is_removed
 
 
 def _pays(answer: Propagated, operands: Sequence[MappedOperand | None]) -> bool:
@@ -384,7 +384,7 @@ def _pays(answer: Propagated, operands: Sequence[MappedOperand | None]) -> bool:
     Where it costs the same it may still meet something; `_retreat` undoes what met nothing.
     """
     there = [s for s in operands if s is not None]
-    if answer.is_gone:
+    if answer.is_removed:
         return True
     ours = sum(
         cost(s, map) for s, map in zip(operands, answer.operands, strict=True) if s is not None
@@ -399,13 +399,13 @@ def _casts(
     all that share the dtype have the same other one."""
     found = [
         number
-        for number, (seen, type) in enumerate(zip(operands, call.operands, strict=True))
-        if seen is not None and type is not None and seen.type.dtype is not type.dtype
+        for number, (mapped, type) in enumerate(zip(operands, call.operands, strict=True))
+        if mapped is not None and type is not None and mapped.type.dtype is not type.dtype
     ]
     if not answer.moves:
         return frozenset(found)
-    values = [n for n, seen in enumerate(operands) if seen is not None and _is_value(call, n)]
-    dtypes = {seen.type.dtype for n in values if (seen := operands[n]) is not None}
+    values = [n for n, mapped in enumerate(operands) if mapped is not None and _is_value(call, n)]
+    dtypes = {mapped.type.dtype for n in values if (mapped := operands[n]) is not None}
     return frozenset(n for n in found if n not in values or len(dtypes) > 1)
 
 
@@ -417,12 +417,12 @@ def _is_value(call: Call, number: int) -> bool:
 
 
 def _read(
-    op: Op, number: int, seen: MappedOperand, answer: Propagated, is_cast: bool
+    op: Op, number: int, mapped: MappedOperand, answer: Propagated, is_cast: bool
 ) -> TensorType:
     """The type of an operand of the op made anew."""
     value, map = op.operands[number], answer.operands[number]
     assert value is not None
-    type = seen.type.with_dtype(value.type.dtype) if is_cast else seen.type
+    type = mapped.type.with_dtype(value.type.dtype) if is_cast else mapped.type
     return type if map.is_identity else type.with_dims(map.result_dims(type.dims))
 
 

@@ -259,7 +259,7 @@ class _Binder:
             op = present.op
             if tie.axis is not None and op is not None and len(op.operands) > 2:
                 present = self._in_two(op)
-            elif present is not self.states[tie.name] and self._shows_state(present):
+            elif present is not self.states[tie.name] and self._is_view_of_state(present):
                 present = rewriter.create(lookup("copy"), [present]).result
             found.append(present)
         return found
@@ -277,10 +277,10 @@ class _Binder:
         end, tied = self.function.block.terminator, {tie.number for tie in self.ties}
         rewriter = Rewriter(self.function).at(end)
         for number, value in enumerate(self.function.results):
-            if number not in tied and self._shows_state(value):
+            if number not in tied and self._is_view_of_state(value):
                 rewriter.rewire(end, number, rewriter.create(lookup("copy"), [value]).result)
 
-    def _shows_state(self, value: Value) -> bool:
+    def _is_view_of_state(self, value: Value) -> bool:
         """Whether a value is a state's memory, looked at in some way."""
         while value.op is not None and value.op.record.view_of is not None:
             shown = value.op.operands[value.op.record.view_of]

@@ -54,7 +54,7 @@ def insert_copies(function: Function, db: AliasDb) -> int:
                 copied += 1
             elif _is_view_by_meaning(op) and not is_view(op) and not order.keeps(op.result):
                 problems += _written_copies(op)
-                copied += _show_anew(function, op)
+                copied += _rebuild_view(function, op)
     if problems:
         raise UnsupportedError("these writes in place can't be compiled:", problems)
     return copied
@@ -79,12 +79,12 @@ def _copy(function: Function, op: Op) -> None:
         rewriter.set_operand(user, number, made)
 
 
-def _show_anew(function: Function, op: Op) -> int:
+def _rebuild_view(function: Function, op: Op) -> int:
     """Lets each reader of what should be a view have a copy made right before it."""
     made = 0
     for user in op.result.users:
         if _is_view_by_meaning(user):
-            made += _show_anew(function, user)
+            made += _rebuild_view(function, user)
     for user, number in list(op.result.uses):
         if number not in user.record.writes:
             rewriter = Rewriter(function).at(user)

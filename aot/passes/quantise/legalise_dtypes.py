@@ -263,12 +263,12 @@ class _Narrowing:
             self.end(op)
         elif op.blocks:
             self.control(op)
-        elif op in self.stays.ops or op.record.is_state or op.record.writes or self.shows_kept(op):
+        elif op in self.stays.ops or op.record.is_state or op.record.writes or self.views_kept(op):
             self.leave(op)
         elif self.is_touched(op):
             self.rebuild(op)
 
-    def shows_kept(self, op: Op) -> bool:
+    def views_kept(self, op: Op) -> bool:
         """Whether the op only shows memory that keeps its dtype."""
         shown = op.record.view_of
         return shown is not None and op.operands[shown] in self.kept

@@ -262,7 +262,7 @@ class _Measured:
         self.library = loader._library(loader.find_library())
         vulkan_facts.declare(self.library)
         self.launches: list[tuple[int, str, int]] = []
-        self._profile = vulkan_facts.Profile(self._tell)
+        self._profile = vulkan_facts.Profile(self._record)
         self._module, self._program = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("aot_module_open_path", os.fsencode(path), None, out=self._module)
         options = loader._ProgramOptions(
@@ -270,7 +270,7 @@ class _Measured:
         )
         self.call("aot_program_create", self._module, byref(options), out=self._program)
 
-    def _tell(self, user: int | None, launch: Any) -> None:
+    def _record(self, user: int | None, launch: Any) -> None:
         found = launch.contents
         self.launches.append((found.word, found.name.decode(), found.duration_ns))
 

@@ -177,7 +177,7 @@ def test_a_reshape_before_a_transpose_is_the_one_after_it(
     answer = reshape(RESHAPE.call([TensorType(DType.F32, seen.dims)], {"shape": shape}), [seen])
     assert answer is not None
     array = elements(dims)
-    if not answer.is_gone:
+    if not answer.is_removed:
         array = array.reshape(answer.attrs.get("shape", shape))  # type: ignore[arg-type]
     found = answer.results[0].apply(array)
     np.testing.assert_array_equal(found, seen.map.apply(elements(dims)).reshape(shape))

@@ -90,7 +90,7 @@ def test_a_tile_is_inside_where_its_corners_are() -> None:
     borders = Borders.of(summed(at_least(here), below(here)), [ROW, TAP])
     low, high = expr.index(4), expr.index(11)
     corners = {ROW: (low, high), TAP: (expr.index(0), expr.index(2))}
-    assert borders.is_told_by(corners)
+    assert borders.are_linear_in(corners)
     wanted = expr.all_of([at_least(expr.index(7)), below(expr.index(23))])
     assert repr(borders.inside(corners, {})) == repr(wanted)
 

@@ -122,8 +122,8 @@ def test_every_rule_takes_some_map_in(name: str) -> None:
             module, _ = build(record, sample, seen)
             sweep = Onward(module.main).run()
             op = next(op for op in module.main.block if op.record is record)
-            absorbed = sweep.decisions[op].absorbed
-            if absorbed is not None and not absorbed.is_gone:
+            propagated = sweep.decisions[op].propagated
+            if propagated is not None and not propagated.is_removed:
                 return
     raise AssertionError(f"{name} takes in no permutation of any sample")
 
@@ -134,4 +134,4 @@ def test_ops_that_only_move_become_part_of_the_map(name: str) -> None:
     module, _ = build(record, record.samples[0], next(views(record.samples[0])))
     op = next(op for op in module.main.block if op.record is record)
     decision = Onward(module.main).run().decisions[op]
-    assert decision.absorbed is not None and decision.absorbed.is_gone
+    assert decision.propagated is not None and decision.propagated.is_removed

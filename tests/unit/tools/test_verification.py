@@ -73,14 +73,14 @@ def test_an_output_that_is_one_number_says_little(tmp_path: Path) -> None:
     """Other random inputs are tried first; what is said of all of them is told."""
     dead = rectified(tmp_path, -100.0)
     found = verify(aot.compile(dead), dead)
-    assert (found.agrees, found.untelling) == (True, ("y",))
+    assert (found.agrees, found.uninformative) == (True, ("y",))
     assert verification_table(found).endswith(
         "y: one number all over, which says little; give inputs that mean something with --input"
     )
     alive = rectified(tmp_path, 0.0)
-    assert verify(aot.compile(alive), alive).untelling == ()
+    assert verify(aot.compile(alive), alive).uninformative == ()
     given = verify(aot.compile(alive), alive, inputs={"x": [-1.0, -2.0, -3.0]})
-    assert (given.agrees, given.untelling) == (True, ("y",))
+    assert (given.agrees, given.uninformative) == (True, ("y",))
     assert not compare("y", np.float32([0]), np.float32([0])).is_constant, "a single number"
 
 

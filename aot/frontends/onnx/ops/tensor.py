@@ -140,14 +140,14 @@ def reshape(node: Node) -> Value:
     if not node.int_attr("allowzero", 0):
         if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
             raise node.error(
-                f"shape {_shown(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
+                f"shape {_text_of(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
             )
         shape = [x.type.dims[d] if extent == 0 else extent for d, extent in enumerate(shape)]
     unknown = [d for d, extent in enumerate(shape) if extent == -1]
     if len(unknown) > 1:
-        raise node.error(f"shape {_shown(shape)} has more than one -1")
+        raise node.error(f"shape {_text_of(shape)} has more than one -1")
     if any(isinstance(extent, int) and extent < -1 for extent in shape):
-        raise node.error(f"shape {_shown(shape)} has a negative dim")
+        raise node.error(f"shape {_text_of(shape)} has a negative dim")
     if unknown:
         shape[unknown[0]] = _missing_extent(node, x, shape)
     return node.reshape(x, shape)
@@ -166,12 +166,12 @@ def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
     total = dims.product(old)
     if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
         raise node.error(
-            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_shown(shape)}"
+            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_text_of(shape)}"
         )
     return dims.floor_divide(total, divisor)
 
 
-def _shown(shape: Sequence[Dim]) -> str:
+def _text_of(shape: Sequence[Dim]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
@@ -354,7 +354,7 @@ def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
         )
     difference = dims.add(x.type.dims[axis], dims.multiply(total, -1))
     if isinstance(difference, int) and difference != 0:
-        raise node.error(f"sizes {_shown(sizes)} do not add up to {x.type.dims[axis]}")
+        raise node.error(f"sizes {_text_of(sizes)} do not add up to {x.type.dims[axis]}")
     return results
 
 
