@@ -6,7 +6,7 @@ the padding count, and what a faster algorithm saves is still counted. Chooses n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
@@ -15,7 +15,7 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Call, Kind, call_of
-from aot.ir.types import DType
+from aot.ir.types import DType, TensorType
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 
@@ -76,36 +76,45 @@ def flops_of_call(call: Call) -> Dim:
         return total
     for compute, type in zip(record.compute(call), call.result_types, strict=True):
         extents = dict(zip(compute.indices, type.dims, strict=True))
-        total = dims.add(total, _count(compute.value, extents, type.element_count, set()))
+        total = dims.add(total, count_operations(compute.value, extents, _flops))
     return total
 
 
-def _count(e: expr.Expr, extents: Mapping[expr.Var, Dim], times: Dim, seen: set[expr.Expr]) -> Dim:
-    """Operations of an expression that is evaluated so often; what a reduction makes for several
-    elements it makes once."""
+def _flops(e: expr.Expr) -> int:
+    if isinstance(e, expr.Fma):
+        return 2
+    return 1 if isinstance(e, expr.Unary | expr.Binary | expr.Reduce) else 0
+
+
+def count_operations(
+    e: expr.Expr,
+    extents: Mapping[expr.Var, Dim],
+    weigh: Callable[[expr.Expr], int],
+    seen: set[expr.Expr] | None = None,
+) -> Dim:
+    """What an expression costs whose variables go over `extents`, each node as `weigh` says.
+
+    What is the same for several elements is made once.
+    """
+    seen = set() if seen is None else seen
     if e in seen:
         return 0
     seen.add(e)
-    total: Dim = 0
-    if isinstance(e, expr.Reduce):
-        own = [extents[v] for v in expr.free_vars(e) if v in extents]
-        times = dims.product([*own, *(n for _, n in e.axes)])
-        extents = {**extents, **dict(e.axes)}
-        total = times
-    elif e.dtype in _NO_ARITHMETIC:
+    if e.dtype in _NO_ARITHMETIC and not isinstance(e, expr.Reduce):
         return 0  # index arithmetic is not the model's
-    elif isinstance(e, expr.Unary | expr.Binary):
-        total = times
-    elif isinstance(e, expr.Fma):
-        total = dims.multiply(2, times)
+    own = [extents[v] for v in expr.free_vars(e) if v in extents]
+    if isinstance(e, expr.Reduce):
+        own += [n for _, n in e.axes]
+        extents = {**extents, **dict(e.axes)}
+    total = dims.multiply(weigh(e), dims.product(own))
     for child in expr.children(e):
-        total = dims.add(total, _count(child, extents, times, seen))
+        total = dims.add(total, count_operations(child, extents, weigh, seen))
     return total
 
 
 def _bytes_of(op: Op, executable: Function, env: Mapping[str, Dim]) -> Dim:
     operands = [v for v in op.operands if v is not None]
-    sizes: dict[Value, Dim] = {v: v.type.bytes for v in (*operands, *op.results)}
+    sizes: dict[Value, Dim] = {v: _size(v.type) for v in (*operands, *op.results)}
     if len(operands) == len(executable.inputs):
         for value, parameter in zip(operands, executable.inputs, strict=True):
             sizes[value] = dims.minimum(sizes[value], dims.substitute(_read_of(parameter), env))
@@ -115,12 +124,17 @@ def _bytes_of(op: Op, executable: Function, env: Mapping[str, Dim]) -> Dim:
     return total
 
 
+def _size(type: TensorType) -> Dim:
+    """Of its elements; a view of a part of a buffer spans others that are not touched."""
+    return type.dtype.storage_bytes(type.element_count)
+
+
 def _read_of(parameter: Value) -> Dim:
     """What is read of an operand: of one that ops only choose from, what they choose."""
     total: Dim = 0
     for user in parameter.users:
         if user.record.kind is not Kind.MOVEMENT:
-            return parameter.type.bytes
+            return _size(parameter.type)
         for result in user.results:
-            total = dims.add(total, result.type.bytes)
+            total = dims.add(total, _size(result.type))
     return total

@@ -20,7 +20,7 @@ from aot.builder import Builder
 from aot.cli import bench as cli_bench
 from aot.cli.main import main
 from aot.errors import CompileError, RuntimeFailure
-from aot.ir.dims import Dim, symbol
+from aot.ir.dims import Dim, evaluate, symbol
 from aot.ir.graph import Module, Value
 from aot.ir.record import REGISTRY, Kind, call_of
 from aot.link.notes import Notes, VariantNotes, decode_notes, encode_notes
@@ -138,6 +138,25 @@ def test_what_is_chosen_from_a_table_is_what_is_read() -> None:
     (launch,) = launches_of(module.main, module)
     assert launch.flops == 3 * 16
     assert launch.bytes == 3 * 8 + 2 * 3 * 16 * 4  # indices; rows read, rows written
+
+
+def test_a_part_of_a_buffer_is_what_is_read_and_written() -> None:
+    """Columns of a matrix, and places in one, with what lies between them left out."""
+    b = Builder()
+    x = b.input("x", "f32[64, 256]")
+    part = b.op("slice", x, starts=[0, 16], stops=[64, 48], steps=[1, 1])
+    b.output("y", b.op("concat", b.op("tanh", part), b.op("exp", x), axis=1))
+    launches = launches_of((module := outlined(b)).main, module)
+    assert sum(evaluate(n.bytes, {}) for n in launches) == 2 * 4 * 64 * (32 + 256)
+
+
+def test_what_several_elements_share_is_computed_once() -> None:
+    rows, columns = 6, 50
+    b = Builder()
+    x, bias = b.input("x", f"f32[{rows}, {columns}]"), b.input("bias", f"f32[{columns}]")
+    softmax = flops_of_call(call_of(b.op("softmax", x, axis=1).op))
+    assert isinstance(softmax, int) and softmax <= rows * columns * 7
+    assert flops_of_call(call_of(b.op("add", x, bias).op)) == rows * columns
 
 
 def test_notes_keep_launches() -> None:
