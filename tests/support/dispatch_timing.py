@@ -80,11 +80,24 @@ def _loop() -> tuple[object, int]:
 
 
 class Timed:
-    """A kernel with its operands, which may be run any number of times."""
+    """A kernel with its operands, which may be run any number of times.
 
-    def __init__(self, function: Function, dims: Mapping[str, Dim], target: Target) -> None:
+    Attributes:
+        kernel: what is run.
+        buffers: the bytes of each operand, then of each result, in the kernel's order.
+        code_bytes: size of its code.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        dims: Mapping[str, Dim],
+        target: Target,
+        compile_with: Callable[[Kernel, Target], bytes] = compile_kernel,
+    ) -> None:
+        """`compile_with` gives a kernel's object, as `compile_kernel` does."""
         self.kernel: Kernel = lower(function, target)
-        image = link_image([compile_kernel(self.kernel, target)], target)
+        image = link_image([compile_with(self.kernel, target)], target)
         self.code_bytes = len(image.data)
         self._code = mmap.mmap(
             -1, len(image.data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
@@ -94,13 +107,20 @@ class Timed:
         values = {name: int(dim) for name, dim in dims.items() if isinstance(dim, int)}
         sizes = dict.fromkeys(CLASSES, 0)
         words: list[int] = []
+        ends: list[int] = []
         for buffer in self.kernel.buffers:
             name = buffer.binding.name.lower()
             words.append(sizes[name])
             (elements,) = (evaluate(d, values) for d in buffer.shape)
-            sizes[name] += -(-elements * buffer.dtype.bytes // 64) * 64 + 64
+            ends.append(sizes[name] + buffer.dtype.storage_bytes(elements))
+            sizes[name] += -(-buffer.dtype.storage_bytes(elements) // 64) * 64 + 64
+        memory = {name: _aligned(size) for name, size in sizes.items()}
+        self.buffers = [
+            memory[buffer.binding.name.lower()][start:end]
+            for buffer, start, end in zip(self.kernel.buffers, words, ends, strict=True)
+        ]
         words += [values[name] for name in function.dim_names]
-        self.memory = [_aligned(size) for size in sizes.values()]
+        self.memory = list(memory.values())
         self._params = np.array(words, np.uint64)
         self._scratch = _aligned(scratch_bytes(self.kernel, target) + 64)
         pointers = [m.ctypes.data for m in self.memory]
