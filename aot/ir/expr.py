@@ -73,7 +73,6 @@ TRANSCENDENTAL_OPS = frozenset(
     }
 )
 COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-REDUCE_OPS = frozenset({"sum", "prod", "max", "min", "and", "or"})
 
 
 @dataclass(frozen=True, eq=False)

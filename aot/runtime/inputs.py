@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from aot.errors import CompileError
 from aot.runtime.loader import TensorInfo
 
-RANDOM = "random"
 UNNAMED = "?"  # a symbolic dim of which the module says no more
 
 

@@ -10,7 +10,6 @@ import ctypes
 from ctypes import POINTER, byref
 from typing import Any
 
-CACHE_STATES = ("off", "none", "ignored", "used")
 SOFTWARE = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from aot.analysis.alias.database import AliasBuilder, AliasDb
+from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.facts import AliasFacts
 from aot.builder import Builder
 from aot.ir.builtin import YIELD
@@ -108,7 +108,7 @@ def rewrite_all(function: Function, db: AliasDb | None) -> int:
         known = db
         if known is None:
             function.listeners.clear()
-            known = AliasBuilder(function).freeze()
+            known = AliasDb.build(function)
         known.has_writers(op)
         inputs = list(dict.fromkeys(v for v in op.operands if v is not None))
         block = Block([v.type for v in inputs])
@@ -134,12 +134,12 @@ def _measure(size: int, stage: int) -> tuple[float, float, float]:
     """Seconds to build, megabytes, and seconds to rewrite all with updates."""
     function = residual_graph(size, stage)
     tracemalloc.start()
-    assert AliasBuilder(function).freeze().facts
+    assert AliasDb.build(function).facts
     megabytes = tracemalloc.get_traced_memory()[0] / 1e6
     tracemalloc.stop()
     function.listeners.clear()
     start = time.process_time()
-    db = AliasBuilder(function).freeze()
+    db = AliasDb.build(function)
     assert db.facts
     built = time.process_time()
     rewrite_all(function, db)

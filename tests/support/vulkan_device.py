@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from aot.backends.vulkan.shader import (
+    GRID_ROW,
     PARAM_BUFFER_BINDING,
     Shader,
-    dispatch_grid,
     texel_binding,
 )
 from aot.ir.types import DType
@@ -427,6 +427,12 @@ class Device:
         )
         stack.callback(vk.vkDestroyBufferView, self.handle, view, None)
         return {"pTexelBufferView": [view]}
+
+
+def dispatch_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The workgroups to dispatch for a kernel's grid, as `aot/backends/vulkan/shader.py` has it."""
+    x, y, z = grid
+    return grid if x <= GRID_ROW else (GRID_ROW, y, z * -(-x // GRID_ROW))
 
 
 @dataclass

@@ -48,7 +48,7 @@ khronos_validation.log_filename = {log}
 SYNCHRONIZATION = (
     "khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT\n"
 )
-CACHE_STATES = vulkan_facts.CACHE_STATES
+CACHE_STATES = ("off", "none", "ignored", "used")  # aot_vulkan_cache_state_t
 VALIDATION_MANIFESTS = Path("/usr/share/vulkan/explicit_layer.d")
 FLAGS = ["-O2", "-g", "-DAOT_VULKAN=1", "-pthread"]
 

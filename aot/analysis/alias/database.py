@@ -1,8 +1,7 @@
 """Which values may share memory, and who writes it: built once a function, kept while it changes.
 
-`AliasBuilder` is frozen into an `AliasDb`; only the latter can be asked. A database listens to its
-function: every rewrite through a `Rewriter` updates it, and `AliasDb.of` gives the one that a
-function has. Never changes a function; moving ops is `alias_moves.py`'s.
+A database listens to its function: every rewrite through a `Rewriter` updates it, and `AliasDb.of`
+returns the one that a function has. Never changes a function; `moves.py` moves ops.
 
     what                             lives until
     ops that write                   they are deleted; a function without any has nothing else
@@ -78,36 +77,6 @@ class MemoryEffects:
         )
 
 
-class AliasBuilder:
-    """Collects what a database starts from. It can't be asked, and is used once."""
-
-    def __init__(self, function: Function) -> None:
-        self._facts: AliasFacts | None = AliasFacts(function)
-
-    def wildcard(self, value: Value) -> None:
-        """Says that `value` may be any memory of its dtype that others see.
-
-        That is said before anything is solved, so that no answer ever lacks it.
-        """
-        self._open().wildcards[value] = None
-
-    def freeze(self) -> AliasDb:
-        """The database of the function, which listens to it from now on."""
-        facts = self._open()
-        self._facts = None
-        counts = _counts.get()
-        if counts is not None:
-            counts.builds += 1
-        found = AliasDb(facts)
-        facts.function.listeners.append(found)
-        return found
-
-    def _open(self) -> AliasFacts:
-        if self._facts is None:
-            raise InternalError("the alias builder is frozen already")
-        return self._facts
-
-
 class AliasDb(Listener):
     """Answers for one function, right whenever they are asked for.
 
@@ -134,7 +103,17 @@ class AliasDb(Listener):
         for listener in function.listeners:
             if isinstance(listener, AliasDb):
                 return listener
-        return AliasBuilder(function).freeze()
+        return AliasDb.build(function)
+
+    @staticmethod
+    def build(function: Function) -> AliasDb:
+        """A database that listens to `function` from now on, whether or not another one does."""
+        counts = _counts.get()
+        if counts is not None:
+            counts.builds += 1
+        found = AliasDb(AliasFacts(function))
+        function.listeners.append(found)
+        return found
 
     @staticmethod
     def where_written(function: Function) -> AliasDb | None:
@@ -222,10 +201,6 @@ class AliasDb(Listener):
         """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
         written = self.effects(op).writes
         return any(intersect(written, self.reached(v)) for v in values)
-
-    def is_mutable(self, op: Op) -> bool:
-        """Whether `op`, or an op in it, may write what its operands are or keep."""
-        return self.writes_to_alias(op, [v for v in op.operands if v is not None])
 
     def effects(self, op: Op) -> MemoryEffects:
         """What `op` and the ops in it read and write."""

@@ -1,7 +1,7 @@
 """What is known of a function's memory, and how that follows its changes.
 
-What `AliasBuilder` collects and `AliasDb` answers from: numbers of values, the points-to graph, the
-register of writes. Gives no answers about aliasing itself, and listens to nobody.
+`AliasDb` answers from it: numbers of values, the points-to graph, the register of writes. Gives no
+answers about aliasing itself, and listens to nobody.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class AliasFacts:
         self.outside: dict[DType, int] = {}
         self.states: dict[str, int] = {}
         self.unknown_ops: dict[Op, None] = {}
-        self.wildcards: dict[Value, None] = {}
         self.drafts: dict[Value, None] = {}
         self._values: list[Value | None] = []
         self._fresh_location: dict[int, int] = {}
@@ -95,7 +94,7 @@ class AliasFacts:
         if location is not None:
             del self.owners[location]
         self._written_through.pop(number, None)
-        for register in (self._unknown_results, self.wildcards, self.drafts):
+        for register in (self._unknown_results, self.drafts):
             register.pop(value, None)
 
     def rewire(self, op: Op, index: int, old: Value | None) -> None:
@@ -202,17 +201,15 @@ class AliasFacts:
         """Tells the graph where the memory of `value` comes from now."""
         number, found = self.numbers[value], origin(value)
         self._stale.update(self._written_through.get(number, {}))
-        if found is FRESH and value not in self.wildcards:  # nearly all values
+        if found is FRESH:  # nearly all values
             self.graph.set_location(2 * number, self._fresh(number, value))
             self.graph.set_empty(2 * number + 1)
             return
         sources = [self.number_of(v) for v in found.sources]
         kept = [self.number_of(v) for v in found.kept]
         own, held = [2 * n for n in sources], [2 * n + 1 for n in sources]
-        if value in self.wildcards:
-            fixed: Locations = self._outside(value.type.dtype)
-        elif found.state:
-            fixed = self._state(found.state)
+        if found.state:
+            fixed: Locations = self._state(found.state)
         elif found.is_unknown:
             fixed = self._unknown(value)
         else:

@@ -24,7 +24,6 @@ def lint(db: AliasDb) -> None:
     """
     kept = db.facts
     built = AliasFacts(db.function)
-    built.wildcards.update(kept.wildcards)
     built.solve()
     known = {v for v in kept.numbers if v not in kept.drafts}
     for value in known ^ built.numbers.keys():

@@ -48,7 +48,6 @@ class Type:
 
 _FLOAT_BITS = {"half": 16, "float": 32, "double": 64}
 PTR = Type("ptr")
-I1 = Type("i1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +71,6 @@ class Block:
 
     label: str
     lines: list[str] = field(default_factory=list)
-    is_closed: bool = False
     known: dict[str, Value] = field(default_factory=dict)
 
 
@@ -165,7 +163,6 @@ class Assembler:
 
     def jump(self, block: Block) -> None:
         self.current.lines.append(f"br label %{block.label}")
-        self.current.is_closed = True
 
     def branch(
         self, condition: Value, then: Block, otherwise: Block, odds: tuple[int, int] | None = None
@@ -175,7 +172,6 @@ class Assembler:
         if odds is not None:
             line += f', !prof !{{!"branch_weights", i32 {odds[0]}, i32 {odds[1]}}}'
         self.current.lines.append(line)
-        self.current.is_closed = True
 
     def phi(self, type_: Type, sources: list[tuple[Value, Block]]) -> Value:
         pairs = ", ".join(f"[ {v.ref}, %{b.label} ]" for v, b in sources)

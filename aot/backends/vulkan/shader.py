@@ -47,12 +47,6 @@ def texel_binding(binding: BufferClass, words: int) -> int:
     return _FIRST_TEXEL_BINDING + kind * len(BufferClass) + binding.value
 
 
-def dispatch_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """What is given to vkCmdDispatch for a kernel's grid."""
-    x, y, z = grid
-    return grid if x <= GRID_ROW else (GRID_ROW, y, z * -(-x // GRID_ROW))
-
-
 @dataclass(frozen=True)
 class Shader:
     """One compute shader.

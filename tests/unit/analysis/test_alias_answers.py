@@ -1,4 +1,4 @@
-"""What the alias database answers: writes, containers, wildcards, blocks, loops, escapes."""
+"""What the alias database answers: writes, containers, outside memory, blocks, loops, escapes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from aot.analysis.alias.database import AliasBuilder, AliasDb, count_alias
+from aot.analysis.alias.database import AliasDb, count_alias
 from aot.analysis.alias.lint import lint
 from aot.errors import InternalError
-from aot.frontends.text import import_text
 from tests.support.alias_cases import Case
 
 CALLEE = """
@@ -47,23 +46,7 @@ def test_writes_reach_aliases() -> None:
     assert list(db.writers(view)) == [c.op("written")]
 
 
-def test_is_mutable() -> None:
-    c = case(
-        XY,
-        """
-        %sum = add(%x, %y) : f32[2]
-        %fresh = neg(%sum) : f32[2]
-        %w = assign(%fresh, %sum) : f32[2]
-        %part = write_slice(%x, %sum, %at) : f32[2]
-        %two = add(%x, %y) : f32[2]
-        """.replace("%part", "%at = constant {value = i64[1] <0>} : i64[1]\n%part"),
-    )
-    assert c.db.is_mutable(c.op("w")) and c.db.is_mutable(c.op("part"))
-    for name in ("sum", "fresh", "two", "at"):
-        assert not c.db.is_mutable(c.op(name)), name
-
-
-def test_is_mutable_through_blocks() -> None:
+def test_writes_in_blocks() -> None:
     c = case(
         "%t: bool[], %x: f32[2]",
         """
@@ -77,7 +60,6 @@ def test_is_mutable_through_blocks() -> None:
     assert c.db.writes_to_alias(c.op("loud"), [c["x"]])
     assert not c.db.writes_to_alias(c.op("quiet"), [c["x"]])
     assert c.db.has_writers(c["quiet"]), "it may be x"
-    assert not c.db.is_mutable(c.op("loud")), "what it writes is no operand of its own"
 
 
 def test_has_writers() -> None:
@@ -300,7 +282,7 @@ def test_moves_across_contained_writes(is_nested: bool) -> None:
     assert not could_move_before(c.db, c.op("readsT"), c.op("w"))
 
 
-# wildcards
+# outside memory
 
 
 def test_outside_memory() -> None:
@@ -345,31 +327,6 @@ def test_containers_of_outside_memory_keep_their_types_apart() -> None:
     )
     assert not c.db.may_contain_alias(c["ta"], c["tk"])
     assert c.db.has_writers(c["tk"]) and not c.db.has_writers(c["ta"])
-
-
-def test_values_can_be_made_wildcards() -> None:
-    text = """
-    func @f(%x: f32[2], %k: i64[2]) -> ("b") {
-      %a = neg(%x) : f32[2]
-      %b = neg(%a) : f32[2]
-      %v = reshape(%a) {shape = [2]} : f32[2]
-      %w = assign(%x, %b) : f32[2]
-      return(%b)
-    }
-    """
-    function = next(iter(import_text(text).functions.values()))
-    a = function.block.first
-    assert a is not None
-    builder = AliasBuilder(function)
-    builder.wildcard(a.result)
-    db = builder.freeze()
-    names = {op.results[0].name: op.results[0] for op in function.block if op.results}
-    assert db.may_alias(names["v"], function.inputs[0]) and db.has_writers(names["v"])
-    assert not db.may_alias(names["b"], function.inputs[0])
-    assert not db.may_alias(names["v"], function.inputs[1])
-    lint(db)
-    with pytest.raises(InternalError, match="^the alias builder is frozen already$"):
-        builder.wildcard(a.result)
 
 
 # states
@@ -501,7 +458,7 @@ def test_regions_see_their_operands_memory() -> None:
     assert not c.db.may_alias(c["r"], c["a"]), "a tie is no alias: a is dead where it is taken"
     assert c.db.may_alias(c["p"], c["a"]) and c.db.may_alias(c["z"], c["a"])
     assert list(c.db.writers(c["a"])) == [c.op("w")]
-    assert c.db.writes_to_alias(c.op("z"), [c["a"]]) and c.db.is_mutable(c.op("z"))
+    assert c.db.writes_to_alias(c.op("z"), [c["a"]])
 
 
 # building

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.analysis.alias.database import AliasBuilder, AliasDb, count_alias
+from aot.analysis.alias.database import AliasDb, count_alias
 from aot.analysis.alias.lint import lint
 from aot.builder import Builder
 from aot.ir.builtin import YIELD
@@ -182,7 +182,7 @@ def test_65122_65178_containers_cost_what_they_hold() -> None:
             value = b.op("get", b.op("tuple", value, value), b.constant(0))
         b.output("y", value)
         function = b.module().main
-        db = AliasBuilder(function).freeze()
+        db = AliasDb.build(function)
         assert len(db.locations(value)) == 1
         first = function.block.first
         assert first is not None
