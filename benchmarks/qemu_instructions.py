@@ -112,16 +112,30 @@ def count_model(model: str | Path, options: CompileOptions, inputs: Mapping[str,
     arch = targets.load(name).arch
     if arch not in CROSS_TARGETS:
         raise RuntimeError(f"{name} is not for a CPU that QEMU runs here")
+    keywords = {f: getattr(options, f) for f in ("input_shapes", "optimize", "winograd")}
+    file = aot.compile(model, targets=[name], **keywords).to_bytes()
+    return _counts(*count_dispatches(file, arch, inputs), _work_of(model, options, inputs))
+
+
+def count_dispatches(file: bytes, arch: str, inputs: Mapping[str, Any]) -> tuple[int, list[int]]:
+    """The instructions of one inference of a module: before its dispatches, and by dispatch.
+
+    Args:
+        arch: a key of CROSS_TARGETS, of a variant in the module.
+        inputs: input name -> array.
+    """
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         path = Path(folder) / "model.aotm"
-        keywords = {f: getattr(options, f) for f in ("input_shapes", "optimize", "winograd")}
-        path.write_bytes(aot.compile(model, targets=[name], **keywords).to_bytes())
+        path.write_bytes(file)
         arguments: list[str | Path] = [path, "--runs", "0"]
         for number, (input_name, array) in enumerate(inputs.items()):
             np.save(Path(folder) / f"{number}.npy", np.asarray(array, order="C"))
             arguments += ["--input", f"{input_name}={folder}/{number}.npy"]
         segments = run_counted(arch, arguments, Path(folder) / "counts")
-    return _counts(segments, _work_of(model, options, inputs))
+    ends = [i for i, (mark, _) in enumerate(segments) if mark == END]
+    start = max(i for i, (mark, _) in enumerate(segments[: ends[-1]]) if mark == BEGIN)
+    run = segments[start + 1 : ends[-1]]
+    return segments[start][1], [count for mark, count in run if mark == DISPATCH_MARK]
 
 
 def run_counted(arch: str, arguments: Sequence[str | Path], out: Path) -> list[tuple[int, int]]:
@@ -172,19 +186,16 @@ def _addresses(arch: str, tool: Path) -> list[int]:
     return [found[mark] for mark in MARKS]
 
 
-def _counts(segments: Sequence[tuple[int, int]], work: Sequence[Row]) -> Counts:
-    """The last inference of a run, by dispatch; a copy or fill counts for what is before it."""
-    ends = [i for i, (mark, _) in enumerate(segments) if mark == END]
-    start = max(i for i, (mark, _) in enumerate(segments[: ends[-1]]) if mark == BEGIN)
-    found = [count for mark, count in segments[start + 1 : ends[-1]] if mark == DISPATCH_MARK]
+def _counts(before: int, found: Sequence[int], work: Sequence[Row]) -> Counts:
+    """An inference by dispatch; a copy or fill counts for what is before it."""
     if len(found) != len(work):  # branches, loops, or dispatches of nothing
         total = sum(row.multiply_adds for row in work)
-        return Counts((Row("", "all", (), total, sum(found)),), segments[start][1])
+        return Counts((Row("", "all", (), total, sum(found)),), before)
     rows = [
         Row(row.node, row.executable, row.extents, row.multiply_adds, count)
         for row, count in zip(work, found, strict=True)
     ]
-    return Counts(tuple(rows), segments[start][1])
+    return Counts(tuple(rows), before)
 
 
 def _work_of(model: str | Path, options: CompileOptions, inputs: Mapping[str, Any]) -> list[Row]:

@@ -11,20 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from aot.analysis.accesses import accesses_of
-from aot.analysis.cost.plan import Plan, plan
+from aot.analysis.accesses import Read, accesses_of
+from aot.analysis.cost.plan import Plan, lanes_of, plan
 from aot.analysis.memory.views import memory_order
 from aot.ir import dims
-from aot.ir.assumed_extents import WORK
+from aot.ir.assumed_extents import WORK, WORK_ON_GPU
+from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, Function, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import TensorType
 from aot.target.model import Target
 
 ALGORITHM, DIRECT = "algorithm", "direct"  # a convolution's attribute, and its default
 NO_VALUES: Mapping[str, Dim] = MappingProxyType({})
+
+# A workgroup is worth its while when one lane of so many has something to do.
+MOST_IDLE, MOST_IDLE_ON_GPU = 2, 16
 
 _WORK = (
     Kind.RECURRENCE,
@@ -110,6 +114,120 @@ def schedule_of(function: Function, target: Target) -> tuple[StageSchedule, ...]
     return function.schedule or planned(function, target)
 
 
+def loops_of(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
+    """The stages by loop nest, in order: one nest makes results whose elements need no others'.
+
+    A stage without reductions goes into the nest of those before it where its result has their
+    dims and layout, and where it loads of their results only the elements at its own indices. Each
+    element is then stored from the register that it was computed in, and never loaded again.
+    """
+    found: list[tuple[Stage, ...]] = []
+    for stage in stages:
+        if found and _continues(found[-1], stage):
+            found[-1] = (*found[-1], stage)
+        else:
+            found.append((stage,))
+    return found
+
+
+def _continues(nest: Sequence[Stage], stage: Stage) -> bool:
+    """Whether a nest of loops may store the result of `stage` as well."""
+    first, type = nest[0].result.type, stage.result.type
+    if (first.dims, first.layout) != (type.dims, type.layout) or not _is_elementwise(stage):
+        return False
+    if any(op.record.kind.blocks_fusion for op in nest[0].ops):
+        return False
+    aligned = {s.result: type.rank for s in nest}
+    for op in stage.ops:
+        for value in op.results:
+            aligned[value] = _aligned(op, value.index, aligned, value.type.rank)
+    made = {v for s in (*nest, stage) for op in s.ops for v in op.results}
+    reads = [v for op in stage.ops for v in op.operands if v is not None and v in made]
+    return all(aligned.get(v, 0) == v.type.rank for v in (*reads, stage.result))
+
+
+def _is_elementwise(stage: Stage) -> bool:
+    """Whether the stage's elements are found without loops of their own."""
+    return all(op.record.compute is not None and op.record.kind not in _WORK for op in stage.ops)
+
+
+def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
+    """How many leading dims of the results are a dispatch's grid: each index of them is a workgroup
+    that runs all loop nests in order.
+
+    As many as all results share, but those along which a reduction would be done anew, and those
+    that leave so few elements of an index that most of a vector, or of a GPU's lanes, is idle.
+    """
+    unknown, lanes = unknown_work(target), lanes_of(target, 4)
+    stages = [stage for nest in loops for stage in nest]
+    work = [sum(work_of(op, unknown=unknown) for s in n for op in s.ops) for n in loops]
+    most = sum(work) * (MOST_IDLE_ON_GPU if target.has_workgroups else MOST_IDLE)
+    count = min(shared_dims(stages), *map(_reduced_once, stages))
+    shared = stages[0].result.type.dims
+
+    def steps() -> int:
+        """What lanes do one after another, as elements of full vectors."""
+        pairs = zip(work, loops, strict=True)
+        return sum(
+            own * lanes // min(_side_by_side(n[0], count, unknown), lanes) for own, n in pairs
+        )
+
+    while count and (shared[count - 1] == 1 or steps() > most):
+        count -= 1
+    return count
+
+
+def _reduced_once(stage: Stage) -> int:
+    """Leading dims of a stage's result that all of its reductions depend on, and that a contraction
+    has beside its rows and columns, of which its tiles want several."""
+    count = stage.result.type.rank
+    for op in stage.ops:
+        if op.record.compute is None:
+            continue
+        contraction = contraction_of(op)
+        if contraction is not None and not contraction.is_depthwise:
+            count = min(count, _batch_dims(contraction))
+        type = op.results[0].type
+        for reduction in (r for a in accesses_of(op) for r in a.reductions):
+            own = 0
+            while own < type.rank and (own in reduction.dims or type.dims[own] == 1):
+                own += 1
+            count = min(count, own)
+    return count
+
+
+def _batch_dims(contraction: ContractionDims) -> int:
+    """Leading dims of a contraction's result that its tiles don't go along."""
+    rows = (contraction.row_axis,) if contraction.windows else contraction.rows
+    return min(*rows, contraction.row_axis, contraction.column)
+
+
+def _side_by_side(stage: Stage, count: int, unknown: int) -> int:
+    """Elements of one index of the first `count` dims that lanes may do together: of the result, or
+    of what is reduced where neighbours of that lie side by side."""
+    most = estimate(dims.product(stage.result.type.dims[count:]), unknown)
+    for op in stage.ops:
+        for accesses in accesses_of(op) if op.record.compute is not None else ():
+            for reduction in accesses.reductions:
+                if any(_runs_along(op, read, reduction.axes[-1]) for read in accesses.reads):
+                    terms = dims.product([accesses.extents[v] for v in reduction.axes])
+                    most = max(most, estimate(terms, unknown))
+    return max(most, 1)
+
+
+def _runs_along(op: Op, read: Read, variable: int) -> bool:
+    """Whether neighbours along a variable are neighbours in the memory that is read."""
+    value = op.operands[read.operand]
+    if value is None or not read.subscripts or not value.type.rank:
+        return False
+    inner = next((d for d in reversed(memory_order(value.type)) if value.type.dims[d] != 1), None)
+    return (
+        inner is not None
+        and inner < len(read.subscripts)
+        and (read.subscripts[inner].steps[variable] == 1)
+    )
+
+
 def shared_dims(stages: Sequence[Stage]) -> int:
     """How many leading dims all results have in common, walk alike, and have outermost in memory.
 
@@ -183,6 +301,11 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = WORK) 
             own = [accesses.extents[v] for v in (*reduction.dims, *reduction.axes)]
             work += size(dims.product(own))
     return work
+
+
+def unknown_work(target: Target) -> int:
+    """What an extent that only the device knows counts as in the work of a dispatch."""
+    return WORK_ON_GPU if target.has_workgroups else WORK
 
 
 def estimate(dim: Dim, unknown: int = WORK) -> int:

@@ -385,9 +385,9 @@ def transform(
     return go(e)
 
 
-def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """`e` with variables replaced."""
-    return transform(e, lambda x: values.get(x) if isinstance(x, Var) else None)
+def substitute(e: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """`e` with variables replaced; expressions that have one memo go on sharing nodes."""
+    return transform(e, lambda x: values.get(x) if isinstance(x, Var) else None, memo)
 
 
 def free_vars(e: Expr) -> set[Var]:

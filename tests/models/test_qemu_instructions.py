@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aot
 from aot.builder import Builder
 from aot.ir.graph import Module
 from aot.ir.text.printer import print_module
 from aot.options import CompileOptions
-from benchmarks.qemu_instructions import Counts, count_model, plugin_for
+from aot.target import selection as targets
+from benchmarks.qemu_instructions import Counts, count_dispatches, count_model, plugin_for
 from tests.support.cross import CROSS_TARGETS, run_emulated
+from tests.support.fused_graphs import FusedGraph
 from tests.support.models import feeds, model_path
 
 pytestmark = pytest.mark.qemu
@@ -45,6 +48,36 @@ def linear() -> Module:
     y = b.op("softmax", b.op("matmul", x, b.constant(weights)), axis=1)
     b.output("y", b.op("matmul", y, b.constant(weights.T.copy())))
     return b.module()
+
+
+MOST_OF_UNFUSED = 1.03  # what fusion may cost a graph that it does nothing for
+
+
+def check_fusion(seed: int, target: str) -> None:
+    """A random graph's instructions with fusion, beside those of its ops one by one."""
+    arch = targets.load(target).arch
+    require(arch)
+    rng = np.random.default_rng(seed)
+    graph = FusedGraph(lambda below: int(rng.integers(below)), 14)
+    counts = []
+    for disable in ((), ("fusion",)):
+        file = aot.compile(graph.module, targets=[target], disable=disable).to_bytes()
+        counts.append(sum(count_dispatches(file, arch, graph.inputs(seed))[1]))
+    assert counts[0] <= MOST_OF_UNFUSED * counts[1]
+
+
+@pytest.mark.parametrize(
+    ("seed", "target"), [(5, "x86-64-v3"), (6, "aarch64-generic"), (35, "x86-64-v2")]
+)
+def test_fusion_costs_no_instructions(seed: int, target: str) -> None:
+    check_fusion(seed, target)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic"])
+@pytest.mark.parametrize("seed", range(60))
+def test_fusion_costs_no_instructions_on_many_graphs(seed: int, target: str) -> None:
+    check_fusion(seed, target)
 
 
 @pytest.mark.parametrize("target", ["aarch64-generic", "x86-64-v2"])

@@ -6,7 +6,7 @@ What a reshape puts together and the next one takes apart is gone: `(i*n + j) //
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -22,11 +22,17 @@ def simplify(e: Expr, extents: Mapping[Var, Dim]) -> Expr:
     Args:
         extents: of loop variables, which run from 0; those of reductions in `e` are seen there.
     """
+    return simplifier([e], extents)(e)
+
+
+def simplifier(roots: Iterable[Expr], extents: Mapping[Var, Dim]) -> Callable[[Expr], Expr]:
+    """`simplify` for several expressions: what `roots` share stays shared."""
     ranges = dict(extents)
-    for node in expr.nodes(e):
-        if isinstance(node, Reduce):
-            ranges.update(node.axes)
-    return _Simplifier(ranges).go(e)
+    for root in roots:
+        for node in expr.nodes(root):
+            if isinstance(node, Reduce):
+                ranges.update(node.axes)
+    return _Simplifier(ranges).go
 
 
 class _Simplifier:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from aot.analysis.cost.candidates import WINOGRAD
 from aot.analysis.memory.views import memory_order
-from aot.analysis.stages import DIRECT, Stage, heaviest, planned, schedule_of, stages_of
+from aot.analysis.stages import DIRECT, Stage, heaviest, loops_of, planned, schedule_of, stages_of
 from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
@@ -19,7 +19,7 @@ from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
-from aot.kernels.lower.index_math import simplify
+from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.inline import Inliner, flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.stages import schedule_stages
@@ -82,7 +82,7 @@ def lower(function: Function, target: Target, alignments: Sequence[int] = ()) ->
         return builder.build(_stages(nest, function, buffers, results, target, schedule))
     if made.schedule is Schedule.ATTENTION:
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
-    output = _output(function.results[0], results[0], Inliner(function, buffers))
+    output = _output([(function.results[0], results[0])], function, buffers)
     return builder.build(_schedule(nest, output, made, target))
 
 
@@ -120,19 +120,18 @@ def _stages(
     target: Target,
     schedule: Sequence[StageSchedule],
 ) -> tuple[Stmt, ...]:
-    """A stage for each result, which later ones load."""
+    """A stage for each result; those of other loop nests are loaded."""
     own = dict(zip(function.results, results, strict=True))
     stages = stages_of(function.block, function.results)
     by_result = dict(zip((s.result for s in stages), schedule, strict=True))
 
-    def body(stage: Stage, shared: Sequence[Expr]) -> tuple[Stmt, ...]:
-        inliner = Inliner(function, buffers)
-        output = _output(stage.result, own[stage.result], inliner, shared)
-        made = by_result[stage.result]
-        buffers[stage.result] = own[stage.result]
+    def body(group: Sequence[Stage], shared: Sequence[Expr]) -> tuple[Stmt, ...]:
+        made = by_result[group[0].result]
+        output = _output([(s.result, own[s.result]) for s in group], function, buffers, shared)
+        buffers.update((s.result, own[s.result]) for s in group)
         return _schedule(replace(nest, lanes=made.lanes), output, made, target)
 
-    return schedule_stages(nest, stages, body)
+    return schedule_stages(nest, loops_of(stages), body)
 
 
 def _schedule(nest: Nest, output: Output, made: StageSchedule, target: Target) -> tuple[Stmt, ...]:
@@ -164,9 +163,19 @@ def _buffer(
     )
 
 
-def _output(value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Expr] = ()) -> Output:
-    """The result's axes stand in the order of its memory, so that lanes run along what is
-    contiguous there; the leading ones in `shared` have their indices already."""
+def _output(
+    results: Sequence[tuple[Value, Buffer]],
+    function: Function,
+    buffers: dict[Value, Buffer],
+    shared: Sequence[Expr] = (),
+) -> Output:
+    """What one loop nest stores: results of the same dims and layout.
+
+    Axes stand in the order of their memory, so that lanes run along what is contiguous there; the
+    leading ones in `shared` have their indices already.
+    """
+    inliner = Inliner(function, buffers)
+    value, buffer = results[0]
     axes: list[Axis] = []
     indices: list[Expr] = [expr.index(0)] * value.type.rank
     indices[: len(shared)] = shared
@@ -179,9 +188,11 @@ def _output(value: Value, buffer: Buffer, inliner: Inliner, shared: Sequence[Exp
         var = Var(f"i{number}")
         axes.append(Axis(var, extent))
         indices[number] = var
-    extents = {axis.var: axis.extent for axis in axes}
-    element = simplify(inliner.element(value, indices), extents)
-    return Output(buffer, flat_index(value.type, indices), element, tuple(axes))
+    elements = [inliner.element(v, indices) for v, _ in results]
+    simple = simplifier(elements, {axis.var: axis.extent for axis in axes})
+    others = [(b, simple(e)) for (_, b), e in zip(results[1:], elements[1:], strict=True)]
+    address = flat_index(value.type, indices)
+    return Output(buffer, address, simple(elements[0]), tuple(axes), tuple(others))
 
 
 def _recurrence(

@@ -5,15 +5,15 @@ Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import GRAIN_WORK
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Const, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
     COMBINE_OPS,
@@ -29,7 +29,7 @@ from aot.kernels.ir.nodes import (
     Stmt,
     Store,
 )
-from aot.kernels.lower.index_math import simplify
+from aot.kernels.lower.index_math import simplifier
 from aot.target.model import Target
 
 # elements that a CPU workgroup should have at least, so that calling it costs nothing beside them
@@ -46,16 +46,66 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """A result as the schedule sees it: `buffer[address] = value` for all `axes`."""
+    """A result as the schedule sees it: `buffer[address] = value` for all `axes`.
+
+    Attributes:
+        others: further results of the same loops, each stored at the same address of its buffer.
+    """
 
     buffer: Buffer
     address: Expr
     value: Expr
     axes: tuple[Axis, ...]
+    others: tuple[tuple[Buffer, Expr], ...] = ()
 
-    def substitute(self, values: dict[Var, Expr]) -> tuple[Expr, Expr]:
-        """Address and value with variables replaced."""
-        return expr.substitute(self.address, values), expr.substitute(self.value, values)
+    @property
+    def values(self) -> tuple[Expr, ...]:
+        """What is stored for each element, the main result first."""
+        return (self.value, *(value for _, value in self.others))
+
+    def rewritten(
+        self, rewrite: Callable[[Expr], Expr], axes: Sequence[Axis] | None = None
+    ) -> Output:
+        """The output with each expression rewritten, and with other axes if some are given."""
+        others = tuple((buffer, rewrite(value)) for buffer, value in self.others)
+        kept = self.axes if axes is None else tuple(axes)
+        return Output(self.buffer, rewrite(self.address), rewrite(self.value), kept, others)
+
+    def stores(
+        self,
+        nest: Nest,
+        place: Mapping[Var, Expr],
+        done: Callable[[Expr], Expr | None] = lambda _: None,
+    ) -> list[Stmt]:
+        """The stores of one element.
+
+        Several values are all computed before any is stored, so that each operand element is
+        loaded once, whatever memory the results have.
+
+        Args:
+            place: the indices of the element.
+            done: what stands for a reduction, by its expression; None for everything else.
+        """
+        memo: dict[Expr, Expr] = {}
+        address = expr.substitute(self.address, place)
+        reduced = [expr.transform(value, done, memo) for value in self.values]
+        memo = {}
+        values = [expr.substitute(value, place, memo) for value in reduced]
+        stmts: list[Stmt] = []
+        if self.others:
+            values = [_held(nest, value, stmts) for value in values]
+        buffers = (self.buffer, *(buffer for buffer, _ in self.others))
+        return [
+            *stmts,
+            *(Store(b, (address,), value) for b, value in zip(buffers, values, strict=True)),
+        ]
+
+
+def _held(nest: Nest, value: Expr, into: list[Stmt]) -> Expr:
+    """A value in a variable; of one that is narrowed for memory, what is narrowed."""
+    if value.dtype.is_storage_only:
+        return replace(value, a=_held(nest, value.a, into)) if isinstance(value, Cast) else value
+    return nest.let(value, into, "v")
 
 
 def collapse(
@@ -109,18 +159,15 @@ def split_axis(output: Output, number: int, size: Dim) -> Output:
     memo: dict[Expr, Expr] = {}
     parts = (Axis(group, dims.floor_divide(axis.extent, size)), Axis(member, size))
     extents = {a.var: a.extent for a in (*output.axes, *parts)}
-    return Output(
-        output.buffer,
-        simplify(expr.transform(output.address, rewrite, memo), extents),
-        simplify(expr.transform(output.value, rewrite, memo), extents),
-        (*output.axes[:number], *parts, *output.axes[number + 1 :]),
-    )
+    simple = simplifier(output.values, extents)
+    axes = (*output.axes[:number], *parts, *output.axes[number + 1 :])
+    return output.rewritten(lambda e: simple(expr.transform(e, rewrite, memo)), axes)
 
 
 def without_division(output: Output) -> Output:
     """The output with an axis that something sees in groups as two, so that addresses are linear
     again: what a reshape that moves elements does to them."""
-    for e in expr.nodes(output.value):
+    for e in (node for value in output.values for node in expr.nodes(value)):
         if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
             continue
         for number, axis in enumerate(output.axes):

@@ -1,7 +1,7 @@
-"""Kernels of several results: stage after stage, in one workgroup for each index of the dims that
-all stages walk alike.
+"""Kernels of several loop nests: one after the other, in one workgroup for each index of the dims
+that all of them walk alike.
 
-Owns the grid over those dims and the order of stages; what a stage does is its schedule's affair.
+Owns the grid over those dims and the order of the nests; what a nest does is its schedule's affair.
 """
 
 from __future__ import annotations
@@ -9,26 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from aot.analysis.stages import Stage, shared_dims
+from aot.analysis.stages import Stage, grid_dims
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Var
 from aot.kernels.ir.nodes import Barrier, For, Let, LoopKind, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 
-Body = Callable[[Stage, Sequence[Expr]], tuple[Stmt, ...]]
-"""A stage's statements, with these index expressions for the shared dims."""
+Body = Callable[[Sequence[Stage], Sequence[Expr]], tuple[Stmt, ...]]
+"""The statements of the stages of a nest, with these index expressions for the shared dims."""
 
 
-def schedule_stages(nest: Nest, stages: Sequence[Stage], body: Body) -> tuple[Stmt, ...]:
-    """All stages in order; a workgroup sees what it stored itself in earlier ones."""
-    shared = stages[0].result.type.dims[: shared_dims(stages)]
+def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) -> tuple[Stmt, ...]:
+    """All nests in order; a workgroup sees what it stored itself in earlier ones.
+
+    A single nest has a grid of its own.
+    """
+    if len(loops) == 1:
+        return body(loops[0], ())
+    shared = loops[0][0].result.type.dims[: grid_dims(loops, nest.target)]
     axes = [Axis(nest.builder.var("s"), n) for n in shared]
     indices = [expr.index(0) if a.extent == 1 else a.var for a in axes]
     stmts: list[Stmt] = []
-    for number, stage in enumerate(stages):
+    for number, stages in enumerate(loops):
         if number and nest.is_gpu:
             stmts.append(Barrier(orders_buffers=True))
-        stmts += _in_order(body(stage, indices))
+        stmts += _in_order(body(stages, indices))
     return _over(nest, [a for a in axes if a.extent != 1], stmts)
 
 

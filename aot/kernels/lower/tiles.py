@@ -5,7 +5,7 @@ Shared by contractions and windows. Owns which of a few tiles takes which rows; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
@@ -96,10 +96,10 @@ class ReusedScratch:
         return known
 
 
-def is_long(value: Expr, reduce: Reduce) -> bool:
-    """Whether a copy of `value`, around the reduction in it, a row would be most of a kernel's
+def is_long(values: Iterable[Expr], reduce: Reduce) -> bool:
+    """Whether a copy of `values`, around the reduction in them, a row would be most of a kernel's
     code."""
-    around = set(expr.nodes(value)) - set(expr.nodes(reduce))
+    around = {node for value in values for node in expr.nodes(value)} - set(expr.nodes(reduce))
     return len(around) > LONG or any(
         isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
     )

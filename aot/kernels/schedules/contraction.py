@@ -6,8 +6,6 @@ weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are; pr
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -78,13 +76,13 @@ def schedule_contraction(
     if roles is None:
         return None
     others = [a for a in output.axes if a is not roles.columns]
-    merged, gone = collapse(others, output.address, [output.value])
+    merged, gone = collapse(others, output.address, output.values)
     if gone:
-        address, value = output.substitute(gone)
+        memo: dict[Expr, Expr] = {}
         keep = [*merged, roles.columns]
-        roles = find_axes(replace(output, address=address, value=value, axes=tuple(keep)))
+        output = output.rewritten(lambda e: expr.substitute(e, gone, memo), keep)
+        roles = find_axes(output)
         assert roles is not None
-        output = Output(output.buffer, address, value, tuple(keep))
     return _Tiles(nest, output, roles, plan, panel).build()
 
 

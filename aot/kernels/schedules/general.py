@@ -34,11 +34,10 @@ ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     """Lanes along the innermost collapsed dim; no Reduce in the value."""
     output = without_division(output)
-    axes, gone = collapse(output.axes, output.address, [output.value])
+    axes, gone = collapse(output.axes, output.address, output.values)
 
     def store(values: Values) -> list[Stmt]:
-        address, value = output.substitute({**gone, **values})
-        return [Store(output.buffer, (address,), value)]
+        return output.stores(nest, {**gone, **values})
 
     return lanes_over_output(nest, axes, lambda values, width, lane: store(values))
 
@@ -200,7 +199,7 @@ def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
 
 def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tuple[Stmt, ...]:
     """Each lane reduces its own result element."""
-    axes, gone = collapse(output.axes, output.address, [output.value])
+    axes, gone = collapse(output.axes, output.address, output.values)
 
     def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
         values = {**gone, **values}
@@ -210,15 +209,7 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
             loops, value = _reduce_here(nest, reduce, done, values, lane)
             stmts += loops
             done[reduce] = value
-        value = expr.transform(output.value, done.get)
-        stmts.append(
-            Store(
-                output.buffer,
-                (expr.substitute(output.address, values),),
-                expr.substitute(value, values),
-            )
-        )
-        return stmts
+        return stmts + output.stores(nest, values, done.get)
 
     return lanes_over_output(nest, axes, body)
 
@@ -261,17 +252,9 @@ def _lanes_over_reduction(
             loops, value = nest.reduce_lanes(reduce, body, values)
             stmts += loops
             done[reduce] = value
-        value = expr.transform(output.value, done.get)
 
         def store(more: Values) -> list[Stmt]:
-            both = {**values, **more}
-            return [
-                Store(
-                    output.buffer,
-                    (expr.substitute(output.address, both),),
-                    expr.substitute(value, both),
-                )
-            ]
+            return output.stores(nest, {**values, **more}, done.get)
 
         if rows:
             return stmts + _rows_of_stores(nest, rows, store)

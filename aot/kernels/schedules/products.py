@@ -418,7 +418,7 @@ class Placed:
         stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        loop = nest.serial if is_long(self.output.value, self.roles.reduce) else nest.unrolled
+        loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
         return stored + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
 
     def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
@@ -430,18 +430,12 @@ class Placed:
             def lanes(lane: Expr) -> list[Stmt]:
                 at = self._column(u, lane)
                 total = Load(source, (r, u, lane), source.dtype)
-                value = expr.transform(
-                    self.output.value, lambda e: total if e is roles.reduce else None
-                )
                 place = {**here, roles.columns.var: at}
-                store = Store(
-                    self.output.buffer,
-                    (expr.substitute(self.output.address, place),),
-                    expr.substitute(value, place),
-                )
+                done: dict[Expr, Expr] = {roles.reduce: total}
+                stores = self.output.stores(self.nest, place, done.get)
                 if shape.has_all_columns:
-                    return [store]
-                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+                    return stores
+                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
 
             return self._each_lane(lanes)
 

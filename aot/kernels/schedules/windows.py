@@ -386,7 +386,7 @@ class _Tile:
     def _finish(self) -> list[Stmt]:
         """Epilogue and stores; a long epilogue stands once, after the registers went to memory."""
         nest, acc, shape = self.nest, self.acc, self.shape
-        if shape.rows * shape.chunks == 1 or not is_long(self.output.value, self.window.reduce):
+        if shape.rows * shape.chunks == 1 or not is_long(self.output.values, self.window.reduce):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
         tile = self.scratch.get("tile", acc, acc.shape)
         stored = self._each(
@@ -404,15 +404,11 @@ class _Tile:
             at = self._column(u, lane)
             place = {**here, window.lane.var: at}
             total = Load(source, (r, u, lane), source.dtype)
-            value = expr.transform(output.value, lambda e: total if e is window.reduce else None)
-            store = Store(
-                output.buffer,
-                (expr.substitute(output.address, place),),
-                expr.substitute(value, place),
-            )
+            done: dict[Expr, Expr] = {window.reduce: total}
+            stores = output.stores(nest, place, done.get)
             if shape.has_all_columns:
-                return [store]
-            return [If(expr.binary("lt", at, expr.index(window.lane.extent)), (store,))]
+                return stores
+            return [If(expr.binary("lt", at, expr.index(window.lane.extent)), tuple(stores))]
 
         stmts = loop(
             shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: lanes(u, lane))]

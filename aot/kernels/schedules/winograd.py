@@ -446,16 +446,10 @@ class _Winograd:
                 roles.columns.var: at,
             }
             total = Load(self.half, (y, x, lane), self.dtype)
-            value = expr.transform(
-                self.output.value, lambda e: total if e is roles.reduce else None
-            )
-            store = Store(
-                self.output.buffer,
-                (expr.substitute(self.output.address, place),),
-                expr.substitute(value, place),
-            )
+            done: dict[Expr, Expr] = {roles.reduce: total}
+            stores = self.output.stores(self.nest, place, done.get)
             if dims.modulo(roles.columns.extent, self.columns) == 0:
-                return [store]
-            return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), (store,))]
+                return stores
+            return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
 
         return self._if_there(at_x, self.columns_axis.extent, [self._spread(self.width, one)])

@@ -5,6 +5,10 @@ normalisation or softmax: each is over before another thread could have helped, 
 does them in order. Where all of them walk the same leading dims (rows of a batch), each index of
 those is a workgroup of its own.
 
+Regions of any size become one where all their results have the same elements, found without those
+of other places: one nest of loops then stores them all, and what only the nest reads stays in
+registers.
+
 Requires: regions are formed, and nothing is tied yet.
 Ensures: no region is left that could be joined with one that feeds it, or with the one before it
     that has nothing to do with it, for less than the limit of elements a lane and workgroup.
@@ -23,8 +27,15 @@ from aot.analysis.control import control_blocks, nested_operands
 from aot.analysis.cost.plan import lanes_of
 from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
-from aot.analysis.stages import estimate, shared_dims, stages_of, work_of
-from aot.ir.assumed_extents import WORK, WORK_ON_GPU
+from aot.analysis.stages import (
+    Stage,
+    estimate,
+    grid_dims,
+    loops_of,
+    stages_of,
+    unknown_work,
+    work_of,
+)
 from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, product
@@ -160,7 +171,11 @@ class _Joiner:
         block, outside = _joined_block(self.function, first, second)
         if self.block_obstacle(facts, block) is not None:
             return None
-        made = _put(self.function, first, second, block, outside, between)
+        kept = list(first.results)
+        if len(_loops(block)) == 1:  # what nothing else reads stays in registers
+            kept = [v for v in kept if any(user is not second for user in v.users)]
+            block, outside = _joined_block(self.function, first, second, kept)
+        made = _put(self.function, first, second, block, outside, between, kept)
         self.known[made] = facts
         if self.remarks is not None:
             self.remarks.joined(made, first, second)
@@ -176,7 +191,7 @@ class _Joiner:
             return f"together they would have more than {MAX_OPS} ops"
         if facts.buffers > 2 * MAX_BUFFERS:
             return f"together they would have more than {MAX_BUFFERS} buffers"
-        is_short = facts.work <= self.most
+        is_short = facts.work <= self.most or _may_be_one_nest(facts, first, second)
         if not is_short and not (is_fed and self.may_be_short(facts, first, second)):
             return self.too_long(facts)
         if _between(first, second) is None:
@@ -189,9 +204,12 @@ class _Joiner:
         """Why two regions with this body together do not become one; None where they do."""
         if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
             return f"together they would have more than {MAX_BUFFERS} buffers"
-        if facts.work > self.most and not self.is_short_each(facts, block):
-            return self.too_long(facts)
-        return None
+        if facts.work <= self.most:
+            return None
+        loops = _loops(block)
+        if (len(loops) == 1 and not facts.contractions) or self.is_short_each(facts, loops):
+            return None
+        return self.too_long(facts)
 
     def too_long(self, facts: _Facts) -> str:
         return (
@@ -223,7 +241,7 @@ class _Joiner:
 
     @property
     def unknown(self) -> int:
-        return WORK_ON_GPU if self.target.has_workgroups else WORK
+        return unknown_work(self.target)
 
     @property
     def most(self) -> int:
@@ -237,10 +255,9 @@ class _Joiner:
         shared = _common([v.type for v in (*first.results, *second.results)])
         return self.is_short_over(facts, shared)
 
-    def is_short_each(self, facts: _Facts, block: Block) -> bool:
-        results = [v for v in block.terminator.operands if v is not None]
-        stages = stages_of(block, results)
-        return self.is_short_over(facts, stages[0].result.type.dims[: shared_dims(stages)])
+    def is_short_each(self, facts: _Facts, loops: Sequence[Sequence[Stage]]) -> bool:
+        shared = loops[0][0].result.type.dims[: grid_dims(loops, self.target)]
+        return self.is_short_over(facts, shared)
 
     def is_short_over(self, facts: _Facts, shared: Sequence[Dim]) -> bool:
         """Whether the workgroup for one index of the dims `shared` is short."""
@@ -251,6 +268,21 @@ class _Joiner:
             shared = [d for d in shared[:1] if not isinstance(d, int)]
         each = facts.work // max(estimate(product(tuple(shared)), self.unknown), 1)
         return each <= self.most
+
+
+def _loops(block: Block) -> list[tuple[Stage, ...]]:
+    """The loop nests of a region with this body."""
+    return loops_of(stages_of(block, [v for v in block.terminator.operands if v is not None]))
+
+
+def _may_be_one_nest(facts: _Facts, first: Op, second: Op) -> bool:
+    """Whether two regions could be one nest of loops, in which what one makes, or both read, is
+    loaded once."""
+    types = [v.type for v in (*first.results, *second.results)]
+    if facts.contractions or any(type.dims != types[0].dims for type in types):
+        return False
+    shared = {*first.operands, *first.results} & set(second.operands)
+    return any(v is not None and v.type.dims == types[0].dims for v in shared)
 
 
 def _common(types: Sequence[TensorType]) -> list[Dim]:
@@ -281,8 +313,14 @@ def _between(producer: Op, consumer: Op) -> list[Op] | None:
     return None
 
 
-def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block, list[Value]]:
-    """Both bodies as one that yields what both yield, and the values outside that it is given."""
+def _joined_block(
+    function: Function, producer: Op, consumer: Op, kept: Sequence[Value] | None = None
+) -> tuple[Block, list[Value]]:
+    """Both bodies as one that yields what both yield, and the values outside that it is given.
+
+    Args:
+        kept: the results of the producer that are results of both; None for all.
+    """
     (first,), (second,) = producer.blocks, consumer.blocks
     outside: dict[Value, None] = dict.fromkeys(v for v in producer.operands if v is not None)
     chains: dict[Value, list[Op]] = {}
@@ -309,6 +347,8 @@ def _joined_block(function: Function, producer: Op, consumer: Op) -> tuple[Block
     for op in second:
         if not op.record.is_terminator:
             clone_op(op, inner, into)
+    if kept is not None:
+        yielded = [v for r, v in zip(producer.results, yielded, strict=True) if r in kept]
     yielded += [inner[v] for v in second.terminator.operands if v is not None]
     into.insert(Op(YIELD, yielded, {}, []))
     return block, list(outside)
@@ -339,13 +379,14 @@ def _put(
     block: Block,
     outside: Sequence[Value],
     between: Sequence[Op],
+    kept: Sequence[Value],
 ) -> Op:
     """The joined region in the consumer's place; views of what the producer made come after it."""
     types = [v.type for v in block.terminator.operands if v is not None]
     made = Op(REGION, outside, {}, types, [block], consumer.origin)
     rewriter = Rewriter(function).at(consumer)
     rewriter.insert(made)
-    for old, fresh in zip([*producer.results, *consumer.results], made.results, strict=True):
+    for old, fresh in zip([*kept, *consumer.results], made.results, strict=True):
         fresh.name = old.name
         rewriter.replace(old, fresh)
     for view in between:

@@ -1,0 +1,132 @@
+"""Regions of several results: one loop nest stores all that has the same elements, in vectors or
+lanes, and what only the nest itself reads is in no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from aot.ir.clone import clone_module
+from aot.ir.graph import Module, Value
+from aot.ir.interpreter.interpreter import run
+from aot.kernels.ir.nodes import For, If, Kernel, LoopKind, Stmt
+from aot.kernels.lower.lowering import lower
+from aot.options import CompileOptions
+from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES, TARGET_PASSES
+from aot.target import selection as targets
+from tests.support.random_graphs import difference
+
+TARGETS = ("x86-64-v3", "vulkan-1.1")
+SHAPES = ((2048, 512), (3, 7, 1000), (300, 33), (5, 1, 64, 16), (70000,))
+MOST_LANES_AN_ELEMENT = 16
+
+Ops = Callable[[Builder, Value], list[Value]]
+
+
+def two(b: Builder, x: Value) -> list[Value]:
+    y = b.op("relu", x)
+    return [y, b.op("mul", y, x)]
+
+
+def siblings(b: Builder, x: Value) -> list[Value]:
+    return [b.op("tanh", x), b.op("neg", x), b.op("abs", x)]
+
+
+def chain(b: Builder, x: Value) -> list[Value]:
+    numbers = [b.constant(np.float32(n / 4 - 0.9)) for n in range(8)]
+    for n in range(60):
+        x = b.op(("add", "mul", "maximum")[n % 3], x, numbers[n % 8])
+    return [x]
+
+
+def rows(b: Builder, x: Value) -> list[Value]:
+    y = b.op("softmax", x, axis=len(x.type.dims) - 1)
+    return [y, b.op("mul", y, x)]
+
+
+def statistics(b: Builder, x: Value) -> list[Value]:
+    last = (len(x.type.dims) - 1,)
+    mean = b.op("reduce_mean", x, axes=last, keepdims=True)
+    centred = b.op("sub", x, mean)
+    return [b.op("reduce_max", centred, axes=last, keepdims=True), centred, b.op("abs", centred)]
+
+
+def quantised(b: Builder, x: Value) -> list[Value]:
+    """GELU as exporters write it, and its bytes."""
+    y = b.op("mul", x, b.constant(np.float32(0.5**0.5)))
+    y = b.op("mul", b.op("add", b.op("erf", y), b.constant(np.float32(1))), x)
+    q = b.op("round", b.op("div", y, b.constant(np.float32(0.02))))
+    q = b.op("maximum", q, b.constant(np.float32(-128)))
+    q = b.op("minimum", q, b.constant(np.float32(127)))
+    return [y, b.op("cast", q, to="i8")]
+
+
+CASES = (two, siblings, chain, rows, statistics, quantised)
+
+
+def graph(ops: Ops, shape: tuple[int, ...]) -> Module:
+    b = Builder()
+    for number, value in enumerate(ops(b, b.input("x", f"f32[{', '.join(map(str, shape))}]"))):
+        b.output(f"y{number}", value)
+    return b.module()
+
+
+def kernels(module: Module, target: str) -> Iterator[tuple[Kernel, int]]:
+    """Each kernel, and its number of results."""
+    module, chosen = clone_module(module), targets.load(target)
+    run_passes(module, MODEL_PASSES, PassContext(CompileOptions()))
+    run_passes(module, TARGET_PASSES, PassContext(CompileOptions(), chosen))
+    for function in module.executables:
+        yield lower(function, chosen), len(function.results)
+
+
+def loops(body: tuple[Stmt, ...], around: tuple[For, ...] = ()) -> Iterator[tuple[For, ...]]:
+    """Each loop, after those that it stands in."""
+    for stmt in body:
+        if isinstance(stmt, If):
+            yield from loops((*stmt.then, *stmt.otherwise), around)
+        elif isinstance(stmt, For):
+            yield (*around, stmt)
+            yield from loops(stmt.body, (*around, stmt))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("ops", CASES, ids=lambda ops: ops.__name__)
+def test_lanes_are_busy(ops: Ops, shape: tuple[int, ...], target: str) -> None:
+    for kernel, results in kernels(graph(ops, shape), target):
+        found = list(loops(kernel.body))
+        wide = [nest for nest in found if nest[-1].kind in (LoopKind.VECTOR, LoopKind.LANE)]
+        assert wide, f"{results} results, a scalar at a time"
+        for nest in wide if target.startswith("vulkan") else ():
+            extents = [loop.extent for loop in nest if loop.kind is not LoopKind.SERIAL]
+            assert prod(extents) <= MOST_LANES_AN_ELEMENT * prod(shape)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("ops", [two, siblings, chain, quantised], ids=lambda ops: ops.__name__)
+@pytest.mark.parametrize("target", TARGETS)
+def test_elementwise_results_are_one_nest(ops: Ops, target: str) -> None:
+    """Whatever is stored, each element of the operand is loaded once, and of no result."""
+    module = graph(ops, (2048, 512))
+    ((kernel, results),) = kernels(module, target)
+    assert results == len(module.main.results), "nothing else is stored"
+    grids = {nest[0] for nest in loops(kernel.body) if nest[0].kind is LoopKind.WORKGROUP}
+    assert len(grids) == 1
+
+
+@pytest.mark.parametrize("shape", [(70, 33), (3, 7, 40), (9, 1), (2100,)], ids=str)
+@pytest.mark.parametrize("ops", CASES, ids=lambda ops: ops.__name__)
+def test_regions_compute_what_the_graph_does(ops: Ops, shape: tuple[int, ...]) -> None:
+    module = graph(ops, shape)
+    x: Any = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = run(module.main, {"x": x})
+    with aot.load(aot.compile(module, targets=["host"])) as program:
+        found = list(program({"x": x}).values())
+    assert not difference(module.main, {"x": x}, expected, found)
