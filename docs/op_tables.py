@@ -6,14 +6,25 @@ is found by compiling the op's first samples for it. Called by generate_tables.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 BACKENDS = (("CPU", "x86-64-v3"), ("GPU", "vulkan-1.1"))
 
 
-def page() -> str:
-    """The whole page."""
+def backend_cells(record: Any) -> list[str]:
+    """What each backend takes of an op's element types, in the order of BACKENDS."""
+    cells = []
+    for _, target in BACKENDS:
+        tried = [d for d in _dtypes(record) if _sample_of(record, d) is not None]
+        taken = [d for d in tried if _compiles(record.name, d, target)]
+        cells.append("all" if taken == tried else _listed(taken) or "none")
+    return cells
+
+
+def page(cells_of: Callable[[Any], list[str]] = backend_cells) -> str:
+    """The whole page; `cells_of` a record are its backends' columns."""
     return f"""\
 # Ops
 
@@ -43,7 +54,7 @@ may have, by the op's record. A backend's column says with which of them an exec
 alone compiles; types that the target does not compute with are legalised first, such as 64-bit
 integers on a GPU.
 
-{our_table()}
+{our_table(cells_of)}
 
 ## Structure, control flow and memory
 
@@ -54,7 +65,7 @@ interpreted, and can't be compiled yet: then the compiler names all that is in t
 """
 
 
-def our_table() -> str:
+def our_table(cells_of: Callable[[Any], list[str]] = backend_cells) -> str:
     from aot.ir.record import REGISTRY, Kind
 
     rows = [
@@ -64,12 +75,7 @@ def our_table() -> str:
     for name, record in sorted(REGISTRY.items()):
         if record.kind is Kind.STRUCTURE:
             continue
-        allowed = _dtypes(record)
-        cells = [_listed(allowed)]
-        for _, target in BACKENDS:
-            tried = [d for d in allowed if _sample_of(record, d) is not None]
-            taken = [d for d in tried if _compiles(name, d, target)]
-            cells.append("all" if taken == tried else _listed(taken) or "none")
+        cells = [_listed(_dtypes(record)), *cells_of(record)]
         summary = record.summary.replace("|", "\\|")
         rows.append(f"| `{name}` | {summary} | " + " | ".join(cells) + " |")
     return "\n".join(rows)

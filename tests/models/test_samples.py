@@ -274,11 +274,3 @@ def test_the_readme_s_two_commands_are_one_line_each() -> None:
     for name in ("sample", "tests"):
         assert block(name).count("\n") == 0
     assert block("sample").endswith(str(SAMPLE_01.relative_to(ROOT) / "run.py"))
-
-
-def test_the_readme_s_tables_are_up_to_date() -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "docs" / "generate_tables.py", "--check"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (result.returncode, result.stderr) == (0, "")

@@ -1,13 +1,19 @@
-"""What the documents name is there: files, folders and tests by their paths."""
+"""What the documents name is there, and what is generated of them is what the code says."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "docs"))
+import generate_tables
+import op_tables
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
@@ -39,3 +45,27 @@ def test_a_missing_place_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("`aot/nowhere.py`, `aot/api.py`, [one](page.md), [other](gone.md)")
     assert _missing(page) == ["aot/nowhere.py", "gone.md"]
+
+
+# Compiling each op in each element type for each backend takes a minute: `generate_tables.py
+# --check`, which CI runs too, does it; here it is done for one op in so many.
+COMPILED_EVERY = 20
+
+
+def test_the_list_of_ops_is_generated() -> None:
+    text = generate_tables.OPS.read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    compiled = sorted(rows)[::COMPILED_EVERY]
+
+    def cells_of(record: Any) -> list[str]:
+        if record.name in compiled:
+            return op_tables.backend_cells(record)
+        return rows[record.name].rstrip(" |").split(" | ")[-len(op_tables.BACKENDS) :]
+
+    assert op_tables.page(cells_of) == text
+
+
+def test_the_readme_s_tables_are_generated() -> None:
+    path = generate_tables.README
+    made = generate_tables.generate(path, generate_tables.README_SECTIONS)
+    assert made == path.read_text(encoding="utf-8")
