@@ -17,7 +17,7 @@ from tests.support.node import (
     require_toolchain,
     run_calls,
 )
-from tests.support.samples_module import CASES, compare, compiled, expected, inputs_of
+from tests.support.samples_module import compare, compiled, entries, expected, inputs_of
 
 TARGETS = ("wasm32",) if relaxed_flags() is None else ("wasm32", "wasm32-relaxed")
 
@@ -29,12 +29,11 @@ def test_under_node(target: str, tmp_path: Path) -> None:
     module = tmp_path / "samples.aotm"
     module.write_bytes(compiled(target))
     loader = make_package(module, tmp_path / "package")
-    entries = [f"{name}_{number}" for name, number in CASES]
     flags = relaxed_flags() or () if target == "wasm32-relaxed" else ()
-    calls = [Call(inputs_of(entry), entry) for entry in entries]
+    calls = [Call(inputs_of(cases), entry) for entry, cases in entries(1).items()]
     outcomes = run_calls(loader, calls, flags=flags)
-    for entry, outcome in zip(entries, outcomes, strict=True):
+    for (entry, cases), outcome in zip(entries(1).items(), outcomes, strict=True):
         assert not outcome.message, f"{entry}: {outcome.message}"
-        wanted = expected(entry)
-        found = [outcome.outputs[f"y{n}"] for n in range(len(wanted))]
-        compare(entry, [f.view(w.dtype) for f, w in zip(found, wanted, strict=True)])
+        (case,) = cases
+        wanted = expected(case)
+        compare(cases, {n: a.view(wanted[n].dtype) for n, a in outcome.outputs.items()})

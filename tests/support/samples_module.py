@@ -1,7 +1,12 @@
-"""Every sample of every op as entry points of one module a target, and what they must give."""
+"""Every sample of every op as entry points of one module a target, and what they must give.
+
+An entry point may hold several samples, which share nothing: where loading a program, or starting
+an emulator, takes longer than a sample.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,6 +15,7 @@ import numpy as np
 import aot
 import aot.ops
 from aot.ir.builder import Builder
+from aot.ir.clone import clone_function
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY
@@ -18,6 +24,8 @@ from aot.target.selection import load
 from tests.support.lowering import sample_array
 
 Array = np.ndarray[Any, Any]
+Case = tuple[str, int]
+"""An op's name, and the number of its sample."""
 
 # this machine's own levels, as far as it has them
 NATIVE = [
@@ -43,54 +51,94 @@ CASES = [
 ]
 
 
+def label(name: str, number: int) -> str:
+    """What a sample is called: the entry point that begins with it, and what its operands and
+    results begin with."""
+    return f"{name}_{number}"
+
+
+def entries(most: int) -> dict[str, list[Case]]:
+    """The samples of each entry point, `most` in one; its name is the first one's label."""
+    return {label(*CASES[n]): CASES[n : n + most] for n in range(0, len(CASES), most)}
+
+
 @cache
-def samples_module() -> Module:
-    """All samples, an entry point each; operands that models have constant are constants."""
+def samples_module(most: int = 1) -> Module:
+    """All samples, `most` in an entry point; operands that models have constant are constants."""
     module = Module()
-    for name, number in CASES:
-        sample = REGISTRY[name].samples[number]
-        rng = np.random.RandomState(7)
-        b = Builder(f"{name}_{number}", module)
-        operands: list[Any] = []
-        for position, type in enumerate(sample.operands):
-            if type is None:
-                operands.append(None)
-            elif position in sample.constant_operands:
-                operands.append(b.constant(sample_array(type, sample, rng)))
-            else:
-                operands.append(b.input(f"x{position}", type))
-        made = b.op(name, *operands, **dict(sample.attrs))
-        for position, value in enumerate(made if isinstance(made, tuple) else (made,)):
-            b.output(f"y{position}", value)
+    for entry, cases in entries(most).items():
+        b = Builder(entry, module)
+        for case in cases:
+            _add(b, *case)
         b.function()
     return module
 
 
+def _add(b: Builder, name: str, number: int) -> None:
+    sample = REGISTRY[name].samples[number]
+    rng = np.random.RandomState(7)
+    begin = label(name, number)
+    operands: list[Any] = []
+    for position, type in enumerate(sample.operands):
+        if type is None:
+            operands.append(None)
+        elif position in sample.constant_operands:
+            operands.append(b.constant(sample_array(type, sample, rng)))
+        else:
+            operands.append(b.input(f"{begin}_x{position}", type))
+    made = b.op(name, *operands, **dict(sample.attrs))
+    for position, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        b.output(f"{begin}_y{position}", value)
+
+
+# Passes that may change several samples that share nothing but an entry point.
+SIDE_BY_SIDE = ("join-regions", "merge-siblings")
+
+
 @cache
-def compiled(target: str) -> bytes:
-    return aot.compile(samples_module(), targets=[target]).to_bytes()
+def compiled(target: str, most: int = 1) -> bytes:
+    disable = SIDE_BY_SIDE if most > 1 else ()
+    return aot.compile(samples_module(most), targets=[target], disable=disable).to_bytes()
 
 
-def inputs_of(entry: str) -> dict[str, Array]:
-    name, number = entry.rsplit("_", 1)
-    sample = REGISTRY[name].samples[int(number)]
+def compiled_apart(target: str, entry: str, most: int) -> bytes:
+    """An entry point of `samples_module(most)` in a module of its own."""
+    module = Module([clone_function(samples_module(most).functions[entry])])
+    disable = SIDE_BY_SIDE if most > 1 else ()
+    return aot.compile(module, targets=[target], disable=disable).to_bytes()
+
+
+def inputs_of(cases: Sequence[Case]) -> dict[str, Array]:
+    """The inputs of an entry point of these samples."""
+    return {name: array for case in cases for name, array in _inputs_of(case).items()}
+
+
+def _inputs_of(case: Case) -> dict[str, Array]:
+    sample = REGISTRY[case[0]].samples[case[1]]
     rng = np.random.RandomState(11)
-    function = samples_module().functions[entry]
-    types = {v.name: v.type for v in function.inputs}
-    return {n: sample_array(t, sample, rng) for n, t in types.items()}
+    inputs = samples_module().functions[label(*case)].inputs
+    return {str(v.name): sample_array(v.type, sample, rng) for v in inputs}
 
 
-def expected(entry: str) -> list[Array]:
-    return run(samples_module().functions[entry], list(inputs_of(entry).values()))
+@cache
+def expected(case: Case) -> dict[str, Array]:
+    """A sample's results, by name."""
+    function = samples_module().functions[label(*case)]
+    results = run(function, list(_inputs_of(case).values()))
+    return dict(zip(function.result_names, results, strict=True))
 
 
-def compare(entry: str, got: list[Array]) -> None:
-    for found, wanted in zip(got, expected(entry), strict=True):
-        assert found.shape == wanted.shape
-        assert found.dtype == wanted.dtype
+def compare(cases: Sequence[Case], outputs: Mapping[str, Array]) -> None:
+    """Fails where the outputs of an entry point of these samples are not what they must give."""
+    wanted_of = {name: array for case in cases for name, array in expected(case).items()}
+    assert outputs.keys() == wanted_of.keys()
+    for name, wanted in wanted_of.items():
+        found = outputs[name]
+        assert found.shape == wanted.shape, name
+        assert found.dtype == wanted.dtype, name
         if wanted.dtype.kind == "f":
             scale = max(float(np.abs(wanted).max(initial=0)), 1e-30)
             error = float(np.abs(found.astype(np.float64) - wanted).max(initial=0)) / scale
-            assert error <= (2e-3 if wanted.dtype.itemsize == 2 else 2e-6), entry
+            assert error <= (2e-3 if wanted.dtype.itemsize == 2 else 2e-6), name
         else:
-            np.testing.assert_array_equal(found, wanted, err_msg=entry)
+            np.testing.assert_array_equal(found, wanted, err_msg=name)
