@@ -1,12 +1,11 @@
 """The list of ops (docs/internals/ops.md): element types and backends, and ONNX's with opsets.
 
 All of it follows from the op table, the importer's table and ONNX's schemas; what a backend takes
-is found by compiling the op's first samples for it. Called by generate_tables.py.
+is found by making kernels of the op's first samples for it. Called by generate_tables.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,8 +22,8 @@ def backend_cells(record: Any) -> list[str]:
     return cells
 
 
-def page(cells_of: Callable[[Any], list[str]] = backend_cells) -> str:
-    """The whole page; `cells_of` a record are its backends' columns."""
+def page() -> str:
+    """The whole page."""
     return f"""\
 # Ops
 
@@ -54,7 +53,7 @@ may have, by the op's record. A backend's column says with which of them an exec
 alone compiles; types that the target does not compute with are legalised first, such as 64-bit
 integers on a GPU.
 
-{our_table(cells_of)}
+{our_table()}
 
 ## Structure, control flow and memory
 
@@ -65,7 +64,7 @@ interpreted, and can't be compiled yet: then the compiler names all that is in t
 """
 
 
-def our_table(cells_of: Callable[[Any], list[str]] = backend_cells) -> str:
+def our_table() -> str:
     from aot.ir.record import REGISTRY, Kind
 
     rows = [
@@ -75,7 +74,7 @@ def our_table(cells_of: Callable[[Any], list[str]] = backend_cells) -> str:
     for name, record in sorted(REGISTRY.items()):
         if record.kind is Kind.STRUCTURE:
             continue
-        cells = [_listed(_dtypes(record)), *cells_of(record)]
+        cells = [_listed(_dtypes(record)), *backend_cells(record)]
         summary = record.summary.replace("|", "\\|")
         rows.append(f"| `{name}` | {summary} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
@@ -158,9 +157,17 @@ def _sample_of(record: Any, dtype: Any) -> Any:
 
 @cache
 def _compiles(name: str, dtype: Any, target: str) -> bool:
+    """Whether a function of the op alone has kernels that the target takes. Code for CPUs is not
+    made: LLVM takes whatever lowering makes, and most of the time."""
     import aot
+    from aot.backends.registry import Backends
     from aot.builder import Builder
+    from aot.driver.cpu_fallback import CpuFallback
     from aot.ir.record import REGISTRY
+    from aot.options import CompileOptions, no_progress
+    from aot.passes.base import PassContext, run_passes
+    from aot.passes.order import MODEL_PASSES, TARGET_PASSES
+    from aot.target import selection
 
     sample = _sample_of(REGISTRY[name], dtype)
     b = Builder()
@@ -168,11 +175,22 @@ def _compiles(name: str, dtype: Any, target: str) -> bool:
     made = b.op(name, *operands, **dict(sample.attrs))
     for number, value in enumerate(made if isinstance(made, tuple) else (made,)):
         b.output(f"y{number}", value)
+    module, machine = b.module(), selection.load(target)
+    options = CompileOptions(targets=(target,))
     try:
-        aot.compile(b.module(), targets=[target])
+        run_passes(module, MODEL_PASSES, PassContext(options))
+        run_passes(module, TARGET_PASSES, PassContext(options, machine))
+        found = CpuFallback.of(module, machine, None)
+        if machine.is_cpu:
+            return True
+        code = (
+            Backends(options)
+            .of(machine)
+            .compile(found.kernels, machine, no_progress, found.why_too_long)
+        )
     except (aot.CompileError, aot.UnsupportedError):
         return False
-    return True
+    return not code.refused
 
 
 # ONNX

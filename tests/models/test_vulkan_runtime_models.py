@@ -27,14 +27,22 @@ LARGE = {
 NAMES = [pytest.param(n, marks=[pytest.mark.sweep] if n in LARGE else []) for n in MODELS]
 
 
+CPU = "x86-64-v3"
+
+
+def for_both(name: str) -> aot.CompiledModule:
+    """The model for a CPU and for GPUs, in this order."""
+    return compiled(name, targets=[CPU, "vulkan-1.1"])
+
+
 @pytest.mark.parametrize(("driver", "texels"), WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_onnxruntime(
     name: str, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
-    module = compiled(name, targets=["vulkan-1.1"])
-    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    module = for_both(name)
+    emitted = module.stats["variants"][1]["executables"]["emitted"]["kept"]
     tolerance = TOLERANCES.get(name, TOLERANCE)
     with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
         assert info_of(program).pipeline_count == emitted
@@ -51,9 +59,9 @@ def test_agrees_with_onnxruntime(
 @pytest.mark.parametrize("name", MODELS)
 def test_every_shader_is_valid(name: str, target: str) -> None:
     """By spirv-val, for Vulkan 1.1; there are as many as the ledger says."""
-    module = compiled(name, targets=[target])
-    executables = module.image.variants[0].executables
-    emitted = module.stats["variants"][0]["executables"]["emitted"]["kept"]
+    module = for_both(name) if target == "vulkan-1.1" else compiled(name, targets=[target])
+    executables = module.image.variants[-1].executables
+    emitted = module.stats["variants"][-1]["executables"]["emitted"]["kept"]
     assert len({e.spirv for e in executables}) == len(executables) == emitted
     for executable in executables:
         for shader in executable.shaders:
@@ -67,7 +75,6 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
 def test_a_variant_for_gpus_adds_little(name: str) -> None:
     """Weights are shared: what comes on top is shaders and a program."""
     cpu, both = (
-        len(compiled(name, targets=targets).to_bytes())
-        for targets in (["x86-64-v3"], ["x86-64-v3", "vulkan-1.1"])
+        len(module.to_bytes()) for module in (compiled(name, targets=[CPU]), for_both(name))
     )
     assert both - cpu <= max(0.15 * cpu, 256_000)

@@ -56,7 +56,13 @@ def test_compiled_graphs_compute_what_the_interpreter_does(
     check(graph.module, graph.inputs(seed), target)
 
 
-@pytest.mark.slow
+@FEW
+@given(graphs(max_ops=14), st.integers(0, 9), st.sampled_from(TARGETS))
+def test_larger_graphs(graph: Graph, seed: int, target: str) -> None:
+    check(graph.module, graph.inputs(seed), target)
+
+
+@pytest.mark.sweep
 @MANY
 @given(graphs(max_ops=14), st.integers(0, 9), st.sampled_from(TARGETS))
 def test_many_larger_graphs(graph: Graph, seed: int, target: str) -> None:

@@ -18,6 +18,15 @@ Run = Callable[[CodeImage, list[Job]], None]
 """Runs job i with entry i of an image, changing the jobs' classes in place."""
 
 
+def check_image(image: CodeImage, target: Target, count: int) -> None:
+    """An image of `count` kernels has an entry for each, and equal ones once."""
+    assert image.functions_met == count == len(image.entries)
+    assert len(set(image.entries)) == image.functions_kept
+    if target.arch != "wasm32":  # whose functions lie anywhere
+        is_thumb = target.arch == "thumb"
+        assert all(entry % 2 == is_thumb for entry in image.entries)
+
+
 def check_linked(cases: Sequence[Case], target: Target, run: Run) -> None:
     """Compiles all, links them to one image and runs it in one process."""
     jobs: list[Job] = []
@@ -27,7 +36,7 @@ def check_linked(cases: Sequence[Case], target: Target, run: Run) -> None:
         expected.append(expected_of(case, kernel, target))
         jobs.append(make_job(kernel, inputs_for(case, target), case.params, target))
     image = link_image([compile_kernel(job.kernel, target) for job in jobs], target)
-    assert image.functions_met == len(jobs)
+    check_image(image, target, len(jobs))
     run(image, jobs)
     failures = []
     for case, job, right in zip(cases, jobs, expected, strict=True):

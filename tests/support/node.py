@@ -70,12 +70,10 @@ class Outcome:
     """Attributes:
     outputs: by name; f16 and bool as unsigned integers.
     target: whose code ran.
-    times_ms: of the last call, where it was repeated.
     status, message: of a run that was refused.
     """
 
     outputs: dict[str, Array] = field(default_factory=dict)
-    times_ms: tuple[float, ...] = ()
     target: str = ""
     status: str = ""
     message: str = ""
@@ -126,11 +124,8 @@ def relaxed_flags() -> tuple[str, ...] | None:
     return None
 
 
-def run_calls(
-    loader: Path, calls: Sequence[Call], repeats: int = 0, flags: Sequence[str] = ()
-) -> list[Outcome]:
-    """The outcome of each call, in order; `repeats` more runs of the last are timed. `flags` are
-    Node's own."""
+def run_calls(loader: Path, calls: Sequence[Call], flags: Sequence[str] = ()) -> list[Outcome]:
+    """The outcome of each call, in order; `flags` are Node's own."""
     blob = bytearray()
     written = []
     for call in calls:
@@ -146,7 +141,7 @@ def run_calls(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in.bin").write_bytes(blob)
-        (folder / "calls.json").write_text(json.dumps({"calls": written, "repeats": repeats}))
+        (folder / "calls.json").write_text(json.dumps({"calls": written}))
         run_node(*flags, _RUNNER, loader, folder / "calls.json", folder)
         data = (folder / "out.bin").read_bytes()
         found = json.loads((folder / "out.json").read_text())
@@ -161,7 +156,7 @@ def _outcome(item: dict[str, Any], data: bytes) -> Outcome:
         part = data[given["at"] : given["at"] + given["size"]]
         array = np.frombuffer(part, _DTYPES[given["array"]]).reshape(given["shape"])
         outputs[given["name"]] = array
-    return Outcome(outputs, tuple(item["times"]), item["target"])
+    return Outcome(outputs, item["target"])
 
 
 def run_image(image: CodeImage, jobs: list[Job]) -> None:

@@ -24,6 +24,12 @@ _SOURCE = Path(__file__).resolve().with_name("qemu_runner.c")
 # What runs a target's code. Thumb-2 code for Cortex-M has nothing that an Armv7-A CPU lacks.
 _RUNNERS = {"aarch64": "aarch64", "arm": "arm", "thumb": "arm", "riscv64": "riscv64"}
 
+EMULATED_TARGETS = (
+    *("aarch64-generic", "aarch64-linux-dotprod", "armv7-neon"),
+    *("thumbv7em", "thumbv7em-m7", "riscv64", "riscv64-v"),
+)
+"""Targets whose kernels tests run one by one."""
+
 
 def can_emulate(target: Target) -> bool:
     """Whether there is a runner for the target's architecture at all."""

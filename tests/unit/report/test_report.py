@@ -28,7 +28,7 @@ from aot.link import files
 from aot.report import contents, drawings
 from aot.report.numbers import amount, milliseconds, readable, short, size
 from tests.support.control_models import greedy_decode
-from tests.support.models import SMALL_MODELS, model_path
+from tests.support.models import model_path
 from tests.support.paths import ROOT
 from tests.support.report_pages import Page
 
@@ -285,7 +285,7 @@ def test_nothing_to_do() -> None:
 
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*SMALL_MODELS, "silero_vad_16k_if"])
+@pytest.mark.parametrize("name", ["ppocr_cls", "minilm_l3", "silero_vad_16k_if"])
 def test_models(name: str) -> None:
     """Regions are those of the dispatches; the page is as small as a page should be."""
     module = compiled(model_path(name))

@@ -12,20 +12,9 @@ from tests.support.cpu_linked import check_hard_kernels, check_linked
 from tests.support.cpu_operators import operator_cases
 from tests.support.cpu_running import target_of
 from tests.support.hard_kernels import HARD_KERNELS
-from tests.support.qemu import require_runner, run_on
+from tests.support.qemu import EMULATED_TARGETS, require_runner, run_on
 
 pytestmark = pytest.mark.qemu
-
-TARGETS = (
-    "aarch64-generic",
-    "aarch64-linux-dotprod",
-    "armv7-neon",
-    "thumbv7em",
-    "thumbv7em-m7",
-    "riscv64",
-    "riscv64-v",
-)
-
 
 # QEMU 7.2 aborts on vector conversions with a rounding mode of their own (decode_save_opc).
 _ABORTS_ON_RVV = ("narrow-", "unary-f", "cast-f")
@@ -47,14 +36,14 @@ def check_cases(cases: list[Case], target_name: str) -> None:
     check_linked(cases, target, partial(run_on, target.arch))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EMULATED_TARGETS)
 def test_access(target: str) -> None:
     cases = [c for c in access_cases() if c.runs_on(target_of(target))]
     check_cases(skip_aborting(cases, target), target)
 
 
 @pytest.mark.parametrize("style", ["scalar", "vector"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EMULATED_TARGETS)
 def test_operators(target: str, style: str) -> None:
     check_cases(skip_aborting(operator_cases(target_of(target), [style]), target), target)
 
