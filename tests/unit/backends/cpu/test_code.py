@@ -97,8 +97,8 @@ def test_relu_is_one_instruction_a_vector() -> None:
     assert "cmp" not in code
 
 
-# Where kernels run, by test_kernels.py and test_qemu.py beside this and by test_wasm_kernels.py, they
-# are linked too: all of them, but for what these leave out.
+# Where kernels run, by test_kernels.py and test_qemu.py beside this and by test_wasm_kernels.py,
+# they are linked too: all of them, but for what these leave out.
 _RUN = {*native_targets(), *EMULATED_TARGETS, "wasm32"} - {"x86-64-v3-128", "riscv64-v"}
 
 
