@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot.analysis.cost.candidates import Choice, Run, set_choice
+from aot.analysis.cost.candidates import Choice, Run, schedule_with
 from aot.analysis.dispatches import dispatched
 from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
 from aot.ir import dims
@@ -71,7 +71,7 @@ def comparing_module(
         made = clone_function(function)
         made.name = f"{number}: {choice}"
         made.bindings = tuple(b if b == CONSTANTS else ARENA for b in function.bindings)
-        set_choice(made, choice, target)
+        made.schedule = schedule_with(made, choice, target)
         module.add(made)
         names.append(made.name)
     for name in (*names, names[0]):
@@ -145,7 +145,7 @@ def _copied(into: Module, function: Function, choice: Choice | None, target: Tar
         # no copy's results are outputs: all run alike
         made.bindings = tuple(ARENA if b == OUTPUTS else b for b in function.bindings)
         if choice is not None:
-            set_choice(made, choice, target)
+            made.schedule = schedule_with(made, choice, target)
         into.add(made)
     return name
 

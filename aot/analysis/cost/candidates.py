@@ -2,7 +2,7 @@
 
 A choice is a tile for each stage, and for a convolution that has two ways to be computed, which of
 them. What the plan would admit is decided here and nowhere else, whether a choice was measured or
-comes out of a file. Changes no function but the one that `set_choice` is given; measures nothing.
+comes out of a file. Changes nothing and measures nothing.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def choice_of(function: Function, target: Target) -> Choice:
     return Choice(_tiles_of(stages), way if _has_two_ways(function, target) else "")
 
 
-def set_choice(function: Function, choice: Choice, target: Target) -> None:
-    """Makes an executable run so; the choice is one that it admits."""
+def schedule_with(function: Function, choice: Choice, target: Target) -> tuple[StageSchedule, ...]:
+    """The schedule of an executable that runs as `choice` says, which must be one it admits."""
     stages = schedule_of(function, target)
     if choice.algorithm != choice_of(function, target).algorithm:
         stages = planned(function, target, choice.algorithm)
-    function.schedule = _with_tiles(stages, choice.tiles)
+    return _with_tiles(stages, choice.tiles)
 
 
 def _tiles_of(stages: Sequence[StageSchedule]) -> tuple[Tile, ...]:

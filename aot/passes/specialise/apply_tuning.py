@@ -8,7 +8,7 @@ Never: measures, reads files, or changes what is computed other than by another 
 
 from __future__ import annotations
 
-from aot.analysis.cost.candidates import admits, choice_of, runs_of, set_choice
+from aot.analysis.cost.candidates import admits, choice_of, runs_of, schedule_with
 from aot.ir.graph import Module
 from aot.passes.base import Pass, PassContext
 
@@ -27,7 +27,7 @@ def run(module: Module, context: PassContext) -> None:
         if found == choice_of(function, target):
             continue
         if admits(function, found, target, has_winograd=has_winograd):
-            set_choice(function, found, target)
+            function.schedule = schedule_with(function, found, target)
             context.count("apply-tuning", "changed")
 
 

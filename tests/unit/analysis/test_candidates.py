@@ -21,7 +21,7 @@ from aot.analysis.cost.candidates import (
     choice_of,
     modelled_cost,
     runs_of,
-    set_choice,
+    schedule_with,
 )
 from aot.analysis.tuning import Tuning
 from aot.builder import Builder
@@ -164,7 +164,7 @@ def test_every_candidate_has_a_kernel(name: str, target: str) -> None:
         found = candidates(function, runs, machine, has_winograd=True)
         for choice in found[:12] + found[-3:]:
             made = clone_function(function)
-            set_choice(made, choice, machine)
+            made.schedule = schedule_with(made, choice, machine)
             assert choice_of(made, machine) == choice
             verify(lower(made, machine))
             count += 1
@@ -182,7 +182,7 @@ def test_the_order_is_by_the_model_the_best_of_each_width_first() -> None:
 
     def cost(choice: Choice) -> float:
         made = clone_function(function)
-        set_choice(made, choice, machine)
+        made.schedule = schedule_with(made, choice, machine)
         return modelled_cost(made, runs, machine)
 
     for width in set(widths):
@@ -214,7 +214,7 @@ def test_what_is_never_admitted() -> None:
         if choice.algorithm == "winograd"
     )
     assert admits(other, winograd, machine, has_winograd=True)
-    set_choice(other, Choice(((4, 16),), "direct"), machine)
+    other.schedule = schedule_with(other, Choice(((4, 16),), "direct"), machine)
     assert not admits(other, winograd, machine, has_winograd=False)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.analysis.cost.candidates import Choice, choice_of, set_choice
+from aot.analysis.cost.candidates import Choice, choice_of, schedule_with
 from aot.analysis.stages import planned, schedule_of
 from aot.errors import CompileError
 from aot.ir.clone import clone_function
@@ -92,12 +92,12 @@ def test_a_kernel_obeys_the_algorithm() -> None:
     own = choice_of(function, MACHINE)
     assert own.algorithm == "direct"
     wanted = choice_of(conv("winograd"), MACHINE)
-    set_choice(function, wanted, MACHINE)
+    function.schedule = schedule_with(function, wanted, MACHINE)
     assert (choice_of(function, MACHINE), kernel(function)) == (wanted, other)
-    set_choice(function, own, MACHINE)
+    function.schedule = schedule_with(function, own, MACHINE)
     assert (choice_of(function, MACHINE), kernel(function)) == (own, direct)
     assert clone_function(function).schedule == function.schedule
-    set_choice(function, Choice(((2, 16),), "direct"), MACHINE)
+    function.schedule = schedule_with(function, Choice(((2, 16),), "direct"), MACHINE)
     assert function.schedule == (StageSchedule(Schedule.CONTRACTION, 8, 2, 16),)
 
 
