@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Expr, Reduce, Unary
+from aot.ir.expr import Binary, Expr, Reduce, Unary, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt
-from aot.kernels.lower.nest import Nest
+from aot.kernels.lower.nest import Axis, Nest
 
 LONG = 24  # parts of an epilogue that is written once and not for each of a tile's vectors
 
@@ -37,12 +37,17 @@ class Shape:
     def columns(self) -> int:
         return self.chunks * self.width
 
-    def row_at(self, first: Expr, r: Expr, extent: Dim, *, is_clamped: bool) -> Expr:
-        """Row `r` of a tile that begins at `first`; the last one there is, where it is clamped."""
+    def row_values(
+        self, rows: Axis | None, first: Expr, r: Expr, *, is_clamped: bool
+    ) -> dict[Var, Expr]:
+        """The index along `rows` of row `r` of a tile that begins at `first`: where it is clamped,
+        at most the last one. Empty without such an axis."""
+        if rows is None:
+            return {}
         at = expr.add(first, r)
-        if not is_clamped or self.has_all_rows:
-            return at
-        return expr.binary("min", at, expr.index(dims.add(extent, -1)))
+        if is_clamped and not self.has_all_rows:
+            at = expr.binary("min", at, expr.index(dims.add(rows.extent, -1)))
+        return {rows.var: at}
 
     def span_of(self, r: int, extent: Dim) -> tuple[Dim, Dim | None]:
         """The least and the greatest that row `r` of a tile may be, the latter where tiles have all

@@ -353,12 +353,9 @@ class Placed:
 
     def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
         """The indices around the reduction, for row `r` of the tile."""
-        rows = self.roles.rows
-        if rows is None:
-            return self.values
         is_clamped = is_clamped and self.is_clamped
-        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
-        return {**self.values, rows.var: at}
+        at = self.shape.row_values(self.roles.rows, self.first, r, is_clamped=is_clamped)
+        return {**self.values, **at}
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         """The column of lane `lane` of chunk `u`."""

@@ -371,12 +371,9 @@ class _Tile:
 
     def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
         """The indices around the reduction, for row `r` of the tile."""
-        rows = self.window.rows
-        if rows is None:
-            return self.values
         is_clamped = is_clamped and self.is_clamped
-        at = self.shape.row_at(self.first, r, rows.extent, is_clamped=is_clamped)
-        return {**self.values, rows.var: at}
+        at = self.shape.row_values(self.window.rows, self.first, r, is_clamped=is_clamped)
+        return {**self.values, **at}
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         return expr.add(expr.add(self.start, expr.mul(u, expr.index(self.shape.width))), lane)
