@@ -43,16 +43,23 @@ def import_if(
     count = condition.type.element_count
     if isinstance(count, int) and count != 1:
         raise node.error(f"the condition has {count} elements, expected 1")
-    if condition in importer.branching:  # an If on the condition of one around it
-        return _taken(importer, node, proto, outer, importer.branching[condition])
-    known = importer.values.known(condition)
-    if known is not None and known.dtype != object:
-        return _taken(importer, node, proto, outer, bool(known.reshape(()).item()))
     compared = comparison_of(importer.values, condition)
-    decided = None if compared is None else compared.decided(node.rewriter.function)
+    decided = _decided(importer, node, condition, compared)
     if decided is not None:
         return _taken(importer, node, proto, outer, decided)
     return _Open(importer, node, proto, outer, compared).results()
+
+
+def _decided(
+    importer: GraphImporter, node: Node, condition: Value, compared: Comparison | None
+) -> bool | None:
+    """The value of an If's condition where it is known at compile time; None where it is not."""
+    if condition in importer.branching:  # this If is in a branch of one on the same condition
+        return importer.branching[condition]
+    known = importer.values.known(condition)
+    if known is not None and known.dtype != object:
+        return bool(known.reshape(()).item())
+    return None if compared is None else compared.decided(node.rewriter.function)
 
 
 def _branch(node: Node, name: str) -> onnx.GraphProto:
