@@ -15,8 +15,8 @@ from aot.ir import dim_semantics as ds
 from aot.ir.bounds import bounds_of
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import Array, Kind, call_of
-from aot.ir.types import DType, TensorType
+from aot.ir.record import Kind, call_of
+from aot.ir.types import Array, DType, TensorType
 
 _KINDS = frozenset({Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, Kind.SHAPE})
 

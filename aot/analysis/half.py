@@ -13,7 +13,8 @@ from aot.analysis.memory.views import is_view
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import Array, Kind, call_of
+from aot.ir.record import Kind, call_of
+from aot.ir.types import Array
 from aot.ops.elementwise import MUL, POW
 from aot.ops.structure import REGION
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aot.ir import dim_semantics as ds
-from aot.ir.dim_semantics import Array
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
 
 def cast_array(x: Array, to: DType) -> Array:

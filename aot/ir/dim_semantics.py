@@ -16,9 +16,7 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
-
-Array = np.ndarray[Any, Any]
-
+from aot.ir.types import Array
 
 _BOUNDS: ContextVar[Mapping[str, dims.Interval]] = ContextVar("bounds", default=dims.NO_BOUNDS)
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from aot.errors import CompileError, InternalError
 from aot.ir.body import Body
 from aot.ir.contraction import ContractionDims
@@ -26,8 +24,6 @@ from aot.ir.types import DType, DTypeKind, Layout, TensorType
 
 if TYPE_CHECKING:
     from aot.ir.mapped_operand import LayoutRule
-
-Array = np.ndarray[Any, Any]
 
 
 def _of_kind(kind: DTypeKind) -> frozenset[DType]:

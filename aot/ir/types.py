@@ -16,6 +16,8 @@ import numpy as np
 
 from aot.ir.dims import Dim, DimExpr, ceil_divide, multiply, product
 
+Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
+
 
 class DTypeKind(Enum):
     """How the bits of an element are read; INDEX is as wide as a pointer of the target."""

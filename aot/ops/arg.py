@@ -14,7 +14,6 @@ from aot.ir import expr as e
 from aot.ir.dims import Dim
 from aot.ir.record import (
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -25,7 +24,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
 from aot.ops.pooling import CONSTRAINTS, WINDOW_ATTRIBUTES, lowest, pool_type, window

@@ -14,7 +14,6 @@ import numpy as np
 from aot.ir.dims import Dim, add, floor_divide, modulo, multiply, product
 from aot.ir.record import (
     BOOL,
-    Array,
     Attribute,
     Call,
     Constraint,
@@ -24,7 +23,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops.contraction import add_products
 
 F32 = DType.F32

@@ -11,7 +11,6 @@ from aot.ir import expr as e
 from aot.ir.record import (
     INTEGERS,
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Constraint,
@@ -21,7 +20,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import broadcast_dims, elementwise_compute
 

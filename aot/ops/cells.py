@@ -17,9 +17,8 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.expr import Expr
+from aot.ir.types import Array
 from aot.ops.elementwise import sigmoid
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

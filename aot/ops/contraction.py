@@ -18,7 +18,6 @@ from aot.ir.contraction import ContractionDims, Factor, Window
 from aot.ir.dims import Dim
 from aot.ir.record import (
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -29,7 +28,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import broadcast_dims, result_indices
 

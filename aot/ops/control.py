@@ -18,7 +18,6 @@ from aot.ir.graph import FunctionRef
 from aot.ir.record import (
     ANY,
     BOOL,
-    Array,
     Attribute,
     Call,
     Constraint,
@@ -27,7 +26,7 @@ from aot.ir.record import (
     OpRecord,
     register,
 )
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import Array, DType, Layout, TensorType
 from aot.ops.put import fits_into, has_start_a_dim, put
 
 I64 = frozenset({DType.I64})

@@ -22,7 +22,6 @@ from aot.ir.record import (
     FLOATS,
     NUMBERS,
     SIGNED,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -32,7 +31,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 
 F32 = DType.F32

@@ -15,7 +15,6 @@ from aot.ir.dims import Dim
 from aot.ir.record import (
     ANY,
     INTEGERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -26,7 +25,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
 from aot.ops.selection import clamped_position

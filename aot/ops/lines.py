@@ -15,7 +15,6 @@ from aot.ir.record import (
     ANY,
     INTEGERS,
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Constraint,
@@ -25,7 +24,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
 from aot.ops.contraction import sum_dtype

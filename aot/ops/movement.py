@@ -19,7 +19,6 @@ from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_ma
 from aot.ir.mapped_operand import LayoutRule
 from aot.ir.record import (
     ANY,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -30,7 +29,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import Array, DType, Layout, TensorType
 from aot.ops import layout_rules
 from aot.ops.contraction import may_be_positions
 from aot.ops.elementwise import broadcast_load, result_indices

@@ -16,7 +16,6 @@ from aot.ir.dims import Dim
 from aot.ir.record import (
     FLOATS,
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -27,7 +26,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops.contraction import (
     WINDOW_TEXT,
     has_window_attributes,

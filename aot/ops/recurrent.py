@@ -14,7 +14,6 @@ from aot.ir.dims import Dim, add, product
 from aot.ir.graph import Attr
 from aot.ir.record import (
     FLOATS,
-    Array,
     Attribute,
     Call,
     Constraint,
@@ -24,7 +23,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops.cells import (
     Activation,
     Cell,

@@ -19,7 +19,6 @@ from aot.ir.dims import Dim
 from aot.ir.record import (
     FLOATS,
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -30,7 +29,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.contraction import sum_dtype
 from aot.ops.elementwise import result_indices

@@ -13,7 +13,6 @@ from aot.ir import expr as e
 from aot.ir.record import (
     FLOATS,
     INTEGERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -24,7 +23,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position

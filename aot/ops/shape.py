@@ -18,7 +18,6 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import ConstantData
 from aot.ir.record import (
     ANY,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -29,7 +28,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops.contraction import may_be_positions
 from aot.ops.elementwise import result_indices
 

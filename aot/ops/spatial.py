@@ -19,7 +19,6 @@ from aot.ir.record import (
     FLOATS,
     INTEGERS,
     NUMBERS,
-    Array,
     Attribute,
     Call,
     Compute,
@@ -30,7 +29,7 @@ from aot.ir.record import (
     Sample,
     register,
 )
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.contraction import inside, may_be_positions, sum_dtype
 from aot.ops.elementwise import result_indices

@@ -23,10 +23,8 @@ from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 from aot.passes.base import Pass, PassContext
-
-Array = np.ndarray[Any, Any]
 
 
 def run(module: Module, context: PassContext) -> None:

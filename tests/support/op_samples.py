@@ -14,8 +14,8 @@ import numpy as np
 
 from aot.ir import expr as e
 from aot.ir.dims import evaluate
-from aot.ir.record import Array, Call, Sample
-from aot.ir.types import DType, TensorType
+from aot.ir.record import Call, Sample
+from aot.ir.types import Array, DType, TensorType
 from aot.kernels.ir import scalar
 
 _REDUCERS = {

@@ -17,7 +17,7 @@ from aot.ir.body import Body
 from aot.ir.graph import Block, Module, Op, Value
 from aot.ir.interpreter.interpreter import _MemoryFrame, bind_symbols, run
 from aot.ir.interpreter.memory import Place, States
-from aot.ir.record import Array
+from aot.ir.types import Array
 
 Choose = Callable[[int], int]  # a number below the one given
 

@@ -9,8 +9,7 @@ from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr, Value
-from aot.ir.record import Array
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
 
 class UnsupportedNodeError(Exception):

@@ -12,7 +12,7 @@ import numpy as np
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.ir.record import Array
+from aot.ir.types import Array
 
 # beyond this the matrix would be larger than most models
 _MAX_ELEMENTS = 1 << 24

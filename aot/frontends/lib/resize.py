@@ -18,8 +18,7 @@ from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.ir.record import Array
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
 F32, I64 = DType.F32, DType.I64
 COORDINATES = (

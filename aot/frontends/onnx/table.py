@@ -23,9 +23,8 @@ from aot.frontends.lib.builder import (
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Value
-from aot.ir.record import Array
 from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.ops import lookup
 
 Results = Union[Value, Sequence["Value | None"]]

@@ -14,9 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from aot.errors import CompileError
-from aot.ir.types import DType
-
-Array = np.ndarray[Any, Any]
+from aot.ir.types import Array, DType
 
 DTYPES = {
     TensorProto.FLOAT: DType.F32,

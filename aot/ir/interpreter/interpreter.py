@@ -17,10 +17,10 @@ from aot.ir.compare import map_dims
 from aot.ir.dims import Dim, DimExpr, Symbol, evaluate, substitute
 from aot.ir.graph import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.interpreter.memory import Place, States, is_about_memory, state_place
-from aot.ir.record import Array, Call
+from aot.ir.record import Call
 from aot.ir.states import StateVariable, state_variables
 from aot.ir.text.printer import print_op
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 
 Inputs = Sequence[Any] | Mapping[str, Any]
 

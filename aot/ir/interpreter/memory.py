@@ -14,9 +14,7 @@ import numpy as np
 
 from aot.errors import CompileError
 from aot.ir.graph import Function
-from aot.ir.types import Layout, TensorType, to_logical
-
-Array = np.ndarray[Any, Any]
+from aot.ir.types import Array, Layout, TensorType, to_logical
 
 
 class Buffer:

@@ -15,7 +15,7 @@ import numpy as np
 from aot.errors import InternalError
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Expr, Load, Param, Size, Var, children
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.kernels.ir.memory import LANE_VARS, Batch, Memory
 from aot.kernels.ir.nodes import (
     Barrier,
@@ -31,7 +31,7 @@ from aot.kernels.ir.nodes import (
     walk,
 )
 from aot.kernels.ir.races import LoopLog, RaceChecker
-from aot.kernels.ir.scalar import Array, Operation, apply_binary, operation, schedule
+from aot.kernels.ir.scalar import Operation, apply_binary, operation, schedule
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 

@@ -15,9 +15,8 @@ import numpy as np
 from aot.errors import InternalError
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Var
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch, Space
-from aot.kernels.ir.scalar import Array
 
 if TYPE_CHECKING:
     from aot.kernels.ir.races import RaceChecker

@@ -13,9 +13,9 @@ import numpy as np
 
 from aot.errors import InternalError
 from aot.ir.expr import Var
+from aot.ir.types import Array
 from aot.kernels.ir.memory import GROUP_VAR, Batch
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
-from aot.kernels.ir.scalar import Array
 
 
 @dataclass

@@ -10,10 +10,8 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aot.errors import InternalError
 from aot.ir.expr import (
@@ -27,9 +25,8 @@ from aot.ir.expr import (
     Unary,
     children,
 )
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
-Array = NDArray[Any]
 Rule = Callable[[Array], Array]
 Rule2 = Callable[[Array, Array], Array]
 Operation = Callable[..., Array]

@@ -26,8 +26,9 @@ from aot.analysis.control import control_blocks, control_ops
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Array, Kind, contraction_of
+from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter, insert_constant
+from aot.ir.types import Array
 from aot.ops import movement
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of

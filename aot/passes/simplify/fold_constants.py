@@ -23,9 +23,9 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.dim_semantics import UndecidedError, assuming
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Array, Kind, call_of
+from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.ops.elementwise import CAST
 from aot.ops.shape import DIM_VALUES
 from aot.passes.base import Pass, PassContext

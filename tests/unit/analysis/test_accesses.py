@@ -20,8 +20,8 @@ from aot.errors import InternalError
 from aot.ir import expr as e
 from aot.ir.dims import evaluate, symbol
 from aot.ir.graph import Module, Op
-from aot.ir.record import Array, Call, Compute, Kind, Sample
-from aot.ir.types import DType, TensorType
+from aot.ir.record import Call, Compute, Kind, Sample
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import REGISTRY, OpRecord
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.join_regions import join_regions

@@ -19,8 +19,7 @@ from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr, Value
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import Array
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from tests.support.paths import ROOT
 
 

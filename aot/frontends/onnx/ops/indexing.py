@@ -9,8 +9,7 @@ from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
-from aot.ir.record import Array
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
 I64 = DType.I64
 
