@@ -158,8 +158,8 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     window = None if is_long else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
+    known = {v for r in reduces for v in expr.free_vars(r)}
     if is_long:
-        known = {v for r in reduces for v in expr.free_vars(r)}
         rows = [axis for axis in output.axes if axis.var not in known]
         return _lanes_over_reduction(nest, output, reduces, rows)
     inner = output.axes[-1].var if output.axes else None
@@ -167,8 +167,10 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
     if depends and (is_short or _prefers_output_lanes(depends, inner)):
         return _lanes_over_results(nest, output, reduces)
-    rows = [] if depends else list(output.axes[-1:])
-    return _lanes_over_reduction(nest, output, reduces, rows)
+    inside = len(output.axes)
+    while inside > 0 and output.axes[inside - 1].var not in known:
+        inside -= 1
+    return _lanes_over_reduction(nest, output, reduces, output.axes[inside:])
 
 
 def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
@@ -242,6 +244,7 @@ def _lanes_over_reduction(
     """Lanes along the reduced dim; the result dims `rows`, of which no reduction knows, are a loop
     after it."""
     outer = [axis for axis in output.axes if axis not in rows]
+    rows, gone = collapse(rows, output.address, output.values)
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
 
     def row(values: Values) -> list[Stmt]:
@@ -254,7 +257,7 @@ def _lanes_over_reduction(
             done[reduce] = value
 
         def store(more: Values) -> list[Stmt]:
-            return output.stores(nest, {**values, **more}, done.get)
+            return output.stores(nest, {**values, **gone, **more}, done.get)
 
         if rows:
             return stmts + _rows_of_stores(nest, rows, store)
@@ -277,6 +280,13 @@ def _rows_of_stores(
     """The elements along `axes`, spread over lanes."""
     if len(axes) == 1:
         return _row_of_stores(nest, axes[0], store)
+    if not nest.is_gpu:
+        outer, inner = axes[0], axes[1:]
+
+        def stored(i: Expr) -> list[Stmt]:
+            return _rows_of_stores(nest, inner, lambda more: store({outer.var: i, **more}))
+
+        return nest.serial(outer.extent, stored)
     whole = Axis(nest.builder.var("row"), dims.product([axis.extent for axis in axes]))
 
     def decoded(values: Values) -> list[Stmt]:

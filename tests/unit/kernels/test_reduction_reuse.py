@@ -1,0 +1,63 @@
+"""A reduction that several elements of a result need is computed once for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.builder import Builder
+from aot.kernels.ir.nodes import For, If, Kernel, Stmt
+from aot.target import selection as targets
+from tests.support.lowering_checks import TARGETS, check, on_interpreter
+
+SHAPES = ((5, 9), (3, 5, 9), (2, 3, 5, 9), (1, 3, 16, 16), (2, 3, 2, 3, 7), (2, 1, 17, 1))
+
+
+def steps(body: Sequence[Stmt]) -> int:
+    """Statements that a kernel of numbers runs, both sides of each choice counted."""
+    total = 0
+    for stmt in body:
+        if isinstance(stmt, For):
+            assert isinstance(stmt.extent, int)
+            total += stmt.extent * steps(stmt.body)
+        elif isinstance(stmt, If):
+            total += 1 + steps(stmt.then) + steps(stmt.otherwise)
+        else:
+            total += 1
+    return total
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        pytest.param(shape, first, id=f"{'x'.join(map(str, shape))}-{first}")
+        for shape in SHAPES
+        for first in range(1, len(shape))
+    ],
+)
+def test_a_reduction_over_the_last_axes_is_done_once_a_line(
+    shape: tuple[int, ...], axis: int, target: str
+) -> None:
+    b = Builder()
+    x = b.input("x", f"f32[{', '.join(map(str, shape))}]")
+    scale = np.ones(shape[axis:], np.float32)
+    normal = b.op("layer_norm", x, scale, axis=axis)
+    by_line = (*shape[:axis], *[1] * (len(shape) - axis))
+    b.output("y", b.op("mul", normal, np.full(by_line, 1.5, np.float32)))
+    kernels: list[Kernel] = []
+
+    def engine(kernel: Any, buffers: Any, params: Any) -> None:
+        kernels.append(kernel)
+        on_interpreter(kernel, buffers, params)
+
+    data = np.random.default_rng(3).uniform(-2, 2, shape).astype(np.float32)
+    check(b.function(), [data], target, 1, engine=engine)
+    if targets.load(target).device == "cpu":
+        elements, lines = math.prod(shape), math.prod(shape) // math.prod(shape[axis:])
+        # a lane's sums are added up at each line's end
+        assert steps(kernels[0].body) <= 4 * elements + 80 * lines
