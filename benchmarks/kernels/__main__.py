@@ -126,6 +126,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--zoo", nargs="*", default=None, help="reference models, by name; all by default")
     add("--no-synthetic", action="store_true", help="models only")
     add("--only", default="", help="cases and models whose names have this in them")
+    add("--every", type=int, default=1, help="of all dispatches every so manyth: a sample")
     add("--target", default="host", help="a target that runs here")
     add("--worst", type=int, default=10, help="how many of the worst dispatches are shown")
     add("--json", type=Path, help="a file for the measurements")
@@ -164,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache = ObjectCache.at()
     dispatches = collect(sources_of(given), target, cache)
     note(f"{len(dispatches)} different dispatches")
+    dispatches = dispatches[:: given.every]
     settings = QUICK if given.quick else Settings()
     results, peaks = measure(dispatches, target, cache, settings)
     cache.close()
