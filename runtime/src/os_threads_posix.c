@@ -1,8 +1,12 @@
-#define _GNU_SOURCE 1  // sched_getaffinity
+#define _GNU_SOURCE 1  // sched_getaffinity, dl_iterate_phdr
 
 #include "os_threads.h"
 
 #if AOT_THREADS
+#include <errno.h>
+#ifdef __linux__
+#include <link.h>
+#endif
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,6 +15,28 @@
 
 // Kernels keep little on the stack: what is large is scratch.
 #define STACK_BYTES ((size_t)256 * 1024)
+#define MOST_PAGE_BYTES ((size_t)64 * 1024)
+
+#ifdef __linux__
+static int add_thread_local(struct dl_phdr_info *object, size_t size, void *sum) {
+  (void)size;
+  for (size_t i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+    if (segment->p_type == PT_TLS) *(size_t *)sum += segment->p_memsz + segment->p_align;
+  }
+  return 0;
+}
+#endif
+
+// C libraries of Linux take a thread's own storage, whose size is up to the application and its
+// libraries, out of the stack.  Whole pages, which some systems want, of any size there is.
+static size_t stack_bytes(void) {
+  size_t bytes = STACK_BYTES;
+#ifdef __linux__
+  (void)dl_iterate_phdr(add_thread_local, &bytes);
+#endif
+  return (bytes + MOST_PAGE_BYTES - 1) / MOST_PAGE_BYTES * MOST_PAGE_BYTES;
+}
 
 static void *enter(void *memory) {
   const aot_os_thread_t *thread = memory;
@@ -22,10 +48,10 @@ static void *enter(void *memory) {
 static int create(aot_os_thread_t *thread) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return pthread_create(&thread->id, NULL, enter, thread);
-  (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  (void)pthread_attr_setstacksize(&attributes, stack_bytes());
   const int code = pthread_create(&thread->id, &attributes, enter, thread);
   (void)pthread_attr_destroy(&attributes);
-  return code;
+  return code == EINVAL ? pthread_create(&thread->id, NULL, enter, thread) : code;
 }
 
 aot_status_t aot_os_thread_start(aot_os_thread_t *thread, void (*run)(void *argument),

@@ -1,5 +1,5 @@
 // Tests of the threads that share a dispatch: every piece once, whatever the timing; sleeping and
-// waking; rounding; forks; threads that can't be started.  Meant for sanitizers too.
+// waking; stacks; rounding; forks; threads that can't be started.  Meant for sanitizers too.
 // Link with -Wl,--wrap=pthread_create.
 #define _POSIX_C_SOURCE 200809L
 
@@ -29,6 +29,9 @@
 static const aot_allocator_t allocator = {NULL, aot_os_allocate, aot_os_release};
 
 static int creations_left = 1000;
+
+// An application's own, which takes most of what a thread's stack was asked to be.
+static _Thread_local volatile char of_each_thread[240 * 1024];
 
 int __real_pthread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument);
@@ -128,6 +131,22 @@ static void idle_workers_end(void) {
   aot_workers_destroy(NULL);
 }
 
+static void use_stack(void *context, uint32_t worker, uint64_t begin, uint64_t end) {
+  volatile char own[128 * 1024];
+  (void)context;
+  for (size_t i = 0; i < sizeof own; i += 1024)
+    own[i] = of_each_thread[i] = (char)worker;
+  for (size_t i = 0; i < sizeof own; i += 1024)
+    CHECK(own[i] == (char)worker && of_each_thread[i] == (char)worker && begin < end);
+  sleep_ms(1);
+}
+
+static void storage_of_threads_leaves_them_a_stack(void) {
+  aot_workers_t *workers = create(3);
+  (void)aot_workers_share(workers, use_stack, NULL, 12, 1, true);
+  aot_workers_destroy(workers);
+}
+
 static void check_fp_state(void *context, uint32_t worker, uint64_t begin, uint64_t end) {
   (void)worker;
   (void)begin;
@@ -187,6 +206,7 @@ int main(void) {
     every_piece_is_done_once(threads);
   slow_workers_are_waited_for();
   idle_workers_end();
+  storage_of_threads_leaves_them_a_stack();
   workers_round_as_the_caller_does();
   threads_that_cannot_be_started_are_a_status();
   a_fork_leaves_the_threads_behind();
