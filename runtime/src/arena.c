@@ -6,6 +6,8 @@
 
 // Sizes and offsets stay below this, so that sums of two don't overflow.
 #define AOT_ARENA_LIMIT ((uint64_t)1 << 62)
+// To look at as many takes about as long as a unit of other work.
+#define PLACED_PER_UNIT 64u
 
 // True when buffer a is placed after buffer b.
 static bool comes_after(const aot_placement_t *placements, uint32_t a, uint32_t b) {
@@ -62,7 +64,8 @@ static uint64_t find_offset(const aot_arena_buffer_t *buffers, const aot_placeme
 }
 
 aot_status_t aot_arena_place(const aot_arena_buffer_t *buffers, uint32_t count, uint64_t begin,
-                             aot_placement_t *placements, aot_error_t *error, uint64_t *out_end) {
+                             aot_placement_t *placements, uint64_t *work, aot_error_t *error,
+                             uint64_t *out_end) {
   *out_end = begin;
   uint64_t total = begin;
   for (uint32_t i = 0; i < count && total <= AOT_ARENA_LIMIT; ++i) {
@@ -77,9 +80,18 @@ aot_status_t aot_arena_place(const aot_arena_buffer_t *buffers, uint32_t count, 
   uint64_t end = begin;
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = placements[i].order;
+    placements[index].offset = align_up(begin, buffers[index].alignment);
+    if (placements[index].bytes == 0) continue;
+    // It looks at those that are placed, or moves them, once each.
+    const uint64_t units = 1 + placed / PLACED_PER_UNIT;
+    if (units > *work) {
+      return aot_fail(error, AOT_ERROR_BUDGET,
+                      "the work budget is used up: arena buffer %u of %u to be placed",
+                      (unsigned)i + 1, (unsigned)count);
+    }
+    if (*work != UINT64_MAX) *work -= units;
     const uint64_t offset = find_offset(buffers, placements, index, placed, begin);
     placements[index].offset = offset;
-    if (placements[index].bytes == 0) continue;
     if (offset + placements[index].bytes > end) end = offset + placements[index].bytes;
     uint32_t at = placed++;
     for (; at > 0 && placements[placements[at - 1].placed].offset > offset; --at) {

@@ -354,15 +354,18 @@ static aot_status_t interpret(aot_machine_t *m, uint32_t block) {
   }
 }
 
-aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
+aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, uint64_t *work,
+                                   aot_error_t *error) {
   const aot_code_t *code = &program->entry->code;
   memset(plan->registers, 0, code->register_count * sizeof *plan->registers);
   aot_machine_t machine = {.program = program,
                            .plan = plan,
                            .registers = plan->registers,
-                           .budget = program->work_budget,
+                           .budget = *work,
                            .error = error};
-  return interpret(&machine, 0);
+  const aot_status_t status = interpret(&machine, 0);
+  *work = machine.budget;
+  return status;
 }
 
 aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {

@@ -85,10 +85,11 @@ static void reset_output_dims(const aot_program_t *program, aot_plan_t *plan) {
 
 // Places the buffers for the sizes that prepare gave.  Greedy placing may end behind the bound:
 // what takes least at the largest sizes may take more at others.  Then the offsets for those serve.
-static aot_status_t place_buffers(aot_program_t *program, aot_plan_t *plan, aot_error_t *error) {
+static aot_status_t place_buffers(aot_program_t *program, aot_plan_t *plan, uint64_t *work,
+                                  aot_error_t *error) {
   const aot_code_t *code = &program->entry->code;
   AOT_TRY(aot_arena_place(code->buffers, code->buffer_count, code->arena_bytes, program->placements,
-                          error, &plan->arena_bytes));
+                          work, error, &plan->arena_bytes));
   const uint64_t bound = code->arena_bound_bytes;
   const bool is_above = bound != 0 && plan->arena_bytes > bound;
   if (is_above) plan->arena_bytes = bound;
@@ -115,11 +116,12 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
     program->placements[i].bytes = 0;
   plan->arena_bytes = code->arena_bytes;
   ++program->prepare_count;
-  AOT_TRY(aot_interpret_prepare(program, plan, error));
+  uint64_t work = program->work_budget;
+  AOT_TRY(aot_interpret_prepare(program, plan, &work, error));
   for (uint32_t i = 0; i < entry->output_count; ++i) {
     AOT_TRY(measure_output(program, plan, i, error));
   }
-  return place_buffers(program, plan, error);
+  return place_buffers(program, plan, &work, error);
 }
 
 // Makes the arena large enough, its state kept.  A program whose shapes follow from its state needs

@@ -37,15 +37,19 @@ class Placement(ctypes.Structure):
 Request = tuple[int, int, int, int]  # bytes, first, last, alignment
 
 
-def place(requests: list[Request], begin: int = 0) -> tuple[list[int], int] | str:
+def place(
+    requests: list[Request], begin: int = 0, work: int = (1 << 64) - 1
+) -> tuple[list[int], int] | str:
     """Offsets and the end, or the error's message."""
     count = len(requests)
     buffers = (Buffer * count)(*[(first, last, 0, align) for _, first, last, align in requests])
     placements = (Placement * count)(*[(request[0], 1 << 63, 0, 0) for request in requests])
     end = ctypes.c_uint64()
+    left = ctypes.c_uint64(work)
     error = loader._Error()
     status = library().aot_arena_place(
-        buffers, count, ctypes.c_uint64(begin), placements, ctypes.byref(error), ctypes.byref(end)
+        *(buffers, count, ctypes.c_uint64(begin), placements, ctypes.byref(left)),
+        *(ctypes.byref(error), ctypes.byref(end)),
     )
     if status != 0:
         return str(error.message.decode())
@@ -114,6 +118,15 @@ def test_many_buffers() -> None:
     found = place(requests)
     assert not isinstance(found, str)
     assert found[1] < 3 * 64 * 97
+
+
+def test_placing_takes_work() -> None:
+    # Of 200 buffers, 64 look at fewer than 64 others, 64 at fewer than 128, 64 at fewer than 192:
+    # 64 + 2 * 64 + 3 * 64 + 4 * 8 units. Empty ones take none.
+    requests = [(64, 0, 0, 64)] * 200 + [(0, 0, 0, 64)] * 1000
+    assert place(requests, work=416) == place(requests)
+    message = "the work budget is used up: arena buffer 200 of 1200 to be placed"
+    assert place(requests, work=415) == message
 
 
 def test_sums_that_overflow() -> None:

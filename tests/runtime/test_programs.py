@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -421,6 +422,25 @@ def test_the_work_budget_counts_workgroups_and_bytes() -> None:
 
     assert run_failure(movement(emit, arenaBytes=6400), X4, work_budget=50).status == "budget"
     run_once(movement(emit, arenaBytes=6400), X4, work_budget=150)
+
+
+def test_the_work_budget_counts_buffers_that_are_placed() -> None:
+    """Each may meet all before it."""
+    count = 6000
+    asm = Assembler()
+    asm.block()
+    size, offset = asm.register(64), asm.register()
+    for number in range(count):
+        asm.emit("BUFFER", number, size)
+    asm.emit("RETURN")
+    asm.execute()
+    asm.emit("RETURN")
+    program = asm.program(buffers=[fbs.ArenaBufferT(0, 0, offset, 64)] * count)
+    found = run_failure(module(program, [], []).to_bytes(), work_budget=5 * count)
+    assert found.status == "budget"
+    assert re.fullmatch(
+        "the work budget is used up: arena buffer [0-9]+ of 6000 to be placed", found.message
+    )
 
 
 def shape_loop_module() -> bytes:
