@@ -6,6 +6,7 @@ test_vulkan_runtime_models.py.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import subprocess
@@ -27,6 +28,7 @@ from aot.link.image import ArenaBuffer
 from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
+from aot.runtime import vulkan_facts
 from tests.support import runtime_api, vulkan_kernels, vulkan_runtime
 from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.runtime_modules import ARENA, CONSTANTS, DTYPES, INPUTS, OUTPUTS, Assembler
@@ -356,6 +358,60 @@ def test_a_run_that_was_recorded_allocates_nothing(device: str) -> None:
     opened.close()
     assert not allocator.live
     assert not allocator.errors
+
+
+def looping_module() -> bytes:
+    """y = n, counted in memory by a loop of n trips: a store, a fill and two copies each."""
+    asm = Assembler()
+    asm.block()
+    offset_in, offset_out = asm.register(), asm.register()
+    asm.emit("RETURN")
+    asm.execute()
+    n, i, one = asm.register(), asm.register(0), asm.register(1)
+    places = [asm.register(8 * k) for k in range(3)]
+    eight = places[1]
+    asm.emit("LOAD", n, INPUTS, offset_in, DTYPES["i64"])
+    asm.emit("JUMP", 2)
+    asm.block()  # 2
+    asm.emit("BRANCH", asm.binary("LT", i, n), 3, 4)
+    asm.block()  # 3
+    asm.emit("ADD", i, i, one)
+    asm.emit("STORE", ARENA, places[0], i, DTYPES["i64"])
+    asm.emit("COPY", ARENA, places[1], ARENA, places[0], eight)
+    asm.emit("FILL", ARENA, places[0], eight, 0)
+    asm.emit("COPY", ARENA, places[2], ARENA, places[1], eight)
+    asm.emit("JUMP", 2)
+    asm.block()  # 4
+    asm.emit("COPY", OUTPUTS, offset_out, ARENA, places[2], eight)
+    asm.emit("RETURN")
+    return module_of(
+        asm,
+        [Tensor("n", DType.I64, ())],
+        [Tensor("y", DType.I64, ())],
+        registers={"inputs": [offset_in], "outputs": [offset_out]},
+        arena_bytes=64,
+    )
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_trips_of_a_loop_take_no_more_memory(is_timed: bool, lavapipe: Path) -> None:
+    """What they do is submitted when there is much of it: 2^16 words, of 31 a trip."""
+    launches: list[int] = []
+    opened = runtime_api.Module(looping_module())
+    function = vulkan_runtime.Profile(lambda user, launch: launches.append(launch.contents.word))
+    address = ctypes.cast(function, ctypes.c_void_p).value if is_timed else None
+    program = runtime_api.Program(opened, device=2, profile=address)
+    for n, submissions in ((3, 1), (2000, 1), (5000, 3), (3, 1)):
+        launches.clear()
+        before = vulkan_facts.info_of(vulkan_runtime.library(), program.handle)
+        (found,) = program(np.array(n, np.int64))
+        after = vulkan_facts.info_of(vulkan_runtime.library(), program.handle)
+        assert found == n
+        assert before is not None and after is not None
+        assert after.submit_count - before.submit_count == submissions
+        assert len(launches) == (3 * n + 1 if is_timed else 0)
+    program.close()
+    opened.close()
 
 
 def test_every_allocation_may_fail(lavapipe: Path) -> None:

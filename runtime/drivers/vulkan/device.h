@@ -11,6 +11,9 @@
 #include "pipelines.h"
 
 #define AOT_VK_MOST_RECORDINGS 16u
+// A log that has grown so long is submitted before more is added to it: the trips of a loop take time
+// then, but no more memory.
+#define AOT_VK_MOST_LOG_WORDS ((size_t)1 << 16)
 // Behind the outputs in the readback buffer: what a load reads.
 #define AOT_VK_LOAD_BYTES 16u
 
@@ -71,6 +74,10 @@ struct aot_device_t {
 
 // recording.c: does what the log says and waits; the log is empty then.
 aot_status_t aot_vk_submit(aot_device_t *device, aot_error_t *error);
+
+// Before anything is added that a program may ask for any number of times: submits a log that is
+// long.
+aot_status_t aot_vk_make_room(aot_device_t *device, aot_error_t *error);
 
 // Forgets what was recorded: buffers are about to change.
 void aot_vk_forget_recordings(aot_device_t *device);

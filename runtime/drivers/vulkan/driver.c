@@ -318,7 +318,8 @@ static bool is_timed_by_host(const aot_device_t *device) {
 }
 
 static aot_status_t begin_launch(aot_device_t *device, aot_error_t *error) {
-  if (is_timed_by_host(device)) AOT_TRY(aot_vk_submit(device, error));
+  AOT_TRY(is_timed_by_host(device) ? aot_vk_submit(device, error)
+                                   : aot_vk_make_room(device, error));
   if (device->profile == NULL) return AOT_OK;
   return aot_vk_log_add_launch(&device->log, &device->allocator, device->bindings->word, error);
 }
@@ -419,6 +420,7 @@ static aot_status_t add_place(aot_device_t *device, aot_vk_op_t op, aot_place_t 
 
 static aot_status_t vulkan_store(aot_device_t *device, aot_place_t to, size_t bytes, uint64_t value,
                                  aot_error_t *error) {
+  AOT_TRY(aot_vk_make_room(device, error));
   AOT_TRY(aot_vk_log_add_value(&device->log, &device->allocator, value, error));
   return add_place(device, AOT_VK_OP_STORE, to, bytes, error);
 }

@@ -65,6 +65,7 @@ aot_status_t aot_vk_host_hand_over(aot_device_t *device, aot_place_t place, size
                           place.buffer_class == AOT_FBS_BUFFER_CLASS_OUTPUTS;
   if (device->host == NULL || device->is_unified || !is_written) return AOT_OK;
   uint32_t *operands = NULL;
+  AOT_TRY(aot_vk_make_room(device, error));
   AOT_TRY(aot_vk_log_add(&device->log, &device->allocator,
                          to_host ? AOT_VK_OP_TO_HOST : AOT_VK_OP_TO_DEVICE, 5, error, &operands));
   operands[0] = place.buffer_class;

@@ -240,6 +240,10 @@ aot_status_t aot_vk_submit(aot_device_t *device, aot_error_t *error) {
   return status;
 }
 
+aot_status_t aot_vk_make_room(aot_device_t *device, aot_error_t *error) {
+  return device->log.count < AOT_VK_MOST_LOG_WORDS ? AOT_OK : aot_vk_submit(device, error);
+}
+
 void aot_vk_forget_recordings(aot_device_t *device) {
   for (uint32_t i = 0; i < AOT_VK_MOST_RECORDINGS; ++i)
     device->recordings[i].is_valid = false;
