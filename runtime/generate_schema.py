@@ -5,8 +5,8 @@
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
 and the tables between `generated:` markers of docs/internals/file-format.md; and, with what
-module_rules.toml says, runtime/src/module_rules.h and aot/link/module_schema.py. Must not import
-`aot`.
+module_rules.toml says, runtime/src/module_rules.h, runtime/src/program_rules.h and
+aot/link/module_schema.py. Must not import `aot`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import generate_program_rules as program_rules_of
 import generate_rules as rules_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ HEADER = ROOT / "runtime" / "src" / "module_fbs.h"
 DOCS = ROOT / "docs" / "internals" / "file-format.md"
 RULES = ROOT / "runtime" / "module_rules.toml"
 RULES_HEADER = ROOT / "runtime" / "src" / "module_rules.h"
+PROGRAM_RULES_HEADER = ROOT / "runtime" / "src" / "program_rules.h"
 RULES_PYTHON = ROOT / "aot" / "link" / "module_schema.py"
 
 SCALAR_BYTES = {"ubyte": 1, "uint": 4, "int": 4, "ulong": 8, "long": 8}
@@ -264,6 +266,7 @@ def make_docs(schema: Schema, text: str) -> str:
         "enums": _enum_tables,
         "tables": _field_tables,
         "rules": lambda _: rules_of.make_rows(_rules()),
+        "operands": lambda schema: program_rules_of.make_rows(_program_rules(schema)),
     }
     for name, make in sections.items():
         begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
@@ -279,6 +282,10 @@ def _rules() -> list[rules_of.Rule]:
     return rules_of.read_rules(RULES.read_text(encoding="utf-8"))
 
 
+def _program_rules(schema: Schema) -> program_rules_of.ProgramRules:
+    return program_rules_of.read_program_rules(RULES.read_text(encoding="utf-8"), schema.enums)
+
+
 def generate(with_python: bool) -> dict[Path, str]:
     """Every generated file and its text; flatc's only when `with_python`."""
     schema = parse_schema(SCHEMA.read_text(encoding="utf-8"))
@@ -286,7 +293,9 @@ def generate(with_python: bool) -> dict[Path, str]:
         HEADER: make_header(schema),
         STUB: make_stub(schema),
         RULES_HEADER: rules_of.make_header(_rules()),
-        RULES_PYTHON: rules_of.make_python(schema, _rules()),
+        PROGRAM_RULES_HEADER: program_rules_of.make_header(_program_rules(schema)),
+        RULES_PYTHON: rules_of.make_python(schema, _rules())
+        + "\n".join(program_rules_of.make_python(_program_rules(schema))),
     }
     if DOCS.exists():
         files[DOCS] = make_docs(schema, DOCS.read_text(encoding="utf-8"))

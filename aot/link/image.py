@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from aot.analysis.launches import Launch
-from aot.errors import InternalError
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
-from aot.link.program import Operand, check_structure
-from aot.link.rodata import ALIGNMENT, RodataSegment
+from aot.link.rodata import RodataSegment
 
 
 class Device(Enum):
@@ -256,132 +254,6 @@ class ModuleImage:
             f"{names} for {made}: {executables} executables, "
             f"{code:,} bytes of code, {len(self.rodata):,} of constants"
         )
-
-
-def check_image(image: ModuleImage) -> None:
-    """Checks what the runtime would refuse, so that a bad module is never written.
-
-    Raises:
-        InternalError: the first thing that is wrong and where it stands.
-    """
-    if not image.variants:
-        raise InternalError("module has no variant")
-    for segment in image.rodata_segments:
-        end = segment.offset + segment.length
-        if segment.offset < 0 or end > len(image.rodata) or segment.offset % segment.alignment:
-            raise InternalError(f"rodata segment {segment} is outside the pool or misaligned")
-    for variant in image.variants:
-        where = f"variant {variant.target!r}"
-        _check_variant(variant, where)
-        for executable in variant.executables:
-            _check_executable(executable, variant, f"{where}, executable {executable.name!r}")
-        names = [e.name for e in variant.entry_points]
-        if not names or len(set(names)) != len(names):
-            raise InternalError(f"{where}: entry points {names} are none or not distinct")
-        for entry in variant.entry_points:
-            _check_entry_point(entry, variant, f"{where}, entry point {entry.name!r}")
-
-
-def _check_variant(variant: VariantImage, where: str) -> None:
-    page = variant.page_bytes
-    if variant.word_bytes not in (4, 8):
-        raise InternalError(f"{where}: parameter words of {variant.word_bytes} bytes")
-    if variant.code and (page < ALIGNMENT or page & (page - 1)):
-        raise InternalError(f"{where}: pages of {page} bytes")
-    if (variant.device is Device.CPU) != (variant.arch is not Arch.NONE):
-        raise InternalError(f"{where}: device {variant.device} with arch {variant.arch}")
-    host = variant.host
-    if host is None:
-        return
-    if variant.device is Device.CPU or host.arch is Arch.NONE or host.word_bytes not in (4, 8):
-        raise InternalError(
-            f"{where}: on {variant.device} with a host of {host.arch}, whose parameter words have "
-            f"{host.word_bytes} bytes"
-        )
-
-
-def _check_executable(executable: ExecutableImage, variant: VariantImage, where: str) -> None:
-    if variant.device is Device.VULKAN and not variant.is_cpu_fallback(executable):
-        if not executable.spirv or len(executable.spirv) % 4:
-            raise InternalError(f"{where}: no SPIR-V, or not whole words")
-        if executable.texel_spirv is not None and len(executable.texel_spirv) % 4:
-            raise InternalError(f"{where}: SPIR-V of texels is not whole words")
-    elif executable.shaders:
-        raise InternalError(f"{where}: SPIR-V in a CPU variant")
-    elif not 0 <= executable.code_offset < len(variant.code):
-        raise InternalError(f"{where}: code offset {executable.code_offset} is outside the image")
-
-
-def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str) -> None:
-    program = entry.program
-    for tensors, registers in (
-        (entry.inputs, program.input_offset_registers),
-        (entry.outputs, program.output_offset_registers),
-    ):
-        names = [t.name for t in tensors]
-        if len(set(names)) != len(names):
-            raise InternalError(f"{where}: names {names} are not distinct")
-        if registers and len(registers) != len(tensors):
-            raise InternalError(f"{where}: {len(registers)} offset registers for {len(names)}")
-    limits = {
-        Operand.REGISTER: program.register_count,
-        Operand.INPUT: len(entry.inputs),
-        Operand.OUTPUT: len(entry.outputs),
-        Operand.MESSAGE: len(program.messages),
-        Operand.BUFFER: len(program.buffers),
-        Operand.EXECUTABLE: len(variant.executables),
-        Operand.DTYPE: len(DType) - 1,
-        Operand.STATE: program.state_count,
-    }
-    written = [
-        *program.input_offset_registers,
-        *program.output_offset_registers,
-        *(b.offset_register for b in program.buffers),
-    ]
-    if any(not 0 <= r < program.register_count for r in written):
-        raise InternalError(f"{where}: an offset register is not below {program.register_count}")
-    if not 0 < program.execute_block < len(program.blocks):
-        raise InternalError(f"{where}: execute starts at block {program.execute_block}")
-    if not 0 <= program.state_bytes <= program.arena_bytes:
-        raise InternalError(
-            f"{where}: a state of {program.state_bytes} bytes in a fixed part of "
-            f"{program.arena_bytes}"
-        )
-    scratch = program.scratch_offset
-    if scratch is not None and not (0 <= scratch <= program.arena_bytes and scratch % 64 == 0):
-        raise InternalError(f"{where}: scratch at {scratch} of {program.arena_bytes} bytes")
-    if not 0 <= program.state_key_count <= program.state_count:
-        raise InternalError(
-            f"{where}: {program.state_key_count} of {program.state_count} state scalars are keys"
-        )
-    try:
-        instructions = check_structure(program.code, program.blocks, limits)
-    except ValueError as error:
-        raise InternalError(f"{where}: {error}") from error
-    execute_at = program.blocks[program.execute_block]
-    for instruction in instructions:
-        if (
-            instruction.name == "STATE"
-            and instruction.at < execute_at
-            and instruction.operands[1] >= program.state_key_count
-        ):
-            raise InternalError(
-                f"{where}: word {instruction.at} reads state {instruction.operands[1]} in prepare, "
-                f"which is for the first {program.state_key_count}"
-            )
-        if instruction.name == "BESIDE" and variant.device is Device.CPU:
-            raise InternalError(f"{where}: word {instruction.at} is BESIDE in a variant for a CPU")
-        if instruction.name in ("TO_HOST", "TO_DEVICE") and variant.host is None:
-            raise InternalError(
-                f"{where}: word {instruction.at} is {instruction.name} in a variant without a host"
-            )
-        if instruction.name == "DISPATCH":
-            executable = variant.executables[instruction.operands[0]]
-            if len(instruction.operands) - 4 != executable.param_words:
-                raise InternalError(
-                    f"{where}: word {instruction.at} gives {len(instruction.operands) - 4} "
-                    f"parameters to {executable.name!r}, which takes {executable.param_words}"
-                )
 
 
 def code_sizes(variant: VariantImage) -> list[int]:

@@ -28,8 +28,8 @@ from aot.link.image import (
     ProgramImage,
     TensorInfo,
     VariantImage,
-    check_image,
 )
+from aot.link.image_check import check_image
 from aot.link.reader import (
     DTYPE_CODES,
     FILE_VERSION,

@@ -441,3 +441,104 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
 }
+
+
+class OperandRule(NamedTuple):
+    """What an operand may be; `holds` is told of what is around it, and of it."""
+
+    kind: str
+    fault: str
+    holds: Callable[[Any, int], bool]
+
+
+class InstructionRule(NamedTuple):
+    """What must hold of some instructions."""
+
+    names: tuple[str, ...]
+    fault: str
+    holds: Callable[[Any], bool]
+
+
+class Signature(NamedTuple):
+    """An instruction's operands by name, the part that alone may have it, or "", and
+    whether it ends a block."""
+
+    operands: tuple[str, ...]
+    part: str
+    is_terminator: bool
+
+
+INSTRUCTIONS: dict[str, Signature] = {
+    "NOP": Signature((), "", False),
+    "CONST": Signature(("rd", "lo", "hi", ), "", False),
+    "MOVE": Signature(("rd", "ra", ), "", False),
+    "INPUT_DIM": Signature(("rd", "input", "axis", ), "", False),
+    "OUTPUT_DIM": Signature(("output", "axis", "ra", ), "prepare", False),
+    "ADD": Signature(("rd", "ra", "rb", ), "", False),
+    "SUB": Signature(("rd", "ra", "rb", ), "", False),
+    "MUL": Signature(("rd", "ra", "rb", ), "", False),
+    "FLOORDIV": Signature(("rd", "ra", "rb", ), "", False),
+    "FLOORMOD": Signature(("rd", "ra", "rb", ), "", False),
+    "MIN": Signature(("rd", "ra", "rb", ), "", False),
+    "MAX": Signature(("rd", "ra", "rb", ), "", False),
+    "EQ": Signature(("rd", "ra", "rb", ), "", False),
+    "NE": Signature(("rd", "ra", "rb", ), "", False),
+    "LT": Signature(("rd", "ra", "rb", ), "", False),
+    "LE": Signature(("rd", "ra", "rb", ), "", False),
+    "AND": Signature(("rd", "ra", "rb", ), "", False),
+    "OR": Signature(("rd", "ra", "rb", ), "", False),
+    "SELECT": Signature(("rd", "rc", "ra", "rb", ), "", False),
+    "CHECK": Signature(("rc", "message", "rp...", ), "", False),
+    "BUFFER": Signature(("buffer", "ra", ), "prepare", False),
+    "LOAD": Signature(("rd", "sclass", "ra", "dtype", ), "execute", False),
+    "DISPATCH": Signature(("executable", "rx", "ry", "rz", "rp...", ), "execute", False),
+    "COPY": Signature(("dclass", "rdo", "sclass", "rso", "rsize", ), "execute", False),
+    "FILL": Signature(("dclass", "ro", "rsize", "pattern", ), "execute", False),
+    "JUMP": Signature(("b", ), "", True),
+    "BRANCH": Signature(("rc", "btrue", "bfalse", ), "", True),
+    "RETURN": Signature((), "", True),
+    "STATE": Signature(("rd", "state", ), "", False),
+    "SET_STATE": Signature(("state", "ra", ), "execute", False),
+    "STORE": Signature(("dclass", "ra", "rb", "dtype", ), "execute", False),
+    "TO_HOST": Signature(("sclass", "ro", "rsize", ), "execute", False),
+    "TO_DEVICE": Signature(("dclass", "ro", "rsize", ), "execute", False),
+    "BESIDE": Signature((), "execute", False),
+}
+
+OPERANDS: dict[str, OperandRule] = {
+    "rd": OperandRule("register that is written", "no such register", lambda s, it: it < s.program.register_count),
+    "ra": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rb": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rc": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rx": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "ry": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rz": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "ro": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rdo": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rso": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rsize": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "rp": OperandRule("register", "no such register", lambda s, it: it < s.program.register_count),
+    "b": OperandRule("block", "no such block in this part", lambda s, it: (it < len(s.program.blocks) and ((s.is_execute and it >= s.program.execute_block) or (not s.is_execute and it < s.program.execute_block)))),
+    "btrue": OperandRule("block", "no such block in this part", lambda s, it: (it < len(s.program.blocks) and ((s.is_execute and it >= s.program.execute_block) or (not s.is_execute and it < s.program.execute_block)))),
+    "bfalse": OperandRule("block", "no such block in this part", lambda s, it: (it < len(s.program.blocks) and ((s.is_execute and it >= s.program.execute_block) or (not s.is_execute and it < s.program.execute_block)))),
+    "input": OperandRule("input", "no such input", lambda s, it: it < len(s.entry.inputs)),
+    "output": OperandRule("output", "no such output", lambda s, it: it < len(s.entry.outputs)),
+    "axis": OperandRule("axis", "no such axis", lambda s, it: it < s.rank),
+    "message": OperandRule("message", "no such message", lambda s, it: it < len(s.program.messages)),
+    "buffer": OperandRule("buffer", "no such arena buffer", lambda s, it: it < len(s.program.buffers)),
+    "sclass": OperandRule("class", "no such buffer class", lambda s, it: it <= fbs.BufferClass.OUTPUTS),
+    "dclass": OperandRule("class", "this buffer class can't be written", lambda s, it: (it == fbs.BufferClass.ARENA or it == fbs.BufferClass.OUTPUTS)),
+    "dtype": OperandRule("dtype", "not an integer dtype", lambda s, it: (it <= fbs.DType.BOOL and it != fbs.DType.F16 and it != fbs.DType.F32 and it != fbs.DType.F64)),
+    "executable": OperandRule("executable", "no such executable", lambda s, it: it < len(s.variant.executables)),
+    "state": OperandRule("state", "no such state scalar in this part", lambda s, it: (it < s.program.state_key_count or (s.is_execute and it < s.program.state_count))),
+    "lo": OperandRule("bits", "", lambda s, it: True),
+    "hi": OperandRule("bits", "", lambda s, it: True),
+    "pattern": OperandRule("bits", "", lambda s, it: True),
+}
+
+INSTRUCTION_RULES: tuple[InstructionRule, ...] = (
+    InstructionRule(("DISPATCH", ), "the executable's scratch is not in the arena", lambda s: (s.scratch_offset < 0 or not (not s.executable.spirv) or s.executable.scratch_bytes <= (s.program.arena_bytes - s.scratch_offset))),
+    InstructionRule(("DISPATCH", ), "the parameter count is not the executable's", lambda s: s.param_count == s.executable.param_words),
+    InstructionRule(("TO_HOST", "TO_DEVICE", "BESIDE", ), "the instruction is not for a CPU", lambda s: s.is_gpu),
+    InstructionRule(("TO_HOST", "TO_DEVICE", ), "the instruction is for a variant with a host", lambda s: s.variant.host is not None),
+)

@@ -1,4 +1,4 @@
-"""Instructions of a module's program: how they are put into words, taken apart and checked.
+"""Instructions of a module's program: how they are put into words and taken apart.
 
 Owns what Python knows of the instruction set; numbers and meanings are those of module.fbs. Runs
 nothing: that is the runtime's.
@@ -12,6 +12,7 @@ from enum import Enum, IntEnum
 
 from aot.errors import InternalError
 from aot.link import module_fbs as fbs
+from aot.link.module_schema import INSTRUCTIONS, OPERANDS
 
 Opcode = IntEnum(  # type: ignore[misc]  # the members are the schema's
     "Opcode", {n: v for n, v in vars(fbs.Opcode).items() if isinstance(v, int)}
@@ -36,43 +37,9 @@ class Operand(Enum):
     BITS = "bits"
 
 
-_KINDS = {
-    "rd": Operand.TARGET,
-    **dict.fromkeys(("ra", "rb", "rc", "rx", "ry", "rz", "ro", "rdo", "rso"), Operand.REGISTER),
-    **dict.fromkeys(("rsize", "rp"), Operand.REGISTER),
-    **dict.fromkeys(("b", "btrue", "bfalse"), Operand.BLOCK),
-    **dict.fromkeys(("class", "dclass", "sclass"), Operand.CLASS),
-    **dict.fromkeys(("lo", "hi", "pattern"), Operand.BITS),
-    **{k.value: k for k in (Operand.INPUT, Operand.OUTPUT, Operand.AXIS, Operand.MESSAGE)},
-    **{k.value: k for k in (Operand.BUFFER, Operand.DTYPE, Operand.EXECUTABLE, Operand.STATE)},
-}
-
 # Operands by name, as module.fbs writes them; "rp..." is any number of registers.
-SIGNATURES: dict[str, str] = {
-    "NOP": "",
-    "CONST": "rd lo hi",
-    "MOVE": "rd ra",
-    "INPUT_DIM": "rd input axis",
-    "OUTPUT_DIM": "output axis ra",
-    **dict.fromkeys(("ADD", "SUB", "MUL", "FLOORDIV", "FLOORMOD", "MIN", "MAX"), "rd ra rb"),
-    **dict.fromkeys(("EQ", "NE", "LT", "LE", "AND", "OR"), "rd ra rb"),
-    "SELECT": "rd rc ra rb",
-    "CHECK": "rc message rp...",
-    "BUFFER": "buffer ra",
-    "LOAD": "rd class ra dtype",
-    "DISPATCH": "executable rx ry rz rp...",
-    "COPY": "dclass rdo sclass rso rsize",
-    "FILL": "class ro rsize pattern",
-    "JUMP": "b",
-    "BRANCH": "rc btrue bfalse",
-    "RETURN": "",
-    "STATE": "rd state",
-    "SET_STATE": "state ra",
-    "STORE": "class ra rb dtype",
-    **dict.fromkeys(("TO_HOST", "TO_DEVICE"), "class ro rsize"),
-    "BESIDE": "",
-}
-TERMINATORS = frozenset({"JUMP", "BRANCH", "RETURN"})
+SIGNATURES: dict[str, str] = {n: " ".join(i.operands) for n, i in INSTRUCTIONS.items()}
+TERMINATORS = frozenset(n for n, i in INSTRUCTIONS.items() if i.is_terminator)
 # What reads or writes memory.
 TOUCHES = frozenset({"LOAD", "STORE", "DISPATCH", "COPY", "FILL", "TO_HOST", "TO_DEVICE"})
 MAX_INSTRUCTION_WORDS = (1 << 24) - 1
@@ -90,7 +57,7 @@ class Instruction:
     def kinds(self) -> tuple[Operand, ...]:
         """What each operand means."""
         names = SIGNATURES[self.name].split()
-        kinds = [_KINDS[name.removesuffix("...")] for name in names]
+        kinds = [Operand(OPERANDS[name.removesuffix("...")].kind) for name in names]
         if names and names[-1].endswith("..."):
             kinds += [kinds[-1]] * (len(self.operands) - len(kinds))
         return tuple(kinds[: len(self.operands)])
@@ -156,41 +123,3 @@ def _arity(name: str) -> tuple[int, bool]:
     names = SIGNATURES[name].split()
     is_open = bool(names) and names[-1].endswith("...")
     return len(names) - is_open, is_open
-
-
-def check_structure(
-    code: Sequence[int], blocks: Sequence[int], limits: dict[Operand, int]
-) -> list[Instruction]:
-    """Decodes a program and checks what needs no run: lengths, blocks and operand ranges.
-
-    `limits` holds, for each kind of operand that has one, the number of things there are.
-
-    Raises:
-        ValueError: the first thing that is wrong.
-    """
-    instructions = list(decode(code))
-    starts = {i.at for i in instructions}
-    if not blocks or blocks[0] != 0 or list(blocks) != sorted(set(blocks)):
-        raise ValueError("blocks do not start at word 0 and ascend")
-    for number, start in enumerate(blocks):
-        if start not in starts:
-            raise ValueError(f"block {number} starts inside an instruction")
-    limits = {**limits, Operand.BLOCK: len(blocks), Operand.CLASS: 4}
-    if Operand.REGISTER in limits:
-        limits[Operand.TARGET] = limits[Operand.REGISTER]
-    ends = set(blocks[1:]) | {len(code)}
-    for instruction, follower in zip(instructions, [*instructions[1:], None], strict=True):
-        for operand, kind in zip(instruction.operands, instruction.kinds, strict=True):
-            if operand >= limits.get(kind, 1 << 32):
-                raise ValueError(
-                    f"word {instruction.at}: {instruction.name} names {kind.value} {operand}, "
-                    f"there are {limits[kind]}"
-                )
-        is_last = (len(code) if follower is None else follower.at) in ends
-        if is_last != (instruction.name in TERMINATORS):
-            problem = "ends a block" if is_last else "stands inside a block"
-            raise ValueError(f"word {instruction.at}: {instruction.name} {problem}")
-        is_dispatch = follower is not None and follower.name == "DISPATCH"
-        if instruction.name == "BESIDE" and not is_dispatch:
-            raise ValueError(f"word {instruction.at}: no DISPATCH stands behind BESIDE")
-    return instructions

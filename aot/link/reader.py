@@ -30,8 +30,8 @@ from aot.link.image import (
     ProgramImage,
     TensorInfo,
     VariantImage,
-    check_image,
 )
+from aot.link.image_check import check_image
 from aot.link.module_schema import RULES, segment
 from aot.link.rodata import ALIGNMENT, RodataSegment
 

@@ -9,46 +9,17 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import flatbuffers
 import pytest
 
-from aot.errors import CompileError
 from aot.link.module_schema import FIELDS, RULES, Rule
-from aot.link.reader import read_module
-from tests.support import runtime_api, vulkan_runtime
+from tests.support import runtime_api
 from tests.support.module_rules import BREAKS, CPU, broken, places_of, whole_module
 from tests.support.runtime_modules import fbs, stamp, with_structure
-
-
-@contextmanager
-def reading_for_gpus() -> Iterator[None]:
-    """With the runtime that has a driver for them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime_api, "library", vulkan_runtime.library)
-        yield
-
-
-def runtime_failure(data: bytes) -> str | None:
-    """Why the runtime refuses a file; None where it takes it."""
-    try:
-        runtime_api.Module(data).close()
-    except runtime_api.Failed as failed:
-        assert failed.status == "malformed"
-        return failed.message
-    return None
-
-
-def reader_failure(data: bytes) -> str | None:
-    """Why the reader in Python refuses it."""
-    try:
-        read_module(data)
-    except CompileError as error:
-        return str(error).removeprefix("module: ")
-    return None
+from tests.support.two_readers import reader_failure, reading_for_gpus, runtime_failure
 
 
 def test_the_whole_module_is_taken() -> None:

@@ -38,7 +38,7 @@ def test_generated_files_are_up_to_date() -> None:
 
 GENERATED = (
     *("aot/link/module_fbs.pyi", "aot/link/module_schema.py", "docs/internals/file-format.md"),
-    *("runtime/src/module_fbs.h", "runtime/src/module_rules.h"),
+    *(f"runtime/src/{name}.h" for name in ("module_fbs", "module_rules", "program_rules")),
 )
 
 
@@ -48,9 +48,13 @@ def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     script = tmp_path / "runtime" / "generate_schema.py"
-    for path in (script, script.with_name("generate_rules.py")):
+    for path in (
+        script,
+        *map(script.with_name, ("generate_rules.py", "generate_program_rules.py")),
+    ):
         shutil.copy(RUNTIME / path.name, path)
     rules = (RUNTIME / "module_rules.toml").read_text().replace("least -1", "least -2")
+    rules = rules.replace("no such axis", "no such dim")
     (tmp_path / "runtime" / "module_rules.toml").write_text(rules)
     schema = (RUNTIME / "module.fbs").read_text().replace("VULKAN = 1 }", "VULKAN = 1, NPU = 2 }")
     (tmp_path / "runtime" / "module.fbs").write_text(schema)
@@ -62,6 +66,7 @@ def test_the_check_of_generated_files_can_fail(tmp_path: Path) -> None:
     assert run(sys.executable, script, "--without-flatc").returncode == 0
     assert run(*check).returncode == 0
     assert "must be at least -2" in (tmp_path / "runtime/src/module_rules.h").read_text()
+    assert "no such dim" in (tmp_path / "runtime/src/program_rules.h").read_text()
     assert "AOT_FBS_DEVICE_NPU = 2" in (tmp_path / "runtime/src/module_fbs.h").read_text()
 
 

@@ -11,8 +11,8 @@
 #include "pipelines.h"
 
 #define AOT_VK_MOST_RECORDINGS 16u
-// A log that has grown so long is submitted before more is added to it: the trips of a loop take time
-// then, but no more memory.
+// A log that has grown so long is submitted before more is added to it: the trips of a loop take
+// time then, but no more memory.
 #define AOT_VK_MOST_LOG_WORDS ((size_t)1 << 16)
 // Behind the outputs in the readback buffer: what a load reads.
 #define AOT_VK_LOAD_BYTES 16u

@@ -78,11 +78,11 @@ def test_dim_info_keeps_bounds() -> None:
     [
         ({"register_count": 3}, "an offset register is not below 3"),
         ({"execute_block": 0}, "execute starts at block 0"),
-        ({"blocks": (0, 1)}, "block 1 starts inside an instruction"),
-        ({"blocks": (1, 2)}, "blocks do not start at word 0 and ascend"),
-        ({"buffers": ()}, "BUFFER names buffer 0, there are 0"),
-        ({"code": (0xFF | 1 << 8,)}, "word 0 has opcode 255, which there is not"),
-        ({"code": (5 | 9 << 8, 0, 0, 0)}, "word 0: ADD with a length of 9 words"),
+        ({"blocks": (0, 1)}, "word 0: the instruction crosses its block"),
+        ({"blocks": (1, 2)}, "word 1: blocks are not in ascending order from word 0"),
+        ({"buffers": ()}, "word 17: no such arena buffer"),
+        ({"code": (0xFF | 1 << 8,), "blocks": (0, 0)}, "word 0: blocks are not in ascending order"),
+        ({"code": (0xFF | 1 << 8, 27 | 1 << 8), "blocks": (0, 1)}, "word 0: no such instruction"),
         ({"input_offset_registers": (1, 2)}, "2 offset registers for 1"),
     ],
 )
@@ -102,8 +102,11 @@ def test_a_bad_program_is_never_written(change: dict[str, object], message: str)
         ({"page_bytes": 1000}, "pages of 1000 bytes"),
         ({"arch": Arch.NONE}, "device Device.CPU with arch Arch.NONE"),
         ({"code": b""}, "code offset 1 is outside the image"),
-        ({"executables": (ExecutableImage("add", 3),)}, "gives 2 parameters to 'add', which takes"),
-        ({"executables": ()}, "DISPATCH names executable 0, there are 0"),
+        (
+            {"executables": (ExecutableImage("add", 3),)},
+            "the parameter count is not the executable's",
+        ),
+        ({"executables": ()}, "no such executable"),
         ({"entry_points": ()}, "entry points .* are none or not distinct"),
     ],
 )
