@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 @click.command()
-@click.argument("matrix", metavar="MATRIX.toml", type=click.Path())
+@click.argument("batch", metavar="BATCH.toml", type=click.Path())
 @click.option(
     "--jobs",
     type=click.IntRange(min=0),
@@ -97,15 +97,15 @@ def _plain(value: Any) -> Any:
 @click.option("--cache-dir", type=click.Path(file_okay=False), metavar="DIR", help="Which cache.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
 def build(
-    matrix: str, jobs: int, scheduler: str | None, cache_dir: str | None, as_json: bool
+    batch: str, jobs: int, scheduler: str | None, cache_dir: str | None, as_json: bool
 ) -> None:
     """Build the models x targets x options of a file, and show what became of each.
 
     \b
     Examples:
-      aotc build matrix.toml
-      aotc build matrix.toml --jobs 4 --json
-      aotc build matrix.toml --scheduler tcp://10.0.0.1:8786
+      aotc build batch.toml
+      aotc build batch.toml --jobs 4 --json
+      aotc build batch.toml --scheduler tcp://10.0.0.1:8786
 
     \b
     The file, of which targets and options may be left short:
@@ -123,7 +123,7 @@ def build(
         executor = stack.enter_context(dask_executor(scheduler)) if scheduler else None
         progress = stack.enter_context(shown_progress()) or no_progress
         rows = build_matrix(
-            matrix, executor=executor, jobs=jobs, cache_dir=cache_dir, progress=progress
+            batch, executor=executor, jobs=jobs, cache_dir=cache_dir, progress=progress
         )
     click.echo(
         json.dumps(cli_text.matrix_facts(rows), indent=2)

@@ -18,7 +18,7 @@ from aot import switches
 from aot.cli.compile import compile_options
 from aot.errors import CompileError, InternalError
 from aot.options import OPTIONS, CompileOptions
-from aot.tools.batch.file import KEYS, parse_matrix
+from aot.tools.batch.file import KEYS, parse_batch
 from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -222,7 +222,7 @@ def test_a_key_of_another_type(key: str, value: Any, table: str) -> None:
     kind = OPTIONS[key].kind
     expected = "a table by name" if kind.is_table else EXPECTED[kind.name]
     with pytest.raises(CompileError) as caught:
-        parse_matrix(whole, Path("m.toml"))
+        parse_batch(whole, Path("m.toml"))
     message = f"{key} is {value!r}, expected {expected}"
     assert str(caught.value) == f"m.toml:{len(whole.splitlines())}: {message}"
 

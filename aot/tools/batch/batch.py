@@ -1,4 +1,4 @@
-"""Builds a matrix of models, targets and options: many compiles at once, each for itself.
+"""Builds a batch of models, targets and options: many compiles at once, each for itself.
 
 Owns what a module counts as built from, the record that makes a build resumable, and how cells are
 handed to an executor. A cell that fails is a row of the result; the others go on.
@@ -29,7 +29,7 @@ from aot.frontends import registry
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
 from aot.target.selection import load
-from aot.tools.batch.file import Cell, Matrix, read_matrix
+from aot.tools.batch.file import Batch, Cell, read_batch
 
 RECORD = ".aotc-build.json"
 BUILT, CURRENT, FAILED = "built", "up to date", "failed"
@@ -86,14 +86,14 @@ class Made:
 
 
 def build(
-    matrix: Matrix | str | os.PathLike[str],
+    batch: Batch | str | os.PathLike[str],
     *,
     executor: Executor | None = None,
     jobs: int = 0,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
 ) -> list[Row]:
-    """Builds every cell whose module is not up to date; rows in the matrix's order.
+    """Builds every cell whose module is not up to date; rows in the batch's order.
 
     Args:
         executor: runs `run_task`, as any of `concurrent.futures`' kind does: Dask's
@@ -104,9 +104,9 @@ def build(
         progress: called with "build", cells done and cells in all.
 
     Raises:
-        CompileError: the matrix is wrong, or its folder cannot be written.
+        CompileError: the batch is wrong, or its folder cannot be written.
     """
-    asked = matrix if isinstance(matrix, Matrix) else read_matrix(Path(matrix))
+    asked = batch if isinstance(batch, Batch) else read_batch(Path(batch))
     try:
         asked.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

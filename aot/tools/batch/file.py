@@ -1,4 +1,4 @@
-"""A matrix file: models times targets times options, as typed records.
+"""A batch file: models times targets times options, as typed records.
 
 Owns the file's schema and every message about a wrong one: file, line, key and what is allowed.
 Reads nothing of the models.
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w.+-]+")
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One value along an axis of the matrix.
+    """One value along an axis of the batch.
 
     Attributes:
         name: part of the output's name, and of the table; "" for options that are not named.
@@ -59,8 +59,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """What a matrix file asks for.
+class Batch:
+    """What a batch file asks for.
 
     Attributes:
         folder: where modules and the record of what they were built from go.
@@ -71,8 +71,8 @@ class Matrix:
     cells: tuple[Cell, ...]
 
 
-def read_matrix(path: Path) -> Matrix:
-    """The matrix of a TOML file; paths in it are relative to the file.
+def read_batch(path: Path) -> Batch:
+    """The batch of a TOML file; paths in it are relative to the file.
 
     Raises:
         CompileError: it cannot be read, or is wrong: names file, line, key and what is allowed.
@@ -82,22 +82,22 @@ def read_matrix(path: Path) -> Matrix:
     except OSError as error:
         raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
     except UnicodeDecodeError:
-        raise CompileError(f"{path}: a matrix file must be utf-8") from None
-    return parse_matrix(text, path)
+        raise CompileError(f"{path}: a batch file must be utf-8") from None
+    return parse_batch(text, path)
 
 
-def parse_matrix(text: str, path: Path) -> Matrix:
-    """The matrix that the TOML `text` of the file `path` says."""
+def parse_batch(text: str, path: Path) -> Batch:
+    """The batch that the TOML `text` of the file `path` says."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         raise CompileError(f"{path}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
-    return _Reader(text, path).matrix(table)
+    return _Reader(text, path).batch(table)
 
 
 class _Reader:
-    """Turns a parsed table into a Matrix; holds the text so that messages can name lines."""
+    """Turns a parsed table into a Batch; holds the text so that messages can name lines."""
 
     def __init__(self, text: str, path: Path) -> None:
         self.lines = text.splitlines()
@@ -124,13 +124,13 @@ class _Reader:
         heads = (n for n in range(start + 1, len(self.lines)) if re.match(r"\s*\[", self.lines[n]))
         return start, next(heads, len(self.lines))
 
-    def matrix(self, table: Mapping[str, Any]) -> Matrix:
+    def batch(self, table: Mapping[str, Any]) -> Batch:
         for key in table:
             if key not in _TOP:
-                raise self.fail(key, f"unknown key {key!r}: a matrix has {', '.join(_TOP)}")
+                raise self.fail(key, f"unknown key {key!r}: a batch has {', '.join(_TOP)}")
         for key in ("models", "targets"):
             if not table.get(key) or not isinstance(table[key], list):
-                raise self.fail(key, f"{key} is missing: a matrix needs a list of {key}")
+                raise self.fail(key, f"{key} is missing: a batch needs a list of {key}")
         folder = table.get("output", "build")
         if not isinstance(folder, str) or not folder:
             raise self.fail("output", f"output is {folder!r}, expected a folder's path")
@@ -155,7 +155,7 @@ class _Reader:
         ]
         if not cells:
             raise self.fail("skip", "skip leaves nothing to build")
-        return Matrix(self.path, root, tuple(cells))
+        return Batch(self.path, root, tuple(cells))
 
     def cell(
         self, root: Path, model: Axis, target: Axis, option: Axis, defaults: Mapping[str, Any]

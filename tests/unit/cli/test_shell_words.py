@@ -19,7 +19,11 @@ from tests.support.paths import ROOT
 
 PAGES = sorted(
     path
-    for folder, pattern in ((ROOT, "*.md"), (ROOT / "docs", "*.md"), (ROOT / "samples", "**/*.md"))
+    for folder, pattern in (
+        (ROOT, "*.md"),
+        (ROOT / "docs", "**/*.md"),
+        (ROOT / "samples", "**/*.md"),
+    )
     for path in folder.glob(pattern)
 )
 SOURCES = sorted([*(ROOT / "aot").rglob("*.py"), *(ROOT / "samples").rglob("*.py")])
@@ -61,7 +65,8 @@ def _strings(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages(path: Path) -> None:
-    assert unquoted(path.read_text(encoding="utf-8")) == []
+    text = path.read_text(encoding="utf-8").replace("\\|", "|")  # a bar in a cell of a table
+    assert unquoted(text) == []
 
 
 def test_help_texts() -> None:

@@ -21,9 +21,9 @@ import aot
 from aot.cli import main as cli
 from aot.errors import CompileError
 from aot.target import selection
-from aot.tools.batch import batch as matrix
+from aot.tools.batch import batch
 from aot.tools.batch.batch import BUILT, CURRENT, FAILED, Made, Row, Task, build, run_task
-from aot.tools.batch.file import Matrix, parse_matrix, read_matrix
+from aot.tools.batch.file import Batch, parse_batch, read_batch
 
 MODEL = """
 func @main(%x: f32[N, 3]) -> ("y") {
@@ -63,8 +63,8 @@ class Here(Executor):
         return future
 
 
-def parsed(text: str) -> Matrix:
-    return parse_matrix(text, Path("m.toml"))
+def parsed(text: str) -> Batch:
+    return parse_batch(text, Path("m.toml"))
 
 
 def statuses(rows: list[Row]) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_options_override_in_order_and_names_are_made() -> None:
     winograd = false
     disable = ["fusion"]
     """
-    (cell,) = parse_matrix(text, Path("there/m.toml")).cells
+    (cell,) = parse_batch(text, Path("there/m.toml")).cells
     assert cell.output == Path("there/out/det-x86-64-v2+mine.aotm")
     assert cell.model.value == ("there/x/det.onnx",)
     assert cell.target.value == ("x86-64-v2", "there/boards/mine.toml")
@@ -122,20 +122,20 @@ def test_what_is_skipped() -> None:
 def test_arrays_are_read_beside_the_file(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.arange(3))
     text = 'targets = ["host"]\nmodels = [{ path = "a.ir", input_values = { x = "FILE", y = 2 } }]'
-    (cell,) = parse_matrix(text.replace("FILE", "v.npy"), tmp_path / "m.toml").cells
+    (cell,) = parse_batch(text.replace("FILE", "v.npy"), tmp_path / "m.toml").cells
     assert cell.options["input_values"]["x"].tolist() == [0, 1, 2]
     assert cell.options["input_values"]["y"] == 2
     with pytest.raises(CompileError, match=r":2: input_values: no.npy is not a .npy file of num"):
-        parse_matrix(text.replace("FILE", "no.npy"), tmp_path / "m.toml")
+        parse_batch(text.replace("FILE", "no.npy"), tmp_path / "m.toml")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "m.toml: models is missing: a matrix needs a list of models"),
-        ("models = 3", "m.toml:1: models is missing: a matrix needs a list of models"),
-        ('models = ["a.ir"]', "m.toml: targets is missing: a matrix needs a list of targets"),
-        ("modles = []", "m.toml:1: unknown key 'modles': a matrix has output, models, targets, op"),
+        ("", "m.toml: models is missing: a batch needs a list of models"),
+        ("models = 3", "m.toml:1: models is missing: a batch needs a list of models"),
+        ('models = ["a.ir"]', "m.toml: targets is missing: a batch needs a list of targets"),
+        ("modles = []", "m.toml:1: unknown key 'modles': a batch has output, models, targets, op"),
         ("a = ?", "m.toml: not valid toml: invalid value (at line 1, column 5)"),
         (
             'models = ["a"]\ntargets = ["host"]\noutput = 3',
@@ -283,7 +283,7 @@ def test_an_option_whose_table_is_wrong(key: str, value: str, message: str) -> N
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="no.toml: no such file or directory"):
-        read_matrix(tmp_path / "no.toml")
+        read_batch(tmp_path / "no.toml")
 
 
 # ---- building ----
@@ -335,8 +335,8 @@ def test_a_damaged_or_lost_module_is_built_anew(folder: Path) -> None:
 
     assert changed(folder, damage) == ["a arm half", "bee arm half"]
     everything = len(parsed(SMALL).cells)
-    assert len(changed(folder, (out / matrix.RECORD).unlink)) == everything
-    record = out / matrix.RECORD
+    assert len(changed(folder, (out / batch.RECORD).unlink)) == everything
+    record = out / batch.RECORD
     assert len(changed(folder, lambda: record.write_text("[1"))) == everything
 
 
@@ -356,7 +356,7 @@ def test_changed_options_targets_and_compilers_are_built_anew(
     labels = changed(folder, lambda: (folder / "mine.toml").write_text(wider))
     assert labels == [f"{m} mine {o}" for m in ("a", "bee") for o in ("plain", "half")]
 
-    another = lambda: monkeypatch.setattr(matrix, "_compiler_id", lambda: b"x")  # noqa: E731
+    another = lambda: monkeypatch.setattr(batch, "_compiler_id", lambda: b"x")  # noqa: E731
     assert len(changed(folder, another)) == 8
 
 
@@ -468,7 +468,7 @@ def test_a_process_that_is_killed_costs_its_own_cell_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "m.toml").write_text('models = ["a.ir", "b.ir"]\ntargets = ["x86-64-v3"]')
-    monkeypatch.setattr(matrix, "run_task", dying)
+    monkeypatch.setattr(batch, "run_task", dying)
     rows = build("m.toml", jobs=2)
     assert statuses(rows) == {"a x86-64-v3": FAILED, "b x86-64-v3": BUILT}
     assert rows[0].error == "its process was ended from outside, by lack of memory?"
@@ -578,7 +578,7 @@ def test_a_real_dask_cluster_builds(folder: Path, capsys: pytest.CaptureFixture[
         assert cli.main(["build", "m.toml", "--scheduler", address, "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert [row["status"] for row in rows] == [BUILT] * 8
-        here = build(read_matrix(folder / "m.toml"), jobs=1)  # all of it is there
+        here = build(read_batch(folder / "m.toml"), jobs=1)  # all of it is there
         assert {row.status for row in here} == {CURRENT}
         remote = {path.name: path.read_bytes() for path in (folder / "build").glob("*.aotm")}
         (folder / "m.toml").write_text('output = "again"\n' + SMALL)
