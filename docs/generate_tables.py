@@ -36,11 +36,12 @@ def targets_table() -> str:
 
 
 def onnx_operators() -> str:
-    """Names in alphabetical order."""
+    """Names in alphabetical order, those of other domains last."""
     from aot.frontends.onnx import CONTROL, supported_ops
 
     names = sorted({name for domain, name, _ in supported_ops() if domain == ""} | set(CONTROL))
-    return textwrap.fill(", ".join(names) + ".", 120, break_on_hyphens=False)
+    others = [f"{domain}.{name}" for domain, name, _ in supported_ops() if domain]
+    return textwrap.fill(", ".join([*names, *others]) + ".", 120, break_on_hyphens=False)
 
 
 def options_table() -> str:

@@ -215,6 +215,8 @@ def _opsets(domain: str, name: str) -> str:
     from aot.frontends.onnx.table import find_entry
 
     versions = _versions(domain).get(name, [])
+    if not versions:  # no definition of ONNX's
+        return ", ".join(str(e.since) for e in reversed(_tabled()[(domain, name)])) + " on"
     if (domain, name) not in _tabled():
         return ", ".join(map(str, versions)) + " on"
     taken = [v for v in versions if find_entry(domain, name, v) is not None]

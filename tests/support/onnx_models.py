@@ -28,6 +28,7 @@ class Case:
         inputs: operand arrays in order; None where absent.
         constant: positions of operands that are initializers.
         outputs: how many outputs are asked for; 0 skips one.
+        domain: of the op; "" is ONNX's.
         is_symbolic: whether the op can be imported with input dims unknown.
     """
 
@@ -39,6 +40,7 @@ class Case:
     outputs: int = 1
     is_symbolic: bool = True
     name: str = ""
+    domain: str = ""
 
     def __str__(self) -> str:
         return f"{self.op}-{self.opset}{'-' + self.name if self.name else ''}"
@@ -46,7 +48,12 @@ class Case:
     def model(self, *, symbolic: bool = False) -> onnx.ModelProto:
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(self.inputs)]
         node = helper.make_node(
-            self.op, names, [f"y{i}" for i in range(self.outputs)], name="the node", **self.attrs
+            self.op,
+            names,
+            [f"y{i}" for i in range(self.outputs)],
+            name="the node",
+            domain=self.domain,
+            **self.attrs,
         )
         infos, initializers = [], []
         for number, (name, array) in enumerate(zip(names, self.inputs, strict=True)):
@@ -91,9 +98,9 @@ def graph_model(
         [onnx.ValueInfoProto(name=name) for name in outputs],
         list(initializers),
     )
-    return helper.make_model(
-        graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", opset)]
-    )
+    domains = sorted({node.domain for node in nodes} - {""})
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
 
 
 def tensor_info(

@@ -211,4 +211,94 @@ QLINEAR = [
     ),
 ]
 
-CASES = [*QUANTIZE, *DEQUANTIZE, *INTEGER, *QLINEAR]
+
+def _ms(op: str, inputs: list[Any], attrs: dict[str, Any] | None = None, **more: Any) -> Case:
+    return Case(op, inputs, attrs or {}, domain="com.microsoft", **more)
+
+
+def _scaled(scale: float, zero: int, dtype: Any = U8) -> list[Array]:
+    return [_one(scale, F32), _one(zero, dtype)]
+
+
+_X = _q(U8, 2, 4, 5, 6)
+MICROSOFT = [
+    _ms("QuantizeLinear", [_f(2, 3, 4), _s(3), _q(U16, 3)], {"axis": 1}, name="u16"),
+    _ms("DequantizeLinear", [_q(I16, 9), _one(0.3, F32), _one(-5, I16)], name="i16"),
+    _ms("DequantizeLinear", [_q(I8, 2, 3), _s(3), _q(I8, 3)], {"axis": -1}, name="channels"),
+    *(
+        _ms(op, [_X, *_scaled(0.1, 90), _q(U8, *shape), *_scaled(0.2, 110), *_scaled(y, 128)])
+        for op, y, shape in (("QLinearAdd", 0.25, _X.shape), ("QLinearMul", 1.73, (4, 1, 1)))
+    ),
+    _ms(
+        "QLinearAdd",
+        [_q(I8, 9), *_scaled(0.1, -9, I8), _q(I8, 9), *_scaled(0.2, 5, I8), _one(0.3, F32)],
+        name="no zero point",
+    ),
+    _ms("QLinearSigmoid", [_X, *_scaled(0.05, 128), *_scaled(1 / 256, 0)]),
+    _ms("QLinearLeakyRelu", [_X, *_scaled(0.05, 128), *_scaled(0.04, 90)], {"alpha": 0.1}),
+    _ms("QLinearSoftmax", [_X, *_scaled(0.05, 128), *_scaled(1 / 256, 0)], {"opset": 13}),
+    _ms(
+        "QLinearSoftmax",
+        [_X, *_scaled(0.05, 128), *_scaled(1 / 256, 0)],
+        {"opset": 12, "axis": 2},
+        name="many dims",
+    ),
+    _ms("QLinearGlobalAveragePool", [_X, *_scaled(0.05, 128), *_scaled(0.0103, 100)]),
+    _ms(
+        "QLinearGlobalAveragePool",
+        [_X, *_scaled(0.05, 128), *_scaled(0.0103, 100)],
+        {"channels_last": 1},
+        name="channels last",
+    ),
+    _ms(
+        "QLinearAveragePool",
+        [_X, *_scaled(0.05, 128), *_scaled(0.0413, 100)],
+        {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 2]},
+    ),
+    _ms(
+        "QLinearConcat",
+        [
+            *_scaled(0.1, 120),
+            _q(U8, 2, 3, 4),
+            *_scaled(0.1, 120),
+            _q(U8, 2, 1, 4),
+            *_scaled(0.07, 90),
+        ],
+        {"axis": 1},
+    ),
+    _ms(
+        "QGemm",
+        [
+            _q(U8, 5, 40),
+            *_scaled(0.02, 120),
+            _weights(7, 40),
+            _s(7),
+            np.zeros(7, I8),
+            _q(I16, 7).astype(I32),
+            *_scaled(4.0, 100),
+        ],
+        {"transB": 1, "alpha": 0.5},
+        constant=[3, 5, 6],
+    ),
+    _ms(
+        "QGemm",
+        [_q(U8, 5, 40), *_scaled(0.02, 120), _q(U8, 40, 7), *_scaled(0.03, 115)],
+        name="to floats",
+    ),
+    _ms(
+        "MatMulIntegerToFloat",
+        [
+            _q(U8, 5, 40),
+            _weights(40, 7),
+            _one(0.02, F32),
+            _s(7),
+            _one(120, U8),
+            np.zeros(7, I8),
+            _f(7),
+        ],
+        constant=[1, 5],
+    ),
+    _ms("DynamicQuantizeMatMul", [_f(5, 40), _weights(40, 7), _s(7), _q(I8, 7) // 8, _f(7)]),
+]
+
+CASES = [*QUANTIZE, *DEQUANTIZE, *INTEGER, *QLINEAR, *MICROSOFT]

@@ -12,6 +12,7 @@ from aot.frontends.onnx.ops import matrix as ops_matrix
 from aot.frontends.onnx.ops import nn as ops_nn
 from aot.frontends.onnx.ops import normalization as ops_normalization
 from aot.frontends.onnx.ops import quantized as ops_quantized
+from aot.frontends.onnx.ops import quantized_microsoft as ops_quantized_microsoft
 from aot.frontends.onnx.ops import recurrent as ops_recurrent
 from aot.frontends.onnx.ops import reduction as ops_reduction
 from aot.frontends.onnx.ops import resize as ops_resize
@@ -35,6 +36,7 @@ __all__ = [
     "ops_nn",
     "ops_normalization",
     "ops_quantized",
+    "ops_quantized_microsoft",
     "ops_recurrent",
     "ops_reduction",
     "ops_resize",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from onnx import AttributeProto, defs
 
+from aot.frontends.onnx.microsoft import MICROSOFT, SCHEMAS
 from aot.frontends.onnx.table import Node
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -28,12 +29,17 @@ _TYPE_NAMES = {
     DType.U64: "uint64",
     DType.BOOL: "bool",
 }
+# What ONNX Runtime's quantiser writes though the opset has it only later, and every engine reads.
+_TOLERATED = {("QuantizeLinear", "axis"), ("DequantizeLinear", "axis")}
 _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 
 def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
-    """ONNX's definition of an op at an opset version; None where it defines none."""
+    """The definition of an op at an opset version: ONNX's, or ours of ONNX Runtime's own; None
+    where there is none."""
+    if domain == MICROSOFT:
+        return SCHEMAS.get(op_type)
     try:
         return defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
@@ -59,6 +65,8 @@ def check_node(node: Node, schema: defs.OpSchema) -> None:
             raise node.error(f"attribute {name!r} is missing")
     for name, found in node.attributes.items():
         declared = schema.attributes.get(name)
+        if declared is None and (node.op_type, name) in _TOLERATED:
+            continue
         if declared is None:
             raise node.error(f"has no attribute {name!r} in opset {node.opset}")
         kind = AttributeProto.AttributeType.Name(found.type)

@@ -8,7 +8,7 @@ import pytest
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from tests.support import onnx_recurrent_cases
-from tests.support.onnx_models import Array, Case
+from tests.support.onnx_models import Array, Case, our_run
 
 
 def f(*shape: int) -> Array:
@@ -17,6 +17,10 @@ def f(*shape: int) -> Array:
 
 def q(*shape: int) -> Array:
     return np.ones(shape, np.int8)
+
+
+def s(value: object) -> Array:
+    return np.array(value, np.float32)
 
 
 def lstm(**attrs: object) -> Case:
@@ -40,7 +44,7 @@ WRONG = [
     ),
     (
         Case("DequantizeLinear", [q(3, 5), f(2), q(2)], {"block_size": 3}, opset=21),
-        "attribute 'block_size' is 3, and operand 1 has rank 1; expected the rank of x, 2",
+        "attribute 'block_size' is 3, and the scale has rank 1; expected the rank of x, 2",
     ),
     (
         Case("QuantizeLinear", [f(3, 5), f(5), q(5)], {"axis": 2}, opset=13),
@@ -48,7 +52,83 @@ WRONG = [
     ),
     (
         Case("QuantizeLinear", [f(3, 5), f(3, 5), q(3, 5)], opset=13),
-        "a scale or zero point has rank 2, expected 0 or 1",
+        "the scale has rank 2, expected 0 or 1",
+    ),
+    *(
+        (
+            Case(op, [x, s(scale), zero], opset=13, constant=[1]),
+            f"the scale is {text}, expected a positive finite number",
+        )
+        for op, x, zero in (
+            ("QuantizeLinear", f(3, 5), q()),
+            ("DequantizeLinear", q(3, 5), q()),
+        )
+        for scale, text in (
+            (0.0, "0.0"),
+            (-0.5, "-0.5"),
+            (np.inf, "inf"),
+            (np.nan, "nan"),
+        )
+    ),
+    (
+        Case("DequantizeLinear", [q(2, 5), s([1.0, 0.0]), q(2)], {"axis": 0}, 13, constant=[1]),
+        "the scale is 0.0, expected a positive finite number",
+    ),
+    (
+        Case("DequantizeLinear", [q(2, 5), f(3), q(3)], {"axis": 1}, opset=13),
+        "the scale has 3 elements, but axis 1 of the tensor has extent 5",
+    ),
+    (
+        Case("DequantizeLinear", [q(2, 5), f(5), q(2)], {"axis": 1}, opset=13),
+        "the zero point has shape (2), expected that of the scale, (5)",
+    ),
+    (
+        Case("QuantizeLinear", [f(2, 5), f(5), q()], {"axis": 1}, opset=13),
+        "the zero point has shape (), expected that of the scale, (5)",
+    ),
+    (
+        Case("QuantizeLinear", [f(2), f(), q()], {"output_dtype": 2}, opset=21),
+        "attribute 'output_dtype' is u8, but the zero point is i8",
+    ),
+    (
+        Case("DequantizeLinear", [q(2), f(), q().astype(np.uint8)], opset=13),
+        "operand 2 (x_zero_point) is u8, expected i8 as the operands before it",
+    ),
+    (
+        Case(
+            "DequantizeLinear",
+            [np.ones(2, np.int32), f(), np.array(3, np.int32)],
+            opset=13,
+            constant=[2],
+        ),
+        "the zero point of an i32 tensor is not 0",
+    ),
+    (
+        Case("MatMulInteger", [q(2, 4), q(4, 3), q(3)], opset=10),
+        "the zero point of a has 3 elements, but axis 0 of the tensor has extent 2",
+    ),
+    (
+        Case("ConvInteger", [q(1, 2, 4), q(3, 2, 1), q(2)], opset=10),
+        "the zero point of x has shape (2), expected one number",
+    ),
+    (
+        Case("ConvInteger", [q(1, 2, 4), q(3, 2, 1), q(), q(2)], opset=10),
+        "the zero point of w has 2 elements, but axis 0 of the tensor has extent 3",
+    ),
+    (
+        Case(
+            "QLinearConv", [q(1, 2, 4), s(0.0), q(), q(3, 2, 1), f(), q(), f(), q()], constant=[1]
+        ),
+        "the scale of x is 0.0, expected a positive finite number",
+    ),
+    (
+        Case("QLinearConcat", [f(), q(), q(2), f()], {"axis": 0}, domain="com.microsoft"),
+        "has 2 operands after the scale and the zero point, expected a tensor, its scale and its "
+        "zero point for each part",
+    ),
+    (
+        Case("QLinearAdd", [q(2), f(2), q(), q(2), f(), q(), f()], domain="com.microsoft"),
+        "the scale of a has 2 elements, expected 1",
     ),
     (
         Case("GroupNormalization", [f(1, 6, 4), f(6), f(6)], {"num_groups": 4}, opset=21),
@@ -66,6 +146,16 @@ def test_what_is_wrong_is_said(case: Case, text: str) -> None:
     with pytest.raises(CompileError) as caught:
         import_onnx(case.model())
     assert str(caught.value) == f"model: {case.op} (node 'the node'): {text}"
+
+
+def test_an_axis_before_its_opset_counts() -> None:
+    """Quantisers write it into models of opsets that do not have it yet."""
+    inputs = [q(2, 3, 4) * 7, np.arange(1, 5, dtype=np.float32), q(4)]
+    found, expected = (
+        our_run(import_onnx(case.model()).main, case.feeds())[0]
+        for case in (Case("DequantizeLinear", inputs, {"axis": 2}, opset=n) for n in (11, 13))
+    )
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_weights_of_another_size_are_refused_by_the_record() -> None:

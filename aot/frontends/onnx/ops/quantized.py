@@ -1,12 +1,15 @@
 """ONNX's quantised ops, in integers where they are in integers, and in small ops throughout.
 
 A quantised number q stands for (q - zero_point) * scale. Products are summed in i32 after the zero
-points are taken off, so that results are exact; going back to 8 or 16 bits rounds halves to even
-and saturates, as a cast of ours does.
+points are taken off, so that results are exact; what `quantise-contractions` makes of that keeps
+them so.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.ops.nn import convolution, matrix_product
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
@@ -22,13 +25,40 @@ def _is_scalar(value: Value) -> bool:
     return value.type.rank == 0 or value.type.dims == (1,)
 
 
-def _along(node: Node, value: Value, rank: int, axis: int) -> Value:
-    """A scalar, or a vector along `axis`, in the shape that broadcasts to `rank` dims."""
+def check_scale(node: Node, scale: Value, what: str) -> None:
+    """A scale that is known must be one: the inverse of every number is a number, too.
+
+    Raises:
+        CompileError: an element is zero, negative, infinite or NaN.
+    """
+    found = node.values.known(scale)
+    if found is None or found.dtype.kind != "f":
+        return
+    wrong = found[~((found > 0) & np.isfinite(found))]
+    if wrong.size:
+        raise node.error(f"{what} is {wrong.reshape(-1)[0]}, expected a positive finite number")
+
+
+def _shape_text(value: Value) -> str:
+    return f"({', '.join(map(str, value.type.dims))})"
+
+
+def _along(node: Node, value: Value, x: Value, axis: int, what: str) -> Value:
+    """A scalar, or a vector along `axis` of x, in the shape that broadcasts to x.
+
+    Raises:
+        CompileError: it has another rank, or not one element for each of x along `axis`.
+    """
     if _is_scalar(value):
         return node.reshape(value, ())
     if value.type.rank != 1:
-        raise node.error(f"a scale or zero point has rank {value.type.rank}, expected 0 or 1")
-    return node.reshape(value, (*value.type.dims, *[1] * (rank - 1 - axis)))
+        raise node.error(f"{what} has rank {value.type.rank}, expected 0 or 1")
+    count, extent = value.type.dims[0], x.type.dims[axis]
+    if isinstance(count, int) and isinstance(extent, int) and count != extent:
+        raise node.error(
+            f"{what} has {count} elements, but axis {axis} of the tensor has extent {extent}"
+        )
+    return node.reshape(value, (*value.type.dims, *[1] * (x.type.rank - 1 - axis)))
 
 
 def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
@@ -51,20 +81,44 @@ def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
     return node.emit("slice", whole, starts=(0,) * rank, stops=tuple(stops), steps=(1,) * rank)
 
 
-def _parameter(node: Node, number: int, x: Value) -> Value | None:
-    """Scale or zero point (operand `number`) of QuantizeLinear and its inverse, for all of x."""
-    value = node.optional(number)
+def _are_shaped_alike(a: Value, b: Value) -> bool:
+    """Whether two parameters may have one shape."""
+    if _is_scalar(a) or _is_scalar(b):
+        return _is_scalar(a) and _is_scalar(b)
+    return a.type.rank == b.type.rank and all(
+        m == n or not (isinstance(m, int) and isinstance(n, int))
+        for m, n in zip(a.type.dims, b.type.dims, strict=True)
+    )
+
+
+def _parameters(node: Node, x: Value) -> tuple[Value, Value | None]:
+    """Scale and zero point (operands 1 and 2) of QuantizeLinear and its inverse, for all of x."""
+    scale, zero_point = node.input(1), node.optional(2)
+    check_scale(node, scale, "the scale")
+    if zero_point is not None and not _are_shaped_alike(scale, zero_point):
+        raise node.error(
+            f"the zero point has shape {_shape_text(zero_point)}, expected that of the scale, "
+            f"{_shape_text(scale)}"
+        )
+    if zero_point is not None and zero_point.type.dtype is I32:
+        found = node.values.known(zero_point)
+        if found is not None and found.dtype != object and found.any():
+            raise node.error("the zero point of an i32 tensor is not 0")
+    return _parameter(node, scale, x, "the scale"), None if zero_point is None else _parameter(
+        node, zero_point, x, "the zero point"
+    )
+
+
+def _parameter(node: Node, value: Value, x: Value, what: str) -> Value:
     axis, size = node.int_attr("axis", 1), node.int_attr("block_size", 0)
-    if value is None:
-        return None
-    if _is_scalar(value):
+    if _is_scalar(value) and size == 0:
         return node.reshape(value, ())
     axis = node.axis(axis, x.type.rank)
     if size == 0:
-        return _along(node, value, x.type.rank, axis)
+        return _along(node, value, x, axis, what)
     if size < 0 or value.type.rank != x.type.rank:
         raise node.error(
-            f"attribute 'block_size' is {size}, and operand {number} has rank "
+            f"attribute 'block_size' is {size}, and {what} has rank "
             f"{value.type.rank}; expected the rank of x, {x.type.rank}"
         )
     return _blocks(node, value, x, axis, size)
@@ -79,36 +133,54 @@ def _dtype_attr(node: Node, name: str) -> DType | None:
         raise UnsupportedNodeError(str(error)) from None
 
 
-def _saturated(node: Node, x: Value, zero_point: Value | None, dtype: DType) -> Value:
-    """Float x, already divided by its scale, as integers."""
-    rounded = node.cast(node.emit("round", x), F32)  # f16 can't count to every zero point
-    if zero_point is not None:
-        rounded = node.emit("add", rounded, node.cast(zero_point, F32))
-    return node.cast(rounded, dtype)
+def _dtype_of_result(node: Node, zero_point: Value | None) -> DType:
+    """What QuantizeLinear gives: what `output_dtype` or the zero point says, which agree; u8 where
+    there is neither."""
+    named = _dtype_attr(node, "output_dtype")
+    if named is None or zero_point is None or named is zero_point.type.dtype:
+        return named or (DType.U8 if zero_point is None else zero_point.type.dtype)
+    raise node.error(
+        f"attribute 'output_dtype' is {named}, but the zero point is {zero_point.type.dtype}"
+    )
 
 
 @onnx_op("QuantizeLinear", since=10)
+@onnx_op("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear(node: Node) -> Value:
-    node.ignore("saturate")  # it is about 8-bit floats
+    node.ignore("saturate", "precision")  # about 8-bit floats; and we divide in f32
     x = node.input(0)
-    scale, zero_point = _parameter(node, 1, x), _parameter(node, 2, x)
-    assert scale is not None
-    dtype = zero_point.type.dtype if zero_point is not None else DType.U8
-    dtype = _dtype_attr(node, "output_dtype") or dtype
-    computed_in = _dtype_attr(node, "precision") or scale.type.dtype
-    quotient = node.emit("div", node.cast(x, computed_in), node.cast(scale, computed_in))
-    return _saturated(node, quotient, zero_point, dtype)
+    scale, zero_point = _parameters(node, x)
+    dtype = _dtype_of_result(node, zero_point)
+    x = x if x.type.dtype.is_float else node.cast(x, F32)
+    return node.emit("quantize", x, scale, zero_point, to=dtype)
 
 
 @onnx_op("DequantizeLinear", since=10)
+@onnx_op("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear(node: Node) -> Value:
     x = node.input(0)
-    scale, zero_point = _parameter(node, 1, x), _parameter(node, 2, x)
-    assert scale is not None
-    dtype = _dtype_attr(node, "output_dtype") or scale.type.dtype
-    centred = _centred(node, x, zero_point)
-    product = node.emit("mul", node.cast(centred, scale.type.dtype), scale)
-    return node.cast(product, dtype)
+    scale, zero_point = _parameters(node, x)
+    found = node.emit("dequantize", x, scale, zero_point)
+    return node.cast(found, _dtype_attr(node, "output_dtype") or scale.type.dtype)
+
+
+def dynamically_quantized(node: Node, x: Value) -> tuple[Value, Value, Value]:
+    """x as u8 with the scale and the zero point that its own range gives, and these; the formula is
+    ONNX's, where a tensor of zeros has a scale of 0 and stays zeros."""
+    axes = tuple(range(x.type.rank))
+    zero, top = node.scalar(0.0, F32), node.scalar(255.0, F32)
+    low = node.emit("minimum", node.emit("reduce_min", x, axes=axes, keepdims=False), zero)
+    high = node.emit("maximum", node.emit("reduce_max", x, axes=axes, keepdims=False), zero)
+    scale = node.emit("div", node.emit("sub", high, low), top)
+    start = node.emit("sub", zero, node.emit("div", low, scale))
+    clipped = node.emit("minimum", node.emit("maximum", start, zero), top)
+    zero_point = node.cast(node.emit("round", clipped), DType.U8)
+    return node.emit("quantize", x, scale, zero_point, to=DType.U8), scale, zero_point
+
+
+@onnx_op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(node: Node) -> tuple[Value, Value, Value]:
+    return dynamically_quantized(node, node.input(0))
 
 
 def _centred(node: Node, x: Value, zero_point: Value | None) -> Value:
@@ -119,63 +191,97 @@ def _centred(node: Node, x: Value, zero_point: Value | None) -> Value:
     return node.emit("sub", wide, node.cast(zero_point, I32))
 
 
-def _left(node: Node, value: Value | None, a: Value) -> Value | None:
+def _left(node: Node, value: Value | None, a: Value, what: str) -> Value | None:
     """A parameter of a matrix: one number, one a row, or in the shape that broadcasts."""
     if value is None or value.type.rank > 1:
         return value
-    return _along(node, value, max(a.type.rank, 2), max(a.type.rank, 2) - 2)
+    if a.type.rank == 1:
+        return _along(node, value, a, 0, what) if _is_scalar(value) else value
+    return _along(node, value, a, a.type.rank - 2, what)
 
 
-def _right(node: Node, value: Value | None) -> Value | None:
+def _right(node: Node, value: Value | None, b: Value, what: str) -> Value | None:
     """As `_left`, one a column."""
-    return node.reshape(value, ()) if value is not None and _is_scalar(value) else value
+    if value is None or value.type.rank > 1:
+        return value
+    return _along(node, value, b, b.type.rank - 1, what)
+
+
+def integer_product(
+    node: Node, a: Value, b: Value, zeros: tuple[Value | None, Value | None]
+) -> Value:
+    """The matrix product of a and b, each less its zero point, in i32."""
+    return matrix_product(
+        node,
+        _centred(node, a, _left(node, zeros[0], a, "the zero point of a")),
+        _centred(node, b, _right(node, zeros[1], b, "the zero point of b")),
+    )
 
 
 @onnx_op("MatMulInteger", since=10)
 def matmul_integer(node: Node) -> Value:
-    a, b = node.input(0), node.input(1)
-    return matrix_product(
-        node,
-        _centred(node, a, _left(node, node.optional(2), a)),
-        _centred(node, b, _right(node, node.optional(3))),
-    )
+    zeros = node.optional(2), node.optional(3)
+    return integer_product(node, node.input(0), node.input(1), zeros)
+
+
+def _integer_convolution(
+    node: Node,
+    operands: tuple[Value, Value],
+    zeros: tuple[Value | None, Value | None],
+    bias: Value | None,
+) -> Value:
+    x, w = operands
+    zero_of_x, zero_of_w = zeros
+    if zero_of_x is not None and not _is_scalar(zero_of_x):
+        raise node.error(
+            f"the zero point of x has shape {_shape_text(zero_of_x)}, expected one number"
+        )
+    if zero_of_w is not None:
+        zero_of_w = _along(node, zero_of_w, w, 0, "the zero point of w")
+    if zero_of_x is not None:
+        zero_of_x = node.reshape(zero_of_x, ())
+    return convolution(node, _centred(node, x, zero_of_x), _centred(node, w, zero_of_w), bias)
 
 
 @onnx_op("ConvInteger", since=10)
 def conv_integer(node: Node) -> Value:
-    x, w = node.input(0), node.input(1)
-    zero_of_w = node.optional(3)
-    if zero_of_w is not None:
-        zero_of_w = _along(node, zero_of_w, w.type.rank, 0)
-    zero_of_x = node.optional(2)
-    if zero_of_x is not None:
-        zero_of_x = node.reshape(zero_of_x, ())
-    return convolution(node, _centred(node, x, zero_of_x), _centred(node, w, zero_of_w), None)
+    zeros = node.optional(2), node.optional(3)
+    return _integer_convolution(node, (node.input(0), node.input(1)), zeros, None)
 
 
-def _requantized(
+def requantized(
     node: Node, total: Value, scales: tuple[Value, Value, Value], zero_point: Value
 ) -> Value:
     """i32 sums of products as integers of another scale: sum * (a * b / y), rounded in f32."""
     a, b, y = (node.cast(scale, F32) for scale in scales)
     factor = node.emit("div", node.emit("mul", a, b), y)
     scaled = node.emit("mul", node.cast(total, F32), factor)
-    return _saturated(node, scaled, zero_point, zero_point.type.dtype)
+    return node.emit("quantize", scaled, None, zero_point, to=zero_point.type.dtype)
+
+
+def check_scales(node: Node, **operands: int) -> None:
+    """As `check_scale`, of several operands by the name of what they are the scale of."""
+    for name, number in operands.items():
+        scale = node.optional(number)
+        if scale is not None:
+            check_scale(node, scale, f"the scale of {name}")
 
 
 @onnx_op("QLinearMatMul", since=10)
 def qlinear_matmul(node: Node) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
+    check_scales(node, a=1, b=4, y=6)
     if not (_is_scalar(y_scale) and _is_scalar(y_zero)):
         raise UnsupportedNodeError(
             "a result with a scale or zero point for each row is not supported"
         )
-    total = matrix_product(
-        node, _centred(node, a, _left(node, a_zero, a)), _centred(node, b, _right(node, b_zero))
+    total = integer_product(node, a, b, (a_zero, b_zero))
+    left, right = (
+        _left(node, a_scale, a, "the scale of a"),
+        _right(node, b_scale, b, "the scale of b"),
     )
-    left, right = _left(node, a_scale, a), _right(node, b_scale)
     assert left is not None and right is not None
-    return _requantized(
+    return requantized(
         node, total, (left, right, node.reshape(y_scale, ())), node.reshape(y_zero, ())
     )
 
@@ -183,13 +289,14 @@ def qlinear_matmul(node: Node) -> Value:
 @onnx_op("QLinearConv", since=10)
 def qlinear_conv(node: Node) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    rank = w.type.rank
-    total = convolution(
-        node,
-        _centred(node, x, node.reshape(x_zero, ())),
-        _centred(node, w, _along(node, w_zero, rank, 0)),
-        node.optional(8),
-    )
+    check_scales(node, x=1, w=4, y=6)
+    for scale, what in ((x_scale, "the scale of x"), (y_scale, "the scale of y")):
+        if not _is_scalar(scale):
+            raise node.error(f"{what} has shape {_shape_text(scale)}, expected one number")
+    total = _integer_convolution(node, (x, w), (x_zero, w_zero), node.optional(8))
     # filters are the dim after the batch
-    scales = (node.reshape(x_scale, ()), _along(node, w_scale, rank, 1), node.reshape(y_scale, ()))
-    return _requantized(node, total, scales, node.reshape(y_zero, ()))
+    of_filters = _along(node, w_scale, w, 0, "the scale of w")
+    if not _is_scalar(of_filters):
+        of_filters = node.reshape(of_filters, (w.type.dims[0], *[1] * (w.type.rank - 2)))
+    scales = (node.reshape(x_scale, ()), of_filters, node.reshape(y_scale, ()))
+    return requantized(node, total, scales, node.reshape(y_zero, ()))
