@@ -34,6 +34,7 @@ FEATURES: Mapping[str, str] = {
     "fusion": "each op is a dispatch of its own",
     "alias-concat": "concats and slices are copied",
     "lazy-shapes": "users of a changed value are told at once; the program is the same",
+    "integer-contractions": "contractions of quantised models compute in floats",
     "share-constants": "each constant is stored where it was met, equal or not",
 }
 DISABLEABLE: Mapping[str, str] = {**FEATURES, **PASSES}

@@ -24,6 +24,7 @@ from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
+from aot.passes.quantise.quantise_contractions import QUANTISE_CONTRACTIONS
 from aot.passes.simplify.algebra import ALGEBRA
 from aot.passes.simplify.canonicalize import CANONICALIZE
 from aot.passes.simplify.cse import CSE
@@ -39,6 +40,8 @@ MODEL_PASSES: tuple[Pass, ...] = (
     BIND_STATE,  # while what grows is still a concat, and before what is not read goes
     WRITE_VALUES,  # rules are for values that never change
     FOLD_CONSTANTS,  # what the model computes from constants, before patterns are looked for
+    QUANTISE_CONTRACTIONS,  # before weights become floats, which the next does
+    FOLD_CONSTANTS,
     DEFER_TRANSPOSES,  # before those of extents of 1 become reshapes, and algebra looks around
     RESOLVE_SHAPES,
     CANONICALIZE,

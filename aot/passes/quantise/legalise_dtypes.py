@@ -15,7 +15,8 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
     runs it (`aot.analysis.cpu_fallback`).
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
-    operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were.
+    operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were. A
+    contraction of integers that sums in i32 reads them as they are: loads widen.
 Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
     count, or bool, which is a byte in memory.
 """
@@ -32,7 +33,7 @@ from aot.analysis.control import control_blocks, control_ops
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
 from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
@@ -435,11 +436,21 @@ def _clamps(op: Op, number: int) -> bool:
     return op.record.operands[min(number, len(op.record.operands) - 1)].clamps
 
 
+def _widens_loads(op: Op, dtypes: DTypes) -> bool:
+    """Whether a contraction sums in a dtype that the target computes in: its loads widen anyway."""
+    dims = contraction_of(op)
+    return dims is not None and not any(
+        dtype in dtypes for dtype in (dims.accumulator, op.result.type.dtype)
+    )
+
+
 def _widen(function: Function, dtypes: DTypes) -> None:
     """Surrounds each op that computes in one of `dtypes` by casts."""
     for op in list(control_ops(function)):
         types = [v.type for v in (*op.operands, *op.results) if v is not None]
         if not computes(op) or not any(t.dtype in dtypes for t in types):
+            continue
+        if _widens_loads(op, dtypes):
             continue
         rewriter = Rewriter(function).at(op)
         operands: list[Value | None] = []

@@ -7,6 +7,7 @@ Ensures: no op is left whose results are known from constants, types and attribu
 Never: uses BLAS or a CPU-dependent order of summation: the bytes are the same on every machine.
     Stores a constant that only repeats (a fill, a broadcast) or that outgrows its sources beyond
     what the level of optimising allows, unless something that is stored is computed from it.
+    Evaluates `dequantize`: quantised weights are for `quantise-contractions` to take.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 from aot.ops.elementwise import CAST
+from aot.ops.quantization import DEQUANTIZE
 from aot.ops.shape import DIM_VALUES
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import settle_assumptions
@@ -127,6 +129,7 @@ def _evaluate(op: Op, known: dict[Value, Known]) -> None:
         or record.writes
         or record.is_terminator
         or op.blocks
+        or record is DEQUANTIZE
     ):
         return
     inputs: list[Array | None] = []

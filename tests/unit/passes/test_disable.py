@@ -66,6 +66,11 @@ def model() -> Module:
     table = weights(64, 24)
     for name, part in (("table", table), ("head", table[:32])):
         b.output(name, b.op("gather", b.constant(part), b.input(f"{name}_at", "i64[2]"), axis=0))
+    # bytes times bytes
+    small, scale = b.input("small", "u8[6, 24]"), b.constant(np.float32(0.1))
+    bytes_ = b.constant(rng.integers(-128, 128, (24, 8), np.int8))
+    product = b.op("matmul", b.op("dequantize", small, scale), b.op("dequantize", bytes_, scale))
+    b.output("quantised", b.op("quantize", product, scale, to="u8"))
     for n in (5, 7):
         b.output(f"long{n}", b.op("softmax", b.input(f"x{n}", f"f32[128, {n * 80}]"), axis=1))
     return b.module()

@@ -12,13 +12,18 @@ from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_module
 from aot.passes.base import Pass, PassContext, run_passes
+from aot.passes.quantise import moves
 from aot.passes.simplify import algebra, canonicalize
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.rewriting import Rule, RuleSet
 from tests.support.golden import Case, cases
 from tests.support.paths import ROOT
 
-RULE_SETS = {"canonicalize": canonicalize.RULES, "algebra": algebra.RULES}
+RULE_SETS = {
+    "canonicalize": canonicalize.RULES,
+    "algebra": algebra.RULES,
+    "quantise-contractions": moves.RULES,
+}
 
 
 @pytest.mark.parametrize("name", RULE_SETS)

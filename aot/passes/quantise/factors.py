@@ -1,0 +1,174 @@
+"""What rules for quantised models are written with: factors, parameters, and what is known of them.
+
+Owns no rule. A factor is an operand of a contraction that stands for integers of 8 or 16 bits: the
+result of `dequantize`, or integers less their zero point in i32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import ConstantData, Op, Value
+from aot.ir.record import Array, Kind, call_of
+from aot.ir.rewriter import Rewriter, insert_constant
+from aot.ir.types import DType
+from aot.ops.elementwise import ADD, CAST, SUB
+from aot.ops.quantization import DEQUANTIZE
+from aot.passes.simplify.rewriting import constant_of, definer
+
+F32, I8, I16, I32, U8 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U8
+MAX_STEPS = 8  # how far a value is looked into
+_FOLDED_KINDS = (Kind.MOVEMENT, Kind.VIEW, Kind.ELEMENTWISE)
+
+
+def known(value: Value | None, depth: int = MAX_STEPS) -> Array | None:
+    """The elements of a constant, or of what moves and computes on constants alone."""
+    data = constant_of(value)
+    if data is not None:
+        return data.logical
+    op = None if value is None else value.op
+    if op is None or depth == 0 or not op.operands or op.record.kind not in _FOLDED_KINDS:
+        return None
+    if op.record.reference is None or not op.result.type.is_static:
+        return None
+    inputs: list[Array | None] = []
+    for operand in op.operands:
+        found = None if operand is None else known(operand, depth - 1)
+        if operand is not None and found is None:
+            return None
+        inputs.append(found)
+    (result,) = op.record.reference(call_of(op, is_exact=True), inputs)
+    return np.asarray(result)
+
+
+def known_number(value: Value | None) -> float | None:
+    """The one number that every element of a known value is."""
+    found = known(value)
+    if found is None or found.size == 0:
+        return None
+    first = found.reshape(-1)[0]
+    return float(first) if bool((found == first).all()) else None
+
+
+def is_one_number(value: Value | None) -> bool:
+    """Whether a parameter is absent, or one number for all of a tensor."""
+    return value is None or value.type.element_count == 1
+
+
+def same(a: Value | None, b: Value | None) -> bool:
+    """Whether two parameters are equal, as far as can be told; an absent zero point is 0."""
+    if a is b:
+        return True
+    first, second = (np.zeros((), np.int32) if v is None else known(v) for v in (a, b))
+    if first is None or second is None:
+        return False
+    if first.size == second.size == 1:
+        return bool(first.reshape(()) == second.reshape(()))
+    return first.shape == second.shape and bool((first == second).all())
+
+
+def constant(op: Op, rewriter: Rewriter, array: Array) -> Value:
+    """A constant in front of `op`."""
+    return insert_constant(rewriter, ConstantData(np.asarray(array, order="C")), op.origin)
+
+
+def cast(op: Op, rewriter: Rewriter, value: Value, to: DType) -> Value:
+    if value.type.dtype is to:
+        return value
+    return rewriter.create(CAST, [value], {"to": to}, op.origin).result
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Integers that stand for `(values - zero_point) * scale`.
+
+    Attributes:
+        values: of 8 or 16 bits where they vary, of any size where they are known.
+        zero_point: in any integer dtype; None is 0.
+        scale: None where they stand for whole numbers.
+        numbers: the values less their zero point, where both are known.
+    """
+
+    values: Value
+    zero_point: Value | None
+    scale: Value | None
+    numbers: Array | None
+
+    @property
+    def zero(self) -> int | None:
+        """The zero point, where it is one number that is known."""
+        if self.zero_point is None:
+            return 0
+        found = known_number(self.zero_point)
+        return None if found is None else int(found)
+
+    @property
+    def largest(self) -> int:
+        """A bound of the size of what the values are less their zero point."""
+        if self.numbers is not None:
+            return int(np.abs(self.numbers).max(initial=0))
+        info = np.iinfo(self.values.type.dtype.numpy)
+        zero = self.zero
+        if zero is None:
+            return int(info.max) - int(info.min)
+        return max(int(info.max) - zero, zero - int(info.min))
+
+
+def stored_of(value: Value | None) -> Stored | None:
+    """What `value` stands for, if it is a dequantised tensor or a centred one in i32."""
+    if value is None:
+        return None
+    op = definer(value, DEQUANTIZE)
+    if op is not None:
+        x, scale, zero = [*op.operands, None][:3]
+        return None if x is None else _stored(x, zero, scale)
+    if value.type.dtype is not I32:
+        return None
+    found = known(value)
+    if found is not None:
+        return Stored(value, None, None, found.astype(np.int64))
+    minus = definer(value, SUB)
+    if minus is not None:
+        x, zero = (_before_cast(v) for v in minus.operands)
+        return None if x is None else _stored(x, zero, None)
+    narrow = _before_cast(value)
+    return None if narrow is None or narrow is value else _stored(narrow, None, None)
+
+
+def _before_cast(value: Value | None) -> Value | None:
+    """What was widened to i32, else the value."""
+    op = definer(value, CAST)
+    inner = None if op is None else op.operands[0]
+    if inner is not None and inner.type.dtype.is_integer and inner.type.dtype.bits <= 16:
+        return inner
+    return value
+
+
+def _stored(values: Value, zero: Value | None, scale: Value | None) -> Stored | None:
+    numbers, start = known(values), known(zero)
+    if numbers is not None and (zero is None or start is not None):
+        numbers = numbers.astype(np.int64) - (0 if start is None else start.astype(np.int64))
+    elif values.type.dtype.bits > 16:
+        return None
+    else:
+        numbers = None
+    return Stored(values, zero, scale, numbers)
+
+
+def added_constant(value: Value | None) -> tuple[Value, Array] | None:
+    """Of `x + c`, c known: x and c."""
+    op = definer(value, ADD)
+    if op is None:
+        return None
+    for x, other in (op.operands, op.operands[::-1]):
+        number = known(other)
+        if x is not None and number is not None:
+            return x, number
+    return None
+
+
+def is_constant_op(op: Op) -> bool:
+    return op.record is CONSTANT

@@ -1,0 +1,377 @@
+"""Contractions of quantised operands as contractions of integers: which can be, and how.
+
+`sum((x - z_x) * (w - z_w)) = sum(x * w') - z_x * sum(w')` with w' = w - z_w. Where z_x is known,
+its term is a constant that joins the bias, and a padded tap reads z_x, so that the equation holds
+at borders; else the term is computed beside. Weights are i8 wherever they fit: where w' does not,
+`w' = s + c` with s in i8 and one number c, and c times the sum of x is computed beside, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.ir.graph import Attr, Op, Value
+from aot.ir.record import Array
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import DType
+from aot.ops.contraction import CONV, MATMUL
+from aot.ops.elementwise import ADD, MUL, SUB
+from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
+from aot.ops.movement import RESHAPE
+from aot.ops.reduction import REDUCE_SUM
+from aot.passes.quantise.factors import (
+    F32,
+    I8,
+    I16,
+    I32,
+    Stored,
+    cast,
+    constant,
+    is_one_number,
+    known,
+    stored_of,
+)
+from aot.passes.simplify.rewriting import definer
+
+LIMIT = 1 << 31
+_TOO_WIDE = "an operand less its zero point has more than 16 bits"
+# two quantised scales are one where they differ by the roundings of their factors
+SCALE_TOLERANCE = 2.0**-21
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A contraction that can be one of integers.
+
+    Attributes:
+        x, w: its factors.
+        bias: i32 addends one a column that are part of the sum; a constant array, or a value.
+        late_bias: a float bias that is added after scaling.
+    """
+
+    op: Op
+    x: Stored
+    w: Stored
+    bias: Array | Value | None = None
+    late_bias: Value | None = None
+
+    @property
+    def is_conv(self) -> bool:
+        return self.op.record is CONV
+
+
+def plan_of(op: Op) -> Plan | str:
+    """How a `conv` or `matmul` is one of integers; a reason where it stays as it is."""
+    x, w = stored_of(op.operands[0]), stored_of(op.operands[1])
+    if x is None or w is None:
+        return "no operand is quantised" if x is None and w is None else "an operand is a float"
+    if (x.scale is None) != (w.scale is None):
+        return "an operand is a float"
+    if not _fits_columns(op, x, w):
+        return "a scale or zero point varies along what is summed"
+    if x.scale is None:
+        return _plan_of_integers(op, x, w)
+    if x.numbers is not None:
+        return "the constant operand is on the left"
+    if w.numbers is None:
+        return "both operands vary"
+    bias, late = _split_bias(op, x, w)
+    if _sum_bound(op, x, w.numbers) + _largest(bias) >= LIMIT:
+        return "sums may exceed 32 bits"
+    if _narrowest(w) is None:
+        return _TOO_WIDE
+    return Plan(op, x, w, bias, late)
+
+
+def _plan_of_integers(op: Op, x: Stored, w: Stored) -> Plan | str:
+    """Sums in i32 wrap as those of the op do: no bound is asked."""
+    if op.result.type.dtype is not I32:
+        return "an operand is a float"
+    for factor in (x, w):
+        if _narrowest(factor) is None:
+            return _TOO_WIDE
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    return Plan(op, x, w, bias)
+
+
+def _narrowest(factor: Stored) -> DType | None:
+    """The dtype that holds a factor less its zero point."""
+    if factor.numbers is None:
+        is_plain = factor.zero_point is None or factor.zero == 0
+        if is_plain:
+            return factor.values.type.dtype
+        return I16 if factor.values.type.dtype.bits == 8 else None
+    low, high = factor.numbers.min(initial=0), factor.numbers.max(initial=0)
+    for dtype in (I8, DType.U8, I16, DType.U16):
+        info = np.iinfo(dtype.numpy)
+        if info.min <= low and high <= info.max:
+            return dtype
+    return None
+
+
+def _fits_columns(op: Op, x: Stored, w: Stored) -> bool:
+    """Whether scales and zero points vary along rows and columns at most."""
+    if op.record is CONV:
+        if not (is_one_number(x.scale) and is_one_number(x.zero_point)):
+            return False
+        return w.scale is None or _is_along(w.scale, op.operands[1], (0,))
+    rank = op.result.type.rank
+    return all(
+        value is None or value.type.element_count == 1 or _extent_of(value, dim) == 1
+        for value, dim in ((x.scale, -1), (x.zero_point, -1), (w.scale, -2))
+    ) and all(v is None or v.type.rank <= rank for v in (x.scale, x.zero_point, w.scale))
+
+
+def _extent_of(value: Value, dim: int) -> object:
+    """The extent of a dim counted from the back; 1 where the rank is lower."""
+    dims = value.type.dims
+    return dims[dim] if len(dims) >= -dim else 1
+
+
+def _is_along(value: Value, tensor: Value | None, axes: Sequence[int]) -> bool:
+    if tensor is None:
+        return False
+    first = tensor.type.rank - value.type.rank
+    return all(extent == 1 or first + d in axes for d, extent in enumerate(value.type.dims))
+
+
+def _summed_axes(op: Op, array: Array) -> tuple[int, ...]:
+    """The axes of the weights that are summed over."""
+    return tuple(range(1, array.ndim)) if op.record is CONV else (array.ndim - 2,)
+
+
+def _sum_bound(op: Op, x: Stored, numbers: Array) -> int:
+    sums = np.abs(numbers).sum(axis=_summed_axes(op, numbers))
+    return int(sums.max(initial=0)) * x.largest
+
+
+def _largest(bias: Array | Value | None) -> int:
+    return int(np.abs(bias).max(initial=0)) if isinstance(bias, np.ndarray) else 0
+
+
+def _split_bias(op: Op, x: Stored, w: Stored) -> tuple[Array | None, Value | None]:
+    """The bias of a convolution in integers, where it is stored with the scale of the sums."""
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    if bias is None:
+        return None, None
+    found = bias_in(bias, known(x.scale), known(w.scale), len(bias.type.dims))
+    return (None, bias) if found is None else (found, None)
+
+
+def bias_in(
+    bias: Value | None, x_scale: Array | None, w_scale: Array | None, rank: int
+) -> Array | None:
+    """The integers of a dequantised bias whose scale is the product of two others."""
+    stored = stored_of(bias)
+    if stored is None or stored.numbers is None or stored.scale is None:
+        return None
+    scale = known(stored.scale)
+    if scale is None or x_scale is None or w_scale is None:
+        return None
+    product = x_scale.astype(np.float64).reshape(-1) * w_scale.astype(np.float64).reshape(-1)
+    wide, wanted = (
+        np.broadcast_arrays(scale.astype(np.float64).reshape(-1), product)
+        if (scale.size == product.size or 1 in (scale.size, product.size))
+        else (np.zeros(1), np.ones(1))
+    )
+    if not bool((np.abs(wide - wanted) <= SCALE_TOLERANCE * wanted).all()):
+        return None
+    return stored.numbers if np.abs(stored.numbers).max(initial=0) < LIMIT else None
+
+
+# making it
+
+
+def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
+    """The i32 sums of the plan's contraction, bias and zero points included."""
+    op, x, w = plan.op, plan.x, plan.w
+    if w.numbers is None:
+        left, right = _centred(op, rewriter, x), _centred(op, rewriter, w)
+        return _contract(plan, rewriter, left, right, 0, plan.bias)
+    split = _split_weights(plan, w.numbers)
+    if split is None:
+        narrow = _narrowest(w)
+        assert narrow is not None
+        split = w.numbers.astype(narrow.numpy), 0
+    weights, rest = split
+    left, zero = x.values, x.zero
+    if (plan.is_conv and zero is None and _is_padded(op)) or x.numbers is not None:
+        left, zero = _centred(op, rewriter, x), 0
+    axes = _summed_axes(op, weights)
+    sums = weights.sum(axis=axes, dtype=np.int64)
+    sums = sums + rest * int(np.prod([weights.shape[axis] for axis in axes]))
+    bias = plan.bias
+    if zero:
+        bias = _added(
+            op, rewriter, bias, -zero * (sums if plan.is_conv else _by_column(plan, sums))
+        )
+    total = _contract(plan, rewriter, left, constant(op, rewriter, weights), zero or 0, bias)
+    if zero is None and x.zero_point is not None:
+        term = _zero_term(plan, rewriter, sums)
+        total = rewriter.create(SUB, [total, term], {}, op.origin).result
+    if rest:
+        total = _with_rest(plan, rewriter, total, (left, zero or 0), (weights, rest))
+    return total
+
+
+def _split_weights(plan: Plan, numbers: Array) -> tuple[Array, int] | None:
+    """Weights in i8 and what is left of each; None where that takes more than it saves."""
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if low >= -128 and high <= 127:
+        return numbers.astype(np.int8), 0
+    is_grouped = plan.is_conv and plan.op.attrs["group"] != 1
+    if is_grouped or high - low > 255:
+        return None
+    rest = high - 127
+    return (numbers - rest).astype(np.int8), rest
+
+
+def _is_padded(op: Op) -> bool:
+    pads = op.attrs["pads"]
+    return not (isinstance(pads, tuple) and all(p == 0 for p in pads))
+
+
+def _centred(op: Op, rewriter: Rewriter, factor: Stored) -> Value:
+    """A factor less its zero point, in as few bits as hold it."""
+    dtype = _narrowest(factor)
+    assert dtype is not None
+    if factor.numbers is not None:
+        return constant(op, rewriter, factor.numbers.astype(dtype.numpy))
+    values = cast(op, rewriter, factor.values, dtype)
+    if factor.zero_point is None or factor.zero == 0:
+        return values
+    zero = cast(op, rewriter, factor.zero_point, dtype)
+    return rewriter.create(SUB, [values, zero], {}, op.origin).result
+
+
+def _contract(
+    plan: Plan,
+    rewriter: Rewriter,
+    left: Value,
+    right: Value,
+    pad_value: int,
+    bias: Array | Value | None,
+) -> Value:
+    op = plan.op
+    if not plan.is_conv:
+        total = rewriter.create(MATMUL_INTEGER, [left, right], {}, op.origin).result
+        if isinstance(bias, np.ndarray) and bias.any():
+            total = add_number(op, rewriter, total, bias)
+        return total
+    if isinstance(bias, np.ndarray):
+        bias = constant(op, rewriter, bias.astype(np.int32)) if bias.any() else None
+    names = ("strides", "dilations", "pads", "group")
+    attrs = {name: op.attrs[name] for name in names}
+    attrs["pad_value"] = pad_value
+    return rewriter.create(CONV_INTEGER, [left, right, bias], attrs, op.origin).result
+
+
+def add_number(op: Op, rewriter: Rewriter, total: Value, addend: Array) -> Value:
+    """`total` plus a constant in i32, which wraps; one with the constant that it ends with."""
+    inner = definer(total, ADD)
+    before = None if inner is None else known(inner.operands[1])
+    if inner is not None and before is not None and inner.operands[0] is not None:
+        total, addend = inner.operands[0], addend + before.astype(np.int64)
+    wrapped = constant(op, rewriter, addend.astype(np.int64).astype(np.int32))
+    return rewriter.create(ADD, [total, wrapped], {}, op.origin).result
+
+
+def _added(op: Op, rewriter: Rewriter, bias: Array | Value | None, addend: Array) -> Array | Value:
+    if bias is None or isinstance(bias, np.ndarray):
+        return addend if bias is None else bias + addend
+    return add_number(op, rewriter, bias, addend)
+
+
+def _by_column(plan: Plan, array: Array) -> Array:
+    """One number a column, in the shape that broadcasts with the result."""
+    if not plan.is_conv:
+        return array[..., None, :]
+    return array.reshape(-1, *[1] * (plan.op.result.type.rank - 2))
+
+
+def _zero_term(plan: Plan, rewriter: Rewriter, sums: Array) -> Value:
+    """A zero point that varies, times the sums of the columns."""
+    op, zero = plan.op, plan.x.zero_point
+    assert zero is not None
+    wide = cast(op, rewriter, zero, I32)
+    if zero.type.element_count == 1:
+        wide = rewriter.create(RESHAPE, [wide], {"shape": ()}, op.origin).result
+    column = constant(op, rewriter, _by_column(plan, sums).astype(np.int32))
+    return rewriter.create(MUL, [column, wide], {}, op.origin).result
+
+
+def _with_rest(
+    plan: Plan,
+    rewriter: Rewriter,
+    total: Value,
+    left: tuple[Value, int],
+    weights: tuple[Array, int],
+) -> Value:
+    """`total` plus `rest` times the sums of the left side's rows; what their zero point adds to
+    that is in the sums of the columns already."""
+    op, (values, pad_value), (array, rest) = plan.op, left, weights
+    if plan.is_conv:
+        ones = constant(op, rewriter, np.ones((1, *array.shape[1:]), np.int8))
+        sums = _contract(plan, rewriter, values, ones, pad_value, None)
+    else:
+        wide = cast(op, rewriter, values, I32)
+        attrs: dict[str, Attr] = {"axes": (values.type.rank - 1,), "keepdims": True}
+        sums = rewriter.create(REDUCE_SUM, [wide], attrs, op.origin).result
+    factor = constant(op, rewriter, np.asarray(rest, np.int32))
+    term = rewriter.create(MUL, [sums, factor], {}, op.origin).result
+    return rewriter.create(ADD, [total, term], {}, op.origin).result
+
+
+def scaled(plan: Plan, rewriter: Rewriter, total: Value) -> Value:
+    """The sums as the floats that they stand for."""
+    op, x_scale, w_scale = plan.op, plan.x.scale, plan.w.scale
+    if x_scale is None or w_scale is None:
+        return total
+    left, right = known(x_scale), known(w_scale)
+    if plan.is_conv:
+        rank = op.result.type.rank - 1
+        shape = (-1, *[1] * (rank - 1)) if w_scale.type.element_count != 1 else ()
+    if left is not None and right is not None:
+        if plan.is_conv:
+            left, right = left.reshape(()), right.reshape(shape)
+        product = left.astype(np.float64) * right.astype(np.float64)
+        factor = constant(op, rewriter, product.astype(np.float32))
+    else:
+        factor = _scale_product(plan, rewriter, x_scale, w_scale)
+    wide = cast(op, rewriter, total, F32)
+    result = rewriter.create(MUL, [wide, factor], {}, op.origin).result
+    result = cast(op, rewriter, result, op.result.type.dtype)
+    if plan.late_bias is not None:
+        dims = (plan.late_bias.type.dims[0], *[1] * (op.result.type.rank - 2))
+        bias = rewriter.create(RESHAPE, [plan.late_bias], {"shape": dims}, op.origin).result
+        result = rewriter.create(ADD, [result, bias], {}, op.origin).result
+    return result
+
+
+def _scale_product(plan: Plan, rewriter: Rewriter, x_scale: Value, w_scale: Value) -> Value:
+    """The product of scales of which one is computed as the model runs."""
+    op = plan.op
+    left, right = cast(op, rewriter, x_scale, F32), cast(op, rewriter, w_scale, F32)
+    if plan.is_conv:
+        left = rewriter.create(RESHAPE, [left], {"shape": ()}, op.origin).result
+        if w_scale.type.element_count != 1:
+            dims = (op.result.type.dims[1], *[1] * (op.result.type.rank - 2))
+            right = rewriter.create(RESHAPE, [right], {"shape": dims}, op.origin).result
+        else:
+            right = rewriter.create(RESHAPE, [right], {"shape": ()}, op.origin).result
+    return rewriter.create(MUL, [right, left], {}, op.origin).result
+
+
+def as_integers(op: Op, rewriter: Rewriter) -> Value | None:
+    """A `conv` or `matmul` of quantised operands, on the integers themselves."""
+    plan = plan_of(op)
+    if isinstance(plan, str):
+        return None
+    result = scaled(plan, rewriter, integer_sum(plan, rewriter))
+    return result if result.type == op.result.type else None
+
+
+RECORDS = (CONV, MATMUL)
