@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.ir.arrays import Array
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Op, Value
-from aot.ir.record import Array, Kind, call_of
+from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType
 from aot.ops.elementwise import ADD, CAST, SUB

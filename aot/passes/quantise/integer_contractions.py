@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.ir.arrays import Array
 from aot.ir.graph import Attr, Op, Value
-from aot.ir.record import Array
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops.contraction import CONV, MATMUL

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from aot.ir.arrays import Array
 from aot.ir.graph import Attr, Op, Value
-from aot.ir.record import Array
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord
 from aot.ops.elementwise import ADD, CAST, MAXIMUM, MINIMUM, MUL, RELU, SUB
