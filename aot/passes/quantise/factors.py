@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot.ir.arrays import Array
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.ops.elementwise import ADD, CAST, SUB
 from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer

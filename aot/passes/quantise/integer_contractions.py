@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot.ir.arrays import Array
 from aot.ir.graph import Attr, Op, Value
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.ops.contraction import CONV, MATMUL
 from aot.ops.elementwise import ADD, MUL, SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER

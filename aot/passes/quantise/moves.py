@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from aot.ir.arrays import Array
 from aot.ir.graph import Attr, Op, Value
 from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array
 from aot.ops import OpRecord
 from aot.ops.elementwise import ADD, CAST, MAXIMUM, MINIMUM, MUL, RELU, SUB
 from aot.ops.indexing import GATHER_ELEMENTS, GATHER_ND
