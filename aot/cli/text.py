@@ -375,11 +375,29 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
                 f"    {storage['constants']} constants and {storage['activations']} activations in "
                 f"{storage['type']}, {storage['constant_bytes_saved']:,} bytes of constants saved"
             )
+    variants = stats.get("variants", ())
+    if variants and "multiply_adds" in variants[0]:
+        lines.append(quantised_line(variants[0]["multiply_adds"]))
     rodata = stats.get("rodata")
     if rodata:
         saved = rodata["bytes_met"] - rodata["bytes_kept"]
         lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
     return "\n".join(lines)
+
+
+def quantised_line(amounts: Mapping[str, int]) -> str:
+    """How much of a quantised model is computed in integers, and why the rest is not."""
+    from aot.passes.quantise.quantise_contractions import IN_INTEGERS
+
+    total = max(1, sum(amounts.values()))
+    whole = amounts.get(IN_INTEGERS, 0)
+    line = f"  quantised: {100 * whole / total:.1f} % of {total:,} multiply-adds in integers"
+    others = sorted((-n, reason) for reason, n in amounts.items() if reason != IN_INTEGERS)
+    if others:
+        line += "; in floats, as " + ", ".join(
+            f"{reason} ({-100 * n / total:.1f} %)" for n, reason in others
+        )
+    return line
 
 
 def _host_lines(hosted: Mapping[str, Any] | None) -> Iterator[str]:

@@ -32,6 +32,7 @@ from aot.passes.layout.eager_shapes import follow_eagerly
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
+from aot.passes.quantise.quantise_contractions import multiply_adds_of
 from aot.target import selection as targets
 from aot.target.model import Target
 
@@ -183,6 +184,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
     assert context.target is not None
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})
+    quantised = multiply_adds_of(context)
     return {
         "target": context.target.name,
         "ops": ops_after(context, BIND),
@@ -191,6 +193,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
         "alias": asdict(alias),
         "pending": context.statistics.get(RESOLVE_SHAPES.name, {}),
         "storage": {"type": context.options.storage, **storage},
+        **({"multiply_adds": quantised} if quantised else {}),
     }
 
 

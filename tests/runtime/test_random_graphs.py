@@ -22,6 +22,7 @@ from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from tests.support.graphs import MODEL_KINDS, modules, random_inputs
 from tests.support.paths import TESTS
+from tests.support.quantised_graphs import QuantisedGraph, differences
 from tests.support.random_graphs import Graph, difference, graphs
 from tests.support.vulkan_graph import run_on_driver
 
@@ -88,6 +89,38 @@ def test_graphs_as_spirv(graph: Graph, seed: int) -> None:
         assume(False)
     problem = difference(graph.module.main, inputs, expected, found)
     assert not problem, problem
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", [3, 8])
+def test_quantised_graphs(seed: int, target: str) -> None:
+    check_quantised(QuantisedGraph(seed), target)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_many_quantised_graphs(seed: int, target: str) -> None:
+    check_quantised(QuantisedGraph(seed, size=8), target)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("seed", [5, 13])
+def test_quantised_graphs_as_spirv(seed: int) -> None:
+    check_quantised(QuantisedGraph(seed), "")
+
+
+def check_quantised(graph: QuantisedGraph, target: str) -> None:
+    """Fails where a target, or lavapipe for "", computes anything but the graph's definition."""
+    inputs = graph.inputs()
+    if target:
+        with aot.load(aot.compile(graph.module, targets=[target])) as program:
+            found = list(program(inputs).values())
+    else:
+        found = run_on_driver("lavapipe", graph.module.main, inputs)
+    problem, near = differences(graph.module.main, inputs, found)
+    assert not problem, print_module(graph.module)
+    assert near <= 3
 
 
 def test_a_wrong_result_is_a_difference_and_noise_is_none() -> None:

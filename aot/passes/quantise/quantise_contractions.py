@@ -26,12 +26,14 @@ from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.factors import F32, I32, cast, known, stored_of
 from aot.passes.quantise.integer_contractions import RECORDS, plan_of
 from aot.passes.quantise.moves import RULES
+from aot.passes.simplify.dce import remove_dead
 from aot.passes.simplify.rewriting import RuleSet
 
 NAME = "quantise-contractions"
 FEATURE = "integer-contractions"
 MAX_SWEEPS = 256  # a `quantize` rises one op a sweep
 IN_INTEGERS = "in integers"
+_COUNTER = "multiply_adds: "
 SWITCHED_OFF = "--disable integer-contractions"
 
 _RULE_SET = RuleSet(NAME, RULES)
@@ -44,9 +46,20 @@ def run(module: Module, context: PassContext) -> None:
         is_enabled = context.options.is_enabled(FEATURE)
         if is_enabled:
             context.count(NAME, "rewritten", rewrite(function))
+        remove_dead(function)
         for reason, amount in multiply_adds(function, is_enabled=is_enabled).items():
-            context.count(NAME, f"multiply_adds: {reason}", amount)
+            context.count(NAME, _COUNTER + reason, amount)
         _expand_constants(function)
+
+
+def multiply_adds_of(context: PassContext) -> dict[str, int]:
+    """What `multiply_adds` found in a compile, of all functions; empty where none is quantised."""
+    counters = context.statistics.get(NAME, {})
+    return {
+        key.removeprefix(_COUNTER): amount
+        for key, amount in counters.items()
+        if key.startswith(_COUNTER)
+    }
 
 
 def _is_quantised(function: Function) -> bool:
@@ -75,7 +88,7 @@ def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, i
     found: dict[str, int] = {}
     for op in control_ops(function):
         dims = contraction_of(op)
-        if dims is None or not any(value.uses for value in op.results):
+        if dims is None:
             continue
         amount = 1
         for extent in (*op.result.type.dims, dims.k):

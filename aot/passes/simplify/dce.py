@@ -7,14 +7,19 @@ Never: removes an input or a result of a function, or an op of unknown effect.
 
 from __future__ import annotations
 
-from aot.ir.graph import Block, Module, Op
+from aot.ir.graph import Block, Function, Module, Op
 from aot.ir.rewriter import Rewriter
 from aot.passes.base import Pass, PassContext
 
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.functions.values():
-        context.count("dce", "removed", _sweep(function.block, Rewriter(function)))
+        context.count("dce", "removed", remove_dead(function))
+
+
+def remove_dead(function: Function) -> int:
+    """Removes the dead ops of a function; gives how many went."""
+    return _sweep(function.block, Rewriter(function))
 
 
 def is_removable(op: Op) -> bool:

@@ -1,0 +1,128 @@
+"""Quantised models in integers: exact where nothing is rounded, else as near as is promised."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from aot.cli.text import compile_summary
+from aot.ir.clone import clone_module
+from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.record import OpRecord
+from aot.ir.types import DType
+from aot.ops.quantization import DEQUANTIZE, QUANTIZE
+from aot.options import CompileOptions
+from aot.passes.base import PassContext, run_passes
+from aot.passes.order import MODEL_PASSES
+from aot.passes.quantise.quantise_contractions import IN_INTEGERS, multiply_adds_of
+from tests.support.quantised_graphs import QuantisedGraph, differences
+
+
+def passed(module: Module, *disable: str) -> tuple[Module, PassContext]:
+    """The module after the passes of a model."""
+    copy, context = clone_module(module), PassContext(CompileOptions(disable=disable))
+    run_passes(copy, MODEL_PASSES, context)
+    return copy, context
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_compute_their_definition(seed: int) -> None:
+    graph = QuantisedGraph(seed)
+    inputs = graph.inputs()
+    module, _ = passed(graph.module)
+    found = run(module.main, inputs)
+    problem, near = differences(graph.module.main, inputs, found)
+    assert not problem
+    assert near <= 3
+
+
+def test_a_step_of_difference_is_seen() -> None:
+    graph = QuantisedGraph(1)
+    inputs = graph.inputs()
+    found = [a.copy() for a in run(graph.module.main, inputs)]
+    assert differences(graph.module.main, inputs, found) == ("", 0)
+    last = found[-1].reshape(-1)
+    last[0] += 1 if last[0] == np.iinfo(last.dtype).min else -1
+    assert differences(graph.module.main, inputs, found)[0]
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i8", "u16", "i16"])
+def test_what_is_dequantised_and_quantised_alike_is_what_it_was(dtype: str) -> None:
+    """Every number of the dtype, at scales across the range in which the pass relies on it."""
+    info = np.iinfo(DType(dtype).numpy)
+    x = np.arange(info.min, info.max + 1).astype(info.dtype)
+    rng = np.random.default_rng(5)
+    scales = [2.0**-100, 2.0**100, 0.1, 1 / 3, *np.exp(rng.uniform(-40, 40, 20))]
+    for scale, zero in itertools.product(scales, (info.min, 0, 7, info.max)):
+        parameters = np.float32(scale), np.asarray(zero, info.dtype)
+        (y,) = _run_record(DEQUANTIZE, x, *parameters)
+        (back,) = _run_record(QUANTIZE, y, *parameters, to=dtype)
+        np.testing.assert_array_equal(back, x)
+
+
+def _run_record(record: OpRecord, *arrays: Any, **attrs: Any) -> list[Any]:
+    b = Builder()
+    values = [b.constant(np.asarray(a)) for a in arrays]
+    b.output("y", b.op(record.name, *values, **attrs))
+    return run(b.module().main, {})
+
+
+def _product(*, is_float: bool = False) -> Builder:
+    """Two products of bytes, of which one has both sides as inputs; a third of floats."""
+    b, scale = Builder(), np.float32(0.5)
+    x = b.op("dequantize", b.input("x", "u8[2, 30]"), scale)
+    weights = np.arange(-60, 60).reshape(30, 4).astype(np.int8)
+    b.output("constant", b.op("matmul", x, b.op("dequantize", weights, scale)))
+    v = b.op("dequantize", b.input("v", "u8[30, 1]"), scale)
+    b.output("varies", b.op("matmul", x, v))
+    if is_float:
+        b.output("float", b.op("matmul", b.input("f", "f32[2, 30]"), v))
+    return b
+
+
+def test_multiply_adds_are_counted_by_reason() -> None:
+    _, context = passed(_product(is_float=True).module())
+    assert multiply_adds_of(context) == {
+        IN_INTEGERS: 240,
+        "both operands vary": 60,
+        "an operand is a float": 60,
+    }
+    _, context = passed(_product().module(), "integer-contractions")
+    assert multiply_adds_of(context) == {
+        "--disable integer-contractions": 240,
+        "both operands vary": 60,
+    }
+
+
+def test_a_model_of_floats_has_no_such_count() -> None:
+    b = Builder()
+    b.output("y", b.op("matmul", b.input("x", "f32[2, 3]"), np.ones((3, 2), np.float32)))
+    module = b.module()
+    _, context = passed(module)
+    assert multiply_adds_of(context) == {}
+    assert "quantised" not in compile_summary(aot.compile(module).stats, "y.aotm", 1, 1)
+
+
+def test_the_summary_says_what_is_in_integers() -> None:
+    stats = aot.compile(_product().module()).stats
+    assert compile_summary(stats, "y.aotm", 1, 1).splitlines()[2] == (
+        "  quantised: 80.0 % of 300 multiply-adds in integers; in floats, as both operands vary "
+        "(20.0 %)"
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_weights_stay_bytes_in_the_file(dtype: type) -> None:
+    b = Builder()
+    weights = np.random.default_rng(0).integers(0, 120, (256, 256)).astype(dtype)
+    scaled = b.op("dequantize", weights, np.full(256, 0.1, np.float32), np.full(256, 3, dtype))
+    x = b.op("dequantize", b.input("x", "u8[4, 256]"), np.float32(0.5), np.uint8(9))
+    b.output("y", b.op("quantize", b.op("matmul", x, scaled), np.float32(9), to="u8"))
+    (stats,) = [aot.compile(b.module()).stats["rodata"]]
+    assert 1 << 16 <= stats["bytes_kept"] < (1 << 16) + 4096
