@@ -20,7 +20,7 @@ from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
 from aot.ir.schedule import Schedule
 from aot.ir.text.printer import print_attr, print_op
 from aot.ir.types import DType, TensorType
-from aot.passes.specialise.slots import SMALL, Family, family_of
+from aot.passes.specialise.slots import SMALL, Family, family_of, groups_of, have_common_groups
 from aot.target.model import Target
 
 # Of a module with very many executables, only those with the most code are compared, and only the
@@ -227,6 +227,10 @@ def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference
     if attr_key(a.ties) != attr_key(b.ties):
         ties = [f"ties {print_attr(e.ties)}" for e in (a, b)]
         return Difference("one may write over an operand that the other keeps", ties[0], ties[1])
+    groups = [groups_of(f) for f in (first, second)]
+    if not have_common_groups(groups):
+        texts = [", ".join(f"{n} groups of {c} columns" for n, c in g) for g in groups]
+        return Difference("a tile must not straddle groups", texts[0], texts[1])
     return _extents(a, b, settings)
 
 

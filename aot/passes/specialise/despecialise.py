@@ -15,6 +15,7 @@ Never: makes a parameter of 0, of 1 or of a small number in an attribute or a co
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,16 @@ from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.outline import record_schedule
-from aot.passes.specialise.slots import SMALL, Slot, family_of, parameters, rebuilt
+from aot.passes.specialise.slots import (
+    SMALL,
+    Groups,
+    Slot,
+    family_of,
+    groups_of,
+    have_common_groups,
+    parameters,
+    rebuilt,
+)
 from aot.target.model import Target
 
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
@@ -103,6 +113,7 @@ class _Member:
         family: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
         dynamic: what its own kernel doesn't know, by stage.
+        groups: of its contractions.
     """
 
     number: int
@@ -113,6 +124,7 @@ class _Member:
     tiles: Tiles
     dynamic: tuple[DynamicLoops, ...]
     stages: tuple[_Stage, ...]
+    groups: tuple[Groups, ...] = ()
 
     @staticmethod
     def of(number: int, function: Function, calls: list[Op], target: Target) -> _Member:
@@ -131,6 +143,7 @@ class _Member:
             tuple((p.rows, p.columns) for p in plans),
             dynamic,
             stages,
+            groups_of(function),
         )
 
     @staticmethod
@@ -215,7 +228,7 @@ class _Merger:
     """Two parts that may become one.
 
     Attributes:
-        lost: what that costs more.
+        lost: what that costs more; infinite where no kernel could serve both.
     """
 
     lost: float
@@ -240,6 +253,8 @@ class _Merger:
         }
         tiles = min(costs, key=costs.__getitem__)
         now = a.cost(a.tiles, a.dynamic) + b.cost(b.tiles, b.dynamic)
+        if not have_common_groups(m.groups for m in (*a.members, *b.members)):
+            now = -math.inf
         return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), dynamic, tiles)
 
 

@@ -7,7 +7,7 @@ executables become dims of one. Decides nothing: despecialise.py says which exec
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
-from aot.ir.dims import Dim, DimExpr, multiply, symbol
+from aot.ir.dims import Dim, DimExpr, floor_divide, modulo, multiply, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
 from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
@@ -41,10 +41,13 @@ class Slot(NamedTuple):
     Attributes:
         inner: for a stride: that of the next dim in, and its extent. Their product is this one
             where the dims lie without a gap.
+        is_count: for an attribute that is one number, such as that of groups: kernels must know
+            which part of an extent belongs to each.
     """
 
     value: Dim
     inner: tuple[Place, Place] | None = None
+    is_count: bool = False
 
 
 @dataclass
@@ -60,11 +63,18 @@ class _Walk:
     loose: int = 0
     found: list[Slot] = field(default_factory=list)
 
-    def place(self, dim: Dim, least: int = 2, inner: tuple[Place, Place] | None = None) -> Place:
+    def place(
+        self,
+        dim: Dim,
+        least: int = 2,
+        inner: tuple[Place, Place] | None = None,
+        *,
+        is_count: bool = False,
+    ) -> Place:
         """A number's slot; those below `least` are none."""
         if isinstance(dim, int) and dim < least:
             return Place(dim)
-        self.found.append(Slot(dim, inner))
+        self.found.append(Slot(dim, inner, is_count))
         return Place(dim, len(self.found) - 1)
 
     def dim(self, place: Place) -> Dim:
@@ -122,17 +132,18 @@ class _Walk:
         kinds = {a.name: a.type for a in op.record.attributes}
         made: dict[str, Attr] = {}
         for name, value in op.attrs.items():
-            is_dims = kinds.get(name) in ("dim", "dims")
+            is_dims, is_count = kinds.get(name) in ("dim", "dims"), kinds.get(name) == "dim"
             # what repeats the result's extents has the slots that they have
             is_shape = bool(op.results) and value == op.results[0].type.dims
-            made[name] = self.attr(value, 2 if is_shape else SMALL) if is_dims else value
+            least = 2 if is_shape else SMALL
+            made[name] = self.attr(value, least, is_count=is_count) if is_dims else value
         return made
 
-    def attr(self, value: Attr, least: int) -> Attr:
+    def attr(self, value: Attr, least: int, *, is_count: bool) -> Attr:
         if isinstance(value, tuple):
-            return tuple(self.attr(v, least) for v in value)
+            return tuple(self.attr(v, least, is_count=is_count) for v in value)
         if isinstance(value, DimExpr) or (isinstance(value, int) and not isinstance(value, bool)):
-            return self.dim(self.place(value, least))
+            return self.dim(self.place(value, least, is_count=is_count))
         return value
 
 
@@ -213,12 +224,49 @@ def _kernels(function: Function) -> Mapping[Value, int]:
     return found
 
 
+class Groups(NamedTuple):
+    """The groups of a contraction whose tiles must not straddle them.
+
+    Attributes:
+        number: how many there are.
+        columns: of each.
+    """
+
+    number: Dim
+    columns: Dim
+
+
+def groups_of(function: Function) -> tuple[Groups, ...]:
+    """Of each contraction of an executable that has several, and no lanes along them."""
+    found = []
+    for op in function.block:
+        made = contraction_of(op)
+        if made is not None and made.groups != 1 and not made.is_depthwise:
+            found.append(Groups(made.groups, made.n))
+    return tuple(found)
+
+
+def have_common_groups(members: Iterable[tuple[Groups, ...]]) -> bool:
+    """Whether one kernel can know where groups end in all of `members`, which are of a family: a
+    contraction has one number of columns a group in all, or one number of groups that is told by
+    the number of all columns."""
+    for groups in zip(*members, strict=True):
+        counts = {g.number for g in groups}
+        is_told = all(n >= SMALL or n & (n - 1) == 0 for n in counts if isinstance(n, int))
+        if len({g.columns for g in groups}) != 1 and not (len(counts) == 1 and is_told):
+            return False
+    return True
+
+
 def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
     """The dim of each slot of the one executable, and what each parameter is in each member.
 
     What is equal in all stays a number, what differs alike is one parameter, and a product of
-    others is that product.
+    others is that product. A count that divides another number alike in all is a part of that, and
+    of what one number of groups divides in all that is known.
     """
+    columns = [tuple(slot.value for slot in column) for column in zip(*slots, strict=True)]
+    counts = [c for c, slot in zip(columns, slots[0], strict=True) if slot.is_count]
     fresh: list[Dim] = []
     known: dict[tuple[Dim, ...], Dim] = {}
     values: dict[str, list[Dim]] = {}
@@ -231,7 +279,9 @@ def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, li
         elif numbers in known:
             made = known[numbers]
         else:
-            made = known[numbers] = _parameter(numbers, known, values)
+            part = _part_of(numbers, known) if column[0].is_count else None
+            made = _parameter(numbers, known, values, counts) if part is None else part
+            known[numbers] = made
         fresh.append(made)
     return fresh, values
 
@@ -250,8 +300,10 @@ def _parameter(
     column: tuple[Dim, ...],
     known: Mapping[tuple[Dim, ...], Dim],
     values: dict[str, list[Dim]],
+    counts: Sequence[tuple[Dim, ...]],
 ) -> Dim:
-    """One slot's dim: a number, a product of dims that have parameters, or a new parameter."""
+    """One slot's dim: a number, a product of dims that have parameters, or a new parameter, of
+    which all `counts` that divide it alike are parts."""
     first = column[0]
     if isinstance(first, int) and all(value == first for value in column):
         return first
@@ -262,9 +314,38 @@ def _parameter(
     if all(isinstance(value, int) for value in column):
         common = math.gcd(*(int(v) for v in column))
         factor = min(common & -common, MAX_FACTOR)
+        factor = math.lcm(factor, *(_granule(column, c, common) for c in counts))
     name = f"d{len(values)}"
     values[name] = [v // factor for v in column]
     return multiply(symbol(name), factor)
+
+
+def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> int:
+    """What a parameter for `column` must be known to be a multiple of, so that a part of it for
+    each of `count` is told; 1 where it has no such parts."""
+    first = count[0]
+    if isinstance(first, int) and all(n == first for n in count):
+        return first if common % first == 0 else 1
+    return _ratio(column, count) or 1
+
+
+def _ratio(column: tuple[Dim, ...], part: tuple[Dim, ...]) -> int | None:
+    """How many times `part` is in `column`, where that is one number in every member."""
+    first, other = column[0], part[0]
+    if not isinstance(first, int) or not isinstance(other, int) or other == 0 or first % other:
+        return None
+    found = first // other
+    is_one = all(multiply(found, y) == x for x, y in zip(column, part, strict=True))
+    return found if is_one else None
+
+
+def _part_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
+    """The column as a part of another one, in every member."""
+    for whole, dim in known.items():
+        ratio = _ratio(whole, column) if isinstance(dim, DimExpr) else None
+        if ratio and modulo(dim, ratio) == 0:
+            return floor_divide(dim, ratio)
+    return None
 
 
 def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:

@@ -15,9 +15,12 @@ import aot.passes.specialise.slots
 from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
+from aot.ir.dims import parse
 from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function
 from aot.ir.verifier import verify
+from aot.kernels.ir.text import to_text
+from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
@@ -106,6 +109,16 @@ def conv(
     return Given((given, weight), (line,), made, "1, 0, 1")
 
 
+def grouped(groups: int, each: int, width: int = 20) -> Given:
+    """A convolution of `groups` groups of `each` channels and filters."""
+    channels = groups * each
+    image = f"f32[1, {channels}, {width}, {width}]{NHWC}"
+    weight = f"f32[{channels}, {each}, 1, 1]{{order=2:3:1:0}}"
+    attrs = "strides = [1, 1], dilations = [1, 1], pads = [0, 0, 0, 0]"
+    line = f"%2 = conv(%0, %1, _) {{{attrs}, group = {groups}}} : {image}"
+    return Given((image, weight), (line,), image, "1, 0, 1")
+
+
 def binary(first: str, second: str, op: str = "sub", type: str = "f32[4, 64]") -> Given:
     return Given((type, type), (f"%2 = {op}({first}, {second}) : {type}",), type)
 
@@ -129,6 +142,9 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
         conv(width=20),
         conv(width=20, layout="{order=0:2:3:1 strides=1:1:2560:128}"),
     ),
+    "numbers of groups": (grouped(8, 32), grouped(16, 32), grouped(24, 32)),
+    "columns of as many groups": (grouped(32, 4), grouped(32, 8), grouped(32, 16)),
+    "columns of few groups": (grouped(4, 8), grouped(4, 24)),
     "where parts lie": (
         conv(layout="{order=0:2:3:1 strides=1:1:2560:128}"),
         conv(layout="{order=0:2:3:1 strides=1:1:5120:256}"),
@@ -145,6 +161,8 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
 PAIRS_THAT_DO_NOT: dict[str, tuple[Given, ...]] = {
     "an extent of 1": (unary(1, 64), unary(8, 64)),
     "kernels": (conv(kernel=1), conv(kernel=3)),
+    "columns of a group": (grouped(8, 32), grouped(16, 16)),
+    "columns of three groups": (grouped(3, 8), grouped(3, 24)),
     "strides of windows": (conv(kernel=3), conv(kernel=3, stride=2)),
     "operand order": (binary("%0", "%1"), binary("%1", "%0")),
     "one operand twice": (binary("%0", "%1", "add"), binary("%0", "%0", "add")),
@@ -255,6 +273,31 @@ def test_parameters_are_what_differs() -> None:
     assert str(made.results[0].type) == "f32[1, 64*d1, 20, 20]{order=0:2:3:1}"
     dims = [op.attrs["dims"] for op in module.main.walk() if op.name == "dispatch"]
     assert dims == [(2, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "each", "columns", "count"),
+    [
+        ((8, 16), 32, "64*d0", "2*d0"),
+        ((19, 46), 8, "8*d0", "d0"),
+        ((10, 25), 24, "24*d0", "d0"),  # columns are no multiple of a power of two
+        ((9, 15), 17, "17*d0", "d0"),
+        ((32, 32), (4, 12), "64*d0", "32"),
+        ((24, 24), (4, 10), "48*d0", "24"),
+        ((4, 4), (6, 10), "8*d0", "4"),
+    ],
+)
+def test_kernels_know_where_a_group_ends(
+    groups: tuple[int, int], each: int | tuple[int, int], columns: str, count: str
+) -> None:
+    """So that they have tiles."""
+    sizes = (each, each) if isinstance(each, int) else each
+    module = module_of(*(grouped(n, c) for n, c in zip(groups, sizes, strict=True)))
+    despecialise(module, TARGET, 10.0)
+    (made,) = module.executables
+    assert made.results[0].type.dims[1] == parse(columns)
+    assert next(iter(made.block)).attrs["group"] == parse(count)
+    assert "scratch acc: f32[8]" not in to_text(lower(made, TARGET))
 
 
 def test_a_stride_is_a_product_where_it_is_one_in_all() -> None:
