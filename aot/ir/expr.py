@@ -111,7 +111,8 @@ class Param:
 class Load:
     """An element of `source`: an operand number (op table) or a Buffer or Scratch (kernel IR).
 
-    Where `guard` (bool) is false nothing is read and the value is `other`.
+    Where `guard` (bool) is false nothing is read and the value is `other`. In kernels a packed
+    `dtype` takes neighbours along the last index from there on, as many as it has parts.
     """
 
     source: Any
@@ -146,6 +147,29 @@ class Fma:
     b: Expr
     c: Expr
     dtype: DType
+
+
+@dataclass(frozen=True, eq=False)
+class Dot:
+    """`c` plus the sum of the products of the parts of two packed words, in i32, which wraps.
+
+    Both words have as many parts, but signs of their own. In kernels only.
+    """
+
+    a: Expr
+    b: Expr
+    c: Expr
+    dtype: DType = DType.I32
+
+
+@dataclass(frozen=True, eq=False)
+class Unpack:
+    """Half of the parts of a packed word, each widened to twice its bits: the lower ones where
+    `half` is 0, the higher ones where it is 1. In kernels only."""
+
+    a: Expr
+    half: int
+    dtype: DType = DType.I16X2
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +209,22 @@ class Reduce:
     dtype: DType
 
 
-Expr = Union[Const, Var, Size, Param, Load, Unary, Binary, Fma, Select, Cast, Bitcast, Reduce]
+Expr = Union[
+    Const,
+    Var,
+    Size,
+    Param,
+    Load,
+    Unary,
+    Binary,
+    Fma,
+    Dot,
+    Unpack,
+    Select,
+    Cast,
+    Bitcast,
+    Reduce,
+]
 
 
 def const(value: float | int | bool, dtype: DType) -> Const:
@@ -309,11 +348,11 @@ def children(e: Expr) -> tuple[Expr, ...]:
     match e:
         case Load():
             return (*e.indices, *(x for x in (e.guard, e.other) if x is not None))
-        case Unary() | Cast() | Bitcast():
+        case Unary() | Cast() | Bitcast() | Unpack():
             return (e.a,)
         case Binary():
             return (e.a, e.b)
-        case Fma():
+        case Fma() | Dot():
             return (e.a, e.b, e.c)
         case Select():
             return (e.condition, e.a, e.b)
@@ -353,11 +392,11 @@ def rebuild(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
             guard = rest.pop(0) if e.guard is not None else None
             other = rest.pop(0) if e.other is not None else None
             return replace(e, indices=fresh[:n], guard=guard, other=other)
-        case Unary() | Cast() | Bitcast():
+        case Unary() | Cast() | Bitcast() | Unpack():
             return replace(e, a=fresh[0])
         case Binary():
             return binary(e.op, fresh[0], fresh[1])
-        case Fma():
+        case Fma() | Dot():
             return replace(e, a=fresh[0], b=fresh[1], c=fresh[2])
         case Select():
             return replace(e, condition=fresh[0], a=fresh[1], b=fresh[2])

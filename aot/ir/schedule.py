@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+# How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for
+# all targets, so that the variants of a module share their weights.
+DOT_GROUP = 4
+
 
 class Schedule(Enum):
     """Schedule classes, one lowering each in aot/kernels.

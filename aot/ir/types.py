@@ -20,13 +20,15 @@ Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 
 
 class DTypeKind(Enum):
-    """How the bits of an element are read; INDEX is as wide as a pointer of the target."""
+    """How the bits of an element are read; INDEX is as wide as a pointer of the target, PACKED are
+    several neighbours in a word, which instructions for sums of products take."""
 
     FLOAT = "float"
     SIGNED = "signed"
     UNSIGNED = "unsigned"
     BOOL = "bool"
     INDEX = "index"
+    PACKED = "packed"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class DTypeFacts:
         narrows_to: the same of types wider than 32 bits.
         is_storage_only: no target computes in it: what is read is widened at once.
         block: how many elements lie in whole bytes together; more than 1 where one takes less.
+        part: name of the dtype of the elements that a PACKED word has, lowest bits first.
     """
 
     kind: DTypeKind
@@ -53,6 +56,7 @@ class DTypeFacts:
     narrows_to: str = ""
     is_storage_only: bool = False
     block: int = 1
+    part: str = ""
 
     @property
     def element_bytes(self) -> int:
@@ -85,15 +89,20 @@ _FACTS = {
     "u64": DTypeFacts(DTypeKind.UNSIGNED, 64, "uint64", narrows_to="u32"),
     "bool": DTypeFacts(DTypeKind.BOOL, 8, "bool"),
     "index": DTypeFacts(DTypeKind.INDEX, 64, "int64"),
+    "i8x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="i8"),
+    "u8x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="u8"),
+    "i16x2": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="i16"),
 }
 
 
 class DType(Enum):
-    """Element types; the value is the name in text IR. INDEX exists in kernels only.
+    """Element types; the value is the name in text IR. INDEX and PACKED ones are for kernels only.
 
     Attributes:
         kind, bits, is_storage_only: as DTypeFacts has them.
         is_integer: signed or unsigned, index included; bool is not an integer.
+        is_packed: a word of several elements.
+        is_stored: whether tensors have elements of it; the others are for kernels only.
     """
 
     F32 = "f32"
@@ -109,6 +118,9 @@ class DType(Enum):
     U64 = "u64"
     BOOL = "bool"
     INDEX = "index"
+    I8X4 = "i8x4"
+    U8X4 = "u8x4"
+    I16X2 = "i16x2"
 
     kind: DTypeKind
     bits: int
@@ -116,6 +128,8 @@ class DType(Enum):
     is_float: bool
     is_signed: bool
     is_integer: bool
+    is_packed: bool
+    is_stored: bool
 
     def __init__(self, name: str) -> None:
         facts = _FACTS[name]
@@ -124,6 +138,8 @@ class DType(Enum):
         self.is_float = facts.kind is DTypeKind.FLOAT
         self.is_signed = facts.kind in (DTypeKind.SIGNED, DTypeKind.INDEX)
         self.is_integer = self.is_signed or facts.kind is DTypeKind.UNSIGNED
+        self.is_packed = facts.kind is DTypeKind.PACKED
+        self.is_stored = not (self.is_packed or facts.kind is DTypeKind.INDEX)
 
     @property
     def facts(self) -> DTypeFacts:
@@ -167,6 +183,16 @@ class DType(Enum):
         """The dtype of 32 bits that stands for one of more."""
         return DType(self.facts.narrows_to) if self.facts.narrows_to else None
 
+    @property
+    def part(self) -> DType:
+        """The dtype of a packed word's elements; of others their own."""
+        return DType(self.facts.part) if self.facts.part else self
+
+    @property
+    def parts(self) -> int:
+        """How many elements a packed word has; 1 of others."""
+        return self.bits // self.part.bits
+
     def is_loaded_as(self, wide: DType) -> bool:
         """Whether a load of such an element widens it to `wide` at no cost worth storing it for."""
         return self.is_float and wide is self.widens_to
@@ -191,7 +217,7 @@ class DType(Enum):
         return str(self.value)
 
 
-_FROM_NUMPY = {d.facts.numpy: d for d in DType if d is not DType.INDEX}
+_FROM_NUMPY = {d.facts.numpy: d for d in DType if d.is_stored}
 
 
 @dataclass(frozen=True)

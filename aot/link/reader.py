@@ -40,9 +40,7 @@ FILE_VERSION = 0
 HEADER_BYTES = 64
 HEADER = struct.Struct("<4sI6Q")  # aot_file_header_t less its last field, header_checksum
 
-DTYPE_CODES: dict[DType, int] = {
-    d: getattr(fbs.DType, d.name) for d in DType if d is not DType.INDEX
-}
+DTYPE_CODES: dict[DType, int] = {d: getattr(fbs.DType, d.name) for d in DType if d.is_stored}
 DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 Source = bytes | str | os.PathLike[str]

@@ -143,6 +143,13 @@ class Target:
         """Whether a vector is multiplied by one lane of another in one instruction, and added."""
         return self.arch == "aarch64" and self.vector_bytes > 4
 
+    def sums_bytes(self, left: DType, right: DType) -> bool:
+        """Whether an instruction sums the products of four pairs of bytes in i32."""
+        pair = {left, right}
+        if pair == {DType.U8, DType.I8}:
+            return any(map(self.has, ("avx512vnni", "avxvnni", "i8mm")))
+        return len(pair) == 1 and left.bits == 8 and self.has("dotprod")
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""
         return max(

@@ -35,7 +35,7 @@ INPUTS, OUTPUTS, CONSTANTS, ARENA = (
     BufferClass.CONSTANTS,
     BufferClass.ARENA,
 )
-ELEMENTS = tuple(d for d in DType if d is not INDEX)
+ELEMENTS = tuple(d for d in DType if d.is_stored)
 FLOATS = (F16, F32, F64)
 
 

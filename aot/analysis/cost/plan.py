@@ -14,8 +14,8 @@ from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, product
 from aot.ir.record import Call, Kind
-from aot.ir.schedule import Schedule, StageSchedule
-from aot.ir.types import Layout, TensorType
+from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule
+from aot.ir.types import DType, Layout, TensorType
 from aot.target.model import GpuGeometry, Target
 
 # How many columns of a contraction a lane of a GPU has; they lie together.
@@ -95,6 +95,9 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if contraction.is_depthwise:
         return _plan_depthwise(call, contraction, target, lanes)
     layout = _panel_layout(right, target.panel)
+    is_dotted = _is_dotted(contraction)
+    if is_dotted:
+        layout = _group_layout(right, target.panel)
     if winograd.is_wanted(call, target):
         tile = winograd.best_tile(call, target, lanes)
         return Plan(Schedule.WINOGRAD, lanes, *tile, right.operand, layout, flops)
@@ -112,6 +115,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         *sizes,
         row_bytes=strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type),
         spare=1 if layout.splits else 3,
+        unpacked=is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -224,6 +228,27 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
     return Layout(((column, panel),), order)
 
 
+def _is_dotted(contraction: ContractionDims) -> bool:
+    """Whether products are summed a group of bytes at a time, where weights are packed."""
+    channels = contraction.channels
+    return (
+        contraction.accumulator is DType.I32
+        and contraction.groups == 1
+        and contraction.right.dtype is DType.I8
+        and contraction.left.dtype in (DType.U8, DType.I8, DType.I16)
+        and isinstance(channels, int)
+        and channels >= DOT_GROUP - 1
+    )
+
+
+def _group_layout(right: Factor, panel: int) -> Layout:
+    """As panels, in groups along what is summed: [O, C, taps...] -> [O/P][taps...][C/4][P][4]."""
+    (column,) = right.own
+    rank = right.type.rank
+    order = (*right.batch, column, *right.taps, right.summed, rank, rank + 1)
+    return Layout(((column, panel), (right.summed, DOT_GROUP)), order)
+
+
 def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:
     """W [D, 4H, I] and R [D, 4H, H] -> [D][4H/P][I][P]."""
     layout = Layout(((1, target.panel),))
@@ -238,6 +263,7 @@ def _tile(
     *,
     row_bytes: int = 0,
     spare: int = 1,
+    unpacked: bool = False,
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
 
@@ -248,6 +274,7 @@ def _tile(
     Args:
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         spare: registers that must be left beside the sums and the vectors of columns.
+        unpacked: whether a vector of columns takes a second register, for what it is unpacked to.
     """
     if target.has_workgroups:
         return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
@@ -261,7 +288,8 @@ def _tile(
             continue
         for rows in range(1, most + 1):
             row_vectors = rows if target.multiplies_by_lane else 0
-            if rows * vectors + vectors + row_vectors + spare > target.vector_registers:
+            held = vectors * (2 if unpacked else 1)
+            if rows * vectors + held + row_vectors + spare > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break

@@ -49,11 +49,27 @@ def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
     return asm.icmp("ne", a, integer(0, a.type))
 
 
+def _float_to_narrow(asm: Assembler, a: Value, to: DType, element: str) -> Value:
+    """Clamped as floats: LLVM makes the saturating conversion of vectors lane by lane on x86."""
+    bits = type_bits(element)
+    low = -(1 << bits - 1) if to.is_signed else 0
+    high = (1 << bits - (1 if to.is_signed else 0)) - 1
+    least, most = real(low, a.type), real(high, a.type)
+    # the comparison is false on NaN, which gives the least: one maxps
+    clamped = asm.select(asm.fcmp("ogt", a, least), a, least)
+    clamped = asm.select(asm.fcmp("olt", clamped, most), clamped, most)
+    if low:
+        clamped = asm.select(asm.fcmp("uno", a, a), real(0.0, a.type), clamped)
+    return asm.cast("trunc", asm.cast("fptosi", clamped, "i32"), element)
+
+
 def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
     if source is DType.F16:
         a = half_to_float(asm, traits, a)
     element = traits.element(to)
     _check_wide(traits, a.type.element, type_bits(element))
+    if type_bits(element) < 32 and traits.target.arch == "x86_64" and a.type.element == "float":
+        return _float_to_narrow(asm, a, to, element)
     name = "llvm.fptosi.sat" if to.is_signed else "llvm.fptoui.sat"
     result = a.type.of(element)
     return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")

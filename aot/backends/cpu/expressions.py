@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.backends.cpu import arithmetic
+from aot.backends.cpu import arithmetic, dot_products
 from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
@@ -25,6 +25,7 @@ from aot.ir.expr import (
     Bitcast,
     Cast,
     Const,
+    Dot,
     Expr,
     Fma,
     Load,
@@ -32,6 +33,7 @@ from aot.ir.expr import (
     Select,
     Size,
     Unary,
+    Unpack,
     Var,
     children,
 )
@@ -104,6 +106,15 @@ class Expressions:
                 return self._binary(e, args[0], args[1])
             case Fma():
                 return self._fma(e, args)
+            case Dot():
+                dtypes = e.a.dtype, e.b.dtype
+                return self._lift(
+                    lambda a, b, c: dot_products.dot(self.asm, self.traits, a, b, c, dtypes), args
+                )
+            case Unpack():
+                return self._lift(
+                    lambda a: dot_products.unpack(self.asm, self.traits, a, e.half, e.a.dtype), args
+                )
             case Select():
                 return self._select(e, args)
             case Cast():
@@ -243,7 +254,7 @@ class Expressions:
         guard = None if e.guard is None else known[e.guard]
         assert guard is None or isinstance(guard, Value)
         other = None if e.other is None else known[e.other]
-        if e.source.dtype is not e.dtype:
+        if e.source.dtype is not e.dtype.part:
             raise InternalError(f"load of {e.source.name} as {e.dtype}, it is {e.source.dtype}")
         return self.memory.load(e.source, e.indices, e.dtype, guard, other, self.mask)
 

@@ -275,15 +275,20 @@ class Memory:
         mask: Value | None,
     ) -> Laned:
         """The element, or `other` (0 where there is none) in lanes where `guard` does not hold;
-        lanes outside `mask` read nothing and have any value."""
+        lanes outside `mask` read nothing and have any value.
+
+        A word of packed elements may begin at any element."""
         if guard is not None and guard.number == 0:
             return self.zero(dtype) if other is None else other
         address = self.address(memory, indices)
+        if dtype.is_packed:
+            address = self._of_words(address, dtype)
         type_ = Type(self.traits.memory_element(dtype))
         size = self.traits.bytes_of(dtype)
         metadata = self._metadata(memory, is_load=True)
         if address.is_uniform:
-            loaded = self._load_uniform(address.pointer, type_, size, metadata, guard, mask)
+            align = self.traits.bytes_of(memory.dtype)
+            loaded = self._load_uniform(address.pointer, type_, size, align, metadata, guard, mask)
         elif address.is_unit:
             fallback = self._fallback(other, dtype)
             loaded = self._load_unit(address, type_, size, metadata, guard, mask, fallback)
@@ -297,6 +302,17 @@ class Memory:
         if dtype is DType.INDEX and result.type.lanes:
             return self.lanes.per_lane(lambda i: self.asm.extract(result, i))
         return result
+
+    def _of_words(self, address: Address, dtype: DType) -> Address:
+        """The address of packed words, counted in words; those of vectors are aligned as words."""
+        if address.is_uniform:
+            return address
+        step = address.step.number if address.step is not None else None
+        if step is None or step % dtype.parts:
+            raise InternalError(
+                f"kernel {self.kernel.name}: lanes read words of {dtype} that overlap"
+            )
+        return Address(address.pointer, self.lanes.constant(step // dtype.parts))
 
     def _choose(self, guard: Value, result: Value, other: Laned | None, dtype: DType) -> Value:
         """`other` where the guard does not hold; guarded loads give 0 there already."""
@@ -338,6 +354,7 @@ class Memory:
         pointer: Value,
         type_: Type,
         size: int,
+        align: int,
         metadata: str,
         guard: Value | None,
         mask: Value | None,
@@ -345,7 +362,7 @@ class Memory:
         condition = self.lanes.mask_and(guard, mask)
         if condition is not None and condition.number != 1:
             pointer = self.asm.select(self.lanes.any(condition), pointer, self.zeros(size))
-        return self.asm.load(type_, pointer, size, metadata)
+        return self.asm.load(type_, pointer, align, metadata)
 
     def _load_unit(
         self,

@@ -23,7 +23,7 @@ MAX_TUPLE_DEPTH = 32
 MAX_RANK = 64
 MAX_SPLAT_BYTES = 1 << 30  # of all splats of a text together
 
-_DTYPES = {str(d): d for d in DType if d is not DType.INDEX}
+_DTYPES = {str(d): d for d in DType if d.is_stored}
 _DIM_TYPES = frozenset({"dim", "dims", "int", "ints"})
 _OPERATORS = frozenset({"+", "-", "*", "//"})
 

@@ -31,7 +31,7 @@ from aot.kernels.ir.nodes import (
     walk,
 )
 from aot.kernels.ir.races import LoopLog, RaceChecker
-from aot.kernels.ir.scalar import Operation, apply_binary, operation, schedule
+from aot.kernels.ir.scalar import Operation, apply_binary, operation, schedule, word_of
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 
@@ -261,10 +261,34 @@ class _Run:
             case Load():
                 rank = len(node.indices)
                 guard, other = args[rank:] if node.guard is not None else (None, None)
+                if node.dtype.is_packed:
+                    return self.word(node, args[:rank], batch, guard, other)
                 return self.memory.load(node.source, args[:rank], batch, guard, other)
         raise InternalError(
             f"kernel {self.kernel.name}: {type(node).__name__} cannot be evaluated in a kernel"
         )
+
+    def word(
+        self,
+        node: Load,
+        indices: list[Array],
+        batch: Batch,
+        guard: Array | None,
+        other: Array | None,
+    ) -> Array:
+        """A packed load: neighbours along the last index."""
+        parts = [
+            self.memory.load(
+                node.source,
+                [*indices[:-1], np.asarray(indices[-1] + number)],
+                batch,
+                guard,
+                None if guard is None else np.asarray(0, node.source.dtype.numpy),
+            )
+            for number in range(node.dtype.parts)
+        ]
+        word = word_of(parts, node.dtype)
+        return word if guard is None else np.where(guard, word, other)  # type: ignore[arg-type]
 
     def variable(self, var: Var, batch: Batch) -> Array:
         value = batch.lookup(var)

@@ -7,7 +7,7 @@ DAG is evaluated. Knows nothing of memory: loads, variables and parameters are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -19,10 +19,12 @@ from aot.ir.expr import (
     Bitcast,
     Cast,
     Const,
+    Dot,
     Expr,
     Fma,
     Select,
     Unary,
+    Unpack,
     children,
 )
 from aot.ir.types import Array, DType
@@ -86,6 +88,10 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
             return partial(apply_binary, node.op, dtype=node.a.dtype)
         case Fma():
             return fma if fused else partial(_multiply_add, dtype=node.dtype)
+        case Dot():
+            return partial(_dot, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
+        case Unpack():
+            return partial(_unpack, half=node.half, dtype=node.a.dtype)
         case Select():
             return np.where
         case Cast():
@@ -93,6 +99,40 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
         case Bitcast():
             return partial(_reinterpret, dtype=node.dtype)
     return None
+
+
+def word_of(parts: Sequence[Array], dtype: DType) -> Array:
+    """The packed word of `dtype` whose elements are `parts`, lowest bits first."""
+    bits = dtype.part.bits
+    word = np.asarray(0, np.uint32)
+    for number, part in enumerate(parts):
+        field = part.astype(np.int64).astype(np.uint32) & np.uint32((1 << bits) - 1)
+        word = word | (field << np.uint32(number * bits))
+    return np.asarray(word, np.uint32)
+
+
+def _parts(word: Array, dtype: DType) -> list[Array]:
+    """The elements of packed words, in i64."""
+    bits = dtype.part.bits
+    found = []
+    for number in range(dtype.parts):
+        field = (np.asarray(word, np.int64) >> (number * bits)) & ((1 << bits) - 1)
+        if dtype.part.is_signed:
+            field = np.where(field >> (bits - 1), field - (1 << bits), field)
+        found.append(np.asarray(field))
+    return found
+
+
+def _dot(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) -> Array:
+    pairs = zip(_parts(a, a_dtype), _parts(b, b_dtype), strict=True)
+    total = np.asarray(c, np.int64) + sum(x * y for x, y in pairs)
+    return np.asarray(total).astype(np.int32)
+
+
+def _unpack(a: Array, half: int, dtype: DType) -> Array:
+    parts = _parts(a, dtype)
+    count = len(parts) // 2
+    return word_of(parts[half * count : (half + 1) * count], DType.I16X2)
 
 
 def _multiply_add(a: Array, b: Array, c: Array, dtype: DType) -> Array:

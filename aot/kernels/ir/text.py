@@ -18,6 +18,7 @@ from aot.ir.expr import (
     Bitcast,
     Cast,
     Const,
+    Dot,
     Expr,
     Fma,
     Load,
@@ -25,6 +26,7 @@ from aot.ir.expr import (
     Select,
     Size,
     Unary,
+    Unpack,
     Var,
     children,
 )
@@ -205,6 +207,8 @@ def _node(node: Expr, args: list[str]) -> str:
         case Load():
             rank = len(node.indices)
             text = _access(node.source, [_bare(a) for a in args[:rank]])
+            if node.dtype.is_packed:
+                text = f"{node.dtype}({text})"
             return (
                 text
                 if node.guard is None
@@ -218,6 +222,10 @@ def _node(node: Expr, args: list[str]) -> str:
             return f"{node.op}({_bare(args[0])}, {_bare(args[1])})"
         case Fma():
             return f"fma({', '.join(map(_bare, args))})"
+        case Dot():
+            return f"dot({', '.join(map(_bare, args))})"
+        case Unpack():
+            return f"unpack.{node.half}({_bare(args[0])})"
         case Select():
             return f"({args[0]} ? {args[1]} : {args[2]})"
         case Cast():

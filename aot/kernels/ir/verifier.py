@@ -19,6 +19,7 @@ from aot.ir.expr import (
     Bitcast,
     Cast,
     Const,
+    Dot,
     Expr,
     Fma,
     Load,
@@ -27,6 +28,7 @@ from aot.ir.expr import (
     Select,
     Size,
     Unary,
+    Unpack,
     Var,
     children,
 )
@@ -352,6 +354,13 @@ class _Verifier:
                 self._all(e, e.dtype, "fma")
                 if not e.dtype.is_float:
                     raise self.fail(f"fma of {e.dtype}")
+            case Dot():
+                is_word = e.a.dtype.is_packed and e.b.dtype.is_packed
+                if not is_word or e.a.dtype.parts != e.b.dtype.parts or e.c.dtype is not DType.I32:
+                    raise self.fail(f"dot of {e.a.dtype}, {e.b.dtype} and {e.c.dtype}")
+            case Unpack():
+                if e.a.dtype not in (DType.I8X4, DType.U8X4) or e.half not in (0, 1):
+                    raise self.fail(f"half {e.half} of {e.a.dtype}")
             case Select():
                 if e.condition.dtype is not DType.BOOL:
                     raise self.fail(f"select by {e.condition.dtype}, expected bool")
@@ -388,7 +397,7 @@ class _Verifier:
 
     def _load(self, e: Load) -> None:
         self._source(e.source, e.indices)
-        if e.source.dtype is not e.dtype:
+        if e.source.dtype is not e.dtype.part:
             raise self.fail(f"load of {e.source.dtype} {e.source.name} as {e.dtype}")
         if (e.guard is None) != (e.other is None):
             raise self.fail(

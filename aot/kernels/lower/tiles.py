@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Reduce, Unary, Var
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 
@@ -92,11 +93,11 @@ class ReusedScratch:
         self.nest = nest
         self.made: dict[str, Scratch] = {}
 
-    def get(self, name: str, like: Scratch, shape: tuple[int, ...]) -> Scratch:
+    def get(self, name: str, dtype: DType, shape: tuple[int, ...]) -> Scratch:
         """Scratch of at least `shape`, in every dim."""
         known = self.made.get(name)
         if known is None or any(a < b for a, b in zip(known.shape, shape, strict=True)):
-            known = self.nest.builder.scratch(name, like.dtype, shape, Space.WORKGROUP)
+            known = self.nest.builder.scratch(name, dtype, shape, Space.WORKGROUP)
             self.made[name] = known
         return known
 

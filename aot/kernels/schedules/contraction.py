@@ -15,6 +15,7 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.schedules.dots import TILES_TOGETHER, DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 
@@ -108,6 +109,8 @@ class _Tiles:
         self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
         self.chunks = plan.columns // self.width
         self.columns = self.chunks * self.width
+        dotted = DotAxes.of(nest, roles)
+        self.staged = None if dotted is None else StagedRows(nest, roles, dotted, self.rows)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -125,14 +128,41 @@ class _Tiles:
             first = expr.index(0)
             if roles.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            return self._columns(values, first, column_tile)
+            if self.staged is None:
+                return self._columns(values, first, column_tile)
+            return self._several_columns(self.staged, values, first, column_tile)
 
         # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
         # fastest, and neighbours there share the rows
         along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
         rows = nest.grid(axes, body, work, first=along_rows)
-        tiles = dims.ceil_divide(roles.columns.extent, self.columns)
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
         return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=along_columns),)
+
+    @property
+    def together(self) -> int:
+        """Tiles of columns that one workgroup does."""
+        return 1 if self.staged is None else TILES_TOGETHER
+
+    def _several_columns(
+        self, staged: StagedRows, values: Values, first: Expr, number: Expr
+    ) -> list[Stmt]:
+        """The columns of some tiles, for which the rows are brought into scratch once."""
+        together = expr.index(self.together)
+        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        begin = expr.mul(number, together)
+
+        def tile(n: Expr) -> list[Stmt]:
+            return self._columns(values, first, expr.add(begin, n))
+
+        if dims.modulo(tiles, self.together) == 0:
+            return staged.fill(values, first) + self.nest.serial(self.together, tile, "nt")
+
+        def existing(n: Expr) -> list[Stmt]:
+            is_there = expr.binary("lt", expr.add(begin, n), expr.index(tiles))
+            return [If(is_there, tuple(tile(n)))]
+
+        return staged.fill(values, first) + self.nest.serial(self.together, existing, "nt")
 
     def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
         """All columns of tile `number`."""
@@ -166,9 +196,13 @@ class _Tiles:
         """Tiles of all rows from `first` on that one of the plan's height has."""
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
+            parts = self.nest, self.output, self.roles, self.panel, shape, self.scratch
+            if self.staged is not None:
+                return DotTile(*parts, self.staged, base).build(values, first, start)
             tile = GpuTile if self.nest.is_gpu else Tile
-            made = tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
-            return made.build(values, first, start)
+            return tile(*parts).build(values, first, start)
+
+        base = first
 
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
         shape = Shape(self.rows, chunks, self.width, True, has_all)

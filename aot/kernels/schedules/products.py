@@ -5,7 +5,7 @@ Owns what happens inside a tile, given where it starts; which tiles there are is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aot.ir import dims, expr
@@ -51,17 +51,22 @@ class ContractionAxes:
 
     def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
         """The right side at place `within` of panel `number`, with other variables' values."""
-        columns = self.columns.var
+        return at_splits(self.right, {(self.columns.var, panel): (number, within)}, values)
 
-        def rewrite(e: Expr) -> Expr | None:
-            if isinstance(e, Binary) and e.a is columns and expr.dim_of(e.b) == panel:
-                if e.op == "floordiv":
-                    return number
-                if e.op == "floormod":
-                    return within
-            return values.get(e) if isinstance(e, Var) else None
 
-        return expr.transform(self.right, rewrite)
+def at_splits(e: Expr, splits: Mapping[tuple[Var, int], tuple[Expr, Expr]], values: Values) -> Expr:
+    """`e`, where a variable divided by a size becomes the number of the part that it is in, and the
+    rest its place there, as `splits` says of both; other variables have `values`."""
+
+    def rewrite(x: Expr) -> Expr | None:
+        if isinstance(x, Binary) and isinstance(x.a, Var):
+            size = expr.dim_of(x.b)
+            split = splits.get((x.a, size)) if isinstance(size, int) else None
+            if split is not None and x.op in ("floordiv", "floormod"):
+                return split[x.op == "floormod"]
+        return values.get(x) if isinstance(x, Var) else None
+
+    return expr.transform(e, rewrite)
 
 
 def loaded(e: Expr) -> Load | None:
@@ -151,7 +156,7 @@ class Placed:
         axes = [Axis(v, n) for v, n in roles.reduce.axes]
         indices: Values = {a.var: expr.index(0) for a in axes if a.extent == 1}
         axes = [a for a in axes if a.extent != 1]
-        axes.sort(key=lambda a: -_step_or_large(roles.right, a.var))
+        axes = by_weight_step(roles.right, axes)
         inner = axes[-1:]
         rows = [roles.rows] if roles.rows is not None else []
         borders = Borders.of(roles.reduce, [a.var for a in (*inner, *rows)])
@@ -303,7 +308,7 @@ class Placed:
         size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
         shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}
         lefts, rights = (
-            self.scratch.get(name, self.acc, shapes[name]) if is_wanted else None
+            self.scratch.get(name, self.acc.dtype, shapes[name]) if is_wanted else None
             for name, is_wanted in zip(shapes, sides, strict=True)
         )
 
@@ -411,7 +416,7 @@ class Placed:
         nest, acc, shape = self.nest, self.acc, self.shape
         if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
-        tile = self.scratch.get("tile", acc, acc.shape)
+        tile = self.scratch.get("tile", acc.dtype, acc.shape)
         stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
@@ -496,6 +501,11 @@ def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
     if total.dtype.is_float:
         return Fma(a, b, total, total.dtype)
     return expr.add(total, expr.mul(a, b))
+
+
+def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:
+    """Axes of a sum, outermost first: along the innermost lie the weights."""
+    return sorted(axes, key=lambda a: -_step_or_large(weight, a.var))
 
 
 def _step_or_large(load: Expr, var: Var) -> int:

@@ -385,7 +385,7 @@ class _Tile:
         nest, acc, shape = self.nest, self.acc, self.shape
         if shape.rows * shape.chunks == 1 or not is_long(self.output.values, self.window.reduce):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
-        tile = self.scratch.get("tile", acc, acc.shape)
+        tile = self.scratch.get("tile", acc.dtype, acc.shape)
         stored = self._each(
             lambda r, u, lane: [Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))]
         )

@@ -11,7 +11,7 @@ from aot.ir.types import DType, DTypeFacts, DTypeKind, Layout, TensorType
 from aot.link.reader import DTYPE_CODES
 from aot.runtime import loader
 
-STORED = [d for d in DType if d is not DType.INDEX]
+STORED = [d for d in DType if d.is_stored]
 
 
 @pytest.mark.parametrize("dtype", list(DType))

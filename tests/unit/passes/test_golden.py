@@ -55,7 +55,7 @@ def make_context(case: Case) -> PassContext:
         storage=case.one("storage", "fp32"),
     )
     lacks = {DType(name) for name in case.one("lacks").split()}
-    everything = tuple(d for d in DType if d is not DType.INDEX and d not in lacks)
+    everything = tuple(d for d in DType if d.is_stored and d not in lacks)
     device = dataclasses.replace(target.load("x86-64-v2"), name="test", dtypes=everything)
     told = dict(item.split("=") for item in case.settings.get("tune", []))
     return PassContext(

@@ -1,0 +1,127 @@
+"""Sums of products of packed words, by the instructions that a target has for them.
+
+Owns which instruction that is, and what stands for it where there is none. All of them are exact:
+none saturates on the way, whatever the operands are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer
+from aot.backends.cpu.traits import Traits
+from aot.ir.types import DType
+
+I8X4, U8X4, I16X2 = DType.I8X4, DType.U8X4, DType.I16X2
+Part = Callable[[Value, Value, Value], Value]
+
+
+def dot(
+    asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]
+) -> Value:
+    """`c` plus the products of the parts of `a` and `b`, words of `dtypes`, lane by lane."""
+    left, right = dtypes
+    if right is U8X4 and left is I8X4:
+        a, b, left, right = b, a, right, left
+    lanes = c.type.lanes
+    if lanes:
+        for width, made in _instructions(asm, traits, left, right):
+            if lanes % width == 0 and lanes & (lanes - 1) == 0:
+                return _by_width(asm, width, made, a, b, c)
+    total = c
+    for number in range(left.parts):
+        x = _part(asm, a, left, number)
+        total = asm.op("add", total, asm.op("mul", x, _part(asm, b, right, number)))
+    return total
+
+
+def unpack(asm: Assembler, traits: Traits, a: Value, half: int, dtype: DType) -> Value:
+    """The lower or higher two bytes of each word, as two numbers of 16 bits."""
+    is_signed = dtype.part.is_signed
+    lanes = a.type.lanes
+    if lanes and traits.has_vectors:
+        # bytes move to the upper half of their 16 bits, from where a shift brings their sign along
+        bytes_ = asm.bitcast_to(a, Type("i8", 4 * lanes))
+        zero = integer(0, bytes_.type)
+        chosen = []
+        for lane in range(lanes):
+            for byte in (4 * lane + 2 * half, 4 * lane + 2 * half + 1):
+                chosen += [4 * lanes, byte]
+        spread = asm.bitcast_to(asm.shuffle(bytes_, zero, chosen), Type("i16", 2 * lanes))
+        shifted = asm.op("ashr" if is_signed else "lshr", spread, integer(8, spread.type))
+        return asm.bitcast_to(shifted, a.type)
+    low, high = (_part(asm, a, dtype, 2 * half + n) for n in (0, 1))
+    low = asm.op("and", low, integer(0xFFFF, low.type))
+    return asm.op("or", low, asm.op("shl", high, integer(16, high.type)))
+
+
+def _part(asm: Assembler, word: Value, dtype: DType, number: int) -> Value:
+    """Element `number` of words, in 32 bits."""
+    bits = dtype.part.bits
+    top = asm.op("shl", word, integer(32 - bits * (number + 1), word.type))
+    return asm.op("ashr" if dtype.part.is_signed else "lshr", top, integer(32 - bits, word.type))
+
+
+def _by_width(asm: Assembler, width: int, made: Part, a: Value, b: Value, c: Value) -> Value:
+    """The sums, in registers of `width` lanes."""
+    lanes = c.type.lanes
+    if lanes == width:
+        return made(a, b, c)
+    results = []
+    for start in range(0, lanes, width):
+        part = range(start, start + width)
+        results.append(made(*(asm.shuffle(x, x, part) for x in (a, b, c))))
+    return asm.concat(results)
+
+
+def _instructions(
+    asm: Assembler, traits: Traits, left: DType, right: DType
+) -> list[tuple[int, Part]]:
+    """How many lanes each fitting instruction has, and how it is called, widest first."""
+    target = traits.target
+    found: list[tuple[int, Part]] = []
+
+    def accumulating(name: str, width: int, part: str | None, suffix: str = "") -> None:
+        """An instruction that adds to `c`; its operands are vectors of `part`, or of words."""
+
+        def made(a: Value, b: Value, c: Value) -> Value:
+            if part is not None:
+                type_ = Type(part, c.type.lanes * 32 // int(part[1:]))
+                a, b = asm.bitcast_to(a, type_), asm.bitcast_to(b, type_)
+            return asm.call(name, c.type, [c, a, b], suffix)
+
+        found.append((width, made))
+
+    def multiplying(name: str, width: int) -> None:
+        """An instruction that sums the products of pairs of 16 bits, to be added to `c`."""
+
+        def made(a: Value, b: Value, c: Value) -> Value:
+            type_ = Type("i16", 2 * c.type.lanes)
+            pairs = [asm.bitcast_to(x, type_) for x in (a, b)]
+            return asm.op("add", asm.call(name, c.type, pairs), c)
+
+        found.append((width, made))
+
+    if (left, right) == (U8X4, I8X4):
+        if target.has("avx512vnni"):
+            accumulating("llvm.x86.avx512.vpdpbusd.512", 16, "i8")
+        if (target.has("avx512vnni") and target.has("avx512vl")) or target.has("avxvnni"):
+            accumulating("llvm.x86.avx512.vpdpbusd.256", 8, "i8")
+            accumulating("llvm.x86.avx512.vpdpbusd.128", 4, "i8")
+        if target.has("i8mm"):
+            accumulating("llvm.aarch64.neon.usdot", 4, "i8", "v4i32.v16i8")
+    if left is right and left is not I16X2 and target.has("dotprod"):
+        name = "sdot" if left is I8X4 else "udot"
+        is_wide = target.arch == "aarch64"
+        family = "aarch64" if is_wide else "arm"
+        accumulating(f"llvm.{family}.neon.{name}", 4, "i8", "v4i32.v16i8")
+    if left is right is I16X2:
+        if target.has("avx512bw"):
+            multiplying("llvm.x86.avx512.pmaddw.d.512", 16)
+        if target.has("avx2"):
+            multiplying("llvm.x86.avx2.pmadd.wd", 8)
+        if target.arch == "x86_64":
+            multiplying("llvm.x86.sse2.pmadd.wd", 4)
+        if target.has("simd128"):
+            multiplying("llvm.wasm.dot", 4)
+    return found

@@ -1,0 +1,262 @@
+"""Register tiles whose products are summed several at a time, by dot products of packed words.
+
+Weights of 8 bits lie in groups of `DOT_GROUP` along what is summed, one group a word. What some
+rows of the left side have for all of the sum is first brought into scratch side by side, padding
+included, and serves several tiles of columns: as bytes where the target multiplies bytes, else as
+pairs of 16 bits. All sums are exact. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Unpack
+from aot.ir.schedule import DOT_GROUP
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import ReusedScratch, Shape
+from aot.kernels.schedules.products import (
+    ContractionAxes,
+    Placed,
+    Tile,
+    Values,
+    at_splits,
+    by_weight_step,
+)
+
+# tiles of columns that rows brought into scratch serve, so that this costs little beside them
+TILES_TOGETHER = 4
+# elements of a row in scratch, beyond which it would leave the caches
+MOST_STAGED = 1 << 16
+NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
+_WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
+
+
+@dataclass(frozen=True)
+class DotAxes:
+    """What a sum of dot products runs over.
+
+    Attributes:
+        taps: the axes of the sum but the last one, outermost first.
+        grouped: the axis along which the weights lie in groups.
+        narrow: the left side before it is widened to the sum's dtype.
+        staged: the dtype in which it is brought into scratch.
+    """
+
+    taps: tuple[Axis, ...]
+    grouped: Axis
+    narrow: Expr
+    staged: DType
+
+    @property
+    def width(self) -> int:
+        """Elements along the grouped axis, whole groups of them."""
+        return -(-_number(self.grouped) // DOT_GROUP) * DOT_GROUP
+
+    @property
+    def size(self) -> int:
+        """Elements of a row in scratch."""
+        total = self.width
+        for axis in self.taps:
+            total *= _number(axis)
+        return total
+
+    @staticmethod
+    def of(nest: Nest, roles: ContractionAxes) -> DotAxes | None:
+        """What a contraction sums over; None where its weights do not lie in groups, or where the
+        left side has no numbers that dot products take."""
+        weight, left, right = roles.weight, roles.left, roles.right
+        if nest.is_gpu or roles.reduce.dtype is not DType.I32 or weight.dtype not in _WORDS:
+            return None
+        narrow = left.a if isinstance(left, Cast) else left
+        if narrow.dtype not in (*_WORDS, DType.I16):
+            return None
+        if not isinstance(right, Cast) or right.a is not weight:
+            return None
+        axes = [Axis(v, n) for v, n in roles.reduce.axes]
+        grouped = next((a for a in axes if _is_grouped(weight.indices[0], a)), None)
+        if grouped is None or not all(isinstance(a.extent, int) for a in axes):
+            return None
+        taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
+        bytes_ = nest.target.sums_bytes(narrow.dtype, weight.dtype)
+        found = DotAxes(tuple(taps), grouped, narrow, narrow.dtype if bytes_ else DType.I16)
+        return found if found.size <= MOST_STAGED and found._is_in_order(weight) else None
+
+    def _is_in_order(self, weight: Load) -> bool:
+        """Whether the groups of all taps follow each other in the weights, panel by panel."""
+        step: dims.Dim | None = None
+        count = self.width // DOT_GROUP
+        for axis in reversed(self.taps):
+            found = expr.coefficient(weight.indices[0], axis.var)
+            if found is None or (step is not None and found != step):
+                return False
+            step = dims.multiply(found, _number(axis))
+            if not isinstance(found, int) or found % count:
+                return False
+        return True
+
+
+def _number(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _is_grouped(address: Expr, axis: Axis) -> bool:
+    return any(
+        isinstance(e, Binary)
+        and e.op == "floormod"
+        and e.a is axis.var
+        and expr.dim_of(e.b) == DOT_GROUP
+        for e in expr.nodes(address)
+    )
+
+
+class StagedRows:
+    """Rows of the left side in scratch, for tiles of several columns."""
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        self.nest = nest
+        self.roles = roles
+        self.axes = axes
+        self.rows = rows
+        self.scratch: Scratch = nest.builder.scratch(
+            "staged", axes.staged, (rows, axes.size), Space.WORKGROUP
+        )
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        """Brings the rows from `first` on into scratch; what is past the last one is that again."""
+        return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
+
+    def _row(self, values: Values, first: Expr, r: Expr) -> list[Stmt]:
+        rows = self.roles.rows
+        has_all = rows is None or dims.modulo(rows.extent, self.rows) == 0
+        shape = Shape(self.rows, 1, 1, has_all, True)
+        here = {**values, **shape.row_values(rows, first, r, is_clamped=True)}
+        return self._taps(list(self.axes.taps), here, r, expr.index(0))
+
+    def _taps(self, taps: list[Axis], here: Values, r: Expr, at: Expr) -> list[Stmt]:
+        """What the row has for all of `taps`, from place `at` on, counted in taps."""
+        if not taps:
+            return self._channels(here, r, expr.mul(at, expr.index(self.axes.width)))
+        axis, *others = taps
+
+        def tap(k: Expr) -> list[Stmt]:
+            place = expr.add(expr.mul(at, expr.index(axis.extent)), k)
+            return self._taps(others, {**here, axis.var: k}, r, place)
+
+        return self.nest.serial(axis.extent, tap, "k")
+
+    def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
+        """Neighbours along the grouped axis, by ever narrower vectors, and zeros behind them."""
+        axes, nest, scratch = self.axes, self.nest, self.scratch
+        extent, done = _number(axes.grouped), 0
+        stmts: list[Stmt] = []
+
+        def copied(k: Expr) -> list[Stmt]:
+            value = expr.substitute(axes.narrow, {**here, axes.grouped.var: k})
+            return [Store(scratch, (r, expr.add(start, k)), expr.cast(value, scratch.dtype))]
+
+        def vectors(width: int, begin: int, count: int) -> list[Stmt]:
+            def vector(n: Expr) -> list[Stmt]:
+                base = expr.add(expr.mul(n, expr.index(width)), expr.index(begin))
+                return [nest.spread(width, lambda lane: copied(expr.add(base, lane)))]
+
+            return nest.serial(count, vector, "o")
+
+        width = nest.target.vector_bytes // scratch.dtype.bytes
+        while width >= NARROWEST and nest.lanes > 1:
+            count = (extent - done) // width
+            if count:
+                stmts += vectors(width, done, count)
+            done += count * width
+            width //= 2
+        for k in range(done, extent):
+            stmts += copied(expr.index(k))
+        zero = Const(scratch.dtype, 0)
+        for k in range(extent, axes.width):
+            stmts.append(Store(scratch, (r, expr.add(start, expr.index(k))), zero))
+        return stmts
+
+
+class DotTile(Tile):
+    """The statements of one register tile of dot products.
+
+    Attributes:
+        staged: its rows.
+        base: the row that is the first of those in scratch.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        panel: int,
+        shape: Shape,
+        scratch: ReusedScratch,
+        staged: StagedRows,
+        base: Expr,
+    ) -> None:
+        super().__init__(nest, output, roles, panel, shape, scratch)
+        self.staged = staged
+        self.base = base
+
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        return _PlacedDots(self, values, first, start).build()
+
+
+class _PlacedDots(Placed):
+    """Such a tile at its place."""
+
+    def __init__(self, tile: DotTile, values: Values, first: Expr, start: Expr) -> None:
+        super().__init__(tile, values, first, start)
+        self.staged = tile.staged
+        self.row = expr.index(0) if first is tile.base else expr.sub(first, tile.base)
+
+    def _sum(self) -> list[Stmt]:
+        """A loop over the groups of all taps."""
+        return self.nest.serial(self.staged.axes.size // DOT_GROUP, self._group, "g")
+
+    def _group(self, g: Expr) -> list[Stmt]:
+        """The products of group `g` of each row with those of all columns."""
+        dtype = self.staged.scratch.dtype
+        if dtype is not DType.I16:
+            return self._step(g, 0, _WORDS[dtype], lambda word: word)
+        low = self._step(g, 0, DType.I16X2, lambda word: Unpack(word, 0))
+        return low + self._step(g, 2, DType.I16X2, lambda word: Unpack(word, 1))
+
+    def _step(
+        self, group: Expr, place: int, dtype: DType, part: Callable[[Expr], Expr]
+    ) -> list[Stmt]:
+        """The products of the word of each row at a place of the group with `part` of the columns'
+        words."""
+        nest, acc, scratch = self.nest, self.acc, self.staged.scratch
+        at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(place))
+
+        def row(r: Expr) -> list[Stmt]:
+            into: list[Stmt] = []
+            left = nest.let(Load(scratch, (expr.add(self.row, r), at), dtype), into, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(acc, (r, u, lane), acc.dtype)
+                return Store(acc, (r, u, lane), Dot(left, part(self._word(group, u, lane)), old))
+
+            return into + self._each_chunk(one)
+
+        return nest.unrolled(self.shape.rows, row, "r")
+
+    def _word(self, group: Expr, u: Expr, lane: Expr) -> Expr:
+        """The word of weights of a group, for lane `lane` of chunk `u`."""
+        columns, weight, axes = self.roles.columns, self.roles.weight, self.staged.axes
+        splits = {
+            (columns.var, self.panel): self._panel(u, lane),
+            (axes.grouped.var, DOT_GROUP): (group, expr.index(0)),
+        }
+        none: Values = {tap.var: expr.index(0) for tap in axes.taps}
+        values = {**self.values, **none, columns.var: self._column(u, lane)}
+        found = at_splits(weight, splits, values)
+        assert isinstance(found, Load)
+        return Load(found.source, found.indices, _WORDS[weight.dtype])

@@ -1,0 +1,195 @@
+"""Contractions of integers whose weights lie in groups: sums by dot products, exact everywhere.
+
+Sizes, layouts and dtypes are swept against the graph interpreter: in the kernel interpreter, in
+machine code here, and under QEMU; the operands are extremes as well as random numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.analysis.cost.plan import weight_layouts
+from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.ir.graph import Function, Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY, Sample, call_of
+from aot.ir.types import DType, Layout, TensorType, to_physical
+from aot.kernels.ir.nodes import Kernel
+from aot.kernels.lower.lowering import lower
+from aot.link.code_image import link_image
+from aot.target.model import Target
+from tests.support import cpu_running
+from tests.support.half_contractions import device
+from tests.support.half_regions import executable, half_function
+from tests.support.lowering import run_executable
+from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.qemu import require_runner, run_on
+
+U8, I8, I16 = DType.U8, DType.I8, DType.I16
+CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
+CONV = REGISTRY["conv_integer"]
+
+INTERPRETED = ("x86-64-v3", "x86-64-v4+avx512vnni", "aarch64-linux-dotprod+i8mm", "thumbv7em")
+EMULATED = (
+    "aarch64-generic",
+    "aarch64-linux-dotprod",
+    "aarch64-linux-dotprod+i8mm",
+    "armv7-neon",
+    "thumbv7em",
+    "riscv64-v",
+)
+
+
+def conv(
+    left: DType,
+    channels: int,
+    filters: int,
+    kernel: int = 3,
+    stride: int = 1,
+    pad_value: int = 0,
+    layout: Layout | None = CHANNELS_LAST,
+    dilation: int = 1,
+) -> tuple[str, Sample]:
+    pad = dilation * (kernel // 2)
+    types = (
+        TensorType(left, (2, channels, 6, 7), layout),
+        TensorType(I8, (filters, channels, kernel, kernel)),
+        TensorType(DType.I32, (filters,)),
+    )
+    attrs = {
+        "strides": (stride, stride),
+        "dilations": (dilation, dilation),
+        "pads": (pad, pad, pad, pad),
+        "group": 1,
+        "pad_value": pad_value,
+    }
+    return "conv_integer", Sample(types, attrs)
+
+
+def matmul(left: DType, rows: int, depth: int, columns: int) -> tuple[str, Sample]:
+    types = TensorType(left, (rows, depth)), TensorType(I8, (depth, columns))
+    return "matmul_integer", Sample(types)
+
+
+CASES: dict[str, tuple[str, Sample]] = {
+    "three-channels": conv(U8, 3, 20, pad_value=113),
+    "four-channels": conv(I8, 4, 5, pad_value=-128),
+    "uneven": conv(U8, 37, 33, pad_value=255),
+    "dense": conv(U8, 19, 16, pad_value=7, layout=None),
+    "pointwise": conv(I8, 70, 40, kernel=1),
+    "strided": conv(U8, 16, 100, kernel=1, stride=2),
+    "dilated": conv(U8, 8, 17, stride=2, dilation=2, pad_value=1),
+    "wide": conv(I16, 9, 18, pad_value=-300),
+    "row": matmul(U8, 1, 300, 33),
+    "rows": matmul(I8, 17, 519, 16),
+    "columns": matmul(U8, 5, 5, 200),
+    "short": matmul(I16, 29, 3, 48),
+}
+EXTREMES = ("random", "least", "most")
+
+
+def made(name: str, target: Target) -> tuple[Function, Sample]:
+    """The case as an executable whose weights lie as the plan for a target asks, and its types."""
+    op, sample = CASES[name]
+    record = REGISTRY[op]
+    plain = half_function(record, sample, is_half=False)
+    (call,) = [call_of(o) for o in plain.walk() if o.record is record]
+    layouts = weight_layouts(call, target)
+    types = list(sample.operands)
+    for number, layout in layouts.items():
+        type_ = types[number]
+        assert type_ is not None
+        assert len(layout.splits) == 2, "weights do not lie in groups"
+        types[number] = TensorType(type_.dtype, type_.dims, layout)
+    packed = Sample(tuple(types), sample.attrs)
+    return executable(half_function(record, packed, is_half=False)), packed
+
+
+def numbers(type_: TensorType, how: str, rng: np.random.Generator) -> Any:
+    info = np.iinfo(type_.dtype.numpy)
+    if type_.dtype is DType.I32:
+        return rng.integers(-1000, 1000, type_.shape).astype(np.int32)
+    if how == "least":
+        return np.full(type_.shape, info.min, type_.dtype.numpy)
+    if how == "most":
+        return np.full(type_.shape, info.max, type_.dtype.numpy)
+    return rng.integers(info.min, info.max + 1, type_.shape).astype(type_.dtype.numpy)
+
+
+def check(name: str, how: str, target: Target, engine: Engine) -> None:
+    function, sample = made(name, target)
+    op, _ = CASES[name]
+    types = [t for t in sample.operands if t is not None]
+    rng = np.random.default_rng(5)
+    arrays = [numbers(t, how, rng) for t in types]
+    expected = run(half_function(REGISTRY[op], CASES[name][1], is_half=False), arrays)
+    physical = [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
+    (found,) = run_executable(function, target, physical, [], engine)
+    np.testing.assert_array_equal(found, expected[0])
+
+
+@pytest.mark.parametrize("target", INTERPRETED)
+@pytest.mark.parametrize("name", ["four-channels", "strided", "columns"])
+def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
+    check(name, "random", device(target), on_interpreter)
+
+
+def on_cpu(target: Target) -> Engine:
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        cpu_running.run(kernel, buffers, params, target)
+
+    return run_kernel
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("how", EXTREMES)
+@pytest.mark.parametrize("name", CASES)
+def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> None:
+    check(name, how, device(target), on_cpu(device(target)))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", EMULATED)
+@pytest.mark.parametrize("how", EXTREMES)
+def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
+    machine = device(target)
+    require_runner(machine.arch)
+
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, machine)
+        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
+        cpu_running.store_results(job, buffers)
+
+    for name in CASES if how == "random" else ("three-channels", "pointwise", "columns", "short"):
+        check(name, how, machine, run_kernel)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "instruction"),
+    [
+        ("x86-64-v2", "uneven", r"\bpmaddwd\b"),
+        ("x86-64-v3", "uneven", r"\bvpmaddwd\b.*%ymm"),
+        ("x86-64-v4", "uneven", r"\bvpmaddwd\b.*%zmm"),
+        ("x86-64-v4+avx512vnni", "uneven", r"\bvpdpbusd\b.*%zmm"),
+        ("x86-64-v4+avx512vnni", "pointwise", r"\bvpmaddwd\b.*%zmm"),  # both sides are signed
+        ("x86-64-v3+avxvnni", "uneven", r"\bvpdpbusd\b.*%ymm"),
+        ("aarch64-linux-dotprod", "pointwise", r"\bsdot\b"),
+        ("aarch64-linux-dotprod+i8mm", "uneven", r"\busdot\b"),
+        ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
+    ],
+)
+def test_instructions_for_dot_products_are_used(target: str, name: str, instruction: str) -> None:
+    machine = device(target)
+    function, _ = made(name, machine)
+    assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+
+
+def test_weights_lie_alike_for_all_targets() -> None:
+    module = Module([half_function(CONV, CASES["uneven"][1], is_half=False)])
+    (call,) = [call_of(o) for f in module.functions.values() for o in f.walk() if o.record is CONV]
+    names = ("x86-64-v4", "aarch64-generic", "wasm32", "vulkan-1.1", "thumbv7em")
+    assert len({str(weight_layouts(call, device(name))) for name in names}) == 1
