@@ -197,7 +197,7 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
     chosen = {"gather", "gather_elements", "gather_nd", "put_slice"}
     assert by_data == chosen | {"grid_sample", "resample", "roi_align"}
     # groups of channels, overlapping blocks, mirrored borders, dims that don't divide
-    assert others == {"conv", "col2im", "pad", "reshape"}
+    assert others == {"conv", "conv_integer", "col2im", "pad", "reshape"}
 
 
 def subscript_of(index: e.Expr, variables: tuple[e.Var, ...], rank: int) -> Subscript:

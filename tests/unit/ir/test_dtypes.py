@@ -18,7 +18,7 @@ STORED = [d for d in DType if d.is_stored]
 def test_a_row_fits_numpy_and_the_other_rows(dtype: DType) -> None:
     assert dtype.numpy.itemsize == dtype.bytes == dtype.bits // 8
     kinds = {"f": DTypeKind.FLOAT, "i": DTypeKind.SIGNED, "u": DTypeKind.UNSIGNED}
-    if dtype is not DType.INDEX:
+    if dtype.is_stored:
         assert kinds.get(dtype.numpy.kind, DTypeKind.BOOL) is dtype.kind
         assert DType.of(np.zeros((), dtype.numpy)) is dtype
     for other, is_narrower in ((dtype.widens_to, True), (dtype.narrows_to, False)):
@@ -28,6 +28,13 @@ def test_a_row_fits_numpy_and_the_other_rows(dtype: DType) -> None:
             assert (dtype.bits < other.bits) == is_narrower
     assert dtype.accumulator.kind is dtype.kind
     assert dtype.accumulator.accumulator is dtype.accumulator
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d.is_packed])
+def test_a_packed_word_is_full_of_its_parts(dtype: DType) -> None:
+    assert dtype.kind is DTypeKind.PACKED
+    assert dtype.part.is_integer
+    assert dtype.parts * dtype.part.bits == dtype.bits == 32
 
 
 def test_what_needs_another_dtype_has_one() -> None:
