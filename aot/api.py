@@ -116,8 +116,8 @@ def compile(
             with something appended: both leave the signature, the program keeps the value from run
             to run (zeros at first), and `Program.reset` clears it.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
-        storage: "fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves
-            the file and rounds what it stores; inputs, outputs and arithmetic stay float32.
+        storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
+            file and rounds what it stores; inputs, outputs and arithmetic stay float32.
         winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
             otherwise and may overflow where inputs come near the largest floats.
         disable: names of passes and features to do without, to compare or to find a fault
@@ -130,12 +130,12 @@ def compile(
         cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
         jobs: processes that may compile code at a time; 0 is one for each processor. The module
             does not depend on it.
-        tune: seconds in which to measure how executables run fastest, on this machine; what is
-            learnt is kept, and used by later compiles that tune, or that are given `tune_cache`. 0
-            measures nothing and uses what is known.
+        tune: seconds in which to measure how executables run fastest, on this machine; the records
+            are kept, and used by later compiles that tune or have `tune_cache`. 0 measures nothing
+            and uses the records.
         tune_runner: a command that measures on another device: it gets a module's path and options
             as `aot-run` does, and prints what that prints.
-        tune_cache: a file of what was learnt; with it and without `tune` nothing is measured, and
+        tune_cache: a file of tuning records; with it and without `tune` nothing is measured, and
             the module is the same on every machine.
         details: whether to write down what `CompiledModule.save_report` shows: why regions end, and
             where what lies when. It takes a little time; the module is the same.

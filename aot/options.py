@@ -261,8 +261,8 @@ class CompileOptions:
     storage: str = _option(
         "fp32",
         CHOICE,
-        "How float32 weights and activations lie in memory; fp16 rounds them.",
-        '"fp32" or "fp16": how float32 weights and activations lie in memory. fp16 halves the '
+        "How float32 weights and activations are stored; fp16 rounds them.",
+        '"fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the '
         "file and rounds what it stores; inputs, outputs and arithmetic stay float32.",
         choices=("fp32", "fp16"),
     )
@@ -332,9 +332,9 @@ class CompileOptions:
         None,
         SECONDS,
         "Measure how kernels run fastest, for so long; later compiles remember.",
-        "seconds in which to measure how executables run fastest, on this machine; what is learnt "
-        "is kept, and used by later compiles that tune, or that are given `tune_cache`. 0 measures "
-        "nothing and uses what is known.",
+        "seconds in which to measure how executables run fastest, on this machine; the records "
+        "are kept, and used by later compiles that tune or have `tune_cache`. 0 measures nothing "
+        "and uses the records.",
         metavar="SECONDS",
         in_batch=False,  # modules are compiled on many machines
     )
@@ -351,7 +351,7 @@ class CompileOptions:
         None,
         FILE,
         "Where what was measured is kept; without --tune it is used as it is.",
-        "a file of what was learnt; with it and without `tune` nothing is measured, and the "
+        "a file of tuning records; with it and without `tune` nothing is measured, and the "
         "module is the same on every machine.",
         metavar="FILE",
         in_batch=False,

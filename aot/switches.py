@@ -24,7 +24,7 @@ PASSES: Mapping[str, str] = {
     "cse": "ops that compute the same are computed each for itself",
     "algebra": "scales stay beside the weights, and norms, gelu and attention decomposed",
     "merge-siblings": "contractions that read the same operand stay apart",
-    "assign-layouts": "values lie in memory as the model has them",
+    "assign-layouts": "values keep the layouts of the model",
     "rematerialize-iota": "positions and masks are computed once and stored",
     "join-regions": "small dispatches that follow each other stay apart",
     "despecialise": "executables that differ in extents only stay apart",
@@ -33,7 +33,7 @@ PASSES: Mapping[str, str] = {
 FEATURES: Mapping[str, str] = {
     "fusion": "each op is a dispatch of its own",
     "alias-concat": "concats and slices are copied",
-    "lazy-shapes": "users of a changed value are told at once; the program is the same",
+    "lazy-shapes": "users of a changed value are updated at once; the module is the same",
     "integer-contractions": "contractions of quantised models compute in floats",
     "share-constants": "each constant is stored where it was met, equal or not",
 }

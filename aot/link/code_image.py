@@ -280,7 +280,7 @@ class _Linker:
                 f"{relocation.offset:#x} to {label!r} is not known"
             )
         if relocation.offset + 4 > len(code.data):
-            raise InternalError(f"{name}: relocation {kind.name} lies outside {code.name}")
+            raise InternalError(f"{name}: relocation {kind.name} is outside {code.name}")
         place, type = relocation.offset, relocation.type
         if kind.is_paired:
             pair = self.pair_of(name, code, relocation)
@@ -338,7 +338,7 @@ class _Linker:
         start = told - told % size
         data = section.data[start : start + size]
         if len(data) != size:
-            raise InternalError(f"{name}: {symbol.name!r} lies outside section {section.name}")
+            raise InternalError(f"{name}: {symbol.name!r} is outside section {section.name}")
         return _Target(self.constant_piece(data, section.alignment), at - start)
 
     def constant_piece(self, data: bytes, alignment: int) -> _Piece:
@@ -450,6 +450,6 @@ def _contained(constants: Sequence[_Piece]) -> dict[_Piece, tuple[_Piece, int]]:
 
 def _check_part(part: Part, data: bytes) -> None:
     if not 0 <= part.offset <= part.offset + part.length <= len(data):
-        raise ValueError(f"a part of {part.length} bytes at {part.offset} lies outside its image")
+        raise ValueError(f"a part of {part.length} bytes at {part.offset} is outside its image")
     if part.alignment not in _ALIGNMENTS:
         raise ValueError(f"a part is aligned to {part.alignment} bytes")

@@ -63,7 +63,7 @@ class _Reader:
             raise self.fault(at, kind, "its offset points outside")
         vtable = position - struct.unpack_from("<i", self.data, position)[0]
         if not self.is_inside(vtable, 4, 2):
-            raise self.fault(position, kind, "its vtable lies outside")
+            raise self.fault(position, kind, "its vtable is outside")
         vtable_bytes, table_bytes = self.u16(vtable), self.u16(vtable + 2)
         if (
             vtable_bytes < 4
@@ -80,7 +80,7 @@ class _Reader:
             size = struct.calcsize(_SCALARS.get(field.type, "<I"))
             place = position + offset
             if offset and (offset < 4 or offset + size > table_bytes or place % size):
-                what = "a field lies outside the table or is misaligned"
+                what = "a field is outside the table or is misaligned"
                 raise self.fault(position, kind, what)
             if not offset and field.is_required:
                 raise self.fault(position, kind, "a required field is missing")

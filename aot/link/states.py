@@ -125,10 +125,10 @@ def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> boo
     """Whether what is assigned to a variable is its memory, and lies in it as it does."""
     buffer_slice, state = assignment.of(present), assignment.assigned[name].operands[0]
     is_there = buffer_slice.root is assignment.states[name] and buffer_slice.offset_bytes == 0
-    return is_there and state is not None and _lies_alike(present.type, state.type)
+    return is_there and state is not None and _has_same_layout(present.type, state.type)
 
 
-def _lies_alike(one: TensorType, other: TensorType) -> bool:
+def _has_same_layout(one: TensorType, other: TensorType) -> bool:
     return canonical(one).layout == canonical(other).layout
 
 
@@ -180,10 +180,10 @@ def _made(function: Function, assignment: BufferAssignment, present: Value) -> V
 
 
 def _check_layout(variable: StateVariable, state: TensorType, present: TensorType) -> None:
-    if not _lies_alike(present, state):
+    if not _has_same_layout(present, state):
         raise InternalError(
-            f"state {variable.name!r} is {state} and {present} is assigned to it: what lies "
-            f"otherwise must be copied by a dispatch"
+            f"state {variable.name!r} is {state} and {present} is assigned to it: another "
+            "layout must be copied by a dispatch"
         )
 
 

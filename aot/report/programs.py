@@ -139,7 +139,7 @@ def arena_of(
         )
         return None, (), why
     if not details.buffers and not program.state_bytes and not details.scratch:
-        return None, (), "Nothing lies in the arena."
+        return None, (), "Nothing is in the arena."
     boxes = [
         drawings.Box(
             *(b.first, b.last, b.offset, b.size_bytes, "buffer"),

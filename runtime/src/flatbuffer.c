@@ -51,7 +51,7 @@ static aot_fb_table_t table_at(aot_fb_t *fb, uint32_t from, const char *type) {
   memcpy(&back, fb->data + position, sizeof back);
   const int64_t vtable = (int64_t)position - back;
   if (vtable < 0 || !is_inside(fb, (uint64_t)vtable, 4, 2)) {
-    fault(fb, (uint32_t)position, type, "its vtable lies outside");
+    fault(fb, (uint32_t)position, type, "its vtable is outside");
     return table;
   }
   const uint16_t vtable_bytes = read_u16(fb, (uint32_t)vtable);
@@ -89,7 +89,7 @@ static uint32_t field_at(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t fie
   if (offset == 0) return 0;
   if (offset < 4 || offset + bytes > table->table_bytes ||
       (table->position + offset) % bytes != 0) {
-    fault(fb, table->position, table->type, "a field lies outside the table or is misaligned");
+    fault(fb, table->position, table->type, "a field is outside the table or is misaligned");
     return 0;
   }
   return table->position + offset;

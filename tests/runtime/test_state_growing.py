@@ -259,5 +259,5 @@ def test_what_lies_otherwise_is_refused() -> None:
         "%present = concat_alias(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}",
         "%present = concat(%past, %made) {axis = 1} : f32[2, P + 1, 3]",
     )
-    with pytest.raises(InternalError, match="what lies otherwise must be copied by a dispatch"):
+    with pytest.raises(InternalError, match="another layout must be copied by a dispatch"):
         compiled(text)

@@ -350,5 +350,5 @@ def test_what_lies_otherwise_is_refused() -> None:
       return(%y)
     }
     """
-    with pytest.raises(InternalError, match="what lies otherwise must be copied by a dispatch"):
+    with pytest.raises(InternalError, match="another layout must be copied by a dispatch"):
         compiled(text)

@@ -260,13 +260,13 @@ def external_data_in_a_pipe(folder: Path) -> Path:
     return external(folder, "pipe", elements=0)
 
 
-@kind("initializer 'w' lies at bytes 0 to 2147483648 of 'weights.bin', which has 2000")
+@kind("initializer 'w' is at bytes 0 to 2147483648 of 'weights.bin', which has 2000")
 def external_data_shorter_than_claimed(folder: Path) -> Path:
     (folder / "weights.bin").write_bytes(bytes(2000))
     return external(folder, "weights.bin", elements=1 << 29)
 
 
-@kind("initializer 'w' lies at bytes -8 to 0 of 'weights.bin', which has 8")
+@kind("initializer 'w' is at bytes -8 to 0 of 'weights.bin', which has 8")
 def external_data_before_the_file(folder: Path) -> Path:
     (folder / "weights.bin").write_bytes(bytes(8))
     return external(folder, "weights.bin", offset="-8")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import generate_tables
 import op_tables
 
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
-)
+FOLDERS = ("docs", "benchmarks", "samples")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PLACE = re.compile(r"`((?:aot|runtime|targets|tests|samples|docs|benchmarks)/[\w./*-]+)`")
 # names of headers as they are included, what an installed package has, and made-up examples
 NO_PLACES = {"aot/aot.h", "aot/vulkan.h", "aot/_runtime", "tests/golden/passes/double-neg/"}
@@ -54,3 +55,61 @@ def test_the_readme_s_tables_are_generated() -> None:
     path = generate_tables.README
     made = generate_tables.generate(path, generate_tables.README_SECTIONS)
     assert made == path.read_text(encoding="utf-8")
+
+
+# Words that only insiders understand, and the term to use.
+TERMS = {
+    r"near miss(es)?": "missed merge",
+    r"journals?": "fusion remarks",
+    r"lies": "is stored at, is at",
+    r"(is|are|was|were) told": "is passed, is notified",
+    r"(is|are|was|were) gone": "is removed",
+    r"there once": "stored once, deduplicated",
+    r"seen through": "mapped by",
+    r"learnt": "measured, recorded",
+    r"matrix (file|toml)": "batch file",
+    r"on_host": "cpu_fallback",
+}
+JARGON = re.compile(rf"\b({'|'.join(TERMS)})\b", re.IGNORECASE)
+
+
+def _jargon(text: str) -> list[str]:
+    return [match[0] for match in JARGON.finditer(" ".join(text.split()))]
+
+
+def _strings(path: Path) -> Iterator[str]:
+    """The strings of a source, parts of f-strings included, but for docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    statements = [n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)]
+    for node in ast.walk(tree):
+        if (
+            node not in statements
+            and isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+        ):
+            yield node.value
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_document_uses_the_project_s_terms(document: Path) -> None:
+    assert _jargon(document.read_text(encoding="utf-8")) == []
+
+
+def test_messages_and_help_texts_use_the_project_s_terms() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in sorted((ROOT / "aot").rglob("*.py"))
+        for text in _strings(path)
+        for word in _jargon(text)
+    }
+    assert found == set()
+
+
+def test_jargon_is_found(tmp_path: Path) -> None:
+    assert _jargon("It is there\nonce; two Near Misses. It believes.") == [
+        "there once",
+        "Near Misses",
+    ]
+    source = tmp_path / "source.py"
+    source.write_text('"""It is gone."""\nmessage = f"{1} lies here"\n')
+    assert [_jargon(text) for text in _strings(source)] == [["lies"]]

@@ -164,7 +164,7 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
         size = path.stat().st_size
         if offset < 0 or offset + length > size:
             raise CompileError(
-                f"{what} lies at bytes {offset} to {offset + length} of "
+                f"{what} is at bytes {offset} to {offset + length} of "
                 f"{location!r}, which has {size}"
             )
         with path.open("rb") as file:

@@ -211,7 +211,7 @@ class Memory:
             if low < 0 or high >= len(self.views[target]):
                 raise self.fail(
                     f"an element of {target.name} at byte "
-                    f"{(high if low >= 0 else low) * target.dtype.bytes} lies outside "
+                    f"{(high if low >= 0 else low) * target.dtype.bytes} is outside "
                     f"its {target.binding.name} buffer of "
                     f"{len(self.views[target]) * target.dtype.bytes} bytes"
                 )

@@ -1,4 +1,4 @@
-"""The classical cascade, for comparison (`--disable lazy-shapes`): users are told at once.
+"""Eager propagation, for comparison (`--disable lazy-shapes`): users are updated at once.
 
 After each pending change every user's shape rule runs, in program order, and so on from the users
 whose results change. What becomes of the ops is decided as a sweep does it, and carried out by
@@ -103,11 +103,11 @@ class _Remembering(Sweep):
 
 
 def follow_eagerly(module: Module) -> None:
-    """Lets every function of a module have its changes told at once."""
+    """Makes changes in every function of a module propagate at once."""
     for function in module.functions.values():
         function.listeners.append(EagerShapes(function))
 
 
 def following(function: Function) -> EagerShapes | None:
-    """The follower of a function, where changes are told at once."""
+    """The follower of a function whose changes propagate at once."""
     return next((x for x in function.listeners if isinstance(x, EagerShapes)), None)

@@ -98,8 +98,8 @@ def _rebuild_view(function: Function, op: Op) -> int:
 
 def _written_copies(op: Op) -> list[str]:
     return [
-        f"{user.name}{_where(user)} writes through {op.name}{_where(op)}, which lies otherwise in "
-        "memory"
+        f"{user.name}{_where(user)} writes through {op.name}{_where(op)}, which has another layout "
+        "in memory"
         for user, number in op.result.uses
         if number in user.record.writes
     ]

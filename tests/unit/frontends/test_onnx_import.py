@@ -466,7 +466,7 @@ def test_external_data(tmp_path: Path) -> None:
     function = import_onnx(save(_external("w.bin", offset="4", length="8"))).main
     assert_same(our_run(function, {}), [np.array([3, 4], np.float32)])
     assert message(save(_external("w.bin", offset="8"))) == (
-        f"{path}: initializer 'w' lies at bytes 8 to 16 of 'w.bin', which has 12"
+        f"{path}: initializer 'w' is at bytes 8 to 16 of 'w.bin', which has 12"
     )
     assert message(save(_external("w.bin", length="4"))) == (
         f"{path}: initializer 'w' has 4 bytes in 'w.bin', but its dims [2] take 8"

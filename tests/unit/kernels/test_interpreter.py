@@ -117,7 +117,7 @@ def test_class_buffer_too_small() -> None:
     kernel = b.build((vector(i, 8, [store(y, i, value=load(x, i))]),))
     arrays = {"inputs": np.zeros(40, np.uint8), "outputs": np.zeros(32, np.uint8)}
     with pytest.raises(
-        InternalError, match="an element of x at byte 40 lies outside its INPUTS buffer of 40 bytes"
+        InternalError, match="an element of x at byte 40 is outside its INPUTS buffer of 40 bytes"
     ):
         run(kernel, arrays, {"x_offset": 12, "y_offset": 0, "N": 8})
     with pytest.raises(InternalError, match="offset 2 of buffer x is not aligned to 4"):

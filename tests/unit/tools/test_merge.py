@@ -340,7 +340,7 @@ def test_notes_of_another_module_are_refused(compiled: dict[str, aot.CompiledMod
         noted(addresses=[[-4]]): "its notes are of another module: word",
         noted(addresses=[[0]]): "its notes are of another module: word 0 is not a CONST",
         noted(functions=[]): "no function is at 0",
-        noted(functions=[[1 << 30, *functions[0][1:]], *functions[1:]]): "lies outside its image",
+        noted(functions=[[1 << 30, *functions[0][1:]], *functions[1:]]): "is outside its image",
         json.dumps({**good, "variants": []}).encode(): "its notes are of another module",
     }
     for notes, message in wrong.items():
