@@ -1,10 +1,11 @@
-"""Damaged ONNX models, and what the compiler makes of them in a process of its own.
+"""Damaged ONNX models, and what the compiler makes of them in processes of their own.
 
     python tests/support/onnx_mutator.py SEED COUNT [--compile]
 
-Models are small: those of module_seeds.py and of ONNX's own tests. A damaged one is imported, or
-compiled and loaded, under limits of memory and time; whatever is neither done nor refused with
-one of the compiler's errors is printed, a line of JSON each, and the model is left in the folder.
+Models are small: those of ONNX's own tests, of module_seeds.py, and such with If, Loop and Scan.
+A damaged one is imported and verified, or compiled and loaded, under limits of memory and time;
+whatever is neither done nor refused with one of the compiler's errors is printed, a line of JSON
+each, and the model is left in the folder.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -31,6 +33,7 @@ Random = random.Random
 MOST_MODEL_BYTES = 20_000
 MOST_MEMORY_BYTES = 2 << 30  # above what the process has when it starts
 MOST_SECONDS = 25
+BATCH = 40  # models of a process
 INTS = (0, -1, 1, 2, -2, 3, 7, -7, 31, 64, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, 1 << 62)
 INTS += (-(1 << 63), (1 << 63) - 1)
 FLOATS = (0.0, -1.0, 0.5, float("nan"), float("inf"), -float("inf"), 1e30, 1e-30, -1e10)
@@ -112,7 +115,7 @@ def change_initializer(model: ModelProto, graph: GraphProto, rng: Random) -> Non
     if not graph.initializer:
         return
     chosen = rng.choice(graph.initializer)
-    how = rng.randrange(6)
+    how = rng.randrange(7)
     if how == 0 and chosen.dims:
         chosen.dims[rng.randrange(len(chosen.dims))] = rng.choice(INTS)
     elif how == 1:
@@ -131,6 +134,11 @@ def change_initializer(model: ModelProto, graph: GraphProto, rng: Random) -> Non
             value = rng.choice(FLOATS if array.dtype.kind == "f" else INTS)
             array.reshape(-1)[rng.randrange(array.size)] = np.array(value).astype(array.dtype)
             chosen.CopyFrom(numpy_of.from_array(array, chosen.name))
+    elif how == 5:  # empty, twice, of one dim more
+        array = numpy_of.to_array(chosen)
+        flat = array.reshape(-1)
+        others = (flat[:0], np.concatenate([flat, flat]), array.reshape((*array.shape, 1)))
+        chosen.CopyFrom(numpy_of.from_array(rng.choice(others), chosen.name))
     else:
         chosen.name = rng.choice(("", "x", "y", f"{chosen.name}2"))
 
@@ -139,8 +147,8 @@ def change_node(model: ModelProto, graph: GraphProto, rng: Random) -> None:
     if not graph.node:
         return
     chosen = rng.choice(graph.node)
-    names = ["", "nothing", *values_of(graph)]
-    how = rng.randrange(8)
+    names = ["", "nothing", *(n for g in graphs_of(model.graph) for n in values_of(g))]
+    how = rng.randrange(10)
     if how < 2 and chosen.input:
         chosen.input[rng.randrange(len(chosen.input))] = rng.choice(names)
     elif how == 2 and chosen.output:
@@ -151,7 +159,11 @@ def change_node(model: ModelProto, graph: GraphProto, rng: Random) -> None:
         chosen.input.append(rng.choice(names))
     elif how == 5:
         chosen.output.append(rng.choice(("extra", "")))
-    elif how == 6:
+    elif how == 6 and chosen.output:
+        del chosen.output[rng.randrange(len(chosen.output))]
+    elif how == 7 and chosen.attribute:
+        del chosen.attribute[rng.randrange(len(chosen.attribute))]
+    elif how == 8:
         chosen.domain = rng.choice(("", "ai.onnx", "com.microsoft", "ai.onnx.ml", "x"))
     else:
         again = NodeProto()
@@ -255,11 +267,10 @@ def damage_bytes(data: bytes, rng: Random) -> bytes:
     return bytes(changed)
 
 
-def damaged(seeds: list[tuple[str, bytes]], rng: Random) -> tuple[str, bytes]:
-    """A seed's name and a damaged copy of it."""
-    name, data = rng.choice(seeds)
+def damaged(data: bytes, seeds: list[tuple[str, bytes]], rng: Random) -> bytes:
+    """A damaged copy of a seed."""
     if rng.randrange(5) == 0:
-        return name, damage_bytes(data, rng)
+        return damage_bytes(data, rng)
     model = onnx.load_from_string(data)
     for _ in range(rng.choice((1, 1, 2, 3))):
         try:
@@ -270,7 +281,7 @@ def damaged(seeds: list[tuple[str, bytes]], rng: Random) -> tuple[str, bytes]:
                 rng.choice(MUTATIONS)(model, graph, rng)
         except (ValueError, TypeError, OverflowError):  # protobuf or numpy holds no such thing
             continue
-    return name, model.SerializeToString()
+    return model.SerializeToString()
 
 
 # ---- what the compiler makes of them ----
@@ -279,11 +290,15 @@ def damaged(seeds: list[tuple[str, bytes]], rng: Random) -> tuple[str, bytes]:
 def seeds_of() -> list[tuple[str, bytes]]:
     """Small models by name; ONNX's tests are many, so ours come several times."""
     from tests.support import module_seeds, onnx_node_suite
+    from tests.support.control_models import CONTROLLED
+    from tests.support.random_control import random_control
 
     cases, _ = onnx_node_suite.cases()
     found = [(name, case.model.SerializeToString()) for name, case in sorted(cases.items())]
     own = [(name, graph()) for name, (graph, _) in module_seeds.GRAPHS.items()]
-    return [(n, d) for n, d in found if len(d) < MOST_MODEL_BYTES] + own * 16
+    control = [(name, c.model().SerializeToString()) for name, c in CONTROLLED.items()]
+    control += [(f"random {n}", random_control(n).SerializeToString()) for n in range(8)]
+    return [(n, d) for n, d in found if len(d) < MOST_MODEL_BYTES] + own * 16 + control * 4
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -297,16 +312,16 @@ def attempt(path: Path, options: dict[str, Any], is_compiled: bool) -> dict[str,
     import aot
     from aot.errors import CompileError, RuntimeFailure, UnsupportedError
     from aot.frontends.onnx import import_onnx
+    from aot.ir.verifier import verify
 
-    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limit += MOST_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with np.errstate(all="ignore"):
             if not is_compiled:
-                import_onnx(str(path))
+                imported = import_onnx(str(path))
+                # an output may be named twice, as ONNX Runtime takes it; only then is it no text
+                names = imported.main.result_names
+                if len(set(names)) == len(names):
+                    verify(imported)
                 return None
             module = aot.compile(str(path), jobs=1, **options)
         aot.load(module.to_bytes(), device="auto").close()
@@ -323,23 +338,55 @@ def attempt(path: Path, options: dict[str, Any], is_compiled: bool) -> dict[str,
     return None
 
 
-def attempt_apart(path: Path, options: dict[str, Any], is_compiled: bool) -> dict[str, Any] | None:
-    """The same in a child, which may also die."""
+Attempt = tuple[Path, dict[str, Any]]  # a model, and how it is compiled
+
+
+def attempt_all(attempts: list[Attempt], is_compiled: bool, write: Callable[[bytes], Any]) -> None:
+    """Writes a line for each, under limits of what it may take."""
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit += MOST_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most_seconds = resource.getrlimit(resource.RLIMIT_CPU)
+    for path, options in attempts:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = int(usage.ru_utime + usage.ru_stime) + MOST_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, most_seconds))
+        signal.alarm(4 * MOST_SECONDS)
+        write(json.dumps(attempt(path, options, is_compiled)).encode() + b"\n")
+
+
+def attempt_in_child(attempts: list[Attempt], is_compiled: bool) -> list[dict[str, Any] | None]:
+    """The same in a child; what it dies of is the last that is given, fewer than there are."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read_end)
-        signal.alarm(4 * MOST_SECONDS)
-        os.write(write_end, json.dumps(attempt(path, options, is_compiled)).encode())
+        attempt_all(attempts, is_compiled, lambda line: os.write(write_end, line))
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
-        told = pipe.read()
+        found: list[dict[str, Any] | None] = [json.loads(line) for line in pipe]
     _, status = os.waitpid(child, 0)
-    if told:
-        found: dict[str, Any] | None = json.loads(told)
-        return found
-    return {"error": "killed", "message": f"exit status {os.waitstatus_to_exitcode(status)}"}
+    if len(found) < len(attempts):
+        code = os.waitstatus_to_exitcode(status)
+        found.append({"error": "killed", "message": f"exit status {code}"})
+    return found
+
+
+def attempt_apart(attempts: list[Attempt], is_compiled: bool) -> list[dict[str, Any] | None]:
+    """What happens to each that must not, in children, which may also die. What a limit ended is
+    tried again in a child of its own: those before it may have left something behind."""
+    found: list[dict[str, Any] | None] = []
+    while len(found) < len(attempts):
+        found += attempt_in_child(attempts[len(found) :], is_compiled)
+        last = found[-1]
+        if last is not None and last["error"] == "killed":
+            (found[-1],) = attempt_in_child([attempts[len(found) - 1]], is_compiled)
+    for number, fault in enumerate(found):
+        if fault is not None and fault["error"] == "MemoryError":
+            (found[number],) = attempt_in_child([attempts[number]], is_compiled)
+    return found
 
 
 def main(seed: int, count: int, is_compiled: bool) -> int:
@@ -351,18 +398,28 @@ def main(seed: int, count: int, is_compiled: bool) -> int:
     rng, seeds = random.Random(seed), seeds_of()
     folder = Path(tempfile.mkdtemp(prefix="onnx-mutator-"))
     findings = 0
-    for number in range(count):
-        name, data = damaged(seeds, rng)
-        options = rng.choice(OPTIONS)
-        path = folder / "model.onnx"
-        path.write_bytes(data)
-        found = attempt_apart(path, options, is_compiled)
-        if found is not None:
+    chosen: list[tuple[str, bytes]] = []
+    for begin in range(0, count, BATCH):
+        attempts, names = [], []
+        for number in range(begin, min(begin + BATCH, count)):
+            chosen = chosen or rng.sample(seeds, len(seeds))  # each once, then each again
+            name, data = chosen.pop()
+            path = folder / str(number) / "model.onnx"
+            path.parent.mkdir()
+            path.write_bytes(damaged(data, seeds, rng))
+            attempts.append((path, rng.choice(OPTIONS)))
+            names.append(name)
+        results = attempt_apart(attempts, is_compiled)
+        for name, (path, options), found in zip(names, attempts, results, strict=True):
+            if found is None:
+                shutil.rmtree(path.parent)
+                continue
             findings += 1
-            kept = path.rename(folder / f"{seed}-{number}.onnx")
-            facts = {"model": str(kept), "of": name, "options": options, **found}
+            facts = {"model": str(path), "of": name, "options": options, **found}
             sys.stdout.write(json.dumps(facts) + "\n")
             sys.stdout.flush()
+    if not findings:
+        shutil.rmtree(folder)
     sys.stdout.write(f"{count} models, {findings} findings\n")
     return 1 if findings else 0
 
