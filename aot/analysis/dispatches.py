@@ -21,6 +21,11 @@ def executable_of(dispatch: Op) -> str:
     return name.name
 
 
+def where(node: str, executable: str) -> str:
+    """Where a dispatch is, for messages: the model's node if it is known, else its executable."""
+    return f"node {node!r}" if node else f"executable {executable}"
+
+
 def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
     """What a dispatch gives for the dim parameters of its executable, which are called `names`."""
     values = dispatch.attrs.get("dims", ())

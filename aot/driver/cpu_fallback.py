@@ -15,7 +15,13 @@ from typing import Any
 
 from aot.analysis.control import control_ops
 from aot.analysis.cpu_fallback import why_on_cpu
-from aot.analysis.dispatches import dims_of_dispatch, dispatches_of, executable_of, is_dispatch
+from aot.analysis.dispatches import (
+    dims_of_dispatch,
+    dispatches_of,
+    executable_of,
+    is_dispatch,
+    where,
+)
 from aot.analysis.memory.alignment import operand_alignments
 from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
@@ -209,7 +215,7 @@ class HostLaunch:
 
     @property
     def where(self) -> str:
-        return f"node {self.node!r}" if self.node else f"executable {self.executable}"
+        return where(self.node, self.executable)
 
 
 def _dims_of_dispatches(

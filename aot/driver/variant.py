@@ -20,6 +20,7 @@ from aot.driver.ledger import level_stats
 from aot.driver.missed_merges import Settings, missed_merges
 from aot.driver.observer import VariantObserver
 from aot.ir.graph import Module
+from aot.kernels.lower.lowering import root_of
 from aot.link.code_image import ImageParts
 from aot.link.emit_program import EmittedProgram, Entry, emit_program
 from aot.link.finish import finish_module
@@ -98,6 +99,7 @@ class VariantBuilder:
                     is_cpu_fallback=f.name in fallback.why,
                     iterations=code.iterations.get(f.name, 0),
                     most_iterations=most_iterations,
+                    root=root_of(f).name,
                 )
                 for f, k, n, e in zip(functions, kernels, numbers, code.executables, strict=True)
             }

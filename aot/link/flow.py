@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch
+from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch, where
 from aot.analysis.memory.storage import (
     ARENA,
     INPUTS,
@@ -51,6 +51,7 @@ class Entry:
         is_cpu_fallback: whether the CPU beside a GPU runs it.
         iterations: of loops that a lane of a GPU makes at most, as a dim over `dim_names`.
         most_iterations: how many the GPU lets it make; None where that is no matter.
+        root: the name of its heaviest op, for messages.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Entry:
     is_cpu_fallback: bool = False
     iterations: Dim = 0
     most_iterations: int | None = None
+    root: str = ""
 
 
 Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next one's
@@ -270,7 +272,8 @@ class Flow:
         if entry.most_iterations is not None:
             emit = self.out.emit if op.parent is self.lifetimes.function.block else self.code.emit
             iterations = dims.substitute(entry.iterations, env)
-            self.shapes.check_iterations(op, iterations, entry.most_iterations, emit)
+            what = f"{entry.root} ({where(op.origin, executable_of(op))})"
+            self.shapes.check_iterations(what, iterations, entry.most_iterations, emit)
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
         buffers = [*(v for v in op.operands if v is not None), *op.results]
         params = [self.offset(self.assignment.of(v)) for v in buffers]

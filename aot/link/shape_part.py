@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aot.analysis.dispatches import executable_of
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import bound_of, linear
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
-from aot.ir.graph import Assumption, Block, Function, Op, Value
+from aot.ir.graph import Assumption, Block, Function, Value
 from aot.ir.states import StateVariable
 from aot.link.emitter import Emitter
 from aot.link.states import Length, States
@@ -257,18 +256,19 @@ class ShapePart:
                 is_there = self.out.binary("LE", self.out.constant(0), register)
                 self._check(is_there, message, emit)
 
-    def check_iterations(self, op: Op, iterations: Dim, most: int, emit: Emit) -> None:
-        """That a lane's loops end before a GPU's driver ends them."""
+    def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
+        """That the loops of a lane of `what` end before a GPU's driver ends them."""
         _, high = dims.bounds(iterations, self.known)
         if (high is not None and high <= most) or (iterations, most) in self.limited:
             return
         if emit == self.out.emit:
             self.limited.add((iterations, most))
         register = self.out.dim(iterations)
-        where = op.origin or f"executable {executable_of(op)}"
-        message = _Message().add(f"{where}: a lane would go through ")
+        message = _Message().add(f"{what}: a lane would go through ")
         message.value(register).add(f" iterations, and may through {most}")
         self._where(message, [iterations])
+        unknown = " and ".join(sorted(dims.symbols(iterations)))
+        message.add(f"; bound {unknown} and add a --target for the CPU, which then runs it")
         is_short = self.out.binary("LE", register, self.out.constant(most))
         self._check(is_short, message, emit)
 

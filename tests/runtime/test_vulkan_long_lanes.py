@@ -142,12 +142,29 @@ def test_a_line_of_unknown_length_is_refused_where_it_is_too_long(tmp_path: Path
                 with pytest.raises(RuntimeFailure) as caught:
                     program({"x": x})
                 assert str(caught.value) == (
-                    "executable e0: a lane would go through 350014 iterations, and may through "
-                    '65535; N is 70000, axis 0 of input "x"'
+                    "top_k (executable e0): a lane would go through 350014 iterations, and may "
+                    'through 65535; N is 70000, axis 0 of input "x"; bound N and add a --target '
+                    "for the CPU, which then runs it"
                 )
                 continue
             (found,) = program({"x": x[:extent]}).values()
             np.testing.assert_array_equal(found, np.sort(x[:extent])[::-1][:5])
+
+
+def test_what_is_bounded_runs_where_it_can(tmp_path: Path) -> None:
+    """What the message says helps: the CPU has what may be too long for the GPU."""
+    b = Builder()
+    x = b.input("x", "f32[N, 2]")
+    b.output("y", b.op("reduce_sum", x, axes=[0], keepdims=False))
+    b.output("z", b.op("scan", x, axis=0))
+    function = b.function()
+    shapes: dict[str, tuple[int | str | None, ...]] = {"x": ("N:..80000", 2)}
+    targets = ["vulkan-1.1", "host"]
+    data = aot.compile(Module([function]), targets=targets, input_shapes=shapes).to_bytes()
+    with running_on("lavapipe", tmp_path), aot.load(data, "vulkan") as program:
+        array = np.random.default_rng(0).standard_normal((70_000, 2)).astype(np.float32)
+        expected = list(run(function, [array]))
+        compare(list(program({"x": array}).values()), expected, "bounded", 1e-4)
 
 
 def test_the_limit_is_the_drivers(tmp_path: Path) -> None:
