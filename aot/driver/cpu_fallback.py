@@ -1,8 +1,8 @@
-"""What of a Vulkan variant its host runs: which CPU that is, and which executables.
+"""The CPU fallback of a Vulkan variant: the CPU target, and the executables that it runs.
 
-Owns the two questions, and what is told of the answers. An executable is the host's if the target
-can't run one of its ops, if the kernel breaks one of the target's limits, or if a lane would be so
-long at it that drivers give up.
+Owns both decisions and their statistics. The CPU runs an executable if the Vulkan target cannot run
+one of its ops, if the kernel exceeds a limit of the target, or if a lane would execute more loop
+iterations than drivers allow.
 """
 
 from __future__ import annotations

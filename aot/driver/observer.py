@@ -1,6 +1,6 @@
-"""Who is told what a compile decides: the protocol that a report implements.
+"""The observer of a compile: the protocol by which a report receives its decisions.
 
-The driver tells and never asks: nothing that an observer does changes a module.
+Calls go one way: nothing that an observer does changes a module.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def compile_module(
 
     Args:
         source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module.
-        observer: is told what the stages decided and the module does not keep.
+        observer: receives the decisions of the stages that the module does not keep.
 
     Raises:
         CompileError, UnsupportedError: the model or the options are at fault.

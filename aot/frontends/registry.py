@@ -1,8 +1,8 @@
-"""The front doors: which formats of models there are, how each is recognised, and who reads it.
+"""The registry of model formats: how each is recognised, and which importer reads it.
 
-A format is told by what a file holds; its name only decides where the contents say nothing. Formats
-that are known and not read have an error each that says what to do. Owns no importer, and imports
-one when a model of its format is read.
+The contents of a file decide its format; the name is used only if the contents do not. For formats
+that are recognised but not supported, an error says what to do. Imports an importer only when a
+model of its format is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aot.ir.graph import Module
 
 MODULE_MAGIC = b"AOTM"
-HEAD_BYTES = 4096  # of a file, by which its format is told
+HEAD_BYTES = 4096  # of a file, by which its format is recognised
 
 Shapes = Mapping[str, tuple[int | str | None, ...]]
 Read = Callable[[Any, Shapes, Mapping[str, Any]], "Module"]
@@ -181,7 +181,7 @@ def _is_safetensors(head: bytes, source: Any) -> bool:
 
 
 _FROM_TORCH = "export the model with torch.onnx.export"
-# What a file is, how that is told by its first bytes and itself, and what to do; the first counts.
+# What a file is, how it is identified, and what to do; the first match counts.
 UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
     ("a TFLite file", _flatbuffer(b"TFL3"), "convert it to ONNX, with tf2onnx for example"),

@@ -291,7 +291,7 @@ class Listener:
     def operand_changed(self, op: Op, index: int, old: Value | None) -> None: ...
 
     def value_replaced(self, old: Value, fresh: Value) -> None:
-        """Before users of `old` are rewired to `fresh`, each of which is told of as well."""
+        """Called before users of `old` are rewired to `fresh`; each rewiring is notified too."""
 
     def attr_changed(self, op: Op, name: str) -> None: ...
 

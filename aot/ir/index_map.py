@@ -141,7 +141,7 @@ def transposed(perm: Sequence[int]) -> IndexMap:
 
 
 def make_map(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
-    """`steps` in normal form: steps that do nothing are gone, neighbours of a kind are one, and so
+    """`steps` in normal form: identity steps are removed, neighbours of a kind are combined, and so
     are transposes with reshapes between them, where dims can be told apart."""
     found = _joined(steps, operand)
     first, dims = 0, tuple(operand)

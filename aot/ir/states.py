@@ -19,7 +19,7 @@ class StateVariable:
 
     Attributes:
         dims: of all of its memory: a growing one has its capacity along `axis`.
-        layout: how a fixed one lies; a growing one is dense at its capacity.
+        layout: of a fixed state; a growing one is dense at its capacity.
         axis: the dim that grows; None for a fixed one.
         length: a growing one's extent along `axis` before a run, a symbol that only it gives;
             None for a fixed one.

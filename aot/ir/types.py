@@ -1,6 +1,6 @@
 """Types of values: element type, logical dims, and the layout that puts them in memory.
 
-A layout never changes what an op means; it only says where element (i, j, ...) lies.
+A layout never changes what an op means; it only says where element (i, j, ...) is stored.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Layout:
             a number, or in an executable a parameter.
         order: a permutation of the physical dims, outermost first; empty is the natural order.
         strides: elements between neighbours along each physical dim, in natural order; empty means
-            dense in `order`. Strides may exceed the extent; what lies between is never read.
+            dense in `order`. Strides may exceed the extent; the gaps are never read.
     """
 
     splits: tuple[tuple[int, Dim], ...] = ()
@@ -437,7 +437,7 @@ def is_symbolic(dim: Dim) -> bool:
 
 
 def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
-    """A logical array as it lies in memory under the type's layout; padding is zero.
+    """A logical array in memory order, under the type's layout; padding is zero.
 
     Layouts with strides are a matter of buffers, not of constants, and are refused.
     """

@@ -1,4 +1,4 @@
-"""Constants' addresses in programs: from what stands for a constant to where it lies, and back.
+"""Constants' addresses in programs: from a symbolic address to an offset, and back.
 
 A program is emitted, and merged with others, before the pool of constants is placed: its `CONST`
 instructions hold addresses (see `aot.link.rodata`). Owns which words those are. Knows nothing of

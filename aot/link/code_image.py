@@ -324,7 +324,7 @@ class _Linker:
         return self.constant(name, section, symbol, addend)
 
     def constant(self, name: str, section: Section, symbol: Symbol, addend: int) -> _Target:
-        """Where a constant lies: the entry that the symbol is in, or the whole section.
+        """The address of a constant: the entry that the symbol is in, or the whole section.
 
         Where an addend holds the distance from the place to the program counter too, only a named
         symbol tells which entry is meant.

@@ -52,7 +52,7 @@ def _replace(target: Path, chunks: Iterable[bytes]) -> None:
         finally:
             os.close(handle)
         # Not synced, as what can be made again need not be: it would take longer than many a
-        # compile, and what a power cut damages is told by the file's checksums.
+        # compile, and the file's checksums detect damage by a power failure.
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -199,7 +199,7 @@ def _check_names(inputs: Sequence[MergeInput]) -> None:
 
 
 def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]:
-    """Adds a module's constants to the pool; gives the address of what lies at an offset."""
+    """Adds a module's constants to the pool; gives the address for each offset."""
     image = given.image
     segments = sorted(image.rodata_segments, key=lambda s: s.offset)
     starts = [s.offset for s in segments]

@@ -48,7 +48,7 @@ Source = bytes | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class FileSegment:
-    """A stretch of the file outside the structure: what it is and where it lies, in bytes."""
+    """A stretch of the file outside the structure: what it is and its position in bytes."""
 
     what: str
     offset: int

@@ -122,7 +122,7 @@ def states_of(function: Function, assignment: BufferAssignment) -> States:
 
 
 def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> bool:
-    """Whether what is assigned to a variable is its memory, and lies in it as it does."""
+    """Whether what is assigned to a variable is its memory, with the same layout."""
     buffer_slice, state = assignment.of(present), assignment.assigned[name].operands[0]
     is_there = buffer_slice.root is assignment.states[name] and buffer_slice.offset_bytes == 0
     return is_there and state is not None and _has_same_layout(present.type, state.type)

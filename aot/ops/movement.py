@@ -116,7 +116,7 @@ def _same_count(call: Call) -> bool:
 def reshape_indices(
     old: Sequence[Dim], new: Sequence[Dim], indices: Sequence[e.Expr]
 ) -> tuple[e.Expr, ...]:
-    """Where in dims `old` the row-major element `indices` of dims `new` lies.
+    """The indices in dims `old` of the row-major element `indices` of dims `new`.
 
     Dims are matched in the shortest groups of equal products, so that an index of one group never
     depends on another's; dims that can't be told equal form one last group.

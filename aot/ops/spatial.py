@@ -295,7 +295,7 @@ def _grid_type(call: Call) -> Sequence[TensorType]:
 
 
 class _Coordinates:
-    """Expressions of one spatial dim: where a grid's number lies, in `dtype`."""
+    """Expressions of one spatial dim: the position of a grid's number, in `dtype`."""
 
     def __init__(self, call: Call, extent: Dim, dtype: DType) -> None:
         self.extent, self.dtype = extent, dtype

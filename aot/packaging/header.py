@@ -26,7 +26,7 @@ class HeaderEntry:
 
     Attributes:
         prefix: of its macros and functions.
-        program_symbol: where its program lies.
+        program_symbol: offset of its program.
     """
 
     prefix: str

@@ -3,8 +3,8 @@
 Requires: shapes and values name inputs of an entry point; no function is outlined yet.
 Ensures: an input with a given shape has it, and the dims that follow from it are replaced
     everywhere (types, attributes, assumptions); a given bound is an assumption, and minima and
-    maxima that the bounds decide are gone; an input with a given value is a constant and no input
-    any more. Assumptions that became true are gone.
+    maxima that the bounds decide are removed; an input with a given value becomes a constant.
+    Assumptions that became true are removed.
 Never: changes dims that do not follow from what was given, or evaluates ops.
 """
 

@@ -1,6 +1,6 @@
-"""The order of the passes: the two lists, and the places in them where something is asked.
+"""The order of the passes: the two lists, and the positions that the driver and the tests refer to.
 
-The one place that knows it. A comment stands where the order matters, and says why.
+No other file knows the order. Where it matters, a comment says why.
 """
 
 from __future__ import annotations

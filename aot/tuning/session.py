@@ -96,7 +96,7 @@ class Session:
     symbols: what the model's symbols are meanwhile.
     cost: the whole model's modelled time.
     left: seconds that are left.
-    keep: is told of a subject of which more is known.
+    keep: called with a subject when there are new measurements of it.
     measured: candidates so far.
     """
 

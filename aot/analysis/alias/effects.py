@@ -1,9 +1,9 @@
-"""What an op does to memory, as its record says: whose memory its results are, what it reads and
-writes. The one place that the alias database asks; knows no op by its name.
+"""What an op does to memory: whose memory its results are, what it reads and what it writes.
 
-An op that by its meaning only shows memory (a reshape, a tuple, a state variable) reads nothing: it
-could stand on either side of a write. A slice or a transpose means a copy, even where types let it
-be a view: it reads, and may alias as well.
+Read from the op's record and used by the alias database; knows no op by its name. An op that by
+definition is a view (a reshape, a tuple, a state variable) reads nothing, so it could be on either
+side of a write. A slice or a transpose is defined as a copy, even if its types let it be a view: it
+reads its operand, and may alias it as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whether a database that was updated says what one that is built anew says: for tests.
+"""Checks an alias database that was updated against one that is rebuilt; for tests.
 
-Compares by what brought a location into being, never by numbers. Changes nothing.
+Compares locations by the values that created them, never by numbers. Changes nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Names:
         self._names: dict[int, Label] = {}
         self._names.update(facts.owners)
         self._names.update({n: str(dtype) for dtype, n in facts.outside.items()})
-        # a state that is gone leaves its location behind, which nothing but unknown results has
+        # a removed state leaves its location behind, which nothing but unknown results has
         self._names.update({n: name for name, n in facts.states.items() if name in built.states})
         self._gone = {n for name, n in facts.states.items() if name not in built.states}
 

@@ -43,7 +43,7 @@ DYNAMIC_WINDOW_COST = 30.0
 DYNAMIC_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
 DYNAMIC_WINOGRAD_COST = 0.04
-# a vector of memory that is gone through in order; what loops over it cost more where their extents
+# a vector of memory that is read in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
 
@@ -58,7 +58,7 @@ class Loops(NamedTuple):
     Attributes:
         rows, columns: what tiles go along.
         terms: what each element of the result is a sum of.
-        outer: trips of the loops around the tiles: how often the rows are gone through.
+        outer: trips of the loops around the tiles: how often the rows are traversed.
     """
 
     rows: int

@@ -49,7 +49,7 @@ def _alignment(assignment: BufferAssignment, value: Value) -> int:
 
 
 def _begins_buffer(assignment: BufferAssignment, buffer_slice: BufferSlice) -> bool:
-    """Whether a buffer_slice's root lies where link or the runtime put a buffer of its own."""
+    """Whether the root of a buffer_slice is a buffer of its own, placed by link or the runtime."""
     root = buffer_slice.root
     if root in assignment.rows or root in assignment.nexts:
         return False

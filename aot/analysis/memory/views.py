@@ -24,7 +24,7 @@ from aot.ops.movement import shortest_group
 class _Axis(NamedTuple):
     """A logical dim in memory: so many elements, so far apart.
 
-    With a `factor` it lies in pieces of that many elements: `stride` is from piece to piece,
+    With a `factor` it is stored in pieces of that many elements: `stride` is from piece to piece,
     `inner` from element to element of one.
     """
 
@@ -60,8 +60,8 @@ def view_type(map: IndexMap, type: TensorType, *, may_split: bool = False) -> Te
     """The type under which what `map` makes of a value of `type` is that value's bytes.
 
     A slice's bytes begin at `view_offset`. None where no layout does it: a reshape of what doesn't
-    lie in order, elements repeated or taken backwards, a part of a dim that lies in pieces. With
-    `may_split` a reshape may join two dims to one that lies in pieces.
+    are in order, elements repeated or taken backwards, a part of a dim that is in pieces. With
+    `may_split` a reshape may join two dims to one that is in pieces.
     """
     axes = _axes(type)
     if axes is None:

@@ -121,7 +121,7 @@ def send(stream: IO[bytes], kind: bytes, data: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
-    """Reads one frame; None where the other side is gone."""
+    """Reads one frame; None where the other side has closed."""
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size:
         return None

@@ -74,7 +74,7 @@ class Axis:
 
 
 def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Array:
-    """Where each result element lies in the operand, in arithmetic of `dtype`."""
+    """The position in the operand of each result element, in arithmetic of `dtype`."""
     assert isinstance(axis.extent, int) and isinstance(axis.size, int) and axis.scale is not None
     y: Array = np.arange(axis.size, dtype=dtype)
     scale, last = dtype(axis.scale), dtype(axis.extent - 1)

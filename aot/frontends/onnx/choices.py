@@ -35,7 +35,7 @@ class Choices:
         return self.made[name]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Unmakes choices: what they were made for is gone."""
+        """Reverts choices whose import was abandoned."""
         for name in names:
             del self.made[name]
 

@@ -1,7 +1,7 @@
 """Borders: where the guards of a tile's loads need not be asked.
 
-A tile that lies inside needs no guard, which a few comparisons say once for all of its taps; taps
-that are outside for all of a tile are left out. Owns how guards are taken apart; makes no loops.
+A tile that is inside needs no guard, which a few comparisons decide once for all of its taps; taps
+that are outside for all of a tile are omitted. Owns how guards are decomposed; makes no loops.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Owns its loops: a row of lanes computes scores of a tile of keys and mixes their
 block has fewer queries than rows, as in a decoder's next step, a query gets several rows, which
 share its keys out and add up what they have found in the end.
 
-A row's lanes lie apart and neighbouring lanes are of different rows, so that those of a block ask
-for the same key or value at once. Queries lie in shared memory, keys and values do not: where
-memory is read by few addresses a time, a copy costs more than it saves.
+The lanes of a row are apart and neighbouring lanes belong to different rows, so that those of a
+block load the same key or value at once. Queries are in shared memory, keys and values are not:
+where memory is read by few addresses at a time, a copy costs more than it saves.
 """
 
 from __future__ import annotations

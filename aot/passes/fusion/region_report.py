@@ -65,7 +65,7 @@ class _Report:
         assert producer is not None
         reasons = []
         if value.op is not producer and value.op is not None:
-            reasons.append(f"{value.op.name} shows what is in memory")
+            reasons.append(f"{value.op.name} is a view of memory")
         reasons += self.remarks.reasons(producer, region)
         if not self.is_joining:
             reasons.append("fusion is off")
@@ -87,7 +87,7 @@ def _is_constant(value: Value) -> bool:
 
 
 def _bytes(values: Iterable[Value]) -> Dim:
-    """Of all elements, without what lies between them."""
+    """Bytes of all elements, without gaps between them."""
     total: Dim = 0
     for value in values:
         total = dims.add(total, value.type.dtype.storage_bytes(value.type.element_count))

@@ -1,14 +1,15 @@
-"""assign-layouts: chooses how values of three dims and more lie in memory, over the whole graph.
+"""assign-layouts: chooses the layouts of values of three dims and more, over the whole graph.
 
-Each value lies as it does or as a proposal says (channels last; as its users see it), whichever
-costs least in all: for each op what the plan says of reading its operands and writing its results
-so. Two ways to lie with costs of pairs are a minimum cut, which is exact; each further proposal is
-weighed against the best so far. Producers are made anew, and their users see a pending change.
+Each value keeps its layout or takes a proposed one (channels last, or the order in which its users
+read it), so that the sum of all costs is least: for each op, the planned cost of reading its
+operands and writing its results in these layouts. A choice between two layouts with costs of pairs
+is a minimum cut, which is exact; each further proposal is compared with the best choice so far.
+Producers are rebuilt, and their users get pending changes.
 
 Requires: dtypes are legal for the target; weights are not packed yet; nothing is pending.
-Ensures: what differs from before is pending where users were not told.
-Never: changes inputs, results, constants, what blocks or calls see or hand on, what is written in
-    place, or what an op computes.
+Ensures: every change of a layout is pending for the users of the value.
+Never: changes inputs, results, constants, values that blocks or calls capture or pass on, memory
+    that is written in place, or what an op computes.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def _may_choose(op: Op) -> bool:
 def channels_last(function: Function, now: Types) -> Types:
     """Dim 1 innermost.
 
-    What is seen of a value in that order through a transpose or reshape lies as it does there, and
-    what is computed from it by element does too.
+    A transpose or reshape of a value in that order keeps the memory order, and so does a value
+    that is computed from it by element.
     """
     found: Types = {}
     db = AliasDb.where_written(function)
@@ -93,7 +94,7 @@ def channels_last(function: Function, now: Types) -> Types:
 
 
 def as_seen(function: Function, now: Types) -> Types:
-    """The order that a user wants: what is transposed lies as the transpose should."""
+    """The order that a user reads: the operand of a transpose gets its result's memory order."""
     found: Types = {}
     merged = ChainMap(found, now)
     db = AliasDb.where_written(function)
@@ -115,7 +116,7 @@ PROPOSALS: tuple[Proposal, ...] = (channels_last, as_seen)
 
 
 def _is_memory(value: Value, db: AliasDb | None) -> bool:
-    """Whether it counts how a value lies: what is written in place, or to what is."""
+    """Whether the layout is fixed: of memory that is written in place, or that is written from."""
     return db is not None and (
         db.has_writers(value) or any(user.record.writes for user in value.users)
     )
@@ -138,7 +139,7 @@ def _seen_type(op: Op, types: Types) -> TensorType | None:
 
 
 def _followed_type(op: Op, types: Types) -> TensorType | None:
-    """The type of an elementwise result that lies as the first operand of its dims does."""
+    """The type of an elementwise result with the layout of the first operand of its dims."""
     if op.record.kind is not Kind.ELEMENTWISE:
         return None
     for value in _full_operands(op):

@@ -1,14 +1,14 @@
-"""resolve-shapes: what was changed without telling its users becomes true everywhere.
+"""resolve-shapes: applies pending shape changes to all users of the changed values.
 
 One sweep in order: each user of a pending change folds it, pushes it to its results, or gets it
-materialised (a transpose, reshape, cast or copy). Changes that nothing takes in are materialised
-where that is cheapest.
+materialised (a transpose, reshape, cast or copy). A change that no op absorbs is materialised where
+that is cheapest.
 
 Requires: regions are not formed yet, or nothing pending reaches one.
-Ensures: no `pending_shape_change` is left; types are what shape rules would give. Results of a
+Ensures: no `pending_shape_change` is left; types are those that shape rules compute. Results of a
     function, operands of ops with blocks, captured and written values have their old types.
-Never: asks an op's shape rule more than once, or at all where only layouts change; goes on where
-    an op's result type stays. Rounds, computes an element twice, or looks through a rounding.
+Never: calls an op's shape rule more than once, or at all where only layouts change; visits users of
+    an op whose result types stay. Rounds, computes an element twice, or changes a rounding.
 """
 
 from __future__ import annotations

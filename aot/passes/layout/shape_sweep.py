@@ -1,7 +1,7 @@
-"""How each op takes the pending changes of its operands: one walk in order, and what follows.
+"""How each op treats the pending changes of its operands: one walk in program order.
 
 Owns the decisions (fold, push, materialise) and their costs, by the ops' `propagate` rules; changes
-nothing. resolve-shapes carries them out.
+nothing. resolve-shapes applies them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from aot.ops.movement import COPY
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of an op some of whose operands changed.
+    """The decision about an op some of whose operands have pending changes.
 
     Attributes:
-        propagated: how it runs on their sources; None: it stays, and they are materialised.
-        casts: operands whose source is cast to the dtype that the op saw.
-        attrs: of the op made anew.
-        types: results of the op made anew.
+        propagated: how the op runs on the sources; None if it stays and the changes are
+            materialised.
+        casts: operands whose source is cast to the dtype of the operand.
+        attrs: of the rebuilt op.
+        types: results of the rebuilt op.
         results: each old result as a map of the new one; None where nothing about it changes.
-        assumptions: what the shape rule took for granted.
-        is_in_place: a pending change is materialised where it stands, because the memory that it
-            shows, or that it is, is written.
+        assumptions: of the shape rule.
+        is_in_place: whether a pending change is materialised where it is, because its memory, or
+            the memory that it is a view of, is written.
     """
 
     propagated: Propagated | None = None
@@ -438,7 +439,7 @@ def _before(
     type: TensorType, map: IndexMap, operands: Sequence[MappedOperand | None], is_elementwise: bool
 ) -> TensorType | None:
     """The type whose elements `map` brings to those of `type`, for permutations, and where an
-    elementwise op's operand is seen through the same map."""
+    elementwise op's operand has the same map."""
     perm = permutation(map, type.rank)
     if perm is None:
         alike = [s for s in operands if s is not None and s.map == map]
@@ -480,7 +481,7 @@ def _taken_over(op: Op, sources: Sequence[TensorType | None], result: TensorType
 
 
 def dense_order(type: TensorType) -> Layout | None:
-    """The layout of a tensor of its own that lies in the order of `type`."""
+    """The dense layout with the order of `type`."""
     layout = type.layout
     if layout is None:
         return None
@@ -489,7 +490,7 @@ def dense_order(type: TensorType) -> Layout | None:
 
 
 def _carried_layout(old: TensorType, map: IndexMap) -> Layout | None:
-    """The layout under which the result before `map` lies as `old` does, for permutations."""
+    """The layout before `map` with the memory order of `old`, if `map` is a permutation."""
     layout, perm = old.layout, permutation(map, old.rank)
     if layout is None or perm is None:
         return None

@@ -1,14 +1,15 @@
-"""insert-copies: what storage shows of memory is what was meant, where memory is written in place.
+"""insert-copies: copies values where a write in place would change what a view reads.
 
-A slice or a transpose means a copy, and types often make it a view for free: where what it shows is
-written before its last use, it is copied then and there. A reshape means the memory itself, and
-types may make it a copy: where that is written before its last use, it is read anew for each.
+A slice or a transpose is defined as a copy, and types often make it a view at no cost: if the
+memory of such a view is written before its last use, it is copied. A reshape is defined as its
+operand's memory, and types may make it a copy: if that memory is written before the last use, the
+reshape is recomputed for each reader.
 
 Requires: views are placed; no regions yet.
-Ensures: every view by its type shows what it was made of for as long as it is used. What goes into
-    and out of blocks may be copied there.
-Never: copies where nothing is written in between, or lets a write to a copy be lost: that is an
-    error which lists all such writes.
+Ensures: a value that is a view by its type keeps its elements until its last use. Values that enter
+    or leave blocks may be copied there.
+Never: copies where nothing is written in between, or loses a write to a copy: that is an error,
+    which lists all such writes.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class _Memory:
         """Whether an op hands a value's memory on to where it is not followed."""
         record = user.record
         if record.is_terminator:
-            # what the block itself made is gone with it, but for what it yields
+            # values that the block made end with it, except for those that it yields
             is_end = user.parent is self.block and not isinstance(self.root, str)
             return not is_end and isinstance(user.parent and user.parent.owner, Op)
         numbers = [n for n, v in enumerate(user.operands) if v is value]

@@ -1,4 +1,4 @@
-"""narrow-storage: under `--storage fp16`, what crosses dispatches lies in memory as f16.
+"""narrow-storage: under `--storage fp16`, values that cross dispatches are stored as f16.
 
 Regions read and write f16 and compute in f32: nothing is rounded but at their borders, where finite
 numbers beyond f16 become its largest.

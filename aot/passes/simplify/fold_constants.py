@@ -3,7 +3,7 @@
 Requires: nothing.
 Ensures: no op is left whose results are known from constants, types and attributes, but those that
     cost less to keep (below). Shape arithmetic whose elements are dims is one `dim_values`.
-    Assumptions that are true are gone.
+    Assumptions that are true are removed.
 Never: uses BLAS or a CPU-dependent order of summation: the bytes are the same on every machine.
     Stores a constant that only repeats (a fill, a broadcast) or that outgrows its sources beyond
     what the level of optimising allows, unless something that is stored is computed from it.
@@ -38,7 +38,7 @@ from aot.passes.bind import settle_assumptions
 GROWTH_BYTES = {"speed": 16 << 20, "balanced": 4 << 20, "size": 64 << 10}
 # Repeating values are read more cheaply through the index map of what repeats them.
 REPEAT_BYTES = 4 << 10
-# Sources that are told apart; a sum of ten thousand constants must not list them at every step.
+# Sources that are distinguished; a sum of ten thousand constants must not list them at every step.
 MAX_SOURCES = 64
 # More is not computed at compile time at all.
 LIMIT_BYTES = 1 << 28

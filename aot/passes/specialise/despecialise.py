@@ -1,4 +1,4 @@
-"""despecialise: executables that differ in extents only become one, which is told them.
+"""despecialise: executables that differ only in extents become one, with the extents as parameters.
 
 Each extent, stride or position in an executable's types and attributes is a slot. Executables whose
 bodies are equal but for slots are a family; what differs within a part of it that becomes one are

@@ -1,8 +1,8 @@
 """What shaders cost a Vulkan driver to compile, and what deduplication saves of that.
 
 Each figure comes from a fresh process of this module, with the driver's own caches off, or in a
-folder of its own. Creation and first dispatch are told apart: some drivers compile at the one, some
-at the other. Measures only; the programs are those of `aot.compile`.
+folder of its own. Creation and first dispatch are timed separately, because some drivers compile
+at the one, some at the other. Measures only; the programs are those of `aot.compile`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def levels_of(full: bytes, structural: bytes | None) -> list[Level]:
 
 
 def without_sharing(module: bytes) -> bytes:
-    """The module with a shader of its own for every dispatch: equal ones are told apart by a name,
+    """The module with a shader of its own for every dispatch: equal ones get different names,
     which no driver looks at."""
     image = read_module(module)
     variants = tuple(_explode(v) if v.device is Device.VULKAN else v for v in image.variants)

@@ -132,7 +132,7 @@ IMAGE = "f32[1, 64, 200, 200]"
             %y = reduce_sum(%b) {{axes = [0], keepdims = false}} : f32[2000]
             """,
             "%y",
-            ["reshape shows what is in memory"],
+            ["reshape is a view of memory"],
         ),
         (
             f"""
