@@ -299,7 +299,8 @@ def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
     full = compiled(name)
     module = aot.compile(model_path(name), storage="fp16")
     ratio = module.stats["rodata"]["bytes_kept"] / full.stats["rodata"]["bytes_kept"]
-    assert 0.49 <= ratio <= 0.51
+    low, high = (0.9, 1.0) if name == "smart_turn_qdq" else (0.49, 0.51)  # its weights are bytes
+    assert low <= ratio <= high
     with aot.load(module) as program:
         for run_name in all_runs(name):
             outputs = program(feeds(name, run_name))
