@@ -7,12 +7,14 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
+from aot.kernels.lower.borders import Borders, without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import (
     GRAIN,
@@ -27,6 +29,8 @@ from aot.kernels.lower.nest import (
 from aot.kernels.schedules.windows import find_window, schedule_window
 
 Values = dict[Var, Expr]
+# vectors of results side by side, whose sums hide an operation's latency
+SUMS = 4
 ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 """Statements of one element: index values, lanes of the loop it stands in, the lane's variable."""
 
@@ -165,7 +169,8 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
     is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
-    if depends and (is_short or _prefers_output_lanes(depends, inner)):
+    is_narrow = not nest.is_gpu and _are_narrow(nest, output, depends)
+    if depends and (is_short or is_narrow or _prefers_output_lanes(depends, inner)):
         return _lanes_over_results(nest, output, reduces)
     inside = len(output.axes)
     while inside > 0 and output.axes[inside - 1].var not in known:
@@ -182,6 +187,17 @@ def _is_short(reduce: Reduce, lanes: int) -> bool:
     """Whether a workgroup's lanes would mostly idle over the reduction."""
     count = dims.product([n for _, n in reduce.axes])
     return isinstance(count, int) and count <= 4 * lanes
+
+
+def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
+    """Whether a vector has room for more taps than a reduction has along its innermost axis, and
+    the result has elements to fill it."""
+    for reduce in reduces:
+        extents = [n for _, n in reduce.axes if n != 1]
+        if extents and not (isinstance(extents[-1], int) and extents[-1] < nest.lanes):
+            return False
+    extent = output.axes[-1].extent if output.axes else 1
+    return not isinstance(extent, int) or extent >= nest.lanes
 
 
 def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
@@ -202,13 +218,18 @@ def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
 def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tuple[Stmt, ...]:
     """Each lane reduces its own result element."""
     axes, gone = collapse(output.axes, output.address, output.values)
+    inner = axes[-1].extent if axes else 1
+    is_plain = all(load.guard is None for r in reduces for load in expr.loads(r.body))
+    if not nest.is_gpu and is_plain and isinstance(inner, int) and inner >= SUMS * nest.lanes:
+        nest = replace(nest, lanes=SUMS * nest.lanes)
 
     def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
         values = {**gone, **values}
         stmts: list[Stmt] = []
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
-            loops, value = _reduce_here(nest, reduce, done, values, lane)
+            lanes = None if lane is None else (axes[-1].var, lane, width)
+            loops, value = _reduce_here(nest, reduce, done, values, lanes)
             stmts += loops
             done[reduce] = value
         return stmts + output.stores(nest, values, done.get)
@@ -217,25 +238,66 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
 
 
 def _reduce_here(
-    nest: Nest, reduce: Reduce, done: dict[Expr, Expr], values: Values, lane: Expr | None
+    nest: Nest,
+    reduce: Reduce,
+    done: dict[Expr, Expr],
+    values: Values,
+    lanes: tuple[Var, Expr, int] | None,
 ) -> tuple[list[Stmt], Expr]:
-    """A reduction inside a lane: one accumulator per lane, serial loops."""
+    """A reduction inside a lane: one accumulator per lane, serial loops.
+
+    `lanes` are the index that runs along them, the lane and how many there are. Where none of a
+    vector's guards fails none is asked.
+    """
     width = nest.lanes
-    slot = expr.index(0) if lane is None else lane
-    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lane is None else width,))
+    slot = expr.index(0) if lanes is None else lanes[1]
+    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else width,))
     body = expr.rebuild(reduce.body, lambda c: expr.transform(c, done.get))
     body = done.get(body, body)
     stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
+    borders, inside = _borders(nest, replace(reduce, body=body), values, lanes)
 
-    def loops(axes: Sequence[tuple[Var, Dim]], indices: Values) -> list[Stmt]:
+    def loops(
+        axes: Sequence[tuple[Var, Dim]], indices: Values, body: Expr, left: Sequence[Expr]
+    ) -> list[Stmt]:
+        known = [c for c in left if not expr.free_vars(c) & {v for v, _ in axes}]
+        if known:
+            others = [c for c in left if c not in known]
+            held = expr.all_of(expr.substitute(c, {**values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(loops(axes, indices, body, others)))]
         if not axes:
             term = expr.substitute(body, {**values, **indices})
             return [Store(acc, (slot,), combine(reduce.op, Load(acc, (slot,), reduce.dtype), term))]
         (var, extent), rest = axes[0], axes[1:]
-        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}), var.name)
+        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, body, left), var.name)
 
-    stmts += loops(reduce.axes, {})
-    return stmts, Load(acc, (slot,), reduce.dtype)
+    total = Load(acc, (slot,), reduce.dtype)
+    if inside is None:
+        return [*stmts, *loops(reduce.axes, {}, body, ())], total
+    slow = loops(reduce.axes, {}, borders.asking(body), borders.skipped)
+    free = loops(reduce.axes, {}, expr.transform(body, without_guard), borders.skipped)
+    return [*stmts, If(inside, tuple(free), tuple(slow))], total
+
+
+def _borders(
+    nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var, Expr, int] | None
+) -> tuple[Borders, Expr | None]:
+    """The conditions of a reduction's guards, and the one that those hold for a whole vector which
+    are not alike in it; None where that can't be asked."""
+    along, lane, width = lanes or (None, None, 0)
+    if along is None or nest.is_gpu or not isinstance(lane, Var):
+        return Borders((), ()), None
+    axes = [v for v, n in reduce.axes if n != 1]
+    borders = Borders.of(reduce, [along, *axes[-1:]])
+    ends = (expr.index(0), expr.index(width - 1))
+    low, high = (expr.substitute(values[along], {lane: end}) for end in ends)
+    corners: dict[Var, tuple[Expr, Expr]] = {along: (low, high)}
+    for v, n in reduce.axes:
+        corners[v] = expr.index(0), expr.index(dims.add(n, -1))
+    if not borders.asked or not borders.are_linear_in(corners):
+        return borders, None
+    return borders, borders.inside(corners, values)
 
 
 def _lanes_over_reduction(

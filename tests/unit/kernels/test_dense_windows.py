@@ -1,0 +1,92 @@
+"""Windows over planes whose innermost dim lies contiguous: lanes go along the result, guards are
+asked where a vector reaches over a border."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.builder import Builder
+from aot.ir.text.parser import parse_module
+from aot.kernels.ir.nodes import For, Kernel, LoopKind, walk
+from aot.kernels.lower.lowering import lower
+from aot.target import selection as targets
+from tests.support.lowering_checks import check
+
+POOLS = ("max_pool", "average_pool")
+# width, kernel, stride, dilation, pads before and after
+WINDOWS = [
+    (8, 2, 2, 1, (0, 0)),
+    (9, 2, 2, 1, (0, 0)),
+    (17, 3, 1, 1, (1, 1)),
+    (33, 3, 2, 1, (1, 0)),
+    (40, 5, 1, 1, (2, 2)),
+    (35, 3, 1, 2, (2, 1)),
+    (64, 3, 3, 1, (0, 1)),
+    (7, 7, 1, 1, (3, 3)),
+    (21, 9, 2, 1, (4, 4)),
+    (70, 2, 2, 1, (0, 0)),
+]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic"])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_of_planes(name: str, window: tuple[Any, ...], target: str) -> None:
+    width, kernel, stride, dilation, pads = window
+    b = Builder()
+    x = b.input("x", f"f32[1, 1, {kernel + 1}, {width}]")
+    more = {"count_include_pad": False} if name == "average_pool" else {}
+    made = b.op(
+        name,
+        x,
+        kernel=[kernel, kernel],
+        strides=[1, stride],
+        dilations=[1, dilation],
+        pads=[pads[0], pads[0], pads[1], pads[1]],
+        **more,
+    )
+    b.output("y", made)
+    data = np.random.default_rng(3).uniform(-2, -1, (1, 1, kernel + 1, width)).astype(np.float32)
+    check(b.function(), [data], target, 1)
+
+
+@pytest.mark.parametrize("window", WINDOWS[2:7], ids=str)
+def test_depthwise_convolutions_of_planes(window: tuple[Any, ...]) -> None:
+    width, kernel, stride, dilation, pads = window
+    rng = np.random.default_rng(3)
+    b = Builder()
+    x = b.input("x", f"f32[1, 3, {kernel + 2}, {width}]")
+    made = b.op(
+        "conv",
+        x,
+        rng.uniform(-1, 1, (3, 1, kernel, kernel)).astype(np.float32),
+        None,
+        group=3,
+        strides=[1, stride],
+        dilations=[1, dilation],
+        pads=[pads[0], pads[0], pads[1], pads[1]],
+    )
+    b.output("y", made)
+    data = rng.uniform(-2, 2, (1, 3, kernel + 2, width)).astype(np.float32)
+    check(b.function(), [data], "x86-64-v3", 1)
+
+
+def test_no_vector_is_as_narrow_as_a_window() -> None:
+    """A window of two taps once had vectors of two, each of which was added up by itself."""
+    text = """
+    executable @e0(%0: f32[1, 2, 64, 64]) -> ("r0") bindings [2, 3] {
+      %1 = max_pool(%0) {
+        kernel = [2, 2], strides = [2, 2], dilations = [1, 1], pads = [0, 0, 0, 0]
+      } : f32[1, 2, 32, 32]
+      return(%1)
+    }
+    """
+    (function,) = parse_module(text).executables
+    kernel: Kernel = lower(function, targets.load("x86-64-v3"))
+    widths = {
+        s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR
+    }
+    assert widths == {32}
