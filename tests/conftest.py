@@ -55,6 +55,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("sweep")]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each worker has tests that follow each other, half of the rest when it has none left: those
+    that take long are side by side, and one worker would be left with them."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Prints what tests have measured and told with `record_property("figure", ...)`."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")

@@ -1,6 +1,6 @@
 """Every sample of every op, compiled for vulkan-1.1 and run by the runtime's Vulkan driver.
 
-What `test_op_samples_run` does on CPUs, with its oracle: none is refused, none is left out. A
+What `test_op_samples.py` does on CPUs, with its oracle: none is refused, none is left out. A
 program takes longer to be made than to run: it holds many samples, and a module one program, which
 makes the pipelines of all that its variant holds.
 """

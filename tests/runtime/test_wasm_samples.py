@@ -1,6 +1,6 @@
 """Every sample of every op, compiled for WebAssembly, packaged and run under Node.
 
-All samples are entry points of one module, as in `test_op_samples_run`, whose oracle this takes.
+All samples are entry points of one module, as in `test_op_samples.py`, whose oracle this takes.
 """
 
 from __future__ import annotations

@@ -79,3 +79,16 @@ def executable(function: Function) -> Function:
     outline(module)
     (made,) = module.executables
     return made
+
+
+def check_half(found: list[Array], expected: list[Array]) -> None:
+    """One unit of f16 is what two roundings may differ by."""
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        a, b = got.astype(np.float64), wanted.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0, np.abs(a - b))
+        scale = float(np.abs(b[np.isfinite(b)]).max(initial=0))
+        allowed = 2e-6 * scale + (2**-10 * np.abs(b) if wanted.dtype == np.float16 else 0)
+        assert (error <= allowed).all(), float(error.max())

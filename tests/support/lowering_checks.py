@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 
 from aot.analysis.memory.views import is_view
+from aot.ir.dims import evaluate
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY
+from aot.ir.record import OpRecord, Sample
 from aot.kernels.ir import interpreter
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
@@ -29,14 +30,7 @@ Array = np.ndarray[Any, Any]
 
 TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
 
-SAMPLES = [
-    pytest.param(name, number, id=f"{name}-{number}")
-    for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind.has_handwritten_kernel
-    for number, sample in enumerate(record.samples)
-    if "layout" not in sample.attrs
-]
-
+Change = Callable[[Function], None]
 Engine = Callable[[Any, Any, Any], None]
 """Runs a kernel on buffers, which it changes in place, with parameters."""
 
@@ -55,35 +49,58 @@ def check(
     after_fuse: Callable[[Function], None] = lambda _: None,
 ) -> None:
     """Runs the function's executables one after the other against the graph interpreter."""
-    want = run(function, inputs)
+    runs = outlined_runs(function, inputs, dispatches, after_fuse)
+    runs.check(target, engine, tolerance)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A function of dispatches, what it is given and what it must give, for any backend."""
+
+    module: Module
+    inputs: list[Array]
+    wanted: list[Array]
+
+    def check(self, target: str, engine: Engine, tolerance: float = 2e-6) -> None:
+        """Runs its executables one after the other."""
+        (function,) = self.module.entry_points
+        machine = targets.load(target)
+        values = dict(zip(function.inputs, self.inputs, strict=True))
+        symbols = _symbols(function, self.inputs)
+        for op in function.block:
+            if op.name == "constant":
+                values[op.result] = op.attrs["value"].logical  # type: ignore[union-attr]
+            elif is_view(op):
+                values[op.result] = view_array(op, values[op.operands[0]], symbols)  # type: ignore[index]
+            elif op.name == "dispatch":
+                executable = self.module.functions[op.attrs["executable"].name]  # type: ignore[union-attr]
+                dims = [evaluate(d, symbols) for d in op.attrs["dims"]]  # type: ignore[union-attr, arg-type]
+                operands = [to_memory(values[v], v.type, symbols) for v in op.operands]  # type: ignore[index, union-attr]
+                made = run_executable(executable, machine, operands, dims, engine)
+                values.update(zip(op.results, made, strict=True))
+        for value, expected in zip(function.results, self.wanted, strict=True):
+            scale = max(float(np.abs(expected.astype(np.float64)).max(initial=0)), 1e-30)
+            error = np.abs(values[value].astype(np.float64) - expected.astype(np.float64))
+            assert values[value].shape == expected.shape
+            assert float(error.max(initial=0)) <= tolerance * scale
+
+
+def outlined_runs(
+    function: Function,
+    inputs: list[Array],
+    dispatches: int,
+    after_fuse: Callable[[Function], None] = lambda _: None,
+) -> Runs:
+    """The function, fused and outlined to so many dispatches, with its results by the graph
+    interpreter."""
+    wanted = run(function, inputs)
     module = Module([function])
     fuse(function)
     after_fuse(function)
     tie_operands(function)
     outline(module)
-    values = dict(zip(function.inputs, inputs, strict=True))
-    found = 0
-    symbols = _symbols(function, inputs)
-    for op in function.block:
-        if op.name == "constant":
-            values[op.result] = op.attrs["value"].logical  # type: ignore[union-attr]
-        elif is_view(op):
-            values[op.result] = view_array(op, values[op.operands[0]], symbols)  # type: ignore[index]
-        elif op.name == "dispatch":
-            found += 1
-            executable = module.functions[op.attrs["executable"].name]  # type: ignore[union-attr]
-            from aot.ir.dims import evaluate
-
-            dims = [evaluate(d, symbols) for d in op.attrs["dims"]]  # type: ignore[union-attr, arg-type]
-            operands = [to_memory(values[v], v.type, symbols) for v in op.operands]  # type: ignore[index, union-attr]
-            made = run_executable(executable, targets.load(target), operands, dims, engine)
-            values.update(zip(op.results, made, strict=True))
-    for value, expected in zip(function.results, want, strict=True):
-        scale = max(float(np.abs(expected.astype(np.float64)).max(initial=0)), 1e-30)
-        error = np.abs(values[value].astype(np.float64) - expected.astype(np.float64))
-        assert values[value].shape == expected.shape
-        assert float(error.max(initial=0)) <= tolerance * scale
-    assert found == dispatches
+    assert sum(op.name == "dispatch" for op in function.block) == dispatches
+    return Runs(module, inputs, wanted)
 
 
 def _symbols(function: Function, inputs: list[Array]) -> dict[str, int]:
@@ -92,12 +109,11 @@ def _symbols(function: Function, inputs: list[Array]) -> dict[str, int]:
     return dict(bind_symbols(function, [tuple(a.shape) for a in inputs]))
 
 
-def check_sample(name: str, number: int, target: str, engine: Engine = on_interpreter) -> None:
-    """Runs a sample of an op as a function of its own."""
-    record = REGISTRY[name]
-    sample = record.samples[number]
+def sample_runs(record: OpRecord, sample: Sample, change: Change = lambda _: None) -> Runs:
+    """A sample of an op as a function of its own, which `change` may change before it is fused."""
     rng = np.random.RandomState(1)
     inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
     function = sample_function(record, sample)
+    change(function)
     dispatches = sum(1 for op in function.block if op.record is record and not is_view(op))
-    check(function, inputs, target, dispatches, engine=engine)
+    return outlined_runs(function, inputs, dispatches)

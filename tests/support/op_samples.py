@@ -6,15 +6,17 @@ step at a time; it shares nothing with kernels but the meaning of single nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 
 from aot.ir import expr as e
 from aot.ir.dims import evaluate
-from aot.ir.record import Call, Sample
+from aot.ir.record import Call, OpRecord, Sample
 from aot.ir.types import Array, DType, TensorType
 from aot.kernels.ir import scalar
 
@@ -26,6 +28,44 @@ _REDUCERS = {
     "and": np.logical_and,
     "or": np.logical_or,
 }
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """An error in it says what it is about."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
+
+
+def by_op(cases: Sequence[Any]) -> dict[str, list[tuple[str, OpRecord, Sample]]]:
+    """Of each op its cases, which are parameters of pytest: (id, record, sample)."""
+    found: dict[str, list[tuple[str, OpRecord, Sample]]] = {}
+    for case in cases:
+        record, sample = case.values
+        found.setdefault(record.name, []).append((case.id, record, sample))
+    return found
+
+
+def each_sample(cases: Sequence[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of `record` and `sample`, parameters of pytest, as one test an op, which runs it on
+    all that the op has: thousands of tests cost more than what they test."""
+    samples = by_op(cases)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        def run(op: str) -> None:
+            for name, record, sample in samples[op]:
+                with naming(name):
+                    test(record, sample)
+
+        for fact in ("__name__", "__qualname__", "__doc__", "__module__"):
+            setattr(run, fact, getattr(test, fact))
+        made: Callable[..., None] = pytest.mark.parametrize("op", samples)(run)
+        return made
+
+    return decorate
 
 
 def draw(type: TensorType, low: float, high: float, rng: np.random.Generator) -> Array:

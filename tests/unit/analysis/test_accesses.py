@@ -27,7 +27,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.join_regions import join_regions
 from aot.passes.fusion.tie_operands import tie_operands
 from aot.target import selection as targets
-from tests.support.op_samples import draw_all, evaluate_compute
+from tests.support.op_samples import draw_all, each_sample, evaluate_compute
 
 SAMPLES = [
     pytest.param(record, sample, id=f"{record.name}-{number}")
@@ -132,7 +132,7 @@ def check(call: Call, inputs: list[Array | None], symbols: dict[str, int]) -> No
                 assert set().union(*told) == made
 
 
-@pytest.mark.parametrize(("record", "sample"), SAMPLES)
+@each_sample(SAMPLES)
 def test_reads_are_those_that_compute_makes(record: OpRecord, sample: Sample) -> None:
     inputs = draw_all(sample, seed=5)
     check(record.call(sample.operands, sample.attrs), inputs, {})
@@ -140,7 +140,7 @@ def test_reads_are_those_that_compute_makes(record: OpRecord, sample: Sample) ->
     check(record.call(list(map(with_symbols, sample.operands)), sample.attrs), inputs, symbols)
 
 
-@pytest.mark.parametrize(("record", "sample"), SAMPLES)
+@each_sample(SAMPLES)
 def test_results_change_only_with_what_they_read(record: OpRecord, sample: Sample) -> None:
     """The reference knows nothing of `compute`."""
     call = record.call(sample.operands, sample.attrs)
@@ -167,7 +167,7 @@ def test_results_change_only_with_what_they_read(record: OpRecord, sample: Sampl
 MOVING = [case for case in SAMPLES if case.values[0].kind is Kind.MOVEMENT]
 
 
-@pytest.mark.parametrize(("record", "sample"), MOVING)
+@each_sample(MOVING)
 def test_an_element_is_the_operands(record: OpRecord, sample: Sample) -> None:
     call = record.call(sample.operands, sample.attrs)
     (accesses,) = accesses_of_call(call)

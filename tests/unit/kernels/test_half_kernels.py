@@ -1,7 +1,7 @@
 """Kernels whose operands and results lie in memory as f16 while they compute in f32.
 
-Every op's samples run in that form, against the graph interpreter; contractions must keep their
-tiles, and conversions must be the target's instructions where it has them.
+Contractions must keep their tiles, and conversions must be the target's instructions where it has
+them. Every op's samples run in that form in test_op_samples.py.
 """
 
 from __future__ import annotations
@@ -27,95 +27,18 @@ from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.target import selection as targets
 from aot.target.model import Target
-from tests.support import cpu_running, vulkan_device, vulkan_running
+from tests.support import cpu_running, vulkan_device
 from tests.support.half_contractions import (
     CONTRACTIONS,
     F32,
     check_contraction,
     device,
 )
-from tests.support.half_regions import executable, half_function, half_inputs
+from tests.support.half_regions import executable, half_function
+from tests.support.kernel_backends import on_cpu, on_driver
 from tests.support.lowering import run_executable
-from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.lowering_checks import Engine
 from tests.support.qemu import require_runner, run_on
-
-TARGETS = ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
-WIDE = (DType.I64, DType.U64, DType.F64)
-
-SAMPLES = [
-    pytest.param(name, number, id=f"{name}-{number}")
-    for name, record in sorted(REGISTRY.items())
-    if record.compute is not None or record.kind.has_handwritten_kernel
-    for number, sample in enumerate(record.samples)
-    if "layout" not in sample.attrs
-    and any(t is not None and t.dtype is F32 for t in sample.operands)
-]
-
-
-def check(function: Function, inputs: list[Any], target: str, engine: Engine) -> None:
-    """Runs the function's one kernel; one unit of f16 is what two roundings may differ by."""
-    expected = run(function, inputs)
-    found = run_executable(executable(function), targets.load(target), inputs, [], engine)
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.dtype == wanted.dtype
-        a, b = got.astype(np.float64), wanted.astype(np.float64)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore"):
-            error = np.where(same, 0, np.abs(a - b))
-        scale = float(np.abs(b[np.isfinite(b)]).max(initial=0))
-        allowed = 2e-6 * scale + (2**-10 * np.abs(b) if wanted.dtype == np.float16 else 0)
-        assert (error <= allowed).all(), float(error.max())
-
-
-def sample_of(name: str, number: int) -> tuple[Function, list[Any]]:
-    record = REGISTRY[name]
-    sample = record.samples[number]
-    return half_function(record, sample), half_inputs(sample)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_every_op_takes_and_makes_f16(name: str, number: int, target: str) -> None:
-    check(*sample_of(name, number), target, on_interpreter)
-
-
-def on_cpu(target: str) -> Engine:
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        cpu_running.run(kernel, buffers, params, targets.load(target))
-
-    return run_kernel
-
-
-@pytest.mark.parametrize("target", cpu_running.native_targets())
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_every_op_does_so_in_machine_code(name: str, number: int, target: str) -> None:
-    check(*sample_of(name, number), target, on_cpu(target))
-
-
-def on_driver(driver: str) -> Engine:
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        for name, array in vulkan_running.run_on(driver, kernel, buffers, params).items():
-            buffers[name][...] = array
-
-    return run_kernel
-
-
-def _is_for_gpu(name: str, number: int) -> bool:
-    sample = REGISTRY[name].samples[number]
-    function = half_function(REGISTRY[name], sample)
-    types = [v.type for v in (*function.inputs, *function.results)]
-    return not any(t.dtype in WIDE for t in types)
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [p for p in SAMPLES if _is_for_gpu(*p.values)],  # type: ignore[arg-type]
-)
-def test_every_op_does_so_in_shaders(name: str, number: int, driver: str) -> None:
-    check(*sample_of(name, number), "vulkan-1.1", on_driver(driver))
-
 
 # contractions
 

@@ -1,4 +1,4 @@
-"""Lowering: every op's samples, and small fused graphs, on the kernel interpreter.
+"""Lowering: small fused graphs, on the kernel interpreter; ops' samples are test_op_samples.py's.
 
 The oracle is the graph interpreter. Kernels are verified, and run with race checks on.
 """
@@ -16,21 +16,13 @@ from aot.ir.builder import Builder
 from aot.kernels.ir.text import to_text
 from aot.target import selection as targets
 from tests.support.lowering_checks import (
-    SAMPLES,
     TARGETS,
     check,
-    check_sample,
     on_interpreter,
 )
 from tests.support.lowering_graphs import (
     GRAPHS,
 )
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_every_sample_of_every_op_lowers(name: str, number: int, target: str) -> None:
-    check_sample(name, number, target)
 
 
 @pytest.mark.parametrize("terms", [1, 3, 4, 5, 8, 11, "K"])

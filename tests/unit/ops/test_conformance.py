@@ -9,7 +9,7 @@ from aot.ir.dims import evaluate, symbol
 from aot.ir.record import Kind, Sample
 from aot.ir.types import DType, TensorType
 from aot.ops import REGISTRY, OpRecord
-from tests.support.op_samples import draw_all, evaluate_compute
+from tests.support.op_samples import draw_all, each_sample, evaluate_compute
 
 CASES = [
     pytest.param(record, sample, id=f"{record.name}-{number}")
@@ -39,23 +39,21 @@ def test_record_has_samples_unless_it_is_structure(name: str) -> None:
         assert record.compute is not None or record.kind.has_handwritten_kernel
 
 
-@pytest.mark.parametrize(("record", "sample"), CASES)
-@pytest.mark.parametrize("is_exact", [False, True])
-def test_reference_has_the_types_of_the_shape_rule(
-    record: OpRecord, sample: Sample, is_exact: bool
-) -> None:
-    call = record.call(sample.operands, sample.attrs)
-    call.is_exact = is_exact
-    assert not call.assumptions
-    assert record.reference is not None
-    results = record.reference(call, draw_all(sample))
-    assert len(results) == len(call.result_types)
-    for type, array in zip(call.result_types, results, strict=True):
-        assert array.shape == type.shape
-        assert DType.of(array) is type.dtype
+@each_sample(CASES)
+def test_reference_has_the_types_of_the_shape_rule(record: OpRecord, sample: Sample) -> None:
+    for is_exact in (False, True):
+        call = record.call(sample.operands, sample.attrs)
+        call.is_exact = is_exact
+        assert not call.assumptions
+        assert record.reference is not None
+        results = record.reference(call, draw_all(sample))
+        assert len(results) == len(call.result_types)
+        for type, array in zip(call.result_types, results, strict=True):
+            assert array.shape == type.shape
+            assert DType.of(array) is type.dtype
 
 
-@pytest.mark.parametrize(("record", "sample"), COMPUTED)
+@each_sample(COMPUTED)
 def test_compute_agrees_with_the_reference(record: OpRecord, sample: Sample) -> None:
     call = record.call(sample.operands, sample.attrs)
     inputs = draw_all(sample, seed=1)
@@ -66,7 +64,7 @@ def test_compute_agrees_with_the_reference(record: OpRecord, sample: Sample) -> 
         _assert_close(found, expected, record.name)
 
 
-@pytest.mark.parametrize(("record", "sample"), CASES)
+@each_sample(CASES)
 def test_exact_reference_agrees_with_the_fast_one(record: OpRecord, sample: Sample) -> None:
     call = record.call(sample.operands, sample.attrs)
     inputs = draw_all(sample, seed=2)
@@ -86,7 +84,7 @@ def _unknown(type: TensorType | None) -> TensorType | None:
     )
 
 
-@pytest.mark.parametrize(("record", "sample"), CASES)
+@each_sample(CASES)
 def test_unknown_dims_give_what_known_ones_do(record: OpRecord, sample: Sample) -> None:
     known = record.call(sample.operands, sample.attrs)
     unknown = record.call([_unknown(t) for t in sample.operands], sample.attrs)

@@ -23,7 +23,7 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
 from aot.passes.layout.resolve_shapes import carry_out
 from tests.support.onward_sweep import Onward
-from tests.support.op_samples import draw
+from tests.support.op_samples import draw, each_sample
 from tests.support.random_graphs import Array, difference
 
 CASES = [
@@ -97,7 +97,7 @@ def build(
     return b.module(), inputs
 
 
-@pytest.mark.parametrize(("record", "sample"), CASES)
+@each_sample(CASES)
 def test_an_op_gives_the_same_on_what_is_really_there(record: OpRecord, sample: Sample) -> None:
     for seen in views(sample):
         if not any(seen):

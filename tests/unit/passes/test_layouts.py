@@ -1,4 +1,5 @@
-"""Ops on operands and results in any order of memory, with gaps too: every op's samples.
+"""Graphs whose values lie in memory in an order that is not theirs; ops' samples do so in
+tests/unit/kernels/test_op_samples.py.
 
 The oracle is the graph interpreter, to which layouts mean nothing.
 """
@@ -10,17 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.analysis.memory.views import canonical, is_view
 from aot.backends.cpu.compile import compile_kernel
-from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.builder import Builder
-from aot.ir.builtin import CONSTANT
-from aot.ir.dims import Dim, multiply, symbol
+from aot.ir.dims import Dim, symbol
 from aot.ir.graph import Function, Module, Value
-from aot.ir.record import REGISTRY
-from aot.ir.rewriter import Rewriter
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Store, walk
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
@@ -31,99 +27,11 @@ from aot.passes.layout.pack import pack
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
 from aot.target import selection as targets
-from tests.support import cpu_running, lowering_checks, qemu, vulkan_device, vulkan_running
-from tests.support.lowering import sample_array, sample_function
+from tests.support import cpu_running, lowering_checks, qemu
+from tests.support.laid_out import relay
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("x86-64-v4", "vulkan-1.1")
-
-
-def channels_last(type: TensorType) -> Layout:
-    return Layout(order=(0, *range(2, type.rank), 1))
-
-
-def reversed_order(type: TensorType) -> Layout:
-    return Layout(order=tuple(reversed(range(type.rank))))
-
-
-def with_gaps(type: TensorType) -> Layout:
-    """Channels last, in memory for two channels more."""
-    strides: list[Dim] = [0] * type.rank
-    step: Dim = 1
-    order = (0, *range(2, type.rank), 1)
-    for d in reversed(order):
-        strides[d] = step
-        step = multiply(step, type.dims[d] + 2 if d == 1 else type.dims[d])
-    return Layout(order=order, strides=tuple(strides))
-
-
-LAYOUTS = {"channels_last": channels_last, "reversed": reversed_order, "with_gaps": with_gaps}
-SAMPLES = [
-    pytest.param(name, number, id=f"{name}-{number}")
-    for name, record in sorted(REGISTRY.items())
-    if record.compute is not None and not record.kind.has_handwritten_kernel
-    for number, sample in enumerate(record.samples)
-    if "layout" not in sample.attrs and any(t and t.rank > 1 for t in sample.operands)
-]
-
-
-def relay(function: Function, layout: str) -> None:
-    """Gives all values of two dims and more a layout, but constants."""
-    rewriter = Rewriter(function)
-    made = [v for op in function.block if op.record is not CONSTANT for v in op.results]
-    for value in (*function.inputs, *made):
-        if value.type.rank > 1 and value.type.layout is None:
-            type = TensorType(value.type.dtype, value.type.dims, LAYOUTS[layout](value.type))
-            rewriter.set_type(value, canonical(type))
-
-
-def check_sample(
-    name: str,
-    number: int,
-    layout: str,
-    target: str,
-    engine: lowering_checks.Engine = lowering_checks.on_interpreter,
-) -> None:
-    record = REGISTRY[name]
-    sample = record.samples[number]
-    function = sample_function(record, sample)
-    relay(function, layout)
-    rng = np.random.RandomState(1)
-    inputs = [sample_array(t, sample, rng) for t in sample.operands if t is not None]
-    dispatches = sum(1 for op in function.block if op.record is record and not is_view(op))
-    lowering_checks.check(function, inputs, target, dispatches, engine=engine)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_samples(name: str, number: int, layout: str) -> None:
-    for target in TARGETS:
-        check_sample(name, number, layout, target)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_samples_natively(name: str, number: int, layout: str) -> None:
-    target = cpu_running.native_targets()[-1]
-
-    def engine(kernel: Any, buffers: Any, params: Any) -> None:
-        cpu_running.run(kernel, buffers, params, targets.load(target))
-
-    check_sample(name, number, layout, target, engine)
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_samples_on_a_driver(name: str, number: int, driver: str) -> None:
-    def engine(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
-        for buffer, array in vulkan_running.run_on(driver, kernel, buffers, params).items():
-            buffers[buffer][...] = array.reshape(buffers[buffer].shape)
-
-    try:
-        check_sample(name, number, "channels_last", "vulkan-1.1", engine)
-    except InternalError as error:
-        assert "legalisation should have removed" in str(error)
 
 
 def conv(b: Builder, x: Value, filters: int, kernel: int, stride: int = 1, group: int = 1) -> Value:

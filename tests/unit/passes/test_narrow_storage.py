@@ -1,12 +1,13 @@
 """`--storage fp16`: what is stored in 16 bits, what must not be, and that results stay right.
 
 Golden texts of the pass are in tests/golden/passes/narrow-storage; kernels on f16 are in
-test_half_kernels.py.
+test_half_kernels.py and test_op_samples.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from tests.support.fresh_process import digest_in_fresh_process
 from tests.support.models import MODELS, all_runs, compiled, feeds, model_path, reference
 from tests.support.random_graphs import Graph, difference, graphs
 from tests.support.vulkan_graph import run_on_driver
+from tests.support.vulkan_runtime import running_on
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("x86-64-v3", "x86-64-v2", "host")
@@ -312,12 +314,11 @@ def test_models_are_half_as_large_and_nearly_the_same(name: str) -> None:
 @pytest.mark.vulkan
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
 @pytest.mark.parametrize("name", ["squeezenet_rw", "minilm_l3"])
-def test_models_on_a_gpu(name: str, driver: str) -> None:
-    module = read_model(str(model_path(name)), CompileOptions())
-    given_ = feeds(name)
-    options = CompileOptions(targets=("vulkan-1.1",), storage="fp16")
-    found = run_on_driver(driver, module.main, given_, options)
-    for output, array in zip(module.main.result_names, found, strict=True):
-        assert compare(output, array, reference(name)[output]).error <= TOLERANCE
+def test_models_on_a_gpu(name: str, tmp_path: Path) -> None:
+    module = aot.compile(model_path(name), targets=["vulkan-1.1"], storage="fp16").to_bytes()
+    for driver in vulkan_device.DRIVERS:
+        with running_on(driver, tmp_path), aot.load(module, "vulkan") as program:
+            found = program(feeds(name))
+        for output, wanted in reference(name).items():
+            assert compare(output, found[output], wanted).error <= TOLERANCE, driver

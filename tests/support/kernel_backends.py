@@ -1,0 +1,57 @@
+"""Who runs kernels one by one, in one table: the interpreter, this CPU and Vulkan drivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot.kernels.ir.nodes import Kernel
+from aot.target import selection as targets
+from tests.support import cpu_running, vulkan_device, vulkan_running
+from tests.support.lowering_checks import Engine, on_interpreter
+
+Array = np.ndarray[Any, Any]
+
+
+def on_cpu(target: str) -> Engine:
+    """Machine code for a target that this machine is."""
+
+    def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        cpu_running.run(kernel, buffers, params, targets.load(target))
+
+    return run
+
+
+def on_driver(driver: str) -> Engine:
+    """A shader for vulkan-1.1."""
+
+    def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        for name, array in vulkan_running.run_on(driver, kernel, buffers, params).items():
+            buffers[name][...] = array.reshape(buffers[name].shape)
+
+    return run
+
+
+@dataclass(frozen=True)
+class KernelBackend:
+    """Attributes:
+    name: for messages.
+    target: what kernels are lowered for.
+    engine: runs them.
+    """
+
+    name: str
+    target: str
+    engine: Engine
+
+
+INTERPRETED = {
+    name: KernelBackend(f"the interpreter, for {name}", name, on_interpreter)
+    for name in ("x86-64-v4", "x86-64-v2", "vulkan-1.1")
+}
+NATIVE = {name: KernelBackend(name, name, on_cpu(name)) for name in cpu_running.native_targets()}
+DRIVEN = {
+    name: KernelBackend(name, "vulkan-1.1", on_driver(name)) for name in vulkan_device.DRIVERS
+}

@@ -1,0 +1,169 @@
+"""Every sample of every op in every form, kernel by kernel, on the backends that run kernels.
+
+The oracle is the graph interpreter, to which layouts mean nothing. Kernels are verified, and the
+interpreter runs them with race checks on. Whole programs are tests/runtime/test_op_samples.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from aot.errors import InternalError
+from aot.ir.interpreter.interpreter import run
+from aot.ir.record import REGISTRY, OpRecord, Sample
+from aot.ir.types import DType
+from aot.target import selection as targets
+from tests.support.half_regions import check_half, executable, half_function, half_inputs
+from tests.support.kernel_backends import DRIVEN, INTERPRETED, NATIVE, KernelBackend
+from tests.support.laid_out import LAYOUTS, relay
+from tests.support.lowering import run_executable
+from tests.support.lowering_checks import sample_runs
+from tests.support.op_samples import naming
+
+WIDE = frozenset({DType.I64, DType.U64, DType.F64})
+Check = Callable[[KernelBackend], None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How samples are run.
+
+    Attributes:
+        takes: whether there are samples of an op, or this one of them, in this form.
+        prepare: what is the same for all backends: the function and its results.
+        here: backends that need nothing installed.
+        driven: those that need a Vulkan driver.
+    """
+
+    takes: Callable[[OpRecord, Sample], bool]
+    prepare: Callable[[OpRecord, Sample], Check]
+    here: Sequence[KernelBackend]
+    driven: Sequence[KernelBackend] = ()
+
+
+def takes_all(record: OpRecord, sample: Sample) -> bool:
+    return True
+
+
+def has_layouts(record: OpRecord, sample: Sample) -> bool:
+    return not record.kind.has_handwritten_kernel and any(
+        t is not None and t.rank > 1 for t in sample.operands
+    )
+
+
+def has_f32(record: OpRecord, sample: Sample) -> bool:
+    return any(t is not None and t.dtype is DType.F32 for t in sample.operands)
+
+
+def as_it_is(record: OpRecord, sample: Sample) -> Check:
+    runs = sample_runs(record, sample)
+    return lambda backend: runs.check(backend.target, backend.engine)
+
+
+def laid_out(layout: str) -> Callable[[OpRecord, Sample], Check]:
+    """Operands and results of two dims and more in an order of memory, with gaps too."""
+
+    def prepare(record: OpRecord, sample: Sample) -> Check:
+        runs = sample_runs(record, sample, lambda function: relay(function, layout))
+        return lambda backend: runs.check(backend.target, backend.engine)
+
+    return prepare
+
+
+def in_half(record: OpRecord, sample: Sample) -> Check:
+    """Operands and results lie in memory as f16, and the op computes in f32."""
+    function, inputs = half_function(record, sample), half_inputs(sample)
+    wanted = run(function, inputs)
+    made = executable(function)
+
+    def check(backend: KernelBackend) -> None:
+        found = run_executable(made, targets.load(backend.target), inputs, [], backend.engine)
+        check_half(found, wanted)
+
+    return check
+
+
+_BOTH = (INTERPRETED["x86-64-v4"], INTERPRETED["vulkan-1.1"], *list(NATIVE.values())[-1:])
+FORMS = {
+    "plain": Form(takes_all, as_it_is, [*INTERPRETED.values()]),
+    **{
+        layout: Form(
+            has_layouts,
+            laid_out(layout),
+            _BOTH,
+            [*DRIVEN.values()] if layout == "channels_last" else [],
+        )
+        for layout in LAYOUTS
+    },
+    "f16": Form(has_f32, in_half, [*INTERPRETED.values(), *NATIVE.values()], [*DRIVEN.values()]),
+}
+
+
+def samples_of(record: OpRecord, form: Form) -> dict[int, Sample]:
+    """The op's samples in a form, by number."""
+    if record.compute is None and not record.kind.has_handwritten_kernel:
+        return {}
+    return {
+        number: sample
+        for number, sample in enumerate(record.samples)
+        if "layout" not in sample.attrs and form.takes(record, sample)
+    }
+
+
+CASES = [
+    pytest.param(name, form, id=f"{name}-{form}")
+    for form in FORMS
+    for name, record in sorted(REGISTRY.items())
+    if samples_of(record, FORMS[form])
+]
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_every_sample(name: str, form: str) -> None:
+    record = REGISTRY[name]
+    for number, sample in samples_of(record, FORMS[form]).items():
+        check = FORMS[form].prepare(record, sample)
+        for backend in FORMS[form].here:
+            with naming(f"sample {number} of {name}, {form}, on {backend.name}"):
+                check(backend)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize(("name", "form"), [c for c in CASES if FORMS[str(c.values[1])].driven])
+def test_every_sample_on_a_driver(name: str, form: str) -> None:
+    """Right, or refused: only 64-bit arithmetic may be, which legalisation removes before. As they
+    are they run so in programs: tests/runtime/test_vulkan_samples.py."""
+    record = REGISTRY[name]
+    for number, sample in samples_of(record, FORMS[form]).items():
+        check = FORMS[form].prepare(record, sample)
+        for backend in FORMS[form].driven:
+            with naming(f"sample {number} of {name}, {form}, on {backend.name}"):
+                try:
+                    check(backend)
+                except InternalError as error:
+                    types = (
+                        *sample.operands,
+                        *record.call(sample.operands, sample.attrs).result_types,
+                    )
+                    assert any(t is not None and t.dtype in WIDE for t in types)
+                    assert "legalisation should have removed" in str(error)
+
+
+def test_an_error_names_its_sample() -> None:
+    """Wrong results are found, and the note says whose they are."""
+
+    def wrong(kernel: object, buffers: dict[str, np.ndarray], params: object) -> None:
+        for array in buffers.values():
+            array[...] = 1
+
+    check = as_it_is(REGISTRY["exp"], REGISTRY["exp"].samples[0])
+    with (
+        pytest.raises(AssertionError) as caught,
+        naming("sample 0 of exp"),
+    ):
+        check(KernelBackend("wrong", "x86-64-v4", wrong))
+    assert caught.value.__notes__ == ["sample 0 of exp"]
