@@ -143,6 +143,7 @@ class _Executable:
         family, _ = family_of(function, self.plans)
         self.key = _key(family)
         self.schedules = family.schedules
+        self.word_sums = family.word_sums
         # sorted by what no parameter can change, those that differ in extents alone are neighbours
         stages = zip(stages_of(function.block, function.results), self.plans, strict=True)
         other = {heaviest(s.ops) for s, plan in stages if plan.schedule is Schedule.WINOGRAD}
@@ -227,6 +228,9 @@ def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference
     if attr_key(a.ties) != attr_key(b.ties):
         ties = [f"ties {print_attr(e.ties)}" for e in (a, b)]
         return Difference("one may write over an operand that the other keeps", ties[0], ties[1])
+    if a.word_sums != b.word_sums:
+        texts = [", ".join(f"{print_attr(n)} terms" for n in e.word_sums) for e in (a, b)]
+        return Difference("scratch is as large as their sums of bytes are", texts[0], texts[1])
     groups = [groups_of(f) for f in (first, second)]
     if not have_common_groups(groups):
         texts = [", ".join(f"{n} groups of {c} columns" for n, c in g) for g in groups]

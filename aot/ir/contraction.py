@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.ir.dims import Dim, floor_divide, product
+from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType, TensorType
 
 
@@ -143,6 +144,12 @@ class ContractionDims:
         right = self.right.type.dims[self.right.summed]
         left = self.left.type.dims[self.left.summed]
         return left if isinstance(left, int) and self.groups == 1 else right
+
+    @property
+    def is_in_words(self) -> bool:
+        """Whether the right side's summed dim lies in groups that fill a word each."""
+        layout = self.right.type.layout
+        return layout is not None and (self.right.summed, DOT_GROUP) in layout.splits
 
     @property
     def is_padded(self) -> bool:

@@ -156,10 +156,13 @@ class Family(NamedTuple):
     Attributes:
         key: all of the body but its slots' values.
         schedules: of its stages: which, and whether as tiles of neighbours by channels.
+        word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
+            are.
     """
 
     key: Hashable
     schedules: tuple[tuple[Schedule, bool], ...]
+    word_sums: tuple[tuple[Dim, ...], ...]
 
 
 def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[Slot]]:
@@ -171,7 +174,16 @@ def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[S
     # tiles of rows and columns have loops for both, be there a gap between them or none
     is_tiled = all(schedule in _TILED or window for schedule, window in schedules)
     key, slots = slots_of(function, loose=1 if is_tiled else 0)
-    return Family(key, schedules), slots
+    return Family(key, schedules, _word_sums(function)), slots
+
+
+def _word_sums(function: Function) -> tuple[tuple[Dim, ...], ...]:
+    rights = [
+        made.right
+        for op in function.block
+        if (made := contraction_of(op)) is not None and made.is_in_words
+    ]
+    return tuple(tuple(r.type.dims[d] for d in (r.summed, *r.taps)) for r in rights)
 
 
 def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:
