@@ -24,6 +24,7 @@ from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
+from aot.passes.quantise.prepare_dots import PREPARE_DOTS
 from aot.passes.quantise.quantise_contractions import QUANTISE_CONTRACTIONS
 from aot.passes.simplify.algebra import ALGEBRA
 from aot.passes.simplify.canonicalize import CANONICALIZE
@@ -57,6 +58,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
 TARGET_PASSES: tuple[Pass, ...] = (
     CHECK_SUPPORTED,  # before passes that know only what can be run
     LEGALISE_DTYPES,
+    PREPARE_DOTS,  # what it pads and moves lies as it should, and is part of what makes it
     ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
     RESOLVE_SHAPES,
     CHOOSE_ALGORITHMS,  # by the layouts that are

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.analysis.accesses import Read, accesses_of_call
-from aot.analysis.cost.plan import lanes_of
+from aot.analysis.cost.plan import lanes_of, sums_words
 from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims
 from aot.ir.assumed_extents import LAYOUT
@@ -105,7 +105,12 @@ class LayoutCosts:
     def _contracted(self, contraction: ContractionDims, number: int, type: TensorType) -> float:
         left, right, count = contraction.left, contraction.right, _count(type.dims)
         if number == left.operand:
-            return 0.0 if innermost(type) == left.summed else FAR_SCALARS * count
+            if innermost(type) == left.summed:
+                return 0.0
+            if self.target.is_cpu and sums_words(contraction):
+                # each tap of each row is brought together, one element at a time
+                return float(_count([contraction.batch, contraction.m, contraction.k]))
+            return FAR_SCALARS * count
         # filters, which are constants as a rule, are packed as the plan wants them
         if number != right.operand or contraction.windows or innermost(type) in right.own:
             return 0.0

@@ -95,7 +95,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if contraction.is_depthwise:
         return _plan_depthwise(call, contraction, target, lanes)
     layout = _panel_layout(right, target.panel)
-    is_dotted = _is_dotted(contraction)
+    is_dotted = sums_words(contraction)
     if is_dotted:
         layout = _group_layout(right, target.panel)
     if winograd.is_wanted(call, target):
@@ -228,7 +228,7 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
     return Layout(((column, panel),), order)
 
 
-def _is_dotted(contraction: ContractionDims) -> bool:
+def sums_words(contraction: ContractionDims) -> bool:
     """Whether products are summed a group of bytes at a time, where weights are packed."""
     channels = contraction.channels
     return (

@@ -109,7 +109,7 @@ class _Tiles:
         self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
         self.chunks = plan.columns // self.width
         self.columns = self.chunks * self.width
-        dotted = DotAxes.of(nest, roles)
+        dotted = DotAxes.of(nest, roles, panel)
         self.staged = None if dotted is None else StagedRows(nest, roles, dotted, self.rows)
 
     def build(self) -> tuple[Stmt, ...]:

@@ -65,7 +65,7 @@ class DotAxes:
         return total
 
     @staticmethod
-    def of(nest: Nest, roles: ContractionAxes) -> DotAxes | None:
+    def of(nest: Nest, roles: ContractionAxes, panel: int) -> DotAxes | None:
         """What a contraction sums over; None where its weights do not lie in groups, or where the
         left side has no numbers that dot products take."""
         weight, left, right = roles.weight, roles.left, roles.right
@@ -77,25 +77,21 @@ class DotAxes:
         if not isinstance(right, Cast) or right.a is not weight:
             return None
         axes = [Axis(v, n) for v, n in roles.reduce.axes]
-        grouped = next((a for a in axes if _is_grouped(weight.indices[0], a)), None)
+        grouped = next((a for a in axes if _is_grouped(roles, a)), None)
         if grouped is None or not all(isinstance(a.extent, int) for a in axes):
             return None
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
         bytes_ = nest.target.sums_bytes(narrow.dtype, weight.dtype)
         found = DotAxes(tuple(taps), grouped, narrow, narrow.dtype if bytes_ else DType.I16)
-        return found if found.size <= MOST_STAGED and found._is_in_order(weight) else None
+        return found if found.size <= MOST_STAGED and found._is_in_order(weight, panel) else None
 
-    def _is_in_order(self, weight: Load) -> bool:
+    def _is_in_order(self, weight: Load, panel: int) -> bool:
         """Whether the groups of all taps follow each other in the weights, panel by panel."""
-        step: dims.Dim | None = None
-        count = self.width // DOT_GROUP
+        step = self.width * panel
         for axis in reversed(self.taps):
-            found = expr.coefficient(weight.indices[0], axis.var)
-            if found is None or (step is not None and found != step):
+            if expr.coefficient(weight.indices[0], axis.var) != step:
                 return False
-            step = dims.multiply(found, _number(axis))
-            if not isinstance(found, int) or found % count:
-                return False
+            step *= _number(axis)
         return True
 
 
@@ -104,7 +100,11 @@ def _number(axis: Axis) -> int:
     return axis.extent
 
 
-def _is_grouped(address: Expr, axis: Axis) -> bool:
+def _is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
+    """Whether the weights lie in groups along an axis; one group alone needs no division."""
+    address = roles.weight.indices[0]
+    if isinstance(axis.extent, int) and axis.extent <= DOT_GROUP:
+        return roles.is_packed and expr.coefficient(address, axis.var) == 1
     return any(
         isinstance(e, Binary)
         and e.op == "floormod"
@@ -251,12 +251,15 @@ class _PlacedDots(Placed):
     def _word(self, group: Expr, u: Expr, lane: Expr) -> Expr:
         """The word of weights of a group, for lane `lane` of chunk `u`."""
         columns, weight, axes = self.roles.columns, self.roles.weight, self.staged.axes
+        zero = expr.index(0)
         splits = {
             (columns.var, self.panel): self._panel(u, lane),
-            (axes.grouped.var, DOT_GROUP): (group, expr.index(0)),
+            (axes.grouped.var, DOT_GROUP): (zero, zero),
         }
-        none: Values = {tap.var: expr.index(0) for tap in axes.taps}
-        values = {**self.values, **none, columns.var: self._column(u, lane)}
+        start: Values = {a.var: zero for a in (axes.grouped, *axes.taps)}
+        values = {**self.values, **start, columns.var: self._column(u, lane)}
         found = at_splits(weight, splits, values)
         assert isinstance(found, Load)
-        return Load(found.source, found.indices, _WORDS[weight.dtype])
+        ahead = expr.mul(group, expr.index(self.panel * DOT_GROUP))
+        (address,) = found.indices
+        return Load(found.source, (expr.add(address, ahead),), _WORDS[weight.dtype])

@@ -1,0 +1,117 @@
+"""prepare-dots: gives contractions of integers the operands that a target's dot products take.
+
+Requires: dtypes are legal for the target; layouts are not assigned and weights not packed yet.
+Ensures: where an instruction multiplies bytes of the other sign by the weights' than the left side
+    has, that is moved by 128 into the other dtype, and what this adds to each sum is taken off
+    again by a constant; a convolution of few channels has whole groups of them, zeros behind its
+    own.
+Never: changes a result, or weights that are not known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot.analysis.control import control_ops
+from aot.ir.graph import Attr, Function, Module, Op, Value
+from aot.ir.record import contraction_of
+from aot.ir.rewriter import Rewriter
+from aot.ir.schedule import DOT_GROUP
+from aot.ir.types import Array, DType
+from aot.ops.elementwise import ADD, SUB
+from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
+from aot.ops.movement import PAD
+from aot.passes.base import Pass, PassContext
+from aot.passes.quantise.factors import cast, constant
+from aot.passes.simplify.rewriting import constant_of
+from aot.target.model import Target
+
+NAME = "prepare-dots"
+# channels beyond which zeros up to a group are few beside them
+FEW_CHANNELS = 16
+_OTHER_SIGN = {DType.U8: (DType.I8, 128), DType.I8: (DType.U8, -128)}
+
+
+def run(module: Module, context: PassContext) -> None:
+    if context.target is None or not context.target.is_cpu:
+        return
+    for function in module.functions.values():
+        for op in list(control_ops(function)):
+            if op.record in (CONV_INTEGER, MATMUL_INTEGER):
+                prepare(function, op, context.target)
+
+
+def prepare(function: Function, op: Op, target: Target) -> None:
+    """Prepares one contraction."""
+    dims = contraction_of(op)
+    data = constant_of(op.operands[1])
+    if dims is None or data is None or dims.groups != 1 or dims.right.dtype is not DType.I8:
+        return
+    rewriter = Rewriter(function).at(op)
+    x, weights = op.operands[0], data.logical
+    assert x is not None
+    channels = dims.channels
+    if op.record is CONV_INTEGER and isinstance(channels, int) and channels < FEW_CHANNELS:
+        x, weights = _in_groups(op, rewriter, x, weights, channels)
+    others = _OTHER_SIGN.get(x.type.dtype)
+    distance = 0
+    if others is not None and not target.sums_bytes(x.type.dtype, DType.I8):
+        wanted, moved = others
+        if target.sums_bytes(wanted, DType.I8):
+            x, distance = _moved(op, rewriter, x, wanted, moved), moved
+    if x is op.operands[0]:
+        return
+    _replace(op, rewriter, x, weights, distance)
+
+
+def _in_groups(
+    op: Op, rewriter: Rewriter, x: Value, weights: Array, channels: int
+) -> tuple[Value, Array]:
+    """Both sides with zeros behind their channels, up to whole groups."""
+    more = -channels % DOT_GROUP
+    if not more:
+        return x, weights
+    rank = x.type.rank
+    ends = tuple(more if d == 1 else 0 for d in range(rank))
+    attrs: dict[str, Attr] = {"pads": (*[0] * rank, *ends)}
+    padded = rewriter.create(PAD, [x], attrs, op.origin).result
+    return padded, np.pad(weights, [(0, n) for n in ends])
+
+
+def _moved(op: Op, rewriter: Rewriter, x: Value, wanted: DType, distance: int) -> Value:
+    """`x - distance`, which fits the wanted dtype."""
+    wide = cast(op, rewriter, x, DType.I32)
+    away = constant(op, rewriter, np.asarray(distance, np.int32))
+    return cast(op, rewriter, rewriter.create(SUB, [wide, away], {}, op.origin).result, wanted)
+
+
+def _replace(op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int) -> None:
+    """The contraction of `x`, which is `distance` less than it was, and `weights`."""
+    dims = contraction_of(op)
+    assert dims is not None
+    column = dims.right.own[0]
+    others = tuple(d for d in range(weights.ndim) if d != column)
+    sums = weights.astype(np.int64).sum(axis=others if dims.windows else dims.right.summed)
+    added = (distance * sums).astype(np.int32)
+    operands: list[Value | None] = [x, constant(op, rewriter, weights)]
+    attrs = dict(op.attrs)
+    if op.record is CONV_INTEGER:
+        bias = op.operands[2] if len(op.operands) > 2 else None
+        operands.append(_plus(op, rewriter, bias, added) if distance else bias)
+        attrs["pad_value"] = int(dims.pad_value) - distance
+    made = rewriter.create(op.record, operands, attrs, op.origin).result
+    if op.record is MATMUL_INTEGER and distance:
+        made = _plus(op, rewriter, made, added[..., None, :])
+    rewriter.replace_op(op, [made])
+
+
+def _plus(op: Op, rewriter: Rewriter, value: Value | None, addend: Array) -> Value:
+    data = constant_of(value)
+    if value is None or data is not None:
+        known = 0 if data is None else data.logical.astype(np.int64)
+        return constant(op, rewriter, (known + addend.astype(np.int64)).astype(np.int32))
+    more = constant(op, rewriter, addend)
+    return rewriter.create(ADD, [value, more], {}, op.origin).result
+
+
+PREPARE_DOTS = Pass(NAME, run, __doc__)

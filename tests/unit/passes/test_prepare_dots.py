@@ -1,0 +1,112 @@
+"""prepare-dots: other signs and whole groups of channels give the same sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.ir.builder import Builder
+from aot.ir.dims import Dim
+from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.types import DType, TensorType
+from aot.ir.verifier import verify
+from aot.passes.base import PassContext
+from aot.passes.quantise.prepare_dots import PREPARE_DOTS
+from tests.support.half_contractions import device
+
+U8, I8, I16 = DType.U8, DType.I8, DType.I16
+
+
+def conv(left: DType, channels: int, *, bias: bool, pad_value: int = 0, group: int = 1) -> Module:
+    rng = np.random.default_rng(channels)
+    b = Builder()
+    x = b.input("x", TensorType(left, (1, channels * group, 5, 6)))
+    weights = rng.integers(-128, 128, (4 * group, channels, 3, 2)).astype(np.int8)
+    operands: list[Any] = [x, b.constant(weights)]
+    if bias:
+        operands.append(b.constant(rng.integers(-9999, 9999, 4 * group).astype(np.int32)))
+    attrs: dict[str, Any] = {
+        "strides": (2, 1),
+        "dilations": (1, 1),
+        "pads": (1, 0, 1, 1),
+        "group": group,
+        "pad_value": pad_value,
+    }
+    b.output("y", b.op("conv_integer", *operands, **attrs))
+    return b.module()
+
+
+def matmul(left: DType, dims: tuple[Dim, ...], *batch: int) -> Module:
+    rng = np.random.default_rng(3)
+    b = Builder()
+    x = b.input("x", TensorType(left, dims))
+    weights = rng.integers(-128, 128, (*batch, dims[-1], 7)).astype(np.int8)
+    b.output("y", b.op("matmul_integer", x, b.constant(weights)))
+    return b.module()
+
+
+def prepared(module: Module, target: str) -> list[str]:
+    """Types of the left sides of the module's contractions, after the pass."""
+    PREPARE_DOTS.run(module, PassContext(target=device(target)))
+    verify(module)
+    (function,) = module.entry_points
+    return [
+        str(op.operands[0].type)  # type: ignore[union-attr]
+        for op in function.walk()
+        if op.name.endswith("_integer")
+    ]
+
+
+def check(made: Module, other: Module, target: str, expected: str) -> None:
+    (function,), (plain,) = other.entry_points, made.entry_points
+    assert prepared(other, target) == [expected]
+    rng = np.random.default_rng(0)
+    for how in ("random", "least", "most"):
+        type_ = plain.inputs[0].type
+        info = np.iinfo(type_.dtype.numpy)
+        shape = type_.shape
+        x = {
+            "random": rng.integers(info.min, info.max + 1, shape),
+            "least": np.full(shape, info.min),
+            "most": np.full(shape, info.max),
+        }[how].astype(type_.dtype.numpy)
+        np.testing.assert_array_equal(run(function, [x])[0], run(plain, [x])[0])
+
+
+@pytest.mark.parametrize(
+    ("left", "target", "channels", "expected"),
+    [
+        (U8, "aarch64-linux-dotprod", 8, "i8[1, 8, 5, 6]"),
+        (U8, "aarch64-linux-dotprod", 3, "i8[1, 4, 5, 6]"),
+        (I8, "aarch64-linux-dotprod", 8, "i8[1, 8, 5, 6]"),
+        (U8, "aarch64-linux-dotprod+i8mm", 8, "u8[1, 8, 5, 6]"),
+        (I8, "x86-64-v4+avx512vnni", 9, "u8[1, 12, 5, 6]"),
+        (U8, "x86-64-v4+avx512vnni", 8, "u8[1, 8, 5, 6]"),
+        (I8, "x86-64-v3", 8, "i8[1, 8, 5, 6]"),
+        (U8, "x86-64-v3", 17, "u8[1, 17, 5, 6]"),
+        (I16, "aarch64-linux-dotprod", 5, "i16[1, 8, 5, 6]"),
+        (U8, "vulkan-1.1", 3, "u8[1, 3, 5, 6]"),
+    ],
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions(left: DType, target: str, channels: int, expected: str, bias: bool) -> None:
+    value = -7 if left.is_signed else 200
+    made = [conv(left, channels, bias=bias, pad_value=value) for _ in range(2)]
+    check(made[0], made[1], target, expected)
+
+
+def test_groups_of_channels_stay_as_they_are() -> None:
+    made = [conv(U8, 3, bias=True, group=2) for _ in range(2)]
+    check(made[0], made[1], "aarch64-linux-dotprod", "u8[1, 6, 5, 6]")
+
+
+@pytest.mark.parametrize(
+    ("dims", "batch"), [((3, 9), ()), ((2, 3, 9), ()), ((2, 3, 9), (2,)), ((2, 1, 3, 9), (5,))]
+)
+def test_products(dims: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    made = [matmul(U8, dims, *batch) for _ in range(2)]
+    text = f"i8[{', '.join(map(str, dims))}]"
+    check(made[0], made[1], "aarch64-linux-dotprod", text)
