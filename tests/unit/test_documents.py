@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from aot.cli import main as cli
 from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -113,3 +115,33 @@ def test_jargon_is_found(tmp_path: Path) -> None:
     source = tmp_path / "source.py"
     source.write_text('"""It is gone."""\nmessage = f"{1} lies here"\n')
     assert [_jargon(text) for text in _strings(source)] == [["lies"]]
+
+
+# A command line in a block of code, or in back quotes; lines may go on after a backslash.
+COMMAND = re.compile(r"(?:^(?:    )?|`|&& )aotc ((?:[^`\n\\#]|\\\n)+)", re.MULTILINE)
+
+
+def _wrong_commands(text: str) -> list[str]:
+    """The command lines of a document that name a command or an option that does not exist."""
+    wrong = []
+    with click.Context(cli.cli) as context:
+        for line in COMMAND.findall(text):
+            name, *words = line.replace("\\\n", " ").split()
+            command = cli.cli.get_command(context, name.rstrip(",.;:"))
+            if command is None:
+                wrong += [line] if name.islower() and name.isalpha() else []
+                continue
+            known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+            options = {w.partition("=")[0].rstrip(",.;:)]") for w in words if w.startswith("--")}
+            wrong += [line] if options - known - {"--help"} else []
+    return wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_of_a_document_exist(document: Path) -> None:
+    assert _wrong_commands(document.read_text(encoding="utf-8")) == []
+
+
+def test_a_wrong_command_is_found() -> None:
+    text = "`aotc bench m.aotm --cold`\n\n    aotc bench m.aotm --hot\n    aotc brew tea\n"
+    assert _wrong_commands(text) == ["bench m.aotm --hot", "brew tea"]
