@@ -212,7 +212,10 @@ aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, 
   out_tensor->dtype = info->dtype;
   out_tensor->rank = info->rank;
   out_tensor->dims = program->current->output_dims + output->first_dim;
-  out_tensor->data = output->is_callers ? output->data : output->owned;
   out_tensor->bytes = (size_t)program->current->output_bytes[index];
+  // It may be of other shapes, or set since.
+  const size_t room = output->is_callers ? output->capacity : output->owned_bytes;
+  if (room < out_tensor->bytes) return AOT_OK;
+  out_tensor->data = output->is_callers ? output->data : output->owned;
   return AOT_OK;
 }

@@ -71,6 +71,32 @@ def test_the_programs_own_outputs_again_after_the_callers() -> None:
         assert y[0, 0] == 2
 
 
+def test_memory_that_is_too_small_is_not_given() -> None:
+    """An output of the run before, which was larger, in the memory of one that was smaller."""
+    with opened(scale_module().to_bytes()) as program:
+
+        def given() -> tuple[int | None, int]:
+            tensor = loader._Tensor()
+            call("aot_program_get_output", program.handle, 0, out=tensor)
+            return tensor.data, tensor.bytes
+
+        assert program(rows(2))[0][0, 0] == 2
+        y = np.zeros((5, 3), np.float32)
+        program.set_output(0, y)
+        program.set_input(0, rows(5))
+        program.run()
+        assert given() == (y.ctypes.data, 60)
+        program.set_output(0, None)
+        assert given() == (None, 60)
+        program.set_output(0, y[:3])
+        assert given() == (None, 60)
+        program.set_output(0, None)
+        program.prepare()
+        assert given()[0] is not None
+        program.run()
+        np.testing.assert_array_equal(program.output(0), rows(5, 2))
+
+
 def test_offsets_between_inputs_wrap_around() -> None:
     """The second of two inputs lies before the first in memory, and so for the outputs."""
     asm = Assembler()
