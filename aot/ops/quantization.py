@@ -68,18 +68,9 @@ def _quantize_compute(call: Call) -> Sequence[Compute]:
         rounded: e.Expr = e.unary("round", quotient)
         if zero is not None:
             rounded = e.add(rounded, e.cast(zero, F32))
-        return _saturated(rounded, _quantize_dtype(call))
+        return e.cast(rounded, _quantize_dtype(call))  # casts saturate
 
     return elementwise_compute(call, body)
-
-
-def _saturated(rounded: e.Expr, to: DType) -> e.Expr:
-    """A whole number as `to`: clamped in i32, where that is an instruction or comes with the
-    narrowing, rather than in f32, where NaNs must be minded."""
-    info = np.iinfo(to.numpy)
-    wide = e.cast(rounded, I32)
-    wide = e.binary("max", wide, e.const(int(info.min), I32))
-    return e.cast(e.binary("min", wide, e.const(int(info.max), I32)), to)
 
 
 def _f32(*dims: int) -> TensorType:

@@ -49,6 +49,17 @@ def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
     return asm.icmp("ne", a, integer(0, a.type))
 
 
+def _float_to_i32(asm: Assembler, a: Value) -> Value:
+    """The same of vectors to i32; the greatest i32 is no float, so that it is chosen afterwards."""
+    least, most = real(-(2.0**31), a.type), real(2.0**31 - 128, a.type)
+    clamped = asm.select(asm.fcmp("ogt", a, least), a, least)
+    clamped = asm.select(asm.fcmp("olt", clamped, most), clamped, most)
+    number = asm.cast("fptosi", clamped, "i32")
+    is_beyond = asm.fcmp("oge", a, real(2.0**31, a.type))
+    number = asm.select(is_beyond, integer(2**31 - 1, number.type), number)
+    return asm.select(asm.fcmp("uno", a, a), integer(0, number.type), number)
+
+
 def _float_to_narrow(asm: Assembler, a: Value, to: DType, element: str) -> Value:
     """Clamped as floats: LLVM makes the saturating conversion of vectors lane by lane on x86."""
     bits = type_bits(element)
@@ -68,8 +79,11 @@ def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType, t
         a = half_to_float(asm, traits, a)
     element = traits.element(to)
     _check_wide(traits, a.type.element, type_bits(element))
-    if type_bits(element) < 32 and traits.target.arch == "x86_64" and a.type.element == "float":
-        return _float_to_narrow(asm, a, to, element)
+    if traits.target.arch == "x86_64" and a.type.element == "float":
+        if type_bits(element) < 32:
+            return _float_to_narrow(asm, a, to, element)
+        if a.type.lanes and to is DType.I32:
+            return _float_to_i32(asm, a)
     name = "llvm.fptosi.sat" if to.is_signed else "llvm.fptoui.sat"
     result = a.type.of(element)
     return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")
