@@ -235,7 +235,7 @@ MICROSOFT = [
         name="no zero point",
     ),
     _ms("QLinearSigmoid", [_X, *_scaled(0.05, 128), *_scaled(1 / 256, 0)]),
-    _ms("QLinearLeakyRelu", [_X, *_scaled(0.05, 128), *_scaled(0.04, 90)], {"alpha": 0.1}),
+    _ms("QLinearLeakyRelu", [_X, *_scaled(0.05, 128), *_scaled(0.0413, 90)], {"alpha": 0.1}),
     _ms("QLinearSoftmax", [_X, *_scaled(0.05, 128), *_scaled(1 / 256, 0)], {"opset": 13}),
     _ms(
         "QLinearSoftmax",

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
-from aot.ops.elementwise import ADD, CAST, SUB
+from aot.ops.elementwise import CAST, SUB
 from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer
 
@@ -86,7 +85,8 @@ class Stored:
     """Integers that stand for `(values - zero_point) * scale`.
 
     Attributes:
-        values: of 8 or 16 bits where they vary, of any size where they are known.
+        values: of 8 or 16 bits; where they are known also of 32 bits, which 8 hold if their zero
+            point is not known.
         zero_point: in any integer dtype; None is 0.
         scale: None where they stand for whole numbers.
         numbers: the values less their zero point, where both are known.
@@ -151,24 +151,16 @@ def _stored(values: Value, zero: Value | None, scale: Value | None) -> Stored | 
     numbers, start = known(values), known(zero)
     if numbers is not None and (zero is None or start is not None):
         numbers = numbers.astype(np.int64) - (0 if start is None else start.astype(np.int64))
-    elif values.type.dtype.bits > 16:
+    elif values.type.dtype.bits > 16 and not _are_bytes(numbers):
         return None
     else:
         numbers = None
     return Stored(values, zero, scale, numbers)
 
 
-def added_constant(value: Value | None) -> tuple[Value, Array] | None:
-    """Of `x + c`, c known: x and c."""
-    op = definer(value, ADD)
-    if op is None:
-        return None
-    for x, other in (op.operands, op.operands[::-1]):
-        number = known(other)
-        if x is not None and number is not None:
-            return x, number
-    return None
-
-
-def is_constant_op(op: Op) -> bool:
-    return op.record is CONSTANT
+def _are_bytes(array: Array | None) -> bool:
+    """Whether all of what is known was of 8 bits before it was folded with its cast to i32."""
+    if array is None:
+        return False
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    return (low >= 0 and high <= 255) or (low >= -128 and high <= 127)

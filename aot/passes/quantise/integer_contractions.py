@@ -102,7 +102,7 @@ def _narrowest(factor: Stored) -> DType | None:
         is_plain = factor.zero_point is None or factor.zero == 0
         if is_plain:
             return factor.values.type.dtype
-        return I16 if factor.values.type.dtype.bits == 8 else None
+        return I16 if factor.values.type.dtype.bits != 16 else None
     low, high = factor.numbers.min(initial=0), factor.numbers.max(initial=0)
     for dtype in (I8, DType.U8, I16, DType.U16):
         info = np.iinfo(dtype.numpy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import aot
 from aot.builder import Builder
 from aot.cli.text import compile_summary
+from aot.frontends.onnx import import_onnx
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
@@ -21,6 +23,8 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES
 from aot.passes.quantise.quantise_contractions import IN_INTEGERS, multiply_adds_of
+from tests.support import onnx_quantized_cases
+from tests.support.onnx_models import Case, our_run
 from tests.support.quantised_graphs import QuantisedGraph, differences
 
 
@@ -126,3 +130,33 @@ def test_weights_stay_bytes_in_the_file(dtype: type) -> None:
     b.output("y", b.op("quantize", b.op("matmul", x, scaled), np.float32(9), to="u8"))
     (stats,) = [aot.compile(b.module()).stats["rodata"]]
     assert 1 << 16 <= stats["bytes_kept"] < (1 << 16) + 4096
+
+
+def _with_constants(case: Case) -> Case:
+    """The case with all operands but the first, and what stands for its tensor, as constants."""
+    held = tuple(n for n, a in enumerate(case.inputs) if a is not None and n > 0)
+    if case.op == "QLinearConcat":
+        held = tuple(n for n in held if n not in (2, 5))
+    return dataclasses.replace(case, constant=held)
+
+
+@pytest.mark.parametrize("is_constant", [False, True], ids=["inputs", "constants"])
+@pytest.mark.parametrize("case", onnx_quantized_cases.CASES, ids=str)
+def test_nodes_compute_what_they_did(case: Case, is_constant: bool) -> None:
+    """Integers to the bit; what is rounded, by one step at most."""
+    case = _with_constants(case) if is_constant else case
+    module = import_onnx(case.model())
+    made, context = passed(module)
+    found, expected = (our_run(m.main, case.feeds()) for m in (made, module))
+    for ours, theirs in zip(found, expected, strict=True):
+        if theirs.dtype == np.int32:
+            np.testing.assert_array_equal(ours, theirs)
+        elif theirs.dtype.kind == "f":
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+        else:
+            off = np.abs(ours.astype(np.int64) - theirs.astype(np.int64))
+            assert off.max(initial=0) <= 1
+            assert (off > 0).sum() <= off.size // 50
+    products = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
+    if case.op in (*products, "MatMulIntegerToFloat", "DynamicQuantizeMatMul"):
+        assert set(multiply_adds_of(context)) == {IN_INTEGERS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -100,13 +100,19 @@ def matmul(node: Node) -> Value:
     return matrix_product(node, node.input(0), node.input(1))
 
 
-def matrix_product(node: Node, a: Value, b: Value) -> Value:
-    """numpy's matmul; operands of one dim are a row on the left and a column on the right."""
+def matrix_product(
+    node: Node,
+    a: Value,
+    b: Value,
+    prepared: Callable[[Value, Value], tuple[Value, Value]] = lambda left, right: (left, right),
+) -> Value:
+    """numpy's matmul; operands of one dim are a row on the left and a column on the right.
+    `prepared` gives what is multiplied, from operands of two dims or more."""
     if a.type.rank == 0 or b.type.rank == 0:
         raise node.error("operands have at least one dim")
     left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
     right = node.reshape(b, (*b.type.dims, 1)) if b.type.rank == 1 else b
-    result = node.emit("matmul", left, right)
+    result = node.emit("matmul", *prepared(left, right))
     shape = list(result.type.dims)
     if b.type.rank == 1:
         shape.pop()

@@ -211,11 +211,14 @@ def integer_product(
     node: Node, a: Value, b: Value, zeros: tuple[Value | None, Value | None]
 ) -> Value:
     """The matrix product of a and b, each less its zero point, in i32."""
-    return matrix_product(
-        node,
-        _centred(node, a, _left(node, zeros[0], a, "the zero point of a")),
-        _centred(node, b, _right(node, zeros[1], b, "the zero point of b")),
-    )
+
+    def centred(left: Value, right: Value) -> tuple[Value, Value]:
+        return (
+            _centred(node, left, _left(node, zeros[0], left, "the zero point of a")),
+            _centred(node, right, _right(node, zeros[1], right, "the zero point of b")),
+        )
+
+    return matrix_product(node, a, b, centred)
 
 
 @onnx_op("MatMulInteger", since=10)
