@@ -18,6 +18,8 @@ from typing import ClassVar
 
 HERE = Path(__file__).resolve().parent
 ENVIRON = os.environ | {
+    # mnnconvert has pip install what it reports usage with, into whichever Python is first on PATH
+    "PIP_NO_INDEX": "1",
     "PYTHONWARNINGS": "ignore",
     "PYTHONDONTWRITEBYTECODE": "1",
     "MESA_SHADER_CACHE_DISABLE": "true",  # a cold start on Vulkan must compile its shaders
