@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.errors import RuntimeFailure, UnsupportedError
+from aot.errors import CompileError, RuntimeFailure, UnsupportedError
 from aot.ir import dims, expr
 from aot.ir.builder import Builder
 from aot.ir.dims import symbol
@@ -131,6 +131,33 @@ def test_a_line_too_long_is_refused_by_name() -> None:
         "  top_k (executable e0): a lane would go through 350,014 iterations, and may through "
         "65,535"
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "vulkan-1.1",
+            "target vulkan-1.1 can't run these; add a --target for the CPU, which then runs them "
+            "in the same program:\n  conv (executable e0): an index of 1099511627776 does "
+            "not fit 32 bits",
+        ),
+        (
+            "wasm32",
+            "an index of 1099511627776 does not fit the target's 32 bits; compile for a target "
+            "of 64 bits",
+        ),
+    ],
+)
+def test_an_index_of_more_than_32_bits_is_refused(target: str, message: str) -> None:
+    b = Builder()
+    x, w = b.input("x", "f32[1, 1, 3, 3]"), b.input("w", "f32[2, 1, 3, 3]")
+    far = 1 << 40
+    apart = {"strides": (far, 1), "dilations": (1, 1), "pads": (far, 0, far, 0)}
+    b.output("y", b.op("conv", x, w, **apart))
+    with pytest.raises((CompileError, UnsupportedError)) as caught:
+        aot.compile(b.module(), targets=[target])
+    assert str(caught.value) == message
 
 
 def test_a_line_of_unknown_length_is_refused_where_it_is_too_long(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.ranges import interval
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.traits import Traits
-from aot.errors import InternalError
+from aot.errors import CompileError, InternalError
 from aot.ir import dims
 from aot.ir.dims import Dim, Interval
 from aot.ir.expr import (
@@ -136,7 +136,10 @@ class Expressions:
         if type_.is_float:
             return real(float(e.value), type_)
         if e.dtype is DType.INDEX and integer(int(e.value), type_).number != int(e.value):
-            raise InternalError(f"index {e.value} does not fit into {type_.bits} bits")
+            raise CompileError(
+                f"an index of {e.value} does not fit the target's {type_.bits} bits; compile for "
+                "a target of 64 bits"
+            )
         return integer(int(e.value), type_)
 
     def _lift(self, fn: Callable[..., Value], args: list[Laned]) -> Value:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import MASK, SIGNED_COMPARE, UNKNOWN, Linear, Values
@@ -215,6 +216,8 @@ class Expressions:
 
     def _const(self, e: Const) -> Value:
         if e.dtype is DType.INDEX:
+            if not -(1 << 31) <= e.value < 1 << 32:
+                raise LimitError(self.name, f"an index of {e.value} does not fit 32 bits")
             return Linear((), int(e.value))
         if e.dtype in WIDE_INTEGERS:
             return self.values.u32(int(e.value)), self.values.u32(int(e.value) >> 32)
