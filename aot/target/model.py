@@ -97,6 +97,8 @@ class Target:
         dtypes: element types that are computed natively; others can be loaded, stored and cast.
         panel: width P of packed panels; must be equal for all targets of a module.
         max_stack_bytes: REGISTER scratch that a kernel may put on the caller's stack.
+        scratch_bytes: memory of a worker that a kernel may keep values in which it could compute
+            again; on a CPU only.
         gpu: the geometry of workgroups, on a GPU only.
         vulkan: limits of the API, on vulkan only.
         file: where a user's own target was read from; "" for those that come with the compiler.
@@ -121,6 +123,7 @@ class Target:
     abi: str = ""
     panel: int = 16
     max_stack_bytes: int = 16384
+    scratch_bytes: int = 65536
     gpu: GpuGeometry | None = None
     vulkan: VulkanLimits | None = None
     file: str = ""

@@ -132,7 +132,7 @@ _CPU = (
     "l2_bytes",
     "page_bytes",
 )
-_CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes")
+_CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes", "scratch_bytes")
 _VULKAN = (*_COMMON, "gpu", "vulkan")
 _VULKAN_OPTIONAL = ("features", "l1_bytes", "l2_bytes", "panel")
 _VULKAN_FIXED: dict[str, Any] = {
@@ -179,6 +179,7 @@ _NUMBERS = {
     "word_bytes": _Rule(4, 8, choices=(4, 8)),
     "panel": _Rule(1, 256, is_power_of_two=True),
     "max_stack_bytes": _Rule(0, 1 << 20),
+    "scratch_bytes": _Rule(0, 1 << 30),
     "max_storage_buffers": _Rule(4, 1 << 20),
     "max_push_constant_bytes": _Rule(16, 65536),
     "max_workgroup_invocations": _Rule(1, 65536),

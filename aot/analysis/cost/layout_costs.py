@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot.analysis.accesses import Read, accesses_of_call
+from aot.analysis.accesses import Accesses, Read, accesses_of_call
 from aot.analysis.cost.plan import lanes_of, sums_words
 from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims
@@ -135,8 +135,7 @@ class LayoutCosts:
                 continue
             lane = innermost(result)
             for read in accesses.of(number):
-                extents = [accesses.extents[v] for v in read.axes]
-                times = _count([*result.dims, *extents])
+                times = _count([accesses.extents[v] for v in _around(accesses, read)])
                 price = self._price(read, type, lane, self._lanes(result))
                 last = [v for v in read.axes if accesses.extents[v] != 1][-1:]
                 if last:
@@ -158,6 +157,15 @@ class LayoutCosts:
         if step == 0:
             return 0.25 / lanes
         return 1 / lanes if step == 1 else 1.0
+
+
+def _around(accesses: Accesses, read: Read) -> list[int]:
+    """The variables that a read is done for: all of the result's, or those that a reduction has,
+    which is done once for all elements that it serves."""
+    own = set(read.axes)
+    inside = [r for r in accesses.reductions if own.issuperset(r.axes)]
+    dims = {d for r in inside for d in r.dims} if inside else range(accesses.rank)
+    return sorted({*dims, *own})
 
 
 def lie_alike(a: TensorType, b: TensorType) -> bool:

@@ -25,6 +25,7 @@ from aot.kernels.ir.nodes import (
     KernelBuilder,
     Let,
     LoopKind,
+    Scratch,
     Space,
     Stmt,
     Store,
@@ -42,6 +43,21 @@ class Axis:
 
     var: Var
     extent: Dim
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a pass over a row computes for each element and stores for later passes.
+
+    Attributes:
+        value: the element, as the pass computes it.
+        scratch: where it is stored.
+        place: its place there, by the variables of the pass.
+    """
+
+    value: Expr
+    scratch: Scratch
+    place: Expr
 
 
 @dataclass(frozen=True)
@@ -328,17 +344,17 @@ class Nest:
         values: dict[Var, Expr] = {}
         stmts: list[Stmt] = []
         if not outside:
-            return tuple(self._inside(inside, values, body))
+            return tuple(self.inside(inside, values, body))
         whole = self.builder.var("g")
         blocked = outside[-1]
         outside[-1] = Axis(blocked.var, dims.ceil_divide(blocked.extent, several))
         self.decode(whole, outside, values, stmts)
         if several > 1:
             stmts += self._block(
-                blocked, several, values, lambda: self._inside(inside, values, body)
+                blocked, several, values, lambda: self.inside(inside, values, body)
             )
         else:
-            stmts += self._inside(inside, values, body)
+            stmts += self.inside(inside, values, body)
         total = dims.product([a.extent for a in outside])
         return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
 
@@ -372,7 +388,7 @@ class Nest:
             values[axis.var] = self.let(expr.binary("floormod", rest, size), into, axis.var.name)
             rest = self.let(expr.binary("floordiv", rest, size), into, "q")
 
-    def _inside(
+    def inside(
         self,
         axes: Sequence[Axis],
         values: dict[Var, Expr],
@@ -382,7 +398,7 @@ class Nest:
             return list(body(values))
         axis, rest = axes[0], axes[1:]
         return self.serial(
-            axis.extent, lambda i: self._inside(rest, {**values, axis.var: i}, body), axis.var.name
+            axis.extent, lambda i: self.inside(rest, {**values, axis.var: i}, body), axis.var.name
         )
 
     def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
@@ -393,9 +409,13 @@ class Nest:
         return self.spread(width, body)
 
     def reduce_lanes(
-        self, reduce: Reduce, body: Expr, values: dict[Var, Expr]
+        self, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
     ) -> tuple[list[Stmt], Expr]:
-        """A reduction to one value, its innermost axis spread over the lanes."""
+        """A reduction to one value, its innermost axis spread over the lanes.
+
+        Args:
+            kept: what is stored on the way, on a CPU.
+        """
         axes = [Axis(v, n) for v, n in reduce.axes]
         zero = expr.index(0)
         axes, gone = self._collapse_reduction(axes, body)
@@ -415,8 +435,9 @@ class Nest:
         ]
 
         def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
-            term = expr.substitute(body, {**values, **indices})
-            return [Store(acc, (lane,), combine(reduce.op, Load(acc, (lane,), reduce.dtype), term))]
+            stmts, term = self.keep(kept, body, {**values, **indices})
+            total = combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+            return [*stmts, Store(acc, (lane,), total)]
 
         def rows(outer: dict[Var, Expr]) -> list[Stmt]:
             full = dims.floor_divide(inner.extent, width)
@@ -440,7 +461,7 @@ class Nest:
             )
             return out
 
-        stmts += self._inside(axes[:-1], {}, rows)
+        stmts += self.inside(axes[:-1], {}, rows)
         half = width // 2
         while half >= 1:
             offset = expr.index(half)
@@ -462,6 +483,20 @@ class Nest:
             )
             half //= 2
         return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
+
+    def keep(
+        self, kept: Sequence[Kept], body: Expr, place: Mapping[Var, Expr]
+    ) -> tuple[list[Stmt], Expr]:
+        """Stores of what is kept of an element, and `body` there, which uses it."""
+        stmts: list[Stmt] = []
+        memo: dict[Expr, Expr] = {}
+        known: dict[Expr, Expr] = {}
+        for each in kept:
+            known[each.value] = self.let(expr.substitute(each.value, place, memo), stmts, "k")
+            stmts.append(
+                Store(each.scratch, (expr.substitute(each.place, place),), known[each.value])
+            )
+        return stmts, expr.substitute(expr.transform(body, known.get), place)
 
     def _collapse_reduction(
         self, axes: list[Axis], body: Expr
@@ -527,7 +562,7 @@ class Nest:
                 "o",
             )
 
-        stmts += self._inside(outer, {}, rows)
+        stmts += self.inside(outer, {}, rows)
         if uses_subgroups:
             lane, made = self.builder.var("l"), self.builder.var("r", reduce.dtype)
             value = Load(acc, (lane,), reduce.dtype)

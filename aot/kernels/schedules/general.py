@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import GRAIN_WORK, WORK_ON_GPU
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
@@ -19,6 +20,7 @@ from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import (
     GRAIN,
     Axis,
+    Kept,
     Nest,
     Output,
     collapse,
@@ -26,7 +28,11 @@ from aot.kernels.lower.nest import (
     identity,
     without_division,
 )
+from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.windows import find_window, schedule_window
+
+# workgroups that are worth a GPU's while
+MIN_WORKGROUPS = 8
 
 Values = dict[Var, Expr]
 # vectors of results side by side, whose sums hide an operation's latency
@@ -46,23 +52,31 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     return lanes_over_output(nest, axes, lambda values, width, lane: store(values))
 
 
-def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
+def lanes_over_output(
+    nest: Nest, axes: Sequence[Axis], body: ElementBody, work: Dim = 1, vectors: int = 1
+) -> tuple[Stmt, ...]:
     """Loops over all `axes` with lanes along the last.
 
     `body(values, width, lane_var)` gives the statements of one element; with a width above 1 on a
     CPU they stand inside a VECTOR loop. On a GPU one invocation does one element.
+
+    Args:
+        work: what an element is as work: the terms of its reductions.
+        vectors: how many of them a CPU does side by side: neighbours of a term lie in one line of a
+            cache, and sums of their own hide an addition's latency.
     """
     if nest.is_gpu:
         return _one_invocation_each(nest, axes, body)
     if not axes:
         return tuple(body({}, 1, None))
     inner, outer = axes[-1], axes[:-1]
-    width = nest.lanes
+    width = nest.lanes * vectors
+    grain = GRAIN if work == 1 else _pieces_of(work, width)
     if isinstance(inner.extent, int):
         while width > 1 and width > inner.extent:
             width //= 2
     if width == 1:
-        return nest.grid(axes, lambda values: body(values, 1, None), 1)
+        return nest.grid(axes, lambda values: body(values, 1, None), work)
 
     def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
         """`count` elements from `start`: vectors, then narrower ones for what is left."""
@@ -72,7 +86,7 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tu
 
         out: list[Stmt] = []
         done: Dim = 0
-        for wide in _widths(width, count):
+        for wide in _widths(width, nest.lanes, count):
             size = expr.index(wide)
             begin = expr.index(done)
             full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
@@ -87,31 +101,37 @@ def lanes_over_output(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tu
         end = expr.index(done)
         return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
 
-    if _is_one_piece(inner.extent, outer):
-        return nest.grid(
-            outer, lambda values: row(values, expr.index(0), inner.extent), inner.extent
-        )
+    if _is_one_piece(inner.extent, outer, grain):
+        whole = dims.multiply(inner.extent, work)
+        return nest.grid(outer, lambda values: row(values, expr.index(0), inner.extent), whole)
     piece = nest.builder.var("piece")
-    start = expr.mul(piece, expr.index(GRAIN))
+    start = expr.mul(piece, expr.index(grain))
     end = expr.index(inner.extent)
-    is_full = expr.binary("le", expr.add(start, expr.index(GRAIN)), end)
+    is_full = expr.binary("le", expr.add(start, expr.index(grain)), end)
 
     def rows(values: Values) -> list[Stmt]:
-        whole = row(values, start, GRAIN)
-        rest = dims.modulo(inner.extent, GRAIN)
+        whole = row(values, start, grain)
+        rest = dims.modulo(inner.extent, grain)
         if rest == 0:
             return whole
         return [If(is_full, tuple(whole), tuple(row(values, start, rest)))]
 
-    inside = nest.grid(outer, rows, GRAIN, first=1)
-    pieces = dims.ceil_divide(inner.extent, GRAIN)
+    inside = nest.grid(outer, rows, dims.multiply(grain, work), first=1)
+    pieces = dims.ceil_divide(inner.extent, grain)
     return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
 
 
-def _widths(width: int, count: Dim) -> list[int]:
-    """Widths of the vectors that `count` elements are taken in, ever narrower."""
+def _pieces_of(work: Dim, width: int) -> int:
+    """Elements of a workgroup, whole vectors of `width`, where each is `work`."""
+    each = dims.estimate(work, GRAIN_WORK)
+    return width * max(1, GRAIN // (width * max(each or 1, 1)))
+
+
+def _widths(width: int, lanes: int, count: Dim) -> list[int]:
+    """Widths of the vectors that `count` elements are taken in, ever narrower; of `lanes` at least
+    where only the device knows how many there are."""
     if not isinstance(count, int):
-        return [width]
+        return [width] if width <= lanes else [width, lanes]
     widths: list[int] = []
     while width > 1 and count:
         if count >= width:
@@ -121,10 +141,10 @@ def _widths(width: int, count: Dim) -> list[int]:
     return widths
 
 
-def _is_one_piece(extent: Dim, outer: Sequence[Axis]) -> bool:
+def _is_one_piece(extent: Dim, outer: Sequence[Axis], grain: int) -> bool:
     """Whether a workgroup takes the innermost dim whole: it is short, or there are other dims to
     make workgroups of."""
-    return extent <= 2 * GRAIN if isinstance(extent, int) else bool(outer)
+    return extent <= 2 * grain if isinstance(extent, int) else bool(outer)
 
 
 def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) -> tuple[Stmt, ...]:
@@ -156,26 +176,45 @@ def _one_invocation_each(nest: Nest, axes: Sequence[Axis], body: ElementBody) ->
 
 
 def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple[Stmt, ...]:
-    """Reductions where their inputs are known, lanes along what is contiguous."""
+    """Reductions where their inputs are known, lanes along what is contiguous.
+
+    Of the result's axes, reductions depend on some and not on the `free` others, along which one
+    value of each reduction serves all elements: a softmax's own axis, a normalisation's axes. Loops
+    over these stand after the reductions, inside of the loops over the rest.
+    """
     reduces = reduces_of(output.value)
-    is_long = is_long_for_a_lane(nest, output)
-    window = None if is_long else find_window(nest, output, reduces)
+    known = {v for r in reduces for v in expr.free_vars(r)}
+    free = [axis for axis in output.axes if axis.var not in known]
+    if is_long_for_a_lane(nest, output):
+        return _lanes_over_reduction(nest, output, reduces, free)
+    window = None if free else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
-    known = {v for r in reduces for v in expr.free_vars(r)}
-    if is_long:
-        rows = [axis for axis in output.axes if axis.var not in known]
-        return _lanes_over_reduction(nest, output, reduces, rows)
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
-    is_short = nest.is_gpu and all(_is_short(r, nest.lanes) for r in depends)
+    if not _fills_lanes(nest, output, reduces, free):
+        return _lanes_over_reduction(nest, output, reduces, free)
+    most = 4 * nest.lanes if depends else nest.lanes // 2  # more would keep a workgroup busy
+    is_short = nest.is_gpu and all(_is_short(r, most) for r in depends or reduces)
     is_narrow = not nest.is_gpu and _are_narrow(nest, output, depends)
-    if depends and (is_short or is_narrow or _prefers_output_lanes(depends, inner)):
-        return _lanes_over_results(nest, output, reduces)
-    inside = len(output.axes)
-    while inside > 0 and output.axes[inside - 1].var not in known:
-        inside -= 1
-    return _lanes_over_reduction(nest, output, reduces, output.axes[inside:])
+    if is_short or (depends and (is_narrow or _prefers_output_lanes(depends, inner))):
+        return _lanes_over_results(nest, output, reduces, free)
+    return _lanes_over_reduction(nest, output, reduces, free)
+
+
+def _fills_lanes(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
+) -> bool:
+    """Whether a GPU's lane may do all of an element's reductions, and of the elements that they
+    serve: it is not too long at it, and other lanes have as much to do."""
+    if not nest.is_gpu or not free:
+        return True
+    if nest.is_too_long(*([n for _, n in r.axes] for r in reduces), [a.extent for a in free]):
+        return False
+    lanes = dims.product([a.extent for a in output.axes if a not in free])
+    return (dims.estimate(lanes, WORK_ON_GPU) or 0) >= nest.lanes * MIN_WORKGROUPS or all(
+        _is_short(r, 4 * nest.lanes) for r in reduces
+    )
 
 
 def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
@@ -183,10 +222,10 @@ def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
     return nest.is_too_long(*([n for _, n in r.axes] for r in reduces_of(output.value)))
 
 
-def _is_short(reduce: Reduce, lanes: int) -> bool:
-    """Whether a workgroup's lanes would mostly idle over the reduction."""
+def _is_short(reduce: Reduce, most: int) -> bool:
+    """Whether a reduction surely has at most so many terms."""
     count = dims.product([n for _, n in reduce.axes])
-    return isinstance(count, int) and count <= 4 * lanes
+    return isinstance(count, int) and count <= most
 
 
 def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
@@ -215,13 +254,21 @@ def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:
     return along_result >= along_reduction
 
 
-def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tuple[Stmt, ...]:
-    """Each lane reduces its own result element."""
-    axes, gone = collapse(output.axes, output.address, output.values)
-    inner = axes[-1].extent if axes else 1
+def _lanes_over_results(
+    nest: Nest, output: Output, reduces: list[Reduce], free: Sequence[Axis]
+) -> tuple[Stmt, ...]:
+    """Each lane reduces for an element of its own, or for all elements along the `free` axes."""
+    whole = [axis for axis in output.axes if axis not in free]
+    axes, gone = collapse(whole, output.address, output.values)
+    inside, more = collapse(free, output.address, output.values)
+    gone = {**gone, **more}
+    terms = dims.product([n for r in reduces[:1] for _, n in r.axes])
     is_plain = all(load.guard is None for r in reduces for load in expr.loads(r.body))
-    if not nest.is_gpu and is_plain and isinstance(inner, int) and inner >= SUMS * nest.lanes:
-        nest = replace(nest, lanes=SUMS * nest.lanes)
+    vectors = SUMS if is_plain and not nest.is_gpu else 1
+    side_by_side = nest.lanes * vectors
+    if axes and isinstance(axes[-1].extent, int):
+        side_by_side = min(side_by_side, axes[-1].extent)
+    kept = KeptRows(nest, output, reduces, free, side_by_side)
 
     def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
         values = {**gone, **values}
@@ -229,33 +276,40 @@ def _lanes_over_results(nest: Nest, output: Output, reduces: list[Reduce]) -> tu
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
             lanes = None if lane is None else (axes[-1].var, lane, width)
-            loops, value = _reduce_here(nest, reduce, done, values, lanes)
+            term = kept.body(reduce, done, lane)
+            loops, value = _reduce_here(nest, reduce, term, values, lanes)
             stmts += loops
             done[reduce] = value
-        return stmts + output.stores(nest, values, done.get)
+        done |= kept.loaded(None, lane)
 
-    return lanes_over_output(nest, axes, body)
+        def store(more: Values) -> list[Stmt]:
+            return output.stores(nest, {**values, **more}, done.get)
+
+        return stmts + nest.inside(inside, {}, store)
+
+    return lanes_over_output(nest, axes, body, terms, vectors)
 
 
 def _reduce_here(
     nest: Nest,
     reduce: Reduce,
-    done: dict[Expr, Expr],
+    term: tuple[Expr, Sequence[Kept]],
     values: Values,
     lanes: tuple[Var, Expr, int] | None,
 ) -> tuple[list[Stmt], Expr]:
     """A reduction inside a lane: one accumulator per lane, serial loops.
 
-    `lanes` are the index that runs along them, the lane and how many there are. Where none of a
-    vector's guards fails none is asked.
+    `term` is what is reduced, and what is kept of it; `lanes` are the index that runs along them,
+    the lane and how many there are. Where none of a vector's guards fails none is asked.
     """
-    width = nest.lanes
+    body, kept = term
+    width = nest.lanes if nest.is_gpu or lanes is None else lanes[2]
     slot = expr.index(0) if lanes is None else lanes[1]
     acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else width,))
-    body = expr.rebuild(reduce.body, lambda c: expr.transform(c, done.get))
-    body = done.get(body, body)
     stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
-    borders, inside = _borders(nest, replace(reduce, body=body), values, lanes)
+    # what is kept is found in the body as it is
+    asked = None if kept else lanes
+    borders, inside = _borders(nest, replace(reduce, body=body), values, asked)
 
     def loops(
         axes: Sequence[tuple[Var, Dim]], indices: Values, body: Expr, left: Sequence[Expr]
@@ -267,8 +321,9 @@ def _reduce_here(
             assert held is not None
             return [If(held, tuple(loops(axes, indices, body, others)))]
         if not axes:
-            term = expr.substitute(body, {**values, **indices})
-            return [Store(acc, (slot,), combine(reduce.op, Load(acc, (slot,), reduce.dtype), term))]
+            stored, value = nest.keep(kept, body, {**values, **indices})
+            total = combine(reduce.op, Load(acc, (slot,), reduce.dtype), value)
+            return [*stored, Store(acc, (slot,), total)]
         (var, extent), rest = axes[0], axes[1:]
         return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, body, left), var.name)
 
@@ -301,25 +356,27 @@ def _borders(
 
 
 def _lanes_over_reduction(
-    nest: Nest, output: Output, reduces: list[Reduce], rows: Sequence[Axis]
+    nest: Nest, output: Output, reduces: list[Reduce], free: Sequence[Axis]
 ) -> tuple[Stmt, ...]:
-    """Lanes along the reduced dim; the result dims `rows`, of which no reduction knows, are a loop
+    """Lanes along the reduced dim; the result dims `free`, of which no reduction knows, are a loop
     after it."""
-    outer = [axis for axis in output.axes if axis not in rows]
-    rows, gone = collapse(rows, output.address, output.values)
+    outer = [axis for axis in output.axes if axis not in free]
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
+    rows, gone = collapse(free, output.address, output.values)
+    kept = KeptRows(nest, output, reduces, free)
 
     def row(values: Values) -> list[Stmt]:
         stmts: list[Stmt] = []
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
-            body = expr.transform(reduce.body, done.get)
-            loops, value = nest.reduce_lanes(reduce, body, values)
+            body, stored = kept.body(reduce, done)
+            loops, value = nest.reduce_lanes(reduce, body, values, stored)
             stmts += loops
             done[reduce] = value
+        done |= kept.loaded(None)
 
         def store(more: Values) -> list[Stmt]:
-            return output.stores(nest, {**values, **gone, **more}, done.get)
+            return output.stores(nest, {**gone, **values, **more}, done.get)
 
         if rows:
             return stmts + _rows_of_stores(nest, rows, store)
@@ -339,16 +396,17 @@ def _lanes_over_reduction(
 def _rows_of_stores(
     nest: Nest, axes: Sequence[Axis], store: Callable[[Values], Sequence[Stmt]]
 ) -> list[Stmt]:
-    """The elements along `axes`, spread over lanes."""
+    """The elements along `axes`: the innermost in vectors, or all of them spread over a GPU's
+    lanes."""
     if len(axes) == 1:
         return _row_of_stores(nest, axes[0], store)
     if not nest.is_gpu:
-        outer, inner = axes[0], axes[1:]
+        inner = axes[-1]
 
-        def stored(i: Expr) -> list[Stmt]:
-            return _rows_of_stores(nest, inner, lambda more: store({outer.var: i, **more}))
+        def row(outer: Values) -> list[Stmt]:
+            return _row_of_stores(nest, inner, lambda more: store({**outer, **more}))
 
-        return nest.serial(outer.extent, stored)
+        return nest.inside(axes[:-1], {}, row)
     whole = Axis(nest.builder.var("row"), dims.product([axis.extent for axis in axes]))
 
     def decoded(values: Values) -> list[Stmt]:
