@@ -79,6 +79,8 @@ def _region_lines(region: Mapping[str, Any]) -> Iterator[str]:
     yield f"   {sizes}"
     if len(region["ops"]) > 1:
         yield f"   ops: {', '.join(_name(op) for op in region['ops'])}"
+    for text in region["weighed"]:
+        yield f"   takes in {text}"
     reads = Counter((r["type"], r["region"], tuple(r["why"])) for r in region["reads"])
     for (type, source, why), count in reads.items():
         times = f"{count} times " if count > 1 else ""

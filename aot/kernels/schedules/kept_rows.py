@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from aot.analysis.cost.recompute import POLYNOMIAL, is_kept
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Const, Expr, Load, Param, Reduce, Size, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 from aot.kernels.lower.nest import Axis, Kept, Nest, Output
 
-# Costs of a vector's elements, in loads of neighbours: of what lies apart, of a division or a root,
-# of a function that is a polynomial.
-APART, SLOW, POLYNOMIAL = 4, 4, 20
+# Costs of a vector's elements, in loads of neighbours: of what lies apart, of a division or a root.
+APART, SLOW = 4, 4
 _SLOW_OPS = ("div", "sqrt", "rsqrt", "floordiv", "floormod")
 ELEMENT_BYTES = 4
 
@@ -159,12 +159,6 @@ class KeptRows:
                 )
                 self._first.setdefault(reduce, {})[key] = e
                 left -= bytes
-
-
-def is_kept(cost: int, again: int) -> bool:
-    """Whether a value that costs so much, and is wanted `again` so often, is stored once and loaded
-    then."""
-    return cost * again > again + 2
 
 
 def _place(made: _Pass) -> Expr:

@@ -8,7 +8,9 @@ Never: recomputes a value in two regions, makes a region that the schedules can'
 
 A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
 taken as long as the region can end in a single value. Producers: regions that only rename or
-cheaply compute elements, and that only this region uses, move into its loads.
+cheaply compute elements, and that only this region uses, move into its loads. What a reduction's
+passes would each compute moves there where that costs less than storing it
+(aot/analysis/cost/recompute.py).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
 from aot.analysis.cost.layout_costs import innermost
 from aot.analysis.cost.plan import gpu_lanes, plan
+from aot.analysis.cost.recompute import Prices, recompute_prices
 from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
 from aot.analysis.renaming import permutation_of
@@ -48,7 +51,8 @@ class Group:
     """A region in the making: its ops, and the value it ends in (None for several results).
 
     It runs where its last op stands, before place `until`, at which what it reads may be written.
-    `ended` says why it took no more users, `why_on_cpu` why the target can't run it.
+    `ended` says why it took no more users, `why_on_cpu` why the target can't run it, `weighed` what
+    it costs to compute what it took in, where it does so in several passes.
     """
 
     ops: list[Op]
@@ -59,6 +63,7 @@ class Group:
     ended: str = ""
     is_removed: bool = False
     inputs: dict[Value, None] = field(default_factory=dict)
+    weighed: list[str] = field(default_factory=list)
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -117,7 +122,7 @@ def _fuse_block(
         group.ops.sort(key=position.__getitem__)
         region = _build(function, group)
         if remarks is not None:
-            remarks.formed(region, numbers[group])
+            remarks.formed(region, numbers[group], group.weighed)
 
 
 def _add_remarks(
@@ -278,6 +283,10 @@ def _take_producers(
                 continue
             if _obstacle(producer, value, group, end, target) is not None:
                 continue
+            for user, number in value.uses:
+                prices = _prices(user, number, producer, target)
+                if prices is not None and prices.passes > 1:
+                    group.weighed.append(f"{_named(producer.root)}: {prices}")
             group.ops = [*producer.ops, *group.ops]
             group.until = min(group.until, producer.until)
             producer.is_removed = True
@@ -336,9 +345,24 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
         for number, operand in enumerate(user.operands):
             if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
                 return _why_not_fit(user, number, is_cheap)
+            prices = _prices(user, number, producer, target) if operand is value else None
+            if prices is not None and prices.inline > prices.apart:
+                return str(prices)
             if operand is value and _widens_often(user, number, producer, target):
                 return f"{user.name} would widen it for each tile of rows"
     return None
+
+
+def _prices(user: Op, number: int, producer: Group, target: Target | None) -> Prices | None:
+    """What it costs to compute a reduction's operand in its loads, and apart; None where nothing is
+    computed again, or on a GPU, whose arithmetic waits for memory."""
+    operand = user.operands[number]
+    if user.record.kind is not Kind.REDUCTION or operand is None:
+        return None
+    if target is None or target.has_workgroups or all(map(_is_renaming, producer.ops)):
+        return None
+    inputs = sum(v.type.dims == operand.type.dims for v in _inputs(producer.ops))
+    return recompute_prices(producer.ops, inputs, user, number, target)
 
 
 def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:

@@ -49,6 +49,7 @@ class _Report:
             "number": number,
             "roots": [{"op": name, "node": node} for name, node in roots],
             "ops": [{"op": op.name, "node": op.origin} for op in inner],
+            "weighed": [text for n in groups for text in self.remarks.weighed.get(n, ())],
             "bytes_in": _plain(_bytes(v for v in operands if not _is_constant(v))),
             "bytes_constant": _plain(_bytes(v for v in operands if _is_constant(v))),
             "bytes_out": _plain(_bytes(region.results)),

@@ -5,6 +5,7 @@ Filled by `fuse` and `join-regions` from the same predicates that decide; decide
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aot.ir.graph import Op
@@ -18,15 +19,18 @@ class FusionRemarks:
         roots: the op that each group grew from, as the text has it, and its node.
         cuts: why two groups stayed apart, by the one that makes a value and the one that reads it:
             first what ended the former, then what kept the latter from taking it in.
+        weighed: both prices of what a group computes in several passes, by its number.
     """
 
     groups: dict[Op, tuple[int, ...]] = field(default_factory=dict)
     roots: list[tuple[str, str]] = field(default_factory=list)
     cuts: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    weighed: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def formed(self, region: Op, number: int) -> None:
+    def formed(self, region: Op, number: int, weighed: Sequence[str] = ()) -> None:
         """Group `number` became a region."""
         self.groups[region] = (number,)
+        self.weighed[number] = tuple(weighed)
 
     def joined(self, made: Op, first: Op, second: Op) -> None:
         """Two regions became one."""

@@ -1,0 +1,72 @@
+"""What it costs to compute a value where each pass over a row reads it, beside storing it once.
+
+Prices are of one element, in loads of neighbours, on a CPU: a pure function of ops and target that
+fusion asks. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot.analysis.accesses import Accesses, accesses_of
+from aot.ir.dims import product
+from aot.ir.graph import Op
+from aot.ir.record import Kind
+from aot.target.model import Target
+
+# Of storing an element in memory, in loads: a line that is written is read before. And of an op
+# without an instruction.
+STORE, POLYNOMIAL = 2, 20
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Attributes:
+    passes: how often the user's loops read an element.
+    inline: of computing it there, in each pass or in the first of those that share scratch.
+    apart: of a dispatch that stores it, and of loading it in each pass.
+    """
+
+    passes: int
+    inline: int
+    apart: int
+
+    def __str__(self) -> str:
+        return (
+            f"in {self.passes} passes over a row an element costs {self.inline} computed there, "
+            f"{self.apart} stored and loaded"
+        )
+
+
+def is_kept(cost: int, again: int) -> bool:
+    """Whether a value of a row that costs so much, and that `again` so many passes want, is stored
+    in scratch by the first one and loaded by them."""
+    return cost * again > 1 + again
+
+
+def recompute_prices(
+    producer: Sequence[Op], inputs: int, user: Op, operand: int, target: Target
+) -> Prices:
+    """The prices of computing an operand of a reduction in its loads, or apart.
+
+    Args:
+        producer: the ops that compute the operand.
+        inputs: values as large as it that they read.
+        operand: its number in `user`.
+    """
+    elementwise = [op for op in producer if op.record.kind is Kind.ELEMENTWISE]
+    cost = inputs + sum(1 if op.record.is_cheap else POLYNOMIAL for op in elementwise)
+    found = accesses_of(user)[0]
+    passes = len({read.axes for read in found.of(operand)})
+    again = passes - 1
+    is_stored = is_kept(cost, again) and _may_keep(found, user, target)
+    inline = cost + 1 + again if is_stored else cost * passes
+    return Prices(passes, inline, cost + STORE + passes)
+
+
+def _may_keep(found: Accesses, user: Op, target: Target) -> bool:
+    """Whether scratch holds a row of the user's reductions."""
+    rows = {product([found.extents[v] for v in r.axes]) for r in found.reductions}
+    bytes = max(user.result.type.dtype.bytes, 4)
+    return all(isinstance(n, int) and n * bytes <= target.scratch_bytes for n in rows)
