@@ -275,7 +275,8 @@ def _lanes_over_results(
         stmts: list[Stmt] = []
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
-            lanes = None if lane is None else (axes[-1].var, lane, width)
+            along = axes[-1].var if axes else None
+            lanes = None if lane is None else (along, lane, width)
             term = kept.body(reduce, done, lane)
             loops, value = _reduce_here(nest, reduce, term, values, lanes)
             stmts += loops
@@ -295,7 +296,7 @@ def _reduce_here(
     reduce: Reduce,
     term: tuple[Expr, Sequence[Kept]],
     values: Values,
-    lanes: tuple[Var, Expr, int] | None,
+    lanes: tuple[Var | None, Expr, int] | None,
 ) -> tuple[list[Stmt], Expr]:
     """A reduction inside a lane: one accumulator per lane, serial loops.
 
@@ -336,7 +337,7 @@ def _reduce_here(
 
 
 def _borders(
-    nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var, Expr, int] | None
+    nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var | None, Expr, int] | None
 ) -> tuple[Borders, Expr | None]:
     """The conditions of a reduction's guards, and the one that those hold for a whole vector which
     are not alike in it; None where that can't be asked."""
