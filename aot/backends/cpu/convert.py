@@ -79,11 +79,12 @@ def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType, t
         a = half_to_float(asm, traits, a)
     element = traits.element(to)
     _check_wide(traits, a.type.element, type_bits(element))
-    if traits.target.arch == "x86_64" and a.type.element == "float":
-        if type_bits(element) < 32:
-            return _float_to_narrow(asm, a, to, element)
-        if a.type.lanes and to is DType.I32:
-            return _float_to_i32(asm, a)
+    is_f32, arch = a.type.element == "float", traits.target.arch
+    # QEMU 7.2, which the tests run RISC-V code under, fails on a vfncvt.rtz behind a vsetvli
+    if is_f32 and type_bits(element) < 32 and arch in ("x86_64", "riscv64"):
+        return _float_to_narrow(asm, a, to, element)
+    if is_f32 and arch == "x86_64" and a.type.lanes and to is DType.I32:
+        return _float_to_i32(asm, a)
     name = "llvm.fptosi.sat" if to.is_signed else "llvm.fptoui.sat"
     result = a.type.of(element)
     return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")
