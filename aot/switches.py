@@ -26,6 +26,7 @@ PASSES: Mapping[str, str] = {
     "merge-siblings": "contractions that read the same operand stay apart",
     "assign-layouts": "values keep the layouts of the model",
     "rematerialize-iota": "positions and masks are computed once and stored",
+    "tabulate": "activations between numbers of 8 bits are computed, not looked up",
     "join-regions": "small dispatches that follow each other stay apart",
     "despecialise": "executables that differ in extents only stay apart",
 }

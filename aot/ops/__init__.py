@@ -23,6 +23,7 @@ from aot.ops import (
     shape,
     spatial,
     structure,
+    tables,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "shape",
     "spatial",
     "structure",
+    "tables",
 ]

@@ -26,6 +26,7 @@ from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.prepare_dots import PREPARE_DOTS
 from aot.passes.quantise.quantise_contractions import QUANTISE_CONTRACTIONS
+from aot.passes.quantise.tabulate import TABULATE
 from aot.passes.simplify.algebra import ALGEBRA
 from aot.passes.simplify.canonicalize import CANONICALIZE
 from aot.passes.simplify.cse import CSE
@@ -69,6 +70,7 @@ TARGET_PASSES: tuple[Pass, ...] = (
     REMATERIALIZE_IOTA,  # after CSE, which would undo it
     ALIAS_CONCAT,  # before fusion: what is a view needs no region
     INSERT_COPIES,  # what is a view by its type only, now that types are final
+    TABULATE,  # by the layouts that are; a table is one op of a region
     FUSE,
     JOIN_REGIONS,
     NARROW_STORAGE,  # what is stored is known; the buffers' types are not relied on yet

@@ -1,0 +1,188 @@
+"""tabulate: what is computed from one number of 8 bits to another is looked up in a table.
+
+The activations of a quantised model are such chains: dequantise, sigmoid, quantise, and so on, up
+to the next number of 8 bits. Their results are evaluated for all 256 numbers here, by the ops' own
+definitions.
+
+Requires: layouts are final; no region yet.
+Ensures: a `quantize` whose result is a function of one value of 8 bits with the same dims and
+    layout is a `table_lookup`, where that costs a CPU less than its ops.
+Never: makes tables for a GPU, or of a chain that is as cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.analysis.control import control_ops
+from aot.ir import expr
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.record import Kind, call_of
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array, DType
+from aot.ops.quantization import QUANTIZE
+from aot.ops.tables import ENTRIES, LOOKUP
+from aot.passes.base import Pass, PassContext
+from aot.passes.quantise.factors import constant
+from aot.passes.simplify.dce import remove_dead
+from aot.passes.simplify.rewriting import constant_of
+from aot.target.model import Target
+
+NAME = "tabulate"
+# instructions that a lookup takes for each element: to take a lane out, to load, to put it back
+LOOKUP_COST = 3
+# instructions of a vector, by operator; of those that are not named it is one
+_COSTS = {"div": 4, "pow": 40, "sqrt": 4}
+_TRANSCENDENTAL_COST = 20
+_BYTES = (DType.U8, DType.I8)
+
+
+def run(module: Module, context: PassContext) -> None:
+    target = context.target
+    if target is None or not target.is_cpu:
+        return
+    for function in module.functions.values():
+        made = tabulate(function, target)
+        if made:
+            remove_dead(function)
+            context.count(NAME, "tables", made)
+
+
+def tabulate(function: Function, target: Target) -> int:
+    """Replaces chains of a function by tables; gives how many."""
+    chains = _Chains()
+    made = 0
+    for op in list(control_ops(function)):
+        chains.add(op)
+        if op.record is not QUANTIZE or op.result.type.dtype not in _BYTES:
+            continue
+        source = chains.source(op.result)
+        if source is None or source is op.result:
+            continue
+        cone = chains.cone(op, source)
+        if sum(map(_cost, cone)) <= LOOKUP_COST * target.lanes(DType.F32):
+            continue
+        table = _table(cone, source)
+        if table is None:
+            continue
+        rewriter = Rewriter(function).at(op)
+        operands: list[Value | None] = [source, constant(op, rewriter, table)]
+        lookup = Op(LOOKUP, operands, {}, [op.result.type], (), op.origin)
+        fresh = rewriter.insert(lookup).result
+        fresh.name = op.result.name
+        chains.replace(op.result, fresh, source)
+        rewriter.replace_op(op, [fresh])
+        made += 1
+    return made
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A number that every element is."""
+
+
+class _Chains:
+    """Of which value of 8 bits others are functions, element by element."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Value, Value | _Known | None] = {}
+
+    def source(self, value: Value) -> Value | None:
+        """The value of 8 bits that `value` is a function of, itself perhaps."""
+        found = self._find(value)
+        return found if isinstance(found, Value) else None
+
+    def _find(self, value: Value) -> Value | _Known | None:
+        if value not in self._sources:
+            is_number = value.type.element_count == 1 and constant_of(value) is not None
+            self._sources[value] = _Known() if is_number else _itself(value)
+        return self._sources[value]
+
+    def add(self, op: Op) -> None:
+        """Learns of the results of an op; those before it are known."""
+        if op.record is CONSTANT or len(op.results) != 1:
+            return
+        result = op.result
+        found = {self._find(v) for v in op.operands if v is not None}
+        found.discard(_Known())
+        is_plain = op.record.kind is Kind.ELEMENTWISE and op.record.reference is not None
+        (source,) = found if is_plain and len(found) == 1 else (None,)
+        if isinstance(source, Value) and _lie_alike(source, result):
+            self._sources[result] = source
+        else:
+            self._sources[result] = _itself(result)
+
+    def replace(self, old: Value, new: Value, source: Value) -> None:
+        del self._sources[old]
+        self._sources[new] = source
+
+    def cone(self, op: Op, source: Value) -> list[Op]:
+        """The ops from `source` to `op`, operands before their users."""
+        done: dict[Op, None] = {}
+
+        def visit(op: Op) -> None:
+            if op in done:
+                return
+            for value in op.operands:
+                is_made = value is not None and value is not source and constant_of(value) is None
+                if is_made:
+                    assert value is not None and value.op is not None
+                    visit(value.op)
+            done[op] = None
+
+        visit(op)
+        return list(done)
+
+
+def _itself(value: Value) -> Value | None:
+    return value if value.type.dtype in _BYTES else None
+
+
+def _lie_alike(a: Value, b: Value) -> bool:
+    return a.type.dims == b.type.dims and a.type.layout == b.type.layout
+
+
+def _cost(op: Op) -> int:
+    """Instructions of a vector, about."""
+    if op.record is LOOKUP:
+        return _TRANSCENDENTAL_COST
+    assert op.record.compute is not None
+    total = 0
+    for compute in op.record.compute(call_of(op)):
+        for node in expr.nodes(compute.value):
+            if isinstance(node, expr.Unary | expr.Binary) and node.dtype is not DType.INDEX:
+                is_hard = node.op in expr.TRANSCENDENTAL_OPS
+                total += _TRANSCENDENTAL_COST if is_hard else _COSTS.get(node.op, 1)
+            elif isinstance(node, expr.Fma | expr.Select | expr.Cast):
+                total += 1
+    return total
+
+
+def _table(cone: list[Op], source: Value) -> Array | None:
+    """What the last op of `cone` gives for each number of the source; None where an op's definition
+    does not go element by element."""
+    every = np.arange(ENTRIES, dtype=np.uint8).view(source.type.dtype.numpy)
+    values: dict[Value, Array] = {source: every}
+    for op in cone:
+        inputs: list[Array | None] = []
+        for value in op.operands:
+            if value is None or value in values:
+                inputs.append(None if value is None else values[value])
+                continue
+            data = constant_of(value)
+            assert data is not None
+            numbers = data.logical  # a table, or one number
+            inputs.append(numbers.reshape(()) if numbers.size == 1 else numbers)
+        assert op.record.reference is not None
+        (result,) = op.record.reference(call_of(op, is_exact=True), inputs)
+        made = np.asarray(result)
+        if made.shape != (ENTRIES,):
+            return None
+        values[op.result] = made
+    return values[cone[-1].result]
+
+
+TABULATE = Pass(NAME, run, __doc__)
