@@ -40,7 +40,10 @@ LOOKUP = register(
         constraints=(
             Constraint(
                 f"table has {ENTRIES} entries, one dim of them",
-                lambda call: call.operand(1).dims == (ENTRIES,),
+                lambda call: (
+                    call.operand(1).rank == 1
+                    and call.equal(call.operand(1).dims[0], ENTRIES, "table_lookup: entries")
+                ),
             ),
         ),
         infer=_type,

@@ -107,7 +107,7 @@ class LayoutCosts:
         if number == left.operand:
             if innermost(type) == left.summed:
                 return 0.0
-            if self.target.is_cpu and sums_words(contraction):
+            if not self.target.has_workgroups and sums_words(contraction):
                 # each tap of each row is brought together, one element at a time
                 return float(_count([contraction.batch, contraction.m, contraction.k]))
             return FAR_SCALARS * count

@@ -33,7 +33,7 @@ _OTHER_SIGN = {DType.U8: (DType.I8, 128), DType.I8: (DType.U8, -128)}
 
 
 def run(module: Module, context: PassContext) -> None:
-    if context.target is None or not context.target.is_cpu:
+    if context.target is None or context.target.has_workgroups:
         return
     for function in module.functions.values():
         for op in list(control_ops(function)):

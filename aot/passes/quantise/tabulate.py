@@ -42,7 +42,7 @@ _BYTES = (DType.U8, DType.I8)
 
 def run(module: Module, context: PassContext) -> None:
     target = context.target
-    if target is None or not target.is_cpu:
+    if target is None or target.has_workgroups:
         return
     for function in module.functions.values():
         made = tabulate(function, target)

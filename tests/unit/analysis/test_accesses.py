@@ -194,7 +194,7 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
                 for s in (*read.subscripts, *read.conditions):
                     if not s.is_affine:
                         (by_data if s.has_data else others).add(record.name)
-    chosen = {"gather", "gather_elements", "gather_nd", "put_slice"}
+    chosen = {"gather", "gather_elements", "gather_nd", "put_slice", "table_lookup"}
     assert by_data == chosen | {"grid_sample", "resample", "roi_align"}
     # groups of channels, overlapping blocks, mirrored borders, dims that don't divide
     assert others == {"conv", "conv_integer", "col2im", "pad", "reshape"}
