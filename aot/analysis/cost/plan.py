@@ -115,6 +115,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         *sizes,
         row_bytes=strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type),
         spare=1 if layout.splits else 3,
+        by_lane=target.multiplies_by_lane and not is_dotted,
         unpacked=is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
@@ -263,6 +264,7 @@ def _tile(
     *,
     row_bytes: int = 0,
     spare: int = 1,
+    by_lane: bool = False,
     unpacked: bool = False,
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
@@ -274,6 +276,7 @@ def _tile(
     Args:
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         spare: registers that must be left beside the sums and the vectors of columns.
+        by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether a vector of columns takes a second register, for what it is unpacked to.
     """
     if target.has_workgroups:
@@ -287,7 +290,7 @@ def _tile(
         if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
         for rows in range(1, most + 1):
-            row_vectors = rows if target.multiplies_by_lane else 0
+            row_vectors = rows if by_lane else 0
             held = vectors * (2 if unpacked else 1)
             if rows * vectors + held + row_vectors + spare > target.vector_registers:
                 break

@@ -74,6 +74,22 @@ def _by_width(asm: Assembler, width: int, made: Part, a: Value, b: Value, c: Val
     return asm.concat(results)
 
 
+def _sum_of_long_products(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -> Value:
+    """Multiplications that widen 16 bits to 32, and an addition of neighbours."""
+    halves = []
+    for first in (0, 4):
+        part = range(first, first + 4)
+        words = (asm.bitcast_to(x, Type("i16", 8)) for x in (a, b))
+        wide = [asm.cast("sext", asm.shuffle(x, x, part), "i32") for x in words]
+        halves.append(asm.op("mul", wide[0], wide[1]))
+    low, high = halves
+    if traits.target.arch == "aarch64":
+        pairs = asm.call("llvm.aarch64.neon.addp", low.type, [low, high], low.type.mangled)
+        return asm.op("add", c, pairs)
+    pairs = asm.op("add", *(asm.shuffle(low, high, range(n, 8, 2)) for n in (0, 1)))
+    return asm.op("add", c, pairs)
+
+
 def _instructions(
     asm: Assembler, traits: Traits, left: DType, right: DType
 ) -> list[tuple[int, Part]]:
@@ -124,4 +140,6 @@ def _instructions(
             multiplying("llvm.x86.sse2.pmadd.wd", 4)
         if target.has("simd128"):
             multiplying("llvm.wasm.dot", 4)
+        if target.has("neon"):
+            found.append((4, lambda a, b, c: _sum_of_long_products(asm, traits, a, b, c)))
     return found
