@@ -32,7 +32,7 @@ def _compute(call: Call) -> Sequence[Compute]:
     return [Compute(indices, e.Load(1, (e.cast(bits, DType.INDEX),), table.dtype))]
 
 
-LOOKUP = register(
+TABLE_LOOKUP = register(
     OpRecord(
         name="table_lookup",
         summary="The entry of a table that x's 8 bits, as an unsigned number, are the number of.",

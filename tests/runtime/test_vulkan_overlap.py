@@ -179,5 +179,5 @@ def test_only_a_dispatch_may_stand_behind() -> None:
     asm.execute()
     asm.emit("BESIDE")
     asm.emit("RETURN")
-    with pytest.raises(InternalError, match="word 1: no DISPATCH stands behind BESIDE"):
+    with pytest.raises(InternalError, match="word 1: no dispatch stands behind the instruction"):
         module_of(asm, [], [])

@@ -47,6 +47,7 @@ class Plan:
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
 # rows, high ones keep as many sums under way as hide an addition's latency
 TAIL_ROWS, SUMS = (2, 4), 8
+MOST_ROWS = 14
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -109,14 +110,16 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if target.has_workgroups and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
+    row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
         target,
         lanes,
         *sizes,
-        row_bytes=strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type),
+        row_bytes=0 if is_dotted else row_bytes,
         spare=1 if layout.splits else 3,
         by_lane=target.multiplies_by_lane and not is_dotted,
         unpacked=is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype),
+        most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -242,6 +245,15 @@ def sums_words(contraction: ContractionDims) -> bool:
     )
 
 
+def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
+    """How many rows of a sum of words a worker's scratch holds, at least 1."""
+    if not isinstance(contraction.k, int):
+        return MOST_ROWS
+    is_wide = not target.sums_bytes(contraction.left.dtype, contraction.right.dtype)
+    row = (contraction.k + DOT_GROUP) * (2 if is_wide else 1)
+    return max(1, min(MOST_ROWS, target.scratch_bytes // row))
+
+
 def _group_layout(right: Factor, panel: int) -> Layout:
     """As panels, in groups along what is summed: [O, C, taps...] -> [O/P][taps...][C/4][P][4]."""
     (column,) = right.own
@@ -266,6 +278,7 @@ def _tile(
     spare: int = 1,
     by_lane: bool = False,
     unpacked: bool = False,
+    most: int = MOST_ROWS,
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
 
@@ -278,10 +291,11 @@ def _tile(
         spare: registers that must be left beside the sums and the vectors of columns.
         by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether a vector of columns takes a second register, for what it is unpacked to.
+        most: rows beyond which there are none.
     """
     if target.has_workgroups:
         return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
-    most = min(14, _rows_in_cache(target, row_bytes))
+    most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
         vectors = columns // lanes
@@ -347,4 +361,4 @@ def _rows_in_cache(target: Target, row_bytes: int) -> int:
     the same place.
     """
     way = max(target.l1_bytes // 8, 64)
-    return 6 * (way // math.gcd(way, row_bytes)) if row_bytes else 14
+    return 6 * (way // math.gcd(way, row_bytes)) if row_bytes else MOST_ROWS

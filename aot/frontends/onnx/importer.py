@@ -36,7 +36,7 @@ from aot.frontends.onnx.inputs import InputShapes, InputTypes
 from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.loops import import_loop
 from aot.frontends.onnx.ops.scan import import_scan
-from aot.frontends.onnx.schema import check_node, find_schema
+from aot.frontends.onnx.schema import check_node, find_schema, is_known_domain
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
@@ -309,6 +309,8 @@ class _Importer:
         schema = find_schema(domain, proto.op_type, opset)
         if schema is None and domain == "":
             raise CompileError(f"there is no op {proto.op_type} in opset {opset} (node {label!r})")
+        if schema is None and not is_known_domain(domain):
+            return f"domain {domain!r} is not known"
         if schema is None:
             return f"there is no op {proto.op_type} in version {opset} of domain {domain!r}"
         if not (_is_control(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):

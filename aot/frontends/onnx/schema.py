@@ -46,6 +46,11 @@ def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
         return None
 
 
+def is_known_domain(domain: str) -> bool:
+    """Whether there are definitions of ops of a domain."""
+    return domain == MICROSOFT or any(s.domain == domain for s in defs.get_all_schemas())
+
+
 def check_node(node: Node, schema: defs.OpSchema) -> None:
     """Raises:
     CompileError: the node is not a valid use of its op.

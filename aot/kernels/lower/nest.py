@@ -401,12 +401,11 @@ class Nest:
             axis.extent, lambda i: self.inside(rest, {**values, axis.var: i}, body), axis.var.name
         )
 
-    def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+    def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
         """Lanes for a width; one element alone needs no loop on a CPU."""
         if width == 1 and not self.is_gpu:
-            (stmt,) = body(expr.index(0))
-            return stmt
-        return self.spread(width, body)
+            return list(body(expr.index(0)))
+        return [self.spread(width, body)]
 
     def reduce_lanes(
         self, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
@@ -428,11 +427,9 @@ class Nest:
             while width > 1 and width > inner.extent:
                 width //= 2
         acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        stmts: list[Stmt] = [
-            self._lanes(
-                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-            )
-        ]
+        stmts = self._lanes(
+            width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+        )
 
         def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
             stmts, term = self.keep(kept, body, {**values, **indices})
@@ -443,15 +440,13 @@ class Nest:
             full = dims.floor_divide(inner.extent, width)
             out = self.serial(
                 full,
-                lambda o: [
-                    self._lanes(
-                        width,
-                        lambda lane: accumulate(
-                            lane,
-                            {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)},
-                        ),
-                    )
-                ],
+                lambda o: self._lanes(
+                    width,
+                    lambda lane: accumulate(
+                        lane,
+                        {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)},
+                    ),
+                ),
                 "o",
             )
             tail = dims.modulo(inner.extent, width)
@@ -465,21 +460,19 @@ class Nest:
         half = width // 2
         while half >= 1:
             offset = expr.index(half)
-            stmts.append(
-                self._lanes(
-                    half,
-                    lambda lane, offset=offset: [  # type: ignore[misc]
-                        Store(
-                            acc,
-                            (lane,),
-                            combine(
-                                reduce.op,
-                                Load(acc, (lane,), reduce.dtype),
-                                Load(acc, (expr.add(lane, offset),), reduce.dtype),
-                            ),
-                        )
-                    ],
-                )
+            stmts += self._lanes(
+                half,
+                lambda lane, offset=offset: [  # type: ignore[misc]
+                    Store(
+                        acc,
+                        (lane,),
+                        combine(
+                            reduce.op,
+                            Load(acc, (lane,), reduce.dtype),
+                            Load(acc, (expr.add(lane, offset),), reduce.dtype),
+                        ),
+                    )
+                ],
             )
             half //= 2
         return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")

@@ -29,8 +29,6 @@ from aot.kernels.schedules.products import (
 
 # tiles of columns that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER = 4
-# elements of a row in scratch, beyond which it would leave the caches
-MOST_STAGED = 1 << 16
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
 _WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
 
@@ -67,9 +65,10 @@ class DotAxes:
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, panel: int) -> DotAxes | None:
         """What a contraction sums over; None where its weights do not lie in groups, or where the
-        left side has no numbers that dot products take."""
+        left side has no numbers that dot products take, or a row of it no place in scratch."""
         weight, left, right = roles.weight, roles.left, roles.right
-        if nest.is_gpu or roles.reduce.dtype is not DType.I32 or weight.dtype not in _WORDS:
+        is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in _WORDS
+        if nest.is_gpu or nest.lanes == 1 or not is_sum:
             return None
         narrow = left.a if isinstance(left, Cast) else left
         if narrow.dtype not in (*_WORDS, DType.I16):
@@ -83,7 +82,8 @@ class DotAxes:
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
         bytes_ = nest.target.sums_bytes(narrow.dtype, weight.dtype)
         found = DotAxes(tuple(taps), grouped, narrow, narrow.dtype if bytes_ else DType.I16)
-        return found if found.size <= MOST_STAGED and found._is_in_order(weight, panel) else None
+        fits = found.size * found.staged.bytes <= nest.target.scratch_bytes
+        return found if fits and found._is_in_order(weight, panel) else None
 
     def _is_in_order(self, weight: Load, panel: int) -> bool:
         """Whether the groups of all taps follow each other in the weights, panel by panel."""

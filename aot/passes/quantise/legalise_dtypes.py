@@ -37,6 +37,7 @@ from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
+from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
 
@@ -138,7 +139,7 @@ def or_host(target: Target) -> str:
 
 def computes(op: Op) -> bool:
     """Whether `op` does arithmetic in its operands' or results' dtypes."""
-    return op.record.kind not in _FREE_KINDS and op.record is not CAST
+    return op.record.kind not in _FREE_KINDS and op.record not in (CAST, TABLE_LOOKUP)
 
 
 def _cast(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:

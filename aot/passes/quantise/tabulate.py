@@ -24,7 +24,7 @@ from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
 from aot.ops.quantization import QUANTIZE
-from aot.ops.tables import ENTRIES, LOOKUP
+from aot.ops.tables import ENTRIES, TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.factors import constant
 from aot.passes.simplify.dce import remove_dead
@@ -33,7 +33,7 @@ from aot.target.model import Target
 
 NAME = "tabulate"
 # instructions that a lookup takes for each element: to take a lane out, to load, to put it back
-LOOKUP_COST = 3
+COST_OF_LOOKUP = 3
 # instructions of a vector, by operator; of those that are not named it is one
 _COSTS = {"div": 4, "pow": 40, "sqrt": 4}
 _TRANSCENDENTAL_COST = 20
@@ -63,14 +63,14 @@ def tabulate(function: Function, target: Target) -> int:
         if source is None or source is op.result:
             continue
         cone = chains.cone(op, source)
-        if sum(map(_cost, cone)) <= LOOKUP_COST * target.lanes(DType.F32):
+        if sum(map(_cost, cone)) <= COST_OF_LOOKUP * target.lanes(DType.F32):
             continue
         table = _table(cone, source)
         if table is None:
             continue
         rewriter = Rewriter(function).at(op)
         operands: list[Value | None] = [source, constant(op, rewriter, table)]
-        lookup = Op(LOOKUP, operands, {}, [op.result.type], (), op.origin)
+        lookup = Op(TABLE_LOOKUP, operands, {}, [op.result.type], (), op.origin)
         fresh = rewriter.insert(lookup).result
         fresh.name = op.result.name
         chains.replace(op.result, fresh, source)
@@ -147,7 +147,7 @@ def _lie_alike(a: Value, b: Value) -> bool:
 
 def _cost(op: Op) -> int:
     """Instructions of a vector, about."""
-    if op.record is LOOKUP:
+    if op.record is TABLE_LOOKUP:
         return _TRANSCENDENTAL_COST
     assert op.record.compute is not None
     total = 0

@@ -190,8 +190,8 @@ def test_bounds_bound_the_arena() -> None:
             means = x.reshape(-1, 16).mean(1, keepdims=True)
             np.testing.assert_allclose(program({"x": x})["y"], means.repeat(16, 1), rtol=1e-5)
             assert program.arena_bytes == arena_bytes
-    with aot.load(static) as program:
-        assert program.arena_bound_bytes == bound
+    with aot.load(static) as program:  # with rows in scratch, whose extents are known here
+        assert program.arena_bound_bytes == fixed["arena_bytes"] <= 1.2 * bound
     with aot.load(aot.compile(CHAIN.encode())) as program:
         assert program.arena_bound_bytes is None
 

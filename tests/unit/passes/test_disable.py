@@ -71,6 +71,8 @@ def model() -> Module:
     bytes_ = b.constant(rng.integers(-128, 128, (24, 8), np.int8))
     product = b.op("matmul", b.op("dequantize", small, scale), b.op("dequantize", bytes_, scale))
     b.output("quantised", b.op("quantize", product, scale, to="u8"))
+    gate = b.op("sigmoid", b.op("dequantize", small, scale))
+    b.output("looked_up", b.op("quantize", gate, scale, to="u8"))
     for n in (5, 7):
         b.output(f"long{n}", b.op("softmax", b.input(f"x{n}", f"f32[128, {n * 80}]"), axis=1))
     return b.module()

@@ -474,9 +474,8 @@ def test_what_a_model_in_float16_needs(tmp_path: Path) -> None:
         (variant,) = read_module(bytes_of(model, tmp_path, name, **options)).variants
         return variant.features
 
-    subgroups = ("subgroupArithmetic", "subgroupBasic")
-    half = ("shaderFloat16", "storageBuffer16BitAccess")
-    assert needs(FULL) == (*half, *subgroups)
+    # no sum is long enough for the lanes of a subgroup to share it
+    assert needs(FULL) == ("shaderFloat16", "storageBuffer16BitAccess")
     assert needs("adreno-fp16") == ("shaderFloat16",)
     assert needs("vulkan-android-2022") == ()
 
