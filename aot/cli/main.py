@@ -51,6 +51,7 @@ _ELSEWHERE = {
     "inspect": "aot.cli.inspect",
     "merge": "aot.cli.inspect",
     "package": "aot.cli.package",
+    "quantize": "aot.cli.quantize",
     "targets": "aot.cli.build",
 }
 

@@ -1,0 +1,109 @@
+"""`aotc quantize`: its options, and what it tells of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from aot.cli.text import table
+
+if TYPE_CHECKING:
+    from aot.tools.quantisation import Quantised
+
+SHOWN = 10  # layers
+
+
+@click.command(name="quantize")
+@click.argument("model", type=click.Path())
+@click.option("-o", "--output", required=True, metavar="FILE.onnx", help="The model to write.")
+@click.option(
+    "--calibrate",
+    required=True,
+    metavar="PATH",
+    help="Inputs as the model will see them: a folder of .npz files with an array an input, or of "
+    ".npy files where there is one input; or one such file, of several samples.",
+)
+@click.option(
+    "--activations",
+    type=click.Choice(["int8", "dynamic"]),
+    default="int8",
+    show_default=True,
+    help="int8: steps found on the calibration data; dynamic: found by each run.",
+)
+@click.option(
+    "--skip", multiple=True, metavar="NODE", help="A node that stays in floats; repeatable."
+)
+@click.option(
+    "--skip-below",
+    type=float,
+    metavar="DB",
+    help="Layers whose signal to noise is below stay in floats.",
+)
+@click.option(
+    "--per-channel/--per-tensor",
+    default=True,
+    show_default=True,
+    help="Steps of the weights: one for each output channel, or one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
+def quantize(
+    model: str,
+    output: str,
+    calibrate: str,
+    activations: str,
+    skip: tuple[str, ...],
+    skip_below: float | None,
+    per_channel: bool,
+    as_json: bool,
+) -> None:
+    """Quantise an ONNX model in float32 to 8 bits, on data of yours.
+
+    \b
+    Examples:
+      aotc quantize model.onnx --calibrate images/ -o model.q.onnx
+      aotc quantize model.onnx --calibrate data.npz --skip-below 20 -o model.q.onnx
+      aotc quantize bert.onnx --calibrate data.npz --activations dynamic -o bert.q.onnx
+
+    Needs onnxruntime. docs/use/quantised.md says what to look at in the result.
+    """
+    from aot.tools.quantisation import quantize as make
+
+    result = make(
+        model,
+        output,
+        calibrate,
+        activations=activations,
+        skip=skip,
+        skip_below=skip_below,
+        per_channel=per_channel,
+    )
+    click.echo(_json(result) if as_json else _text(result))
+
+
+def _json(result: Quantised) -> str:
+    told = dataclasses.asdict(result)
+    return json.dumps({**told, "path": str(result.path)}, indent=2)
+
+
+def _text(result: Quantised) -> str:
+    kilobytes = f"{result.float_bytes / 1000:,.0f} -> {result.quantised_bytes / 1000:,.0f} kB"
+    lines = [f"{result.path}: {kilobytes}, calibrated on {result.samples} samples"]
+    total = sum(result.multiply_adds.values())
+    for reason, amount in result.multiply_adds.items():
+        lines.append(f"  {100 * amount / max(total, 1):.1f} % of multiply-adds {_place(reason)}")
+    for name, snr in result.outputs.items():
+        lines.append(f"  output {name}: signal to noise {snr:.1f} dB")
+    if result.skipped:
+        lines.append(f"  in floats, as asked for: {', '.join(result.skipped)}")
+    rows = [(f"{e.snr_db:.1f}", e.op, e.name) for e in result.layers[:SHOWN]]
+    if rows:
+        lines += ["", "layers with the largest errors:"]
+        lines.append(table(("dB", "op", "node"), rows, right="dB"))
+    return "\n".join(lines)
+
+
+def _place(reason: str) -> str:
+    return reason if reason.startswith("in ") else f"in floats: {reason}"

@@ -1,0 +1,330 @@
+"""Post-training quantisation of an ONNX model, by ONNX Runtime's quantiser.
+
+Owns what goes in and what is told of the result: the error of each layer and output, measured on
+the calibration data. The numbers of the quantised model are those of our own compile, because
+engines may saturate sums on CPUs that lack instructions for them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import aot
+from aot.errors import CompileError
+from aot.ir.types import Array
+from aot.tools.calibration import InputSpec, Sample, samples_of
+from aot.tools.engines import check_onnx
+
+# samples on which errors are measured: each keeps what all layers compute
+MEASURED = 4
+EXACT_DB = 200.0  # of what does not differ
+_ROUNDS = 2  # how often layers with too large an error are left out
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far a layer's result is from the float model's.
+
+    Attributes:
+        name: of the node.
+        op: its operator.
+        snr_db: the signal's power over that of the difference, in decibels.
+    """
+
+    name: str
+    op: str
+    snr_db: float
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The outcome of `quantize`.
+
+    Attributes:
+        layers: largest error first.
+        outputs: signal to noise of each output of the compiled model, in decibels.
+        skipped: nodes that stayed in floats, by name.
+        samples: how many the calibration data has.
+        float_bytes, quantised_bytes: sizes of the two ONNX files.
+        multiply_adds: of the quantised model by why they are not in integers; those that are under
+            "in integers".
+    """
+
+    path: Path
+    layers: tuple[LayerError, ...]
+    outputs: Mapping[str, float]
+    skipped: tuple[str, ...]
+    samples: int
+    float_bytes: int
+    quantised_bytes: int
+    multiply_adds: Mapping[str, int]
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    calibration: str | os.PathLike[str],
+    *,
+    activations: str = "int8",
+    skip: Sequence[str] = (),
+    skip_below: float | None = None,
+    per_channel: bool = True,
+) -> Quantised:
+    """Writes a quantised model: weights i8, activations u8, as QuantizeLinear and DequantizeLinear.
+
+    Args:
+        model: an ONNX file in float32.
+        output: the ONNX file to write.
+        calibration: a folder or a file, see `aot.tools.calibration.samples_of`.
+        activations: "int8", with steps found on the calibration data; "dynamic", with steps that
+            each run finds.
+        skip: names of nodes that stay in floats.
+        skip_below: layers whose signal to noise is below so many decibels stay in floats, too.
+        per_channel: a step for each output channel of the weights, rather than one for all.
+
+    Raises:
+        CompileError: the model or the data cannot be read, a name is of no node, or ONNX Runtime
+            cannot quantise the model; nothing is written then.
+    """
+    if find_spec("onnxruntime") is None:
+        raise CompileError("quantising needs onnxruntime: pip install 'aotc[quantize]'")
+    if not Path(model).is_file():
+        raise CompileError(f"cannot read {os.fspath(model)}: no such file")
+    check_onnx("onnxruntime", model)
+    job = _Job(Path(model), activations, per_channel)
+    unknown = [name for name in skip if name not in job.names]
+    if unknown:
+        raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
+    samples = samples_of(calibration, job.inputs)
+    skipped = list(dict.fromkeys(skip))
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        made = Path(folder) / "quantised.onnx"
+        for number in range(_ROUNDS + 1):
+            job.run(made, samples, skipped, Path(folder))
+            layers = job.layers(made, samples[:MEASURED], Path(folder))
+            bad = [
+                layer.name
+                for layer in layers
+                if skip_below is not None
+                and layer.snr_db < skip_below
+                and layer.name not in skipped
+            ]
+            if not bad or number == _ROUNDS:
+                break
+            skipped += bad
+        outputs, sums = _measure(Path(model), made, samples[:MEASURED])
+        data = made.read_bytes()
+    _write(Path(output), data)
+    return Quantised(
+        Path(output),
+        tuple(layers),
+        outputs,
+        tuple(skipped),
+        len(samples),
+        Path(model).stat().st_size,
+        len(data),
+        sums,
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+class _Reader:
+    """Samples as ONNX Runtime's quantiser asks for them."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._left: Iterator[Sample] = iter(samples)
+
+    def __iter__(self) -> _Reader:
+        return self
+
+    def __next__(self) -> dict[str, Array]:
+        return dict(next(self._left))
+
+    def get_next(self) -> dict[str, Array] | None:
+        sample = next(self._left, None)
+        return None if sample is None else dict(sample)
+
+
+class _Job:
+    """One model to quantise."""
+
+    def __init__(self, model: Path, activations: str, per_channel: bool) -> None:
+        import onnx
+        import onnxruntime
+
+        self.model = model
+        self.activations = activations
+        self.per_channel = per_channel
+        try:
+            graph = onnx.load(os.fspath(model), load_external_data=False).graph
+            session = onnxruntime.InferenceSession(
+                os.fspath(model), _plain_options(), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise CompileError(f"cannot read {model}: {_first_line(error)}") from None
+        self.names = {node.name: node.op_type for node in graph.node if node.name}
+        self.inputs = [
+            InputSpec(
+                info.name,
+                _dtype(info.type),
+                tuple(d if isinstance(d, int) else None for d in info.shape),
+            )
+            for info in session.get_inputs()
+        ]
+
+    def run(
+        self, made: Path, samples: Sequence[Sample], skipped: Sequence[str], folder: Path
+    ) -> None:
+        """Quantises into `made`, with some nodes left out.
+
+        Raises:
+            CompileError: with ONNX Runtime's reason.
+        """
+        from onnxruntime import quantization as q
+
+        source = self._prepared(folder)
+        common: dict[str, Any] = {
+            "weight_type": q.QuantType.QInt8,
+            "per_channel": self.per_channel,
+            "nodes_to_exclude": list(skipped),
+        }
+        try:
+            if self.activations == "dynamic":
+                q.quantize_dynamic(source, made, **common)
+            else:
+                q.quantize_static(
+                    source,
+                    made,
+                    _Reader(samples),
+                    quant_format=q.QuantFormat.QDQ,
+                    activation_type=q.QuantType.QUInt8,
+                    **common,
+                )
+        except Exception as error:
+            raise CompileError(
+                f"ONNX Runtime cannot quantise {self.model}: {_first_line(error)}"
+            ) from None
+
+    def _prepared(self, folder: Path) -> Path:
+        """The model with shapes inferred and constants folded, or as it is."""
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        prepared = folder / "prepared.onnx"
+        if not prepared.exists():
+            try:
+                quant_pre_process(os.fspath(self.model), os.fspath(prepared))
+            except Exception:
+                prepared.write_bytes(self.model.read_bytes())
+        return prepared
+
+    def layers(self, made: Path, samples: Sequence[Sample], folder: Path) -> list[LayerError]:
+        """Each layer's error, largest first; layers that both models have."""
+        import onnx
+        from onnxruntime.quantization import qdq_loss_debug as debug
+
+        kept: list[dict[str, list[Array]]] = []
+        source = self._prepared(folder)
+        for number, path in enumerate((source, made)):
+            opened = folder / f"opened{number}.onnx"
+            debug.modify_model_output_intermediate_tensors(os.fspath(path), os.fspath(opened))
+            kept.append(
+                debug.collect_activations(
+                    os.fspath(opened),
+                    _Reader(samples),
+                    session_options=_plain_options(),
+                )
+            )
+        floats, others = kept
+        found = []
+        nodes = onnx.load(os.fspath(source), load_external_data=False).graph.node
+        # an activation that a quantised range does is gone from the quantised model
+        after = {n.input[0]: n.output[0] for n in nodes if n.op_type in _ACTIVATIONS}
+        for node in (n for n in nodes if n.op_type in _LAYERS):
+            for name in (node.output[0], after.get(node.output[0], "")):
+                other = others.get(name + debug.DEQUANT_OUTPUT_SUFFIX, others.get(name))
+                if name in floats and other is not None:
+                    error = _snr(floats[name], other)
+                    found.append(LayerError(node.name or name, node.op_type, error))
+                    break
+        return sorted(found, key=lambda layer: layer.snr_db)
+
+
+_ACTIVATIONS = frozenset({"Relu", "Clip"})
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def _plain_options() -> Any:
+    """Nothing is fused: sums of what is dequantised are sums of floats, which do not saturate."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    return options
+
+
+def _measure(
+    model: Path, made: Path, samples: Sequence[Sample]
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Signal to noise of our compile of `made` against the float model in ONNX Runtime, by output;
+    and the multiply-adds of the compile."""
+    import onnxruntime
+
+    compiled = aot.compile(made)
+    session = onnxruntime.InferenceSession(
+        os.fspath(model), _plain_options(), providers=["CPUExecutionProvider"]
+    )
+    names = [info.name for info in session.get_outputs()]
+    wanted: dict[str, list[Array]] = {name: [] for name in names}
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    with aot.load(compiled) as program:
+        for sample in samples:
+            results = program(dict(sample))
+            for name, value in zip(names, session.run(names, dict(sample)), strict=True):
+                wanted[name].append(np.asarray(value))
+                found[name].append(np.asarray(results[name]))
+    (variant,) = compiled.stats["variants"]
+    sums = {str(k): int(v) for k, v in variant.get("multiply_adds", {}).items()}
+    return {name: _snr(wanted[name], found[name]) for name in names}, sums
+
+
+def _snr(wanted: Sequence[Array], found: Sequence[Array]) -> float:
+    """10 log10 of the signal's power over the difference's, of all samples together."""
+    signal = noise = 0.0
+    for a, b in zip(wanted, found, strict=True):
+        exact = a.astype(np.float64)
+        signal += float(np.square(exact).sum())
+        noise += float(np.square(exact - b.astype(np.float64)).sum())
+    if noise == 0:
+        return EXACT_DB
+    if signal == 0:
+        return -EXACT_DB
+    return min(EXACT_DB, 10 * float(np.log10(signal / noise)))
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    """numpy's dtype of what ONNX Runtime calls tensor(float)."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
