@@ -7,9 +7,11 @@ engines may saturate sums on CPUs that lack instructions for them.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,7 @@ from aot.tools.engines import check_onnx
 
 # samples on which errors are measured: each keeps what all layers compute
 MEASURED = 4
+LEAST_OPSET = 13  # the first whose DequantizeLinear has an axis
 EXACT_DB = 200.0  # of what does not differ
 _ROUNDS = 2  # how often layers with too large an error are left out
 
@@ -105,7 +108,7 @@ def quantize(
         raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
     samples = samples_of(calibration, job.inputs)
     skipped = list(dict.fromkeys(skip))
-    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder, _quietly():
         made = Path(folder) / "quantised.onnx"
         for number in range(_ROUNDS + 1):
             job.run(made, samples, skipped, Path(folder))
@@ -144,6 +147,17 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without ONNX Runtime's advice to call functions of its own."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class _Reader:
@@ -224,15 +238,29 @@ class _Job:
             ) from None
 
     def _prepared(self, folder: Path) -> Path:
-        """The model with shapes inferred and constants folded, or as it is."""
+        """The model in an opset that has steps by channel, with shapes inferred and constants
+        folded, as far as that goes."""
+        import onnx
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         prepared = folder / "prepared.onnx"
         if not prepared.exists():
+            model = onnx.load(os.fspath(self.model))
+            opset = max((o.version for o in model.opset_import if not o.domain), default=0)
+            source = folder / "converted.onnx"
             try:
-                quant_pre_process(os.fspath(self.model), os.fspath(prepared))
-            except Exception:
-                prepared.write_bytes(self.model.read_bytes())
+                if opset < LEAST_OPSET:
+                    model = onnx.version_converter.convert_version(model, LEAST_OPSET)
+                onnx.save(model, source)
+            except Exception as error:
+                raise CompileError(
+                    f"cannot bring {self.model} from opset {opset} to {LEAST_OPSET}, which "
+                    f"quantising needs: {_first_line(error)}"
+                ) from None
+            try:
+                quant_pre_process(os.fspath(source), os.fspath(prepared))
+            except Exception:  # of what cannot be inferred; all that follows does without
+                prepared.write_bytes(source.read_bytes())
         return prepared
 
     def layers(self, made: Path, samples: Sequence[Sample], folder: Path) -> list[LayerError]:

@@ -20,7 +20,7 @@ from aot.tools.quantisation import quantize
 DIMS = (1, 3, 12, 12)
 
 
-def model(folder: Path) -> Path:
+def model(folder: Path, opset: int = 13) -> Path:
     rng = np.random.default_rng(0)
     node = onnx.helper.make_node
 
@@ -35,14 +35,20 @@ def model(folder: Path) -> Path:
             node("Conv", ["r0", "w1"], ["c1"], name="second", strides=[2, 2]),
             node("GlobalAveragePool", ["c1"], ["p"], name="pool"),
             node("Flatten", ["p"], ["f"], name="flat"),
-            node("Gemm", ["f", "w2"], ["y"], name="last"),
+            node("Gemm", ["f", "w2", "b2"], ["y"], name="last"),
         ],
         "small",
         [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, DIMS)],
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 5])],
-        [weight("w0", 8, 3, 3, 3), weight("b0", 8), weight("w1", 16, 8, 3, 3), weight("w2", 16, 5)],
+        [
+            weight("w0", 8, 3, 3, 3),
+            weight("b0", 8),
+            weight("w1", 16, 8, 3, 3),
+            weight("w2", 16, 5),
+            weight("b2", 5),
+        ],
     )
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     made.ir_version = 8
     path = folder / "small.onnx"
     onnx.save(made, path)
@@ -83,6 +89,13 @@ def test_steps_may_be_found_by_each_run(tmp_path: Path) -> None:
     made = quantize(model(tmp_path), tmp_path / "q.onnx", data(tmp_path), activations="dynamic")
     assert "DynamicQuantizeLinear" in names_of(made.path)
     assert made.outputs["y"] > 20
+
+
+def test_a_model_of_an_old_opset(tmp_path: Path) -> None:
+    made = quantize(model(tmp_path, opset=9), tmp_path / "q.onnx", data(tmp_path))
+    assert made.outputs["y"] > 20
+    (opset,) = [o.version for o in onnx.load(made.path).opset_import if not o.domain]
+    assert opset == 13
 
 
 def test_layers_stay_in_floats(tmp_path: Path) -> None:
