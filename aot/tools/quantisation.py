@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-import aot
+from aot import api
 from aot.errors import CompileError
 from aot.ir.types import Array
 from aot.tools.calibration import InputSpec, Sample, samples_of
@@ -316,14 +316,14 @@ def _measure(
     and the multiply-adds of the compile."""
     import onnxruntime
 
-    compiled = aot.compile(made)
+    compiled = api.compile(made)
     session = onnxruntime.InferenceSession(
         os.fspath(model), _plain_options(), providers=["CPUExecutionProvider"]
     )
     names = [info.name for info in session.get_outputs()]
     wanted: dict[str, list[Array]] = {name: [] for name in names}
     found: dict[str, list[Array]] = {name: [] for name in names}
-    with aot.load(compiled) as program:
+    with api.load(compiled) as program:
         for sample in samples:
             results = program(dict(sample))
             for name, value in zip(names, session.run(names, dict(sample)), strict=True):
