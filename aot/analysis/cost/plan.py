@@ -110,15 +110,16 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if target.has_workgroups and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
+    is_unpacked = is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
         target,
         lanes,
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
-        spare=1 if layout.splits else 3,
+        spare=1 if layout.splits and not is_unpacked else 3,
         by_lane=target.multiplies_by_lane and not is_dotted,
-        unpacked=is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype),
+        unpacked=is_unpacked,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
@@ -312,8 +313,10 @@ def _tile(
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
+            # unpacking a vector takes as long as a row's products with it
+            busy = rows / (rows + 1) if unpacked else min(1.0, reuse)
             # within a twentieth what is loaded less often wins
-            score = (round(20 * min(1.0, reuse) * used), reuse * used)
+            score = (round(20 * busy * used), reuse * used)
             if score > best_score:
                 best, best_score = (rows, columns), score
     return best
