@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from aot.errors import CompileError
 from aot.frontends import registry
 from aot.tools.bench.benchmark import Case, prepared_command, round_median
+from aot.tools.onnx_engine import first_line, numpy_name
 
 Arrays = Mapping[str, NDArray[Any]]
 Opened = Callable[[], object]  # runs once
@@ -119,8 +120,7 @@ def _open(name: str, model: Path, inputs: Arrays, threads: int) -> Opened:
     except ImportError as error:
         raise CompileError(f"{name} is not installed: pip install {name}") from error
     except Exception as error:  # engines' exceptions have no common base
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CompileError(f"{name} cannot run {model}: {reason}") from error
+        raise CompileError(f"{name} cannot run {model}: {first_line(error)}") from error
     return run
 
 
@@ -133,18 +133,13 @@ def _open_onnxruntime(model: Path, inputs: Arrays, threads: int) -> Opened:
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     types = {i.name: i.type for i in session.get_inputs()}
-    feeds = {n: a.astype(_dtype(types[n]), copy=False) for n, a in inputs.items() if n in types}
+    feeds = {n: a.astype(numpy_name(types[n]), copy=False) for n, a in inputs.items() if n in types}
     binding = session.io_binding()
     for name, array in feeds.items():
         binding.bind_cpu_input(name, np.asarray(array, order="C"))
     for output in session.get_outputs():
         binding.bind_output(output.name)
     return lambda: session.run_with_iobinding(binding)
-
-
-def _dtype(onnx_type: str) -> str:
-    names = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
-    return names.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
 
 
 def _open_openvino(model: Path, inputs: Arrays, threads: int) -> Opened:

@@ -22,8 +22,10 @@ import numpy as np
 from aot import api
 from aot.errors import CompileError
 from aot.ir.types import Array
+from aot.link.files import write_atomically
 from aot.tools.calibration import InputSpec, Sample, samples_of
 from aot.tools.engines import check_onnx
+from aot.tools.onnx_engine import first_line, numpy_name
 
 # samples on which errors are measured: each keeps what all layers compute
 MEASURED = 4
@@ -107,12 +109,15 @@ def quantize(
     if unknown:
         raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
     samples = samples_of(calibration, job.inputs)
+    measured = samples[:MEASURED]
     skipped = list(dict.fromkeys(skip))
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder, _quietly():
         made = Path(folder) / "quantised.onnx"
+        source = job.prepared(Path(folder))
+        floats = _activations(source, measured)
         for number in range(_ROUNDS + 1):
-            job.run(made, samples, skipped, Path(folder))
-            layers = job.layers(made, samples[:MEASURED], Path(folder))
+            job.run(source, made, samples, skipped)
+            layers = _layers(source, floats, _activations(made, measured))
             bad = [
                 layer.name
                 for layer in layers
@@ -123,9 +128,9 @@ def quantize(
             if not bad or number == _ROUNDS:
                 break
             skipped += bad
-        outputs, sums = _measure(Path(model), made, samples[:MEASURED])
+        outputs, sums = _measure(job.session, made, measured)
         data = made.read_bytes()
-    _write(Path(output), data)
+    write_atomically(output, [data])
     return Quantised(
         Path(output),
         tuple(layers),
@@ -136,17 +141,6 @@ def quantize(
         len(data),
         sums,
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise CompileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -189,32 +183,31 @@ class _Job:
         self.per_channel = per_channel
         try:
             graph = onnx.load(os.fspath(model), load_external_data=False).graph
-            session = onnxruntime.InferenceSession(
+            self.session = onnxruntime.InferenceSession(
                 os.fspath(model), _plain_options(), providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            raise CompileError(f"cannot read {model}: {_first_line(error)}") from None
-        self.names = {node.name: node.op_type for node in graph.node if node.name}
+            raise CompileError(f"cannot read {model}: {first_line(error)}") from None
+        self.names = {node.name for node in graph.node if node.name}
         self.inputs = [
             InputSpec(
                 info.name,
-                _dtype(info.type),
+                np.dtype(numpy_name(info.type)),
                 tuple(d if isinstance(d, int) else None for d in info.shape),
             )
-            for info in session.get_inputs()
+            for info in self.session.get_inputs()
         ]
 
     def run(
-        self, made: Path, samples: Sequence[Sample], skipped: Sequence[str], folder: Path
+        self, source: Path, made: Path, samples: Sequence[Sample], skipped: Sequence[str]
     ) -> None:
-        """Quantises into `made`, with some nodes left out.
+        """Quantises what `prepared` gave into `made`, with some nodes left out.
 
         Raises:
             CompileError: with ONNX Runtime's reason.
         """
         from onnxruntime import quantization as q
 
-        source = self._prepared(folder)
         common: dict[str, Any] = {
             "weight_type": q.QuantType.QInt8,
             "per_channel": self.per_channel,
@@ -234,65 +227,71 @@ class _Job:
                 )
         except Exception as error:
             raise CompileError(
-                f"ONNX Runtime cannot quantise {self.model}: {_first_line(error)}"
+                f"ONNX Runtime cannot quantise {self.model}: {first_line(error)}"
             ) from None
 
-    def _prepared(self, folder: Path) -> Path:
+    def prepared(self, folder: Path) -> Path:
         """The model in an opset that has steps by channel, with shapes inferred and constants
-        folded, as far as that goes."""
+        folded, as far as that goes.
+
+        Raises:
+            CompileError: it cannot be brought into that opset.
+        """
         import onnx
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
-        prepared = folder / "prepared.onnx"
-        if not prepared.exists():
-            model = onnx.load(os.fspath(self.model))
-            opset = max((o.version for o in model.opset_import if not o.domain), default=0)
-            source = folder / "converted.onnx"
-            try:
-                if opset < LEAST_OPSET:
-                    model = onnx.version_converter.convert_version(model, LEAST_OPSET)
-                onnx.save(model, source)
-            except Exception as error:
-                raise CompileError(
-                    f"cannot bring {self.model} from opset {opset} to {LEAST_OPSET}, which "
-                    f"quantising needs: {_first_line(error)}"
-                ) from None
-            try:
-                quant_pre_process(os.fspath(source), os.fspath(prepared))
-            except Exception:  # of what cannot be inferred; all that follows does without
-                prepared.write_bytes(source.read_bytes())
+        model = onnx.load(os.fspath(self.model))
+        opset = max((o.version for o in model.opset_import if not o.domain), default=0)
+        source, prepared = folder / "converted.onnx", folder / "prepared.onnx"
+        try:
+            if opset < LEAST_OPSET:
+                model = onnx.version_converter.convert_version(model, LEAST_OPSET)
+            onnx.save(model, source)
+        except Exception as error:
+            raise CompileError(
+                f"cannot bring {self.model} from opset {opset} to {LEAST_OPSET}, which "
+                f"quantising needs: {first_line(error)}"
+            ) from None
+        try:
+            quant_pre_process(os.fspath(source), os.fspath(prepared))
+        except Exception:  # of what cannot be inferred; all that follows does without
+            return source
         return prepared
 
-    def layers(self, made: Path, samples: Sequence[Sample], folder: Path) -> list[LayerError]:
-        """Each layer's error, largest first; layers that both models have."""
-        import onnx
-        from onnxruntime.quantization import qdq_loss_debug as debug
 
-        kept: list[dict[str, list[Array]]] = []
-        source = self._prepared(folder)
-        for number, path in enumerate((source, made)):
-            opened = folder / f"opened{number}.onnx"
-            debug.modify_model_output_intermediate_tensors(os.fspath(path), os.fspath(opened))
-            kept.append(
-                debug.collect_activations(
-                    os.fspath(opened),
-                    _Reader(samples),
-                    session_options=_plain_options(),
-                )
-            )
-        floats, others = kept
-        found = []
-        nodes = onnx.load(os.fspath(source), load_external_data=False).graph.node
-        # an activation that a quantised range does is gone from the quantised model
-        after = {n.input[0]: n.output[0] for n in nodes if n.op_type in _ACTIVATIONS}
-        for node in (n for n in nodes if n.op_type in _LAYERS):
-            for name in (node.output[0], after.get(node.output[0], "")):
-                other = others.get(name + debug.DEQUANT_OUTPUT_SUFFIX, others.get(name))
-                if name in floats and other is not None:
-                    error = _snr(floats[name], other)
-                    found.append(LayerError(node.name or name, node.op_type, error))
-                    break
-        return sorted(found, key=lambda layer: layer.snr_db)
+Activations = Mapping[str, Sequence[Array]]
+"""What is computed on each sample, by the name of the value."""
+
+
+def _activations(model: Path, samples: Sequence[Sample]) -> Activations:
+    """Of all values of an ONNX file."""
+    from onnxruntime.quantization import qdq_loss_debug as debug
+
+    opened = model.with_name(f"{model.stem}.opened.onnx")
+    debug.modify_model_output_intermediate_tensors(os.fspath(model), os.fspath(opened))
+    found: Activations = debug.collect_activations(
+        os.fspath(opened), _Reader(samples), session_options=_plain_options()
+    )
+    return found
+
+
+def _layers(source: Path, floats: Activations, others: Activations) -> list[LayerError]:
+    """The error of each layer of `source` that both models have, largest first."""
+    import onnx
+    from onnxruntime.quantization.qdq_loss_debug import DEQUANT_OUTPUT_SUFFIX
+
+    found = []
+    nodes = onnx.load(os.fspath(source), load_external_data=False).graph.node
+    # an activation that a quantised range does is gone from the quantised model
+    after = {n.input[0]: n.output[0] for n in nodes if n.op_type in _ACTIVATIONS}
+    for node in (n for n in nodes if n.op_type in _LAYERS):
+        for name in (node.output[0], after.get(node.output[0], "")):
+            other = others.get(name + DEQUANT_OUTPUT_SUFFIX, others.get(name))
+            if name in floats and other is not None:
+                error = _snr(floats[name], other)
+                found.append(LayerError(node.name or name, node.op_type, error))
+                break
+    return sorted(found, key=lambda layer: layer.snr_db)
 
 
 _ACTIVATIONS = frozenset({"Relu", "Clip"})
@@ -310,16 +309,11 @@ def _plain_options() -> Any:
 
 
 def _measure(
-    model: Path, made: Path, samples: Sequence[Sample]
+    session: Any, made: Path, samples: Sequence[Sample]
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Signal to noise of our compile of `made` against the float model in ONNX Runtime, by output;
-    and the multiply-adds of the compile."""
-    import onnxruntime
-
+    """Signal to noise of our compile of `made` against the float model's session, by output; and
+    the multiply-adds of the compile."""
     compiled = api.compile(made)
-    session = onnxruntime.InferenceSession(
-        os.fspath(model), _plain_options(), providers=["CPUExecutionProvider"]
-    )
     names = [info.name for info in session.get_outputs()]
     wanted: dict[str, list[Array]] = {name: [] for name in names}
     found: dict[str, list[Array]] = {name: [] for name in names}
@@ -346,13 +340,3 @@ def _snr(wanted: Sequence[Array], found: Sequence[Array]) -> float:
     if signal == 0:
         return -EXACT_DB
     return min(EXACT_DB, 10 * float(np.log10(signal / noise)))
-
-
-def _dtype(text: str) -> np.dtype[Any]:
-    """numpy's dtype of what ONNX Runtime calls tensor(float)."""
-    name = text.removeprefix("tensor(").removesuffix(")")
-    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

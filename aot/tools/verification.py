@@ -19,6 +19,7 @@ from aot.api import CompiledModule, load
 from aot.errors import CompileError
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
+from aot.tools.onnx_engine import first_line, numpy_name
 
 Arrays = Mapping[str, NDArray[Any]]
 STATE_STEPS = 3
@@ -246,21 +247,11 @@ def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
         )
         names = [o.name for o in session.get_outputs()]
         types = {i.name: i.type for i in session.get_inputs()}
-        feeds = {n: _cast(a, types[n]) for n, a in inputs.items() if n in types}
+        # a compiled-in value may come as a plain number
+        feeds = {n: a.astype(numpy_name(types[n])) for n, a in inputs.items() if n in types}
         return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
     except Exception as error:  # its exceptions have no common base of their own
-        raise CompileError(f"onnxruntime cannot run {model}: {_first_line(error)}") from error
-
-
-def _cast(array: NDArray[Any], onnx_type: str) -> NDArray[Any]:
-    """An array as the engine wants it: a compiled-in value may come as a plain number."""
-    names = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
-    dtype = names.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
-    return array.astype(dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
 
 
 ENGINES: dict[str, Callable[[Path, Arrays], dict[str, NDArray[Any]]]] = {
