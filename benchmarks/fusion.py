@@ -11,17 +11,13 @@ any machine.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
+import model_table
 
 TARGET = "x86-64-v3"
-PAGE = ROOT / "docs" / "use" / "fusion.md"
+PAGE = model_table.ROOT / "docs" / "use" / "fusion.md"
 RUNS = 20
 
 HEAD = f"""# What fusion saves
@@ -108,21 +104,5 @@ def row(name: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> None:
-    import model_zoo
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
-    parser.add_argument("--write", action="store_true", help="write docs/use/fusion.md")
-    arguments = parser.parse_args()
-    rows = []
-    for name in arguments.models:
-        rows.append(row(name))
-        sys.stdout.write(rows[-1] + "\n")
-        sys.stdout.flush()
-    if arguments.write:
-        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    model_table.main(__doc__.split("\n", 1)[0], PAGE, HEAD, row)

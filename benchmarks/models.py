@@ -9,16 +9,12 @@ after the other, so that seconds compare; all else in the table is the same on a
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
+import model_table
 
 TARGET = "x86-64-v4"
-PAGE = ROOT / "docs" / "use" / "models.md"
+PAGE = model_table.ROOT / "docs" / "use" / "models.md"
 
 HEAD = f"""# The reference models
 
@@ -111,21 +107,5 @@ def row(name: str) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def main() -> None:
-    import model_zoo
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("models", nargs="*", default=list(model_zoo.MODELS))
-    parser.add_argument("--write", action="store_true", help="write docs/use/models.md")
-    arguments = parser.parse_args()
-    rows = []
-    for name in arguments.models:
-        rows.append(row(name))
-        sys.stdout.write(rows[-1] + "\n")
-        sys.stdout.flush()
-    if arguments.write:
-        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    model_table.main(__doc__.split("\n", 1)[0], PAGE, HEAD, row)
