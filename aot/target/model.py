@@ -153,6 +153,10 @@ class Target:
             return any(map(self.has, ("avx512vnni", "avxvnni", "i8mm")))
         return len(pair) == 1 and left.bits == 8 and self.has("dotprod")
 
+    def dot_dtype(self, left: DType, right: DType) -> DType:
+        """What `left` is when it is multiplied in words: bytes, or widened to 16 bits."""
+        return left if self.sums_bytes(left, right) else DType.I16
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""
         return max(

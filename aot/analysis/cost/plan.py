@@ -110,7 +110,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if target.has_workgroups and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
-    is_unpacked = is_dotted and not target.sums_bytes(contraction.left.dtype, right.dtype)
+    is_unpacked = is_dotted and target.dot_dtype(contraction.left.dtype, right.dtype) is DType.I16
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
         target,
@@ -250,8 +250,8 @@ def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
     """How many rows of a sum of words a worker's scratch holds, at least 1."""
     if not isinstance(contraction.k, int):
         return MOST_ROWS
-    is_wide = not target.sums_bytes(contraction.left.dtype, contraction.right.dtype)
-    row = (contraction.k + DOT_GROUP) * (2 if is_wide else 1)
+    dtype = target.dot_dtype(contraction.left.dtype, contraction.right.dtype)
+    row = (contraction.k + DOT_GROUP) * dtype.bytes
     return max(1, min(MOST_ROWS, target.scratch_bytes // row))
 
 

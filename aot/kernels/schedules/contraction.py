@@ -196,14 +196,14 @@ class _Tiles:
         """Tiles of all rows from `first` on that one of the plan's height has."""
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
-            parts = self.nest, self.output, self.roles, self.panel, shape, self.scratch
-            if self.staged is not None:
-                return DotTile(*parts, self.staged, base).build(values, first, start)
-            tile = GpuTile if self.nest.is_gpu else Tile
-            return tile(*parts).build(values, first, start)
+            make = GpuTile if self.nest.is_gpu else Tile
+            tile = make(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+            if self.staged is None:
+                return tile.build(values, first, start)
+            row = expr.index(0) if first is base else expr.sub(first, base)
+            return DotTile(tile, self.staged, row, values, first, start).build()
 
         base = first
-
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)

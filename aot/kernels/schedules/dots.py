@@ -16,8 +16,8 @@ from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Unpack
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
-from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import ReusedScratch, Shape
+from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.products import (
     ContractionAxes,
     Placed,
@@ -80,8 +80,8 @@ class DotAxes:
         if grouped is None or not all(isinstance(a.extent, int) for a in axes):
             return None
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
-        bytes_ = nest.target.sums_bytes(narrow.dtype, weight.dtype)
-        found = DotAxes(tuple(taps), grouped, narrow, narrow.dtype if bytes_ else DType.I16)
+        staged = nest.target.dot_dtype(narrow.dtype, weight.dtype)
+        found = DotAxes(tuple(taps), grouped, narrow, staged)
         fits = found.size * found.staged.bytes <= nest.target.scratch_bytes
         return found if fits and found._is_in_order(weight, panel) else None
 
@@ -181,40 +181,20 @@ class StagedRows:
         return stmts
 
 
-class DotTile(Tile):
-    """The statements of one register tile of dot products.
+class DotTile(Placed):
+    """A register tile of dot products at its place.
 
     Attributes:
         staged: its rows.
-        base: the row that is the first of those in scratch.
+        row: the first of them in scratch.
     """
 
     def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        panel: int,
-        shape: Shape,
-        scratch: ReusedScratch,
-        staged: StagedRows,
-        base: Expr,
+        self, tile: Tile, staged: StagedRows, row: Expr, values: Values, first: Expr, start: Expr
     ) -> None:
-        super().__init__(nest, output, roles, panel, shape, scratch)
-        self.staged = staged
-        self.base = base
-
-    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        return _PlacedDots(self, values, first, start).build()
-
-
-class _PlacedDots(Placed):
-    """Such a tile at its place."""
-
-    def __init__(self, tile: DotTile, values: Values, first: Expr, start: Expr) -> None:
         super().__init__(tile, values, first, start)
-        self.staged = tile.staged
-        self.row = expr.index(0) if first is tile.base else expr.sub(first, tile.base)
+        self.staged = staged
+        self.row = row
 
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""
