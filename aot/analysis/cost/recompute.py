@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from aot.analysis.accesses import Accesses, accesses_of
 from aot.ir.dims import product
+from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Expr, Unary
 from aot.ir.graph import Op
 from aot.ir.record import Kind
 from aot.target.model import Target
 
-# Of storing an element in memory, in loads: a line that is written is read before. And of an op
-# without an instruction.
-STORE, POLYNOMIAL = 2, 20
+# Of storing an element in memory, in loads: a line that is written is read before. Of an op without
+# an instruction, and of a division or a root.
+STORE, POLYNOMIAL, SLOW = 2, 20, 4
+_SLOW_OPS = ("div", "sqrt", "floordiv", "floormod")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class Prices:
             f"in {self.passes} passes over a row an element costs {self.inline} computed there, "
             f"{self.apart} stored and loaded"
         )
+
+
+def operation_cost(e: Expr) -> int:
+    """What an operation costs, in loads of neighbours or instructions of a vector; its operands not
+    counted."""
+    if not isinstance(e, (Unary, Binary)):
+        return 1
+    if e.op in TRANSCENDENTAL_OPS:
+        return POLYNOMIAL
+    return SLOW if e.op in _SLOW_OPS else 1
 
 
 def is_kept(cost: int, again: int) -> bool:

@@ -49,26 +49,28 @@ def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
     return asm.icmp("ne", a, integer(0, a.type))
 
 
+def _clamped(asm: Assembler, a: Value, low: float, high: float) -> Value:
+    """Between two floats; `low` where it is no number."""
+    least, most = real(low, a.type), real(high, a.type)
+    # the comparison is false on NaN, which gives the least: one maxps
+    above = asm.select(asm.fcmp("ogt", a, least), a, least)
+    return asm.select(asm.fcmp("olt", above, most), above, most)
+
+
 def _float_to_i32(asm: Assembler, a: Value) -> Value:
-    """The same of vectors to i32; the greatest i32 is no float, so that it is chosen afterwards."""
-    least, most = real(-(2.0**31), a.type), real(2.0**31 - 128, a.type)
-    clamped = asm.select(asm.fcmp("ogt", a, least), a, least)
-    clamped = asm.select(asm.fcmp("olt", clamped, most), clamped, most)
-    number = asm.cast("fptosi", clamped, "i32")
+    """Vectors, saturated; the greatest i32 is no float, so that it is chosen afterwards."""
+    number = asm.cast("fptosi", _clamped(asm, a, -(2.0**31), 2.0**31 - 128), "i32")
     is_beyond = asm.fcmp("oge", a, real(2.0**31, a.type))
     number = asm.select(is_beyond, integer(2**31 - 1, number.type), number)
     return asm.select(asm.fcmp("uno", a, a), integer(0, number.type), number)
 
 
 def _float_to_narrow(asm: Assembler, a: Value, to: DType, element: str) -> Value:
-    """Clamped as floats: LLVM makes the saturating conversion of vectors lane by lane on x86."""
+    """Saturated, as floats: LLVM makes the conversion that does it lane by lane on x86."""
     bits = type_bits(element)
     low = -(1 << bits - 1) if to.is_signed else 0
     high = (1 << bits - (1 if to.is_signed else 0)) - 1
-    least, most = real(low, a.type), real(high, a.type)
-    # the comparison is false on NaN, which gives the least: one maxps
-    clamped = asm.select(asm.fcmp("ogt", a, least), a, least)
-    clamped = asm.select(asm.fcmp("olt", clamped, most), clamped, most)
+    clamped = _clamped(asm, a, low, high)
     if low:
         clamped = asm.select(asm.fcmp("uno", a, a), real(0.0, a.type), clamped)
     return asm.cast("trunc", asm.cast("fptosi", clamped, "i32"), element)

@@ -97,14 +97,13 @@ def _instructions(
     target = traits.target
     found: list[tuple[int, Part]] = []
 
-    def accumulating(name: str, width: int, part: str | None, suffix: str = "") -> None:
-        """An instruction that adds to `c`; its operands are vectors of `part`, or of words."""
+    def accumulating(name: str, width: int, suffix: str = "") -> None:
+        """An instruction that adds products of bytes to `c`."""
 
         def made(a: Value, b: Value, c: Value) -> Value:
-            if part is not None:
-                type_ = Type(part, c.type.lanes * 32 // int(part[1:]))
-                a, b = asm.bitcast_to(a, type_), asm.bitcast_to(b, type_)
-            return asm.call(name, c.type, [c, a, b], suffix)
+            type_ = Type("i8", 4 * c.type.lanes)
+            bytes_ = [asm.bitcast_to(x, type_) for x in (a, b)]
+            return asm.call(name, c.type, [c, *bytes_], suffix)
 
         found.append((width, made))
 
@@ -120,17 +119,17 @@ def _instructions(
 
     if (left, right) == (U8X4, I8X4):
         if target.has("avx512vnni"):
-            accumulating("llvm.x86.avx512.vpdpbusd.512", 16, "i8")
+            accumulating("llvm.x86.avx512.vpdpbusd.512", 16)
         if (target.has("avx512vnni") and target.has("avx512vl")) or target.has("avxvnni"):
-            accumulating("llvm.x86.avx512.vpdpbusd.256", 8, "i8")
-            accumulating("llvm.x86.avx512.vpdpbusd.128", 4, "i8")
+            accumulating("llvm.x86.avx512.vpdpbusd.256", 8)
+            accumulating("llvm.x86.avx512.vpdpbusd.128", 4)
         if target.has("i8mm"):
-            accumulating("llvm.aarch64.neon.usdot", 4, "i8", "v4i32.v16i8")
+            accumulating("llvm.aarch64.neon.usdot", 4, "v4i32.v16i8")
     if left is right and left is not I16X2 and target.has("dotprod"):
         name = "sdot" if left is I8X4 else "udot"
         is_wide = target.arch == "aarch64"
         family = "aarch64" if is_wide else "arm"
-        accumulating(f"llvm.{family}.neon.{name}", 4, "i8", "v4i32.v16i8")
+        accumulating(f"llvm.{family}.neon.{name}", 4, "v4i32.v16i8")
     if left is right is I16X2:
         if target.has("avx512bw"):
             multiplying("llvm.x86.avx512.pmaddw.d.512", 16)

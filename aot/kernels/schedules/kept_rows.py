@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from aot.analysis.cost.recompute import POLYNOMIAL, is_kept
+from aot.analysis.cost.recompute import is_kept, operation_cost
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Const, Expr, Load, Param, Reduce, Size, Unary, Var
+from aot.ir.expr import Const, Expr, Load, Param, Reduce, Size, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 from aot.kernels.lower.nest import Axis, Kept, Nest, Output
 
-# Costs of a vector's elements, in loads of neighbours: of what lies apart, of a division or a root.
-APART, SLOW = 4, 4
-_SLOW_OPS = ("div", "sqrt", "rsqrt", "floordiv", "floormod")
+APART = 4  # what loading elements that are no neighbours costs, in loads of neighbours
 ELEMENT_BYTES = 4
 
 
@@ -184,12 +182,6 @@ def _cost(e: Expr, axes: Sequence[tuple[Var, dims.Dim]]) -> int:
             step = 1 if inner is None else expr.coefficient(node.indices[0], inner)
             total += 1 if step == 1 else APART
             continue
-        total += _cost_of_op(node)
+        total += operation_cost(node)
         stack.extend(expr.children(node))
     return total
-
-
-def _cost_of_op(e: Expr) -> int:
-    if isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS:
-        return POLYNOMIAL
-    return SLOW if isinstance(e, (Unary, Binary)) and e.op in _SLOW_OPS else 1

@@ -14,7 +14,7 @@ from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
-from aot.ops.elementwise import CAST, SUB
+from aot.ops.elementwise import ADD, CAST, SUB
 from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer
 
@@ -78,6 +78,20 @@ def cast(op: Op, rewriter: Rewriter, value: Value, to: DType) -> Value:
     if value.type.dtype is to:
         return value
     return rewriter.create(CAST, [value], {"to": to}, op.origin).result
+
+
+def add_number(op: Op, rewriter: Rewriter, total: Value | None, addend: Array) -> Value:
+    """`total` plus a constant in i32, which wraps; one with the constant that it is, or ends with."""
+    data = constant_of(total)
+    if total is None or data is not None:
+        known_part = 0 if data is None else data.logical.astype(np.int64)
+        return constant(op, rewriter, (addend.astype(np.int64) + known_part).astype(np.int32))
+    inner = definer(total, ADD)
+    before = None if inner is None else known(inner.operands[1])
+    if inner is not None and before is not None and inner.operands[0] is not None:
+        total, addend = inner.operands[0], addend + before.astype(np.int64)
+    wrapped = constant(op, rewriter, addend.astype(np.int64).astype(np.int32))
+    return rewriter.create(ADD, [total, wrapped], {}, op.origin).result
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ from aot.passes.quantise.factors import (
     I16,
     I32,
     Stored,
+    add_number,
     cast,
     constant,
     is_one_number,
     known,
     stored_of,
 )
-from aot.passes.simplify.rewriting import definer
 
 LIMIT = 1 << 31
 _TOO_WIDE = "an operand less its zero point has more than 16 bits"
@@ -266,16 +266,6 @@ def _contract(
     attrs = {name: op.attrs[name] for name in names}
     attrs["pad_value"] = pad_value
     return rewriter.create(CONV_INTEGER, [left, right, bias], attrs, op.origin).result
-
-
-def add_number(op: Op, rewriter: Rewriter, total: Value, addend: Array) -> Value:
-    """`total` plus a constant in i32, which wraps; one with the constant that it ends with."""
-    inner = definer(total, ADD)
-    before = None if inner is None else known(inner.operands[1])
-    if inner is not None and before is not None and inner.operands[0] is not None:
-        total, addend = inner.operands[0], addend + before.astype(np.int64)
-    wrapped = constant(op, rewriter, addend.astype(np.int64).astype(np.int32))
-    return rewriter.create(ADD, [total, wrapped], {}, op.origin).result
 
 
 def _added(op: Op, rewriter: Rewriter, bias: Array | Value | None, addend: Array) -> Array | Value:

@@ -24,6 +24,7 @@ from aot.ops.selection import CONCAT, GATHER
 from aot.passes.quantise.factors import (
     F32,
     I32,
+    add_number,
     cast,
     constant,
     is_one_number,
@@ -34,7 +35,6 @@ from aot.passes.quantise.factors import (
 from aot.passes.quantise.integer_contractions import (
     LIMIT,
     RECORDS,
-    add_number,
     as_integers,
     bias_in,
 )

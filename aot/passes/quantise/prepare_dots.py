@@ -18,11 +18,11 @@ from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import Array, DType
-from aot.ops.elementwise import ADD, SUB
+from aot.ops.elementwise import SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
 from aot.ops.movement import PAD
 from aot.passes.base import Pass, PassContext
-from aot.passes.quantise.factors import cast, constant
+from aot.passes.quantise.factors import add_number, cast, constant
 from aot.passes.simplify.rewriting import constant_of
 from aot.target.model import Target
 
@@ -97,21 +97,12 @@ def _replace(op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int
     attrs = dict(op.attrs)
     if op.record is CONV_INTEGER:
         bias = op.operands[2] if len(op.operands) > 2 else None
-        operands.append(_plus(op, rewriter, bias, added) if distance else bias)
+        operands.append(add_number(op, rewriter, bias, added) if distance else bias)
         attrs["pad_value"] = int(dims.pad_value) - distance
     made = rewriter.create(op.record, operands, attrs, op.origin).result
     if op.record is MATMUL_INTEGER and distance:
-        made = _plus(op, rewriter, made, added[..., None, :])
+        made = add_number(op, rewriter, made, added[..., None, :])
     rewriter.replace_op(op, [made])
-
-
-def _plus(op: Op, rewriter: Rewriter, value: Value | None, addend: Array) -> Value:
-    data = constant_of(value)
-    if value is None or data is not None:
-        known = 0 if data is None else data.logical.astype(np.int64)
-        return constant(op, rewriter, (known + addend.astype(np.int64)).astype(np.int32))
-    more = constant(op, rewriter, addend)
-    return rewriter.create(ADD, [value, more], {}, op.origin).result
 
 
 PREPARE_DOTS = Pass(NAME, run, __doc__)

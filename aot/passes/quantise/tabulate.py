@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.analysis.control import control_ops
+from aot.analysis.cost.recompute import POLYNOMIAL, operation_cost
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
@@ -34,9 +35,7 @@ from aot.target.model import Target
 NAME = "tabulate"
 # instructions that a lookup takes for each element: to take a lane out, to load, to put it back
 COST_OF_LOOKUP = 3
-# instructions of a vector, by operator; of those that are not named it is one
-_COSTS = {"div": 4, "pow": 40, "sqrt": 4}
-_TRANSCENDENTAL_COST = 20
+_OPERATIONS = (expr.Unary, expr.Binary, expr.Fma, expr.Select, expr.Cast)
 _BYTES = (DType.U8, DType.I8)
 
 
@@ -148,17 +147,14 @@ def _lie_alike(a: Value, b: Value) -> bool:
 def _cost(op: Op) -> int:
     """Instructions of a vector, about."""
     if op.record is TABLE_LOOKUP:
-        return _TRANSCENDENTAL_COST
+        return POLYNOMIAL
     assert op.record.compute is not None
-    total = 0
-    for compute in op.record.compute(call_of(op)):
-        for node in expr.nodes(compute.value):
-            if isinstance(node, expr.Unary | expr.Binary) and node.dtype is not DType.INDEX:
-                is_hard = node.op in expr.TRANSCENDENTAL_OPS
-                total += _TRANSCENDENTAL_COST if is_hard else _COSTS.get(node.op, 1)
-            elif isinstance(node, expr.Fma | expr.Select | expr.Cast):
-                total += 1
-    return total
+    return sum(
+        operation_cost(node)
+        for compute in op.record.compute(call_of(op))
+        for node in expr.nodes(compute.value)
+        if isinstance(node, _OPERATIONS) and node.dtype is not DType.INDEX
+    )
 
 
 def _table(cone: list[Op], source: Value) -> Array | None:
