@@ -311,6 +311,8 @@ class OpRecord:
             or the op is never a kernel.
         contraction: what the dims of the operands do, for Kind.CONTRACTION; of a checked Call with
             result types.
+        sums_in: the dtype in which a contraction sums and of its result, where that is not the
+            operands' own.
         flops: arithmetic operations of a call of an op without `compute`; None: there are none.
         kind: see Kind.
         view_of: operand whose bytes the result is, for Kind.VIEW.
@@ -346,6 +348,7 @@ class OpRecord:
     reference: Callable[[Call, Sequence[Any]], Sequence[Any]] | None = None
     compute: Callable[[Call], Sequence[Compute]] | None = None
     contraction: Callable[[Call], ContractionDims] | None = None
+    sums_in: DType | None = None
     flops: Callable[[Call], Dim] | None = None
     view_of: int | None = None
     index_map: Callable[[Call], IndexMap] | None = None

@@ -102,16 +102,16 @@ WINDOW_TEXT = (
 
 def _is_in_integers(call: Call) -> bool:
     """Whether operands of 8 and 16 bits, of unlike dtypes too, are summed in i32."""
-    return call.record.name in ("conv_integer", "matmul_integer")
+    return call.record.sums_in is DType.I32
 
 
 def _accumulator(call: Call) -> DType:
     """The dtype that sums are kept in."""
-    return DType.I32 if _is_in_integers(call) else call.operand(0).dtype.accumulator
+    return call.record.sums_in or call.operand(0).dtype.accumulator
 
 
 def _result_dtype(call: Call) -> DType:
-    return DType.I32 if _is_in_integers(call) else call.operand(0).dtype
+    return call.record.sums_in or call.operand(0).dtype
 
 
 def _pad_value(call: Call) -> int:

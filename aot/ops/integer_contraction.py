@@ -85,6 +85,7 @@ CONV_INTEGER = register(
         reference=conv_reference,
         compute=conv_compute,
         contraction=conv_dims,
+        sums_in=DType.I32,
         kind=Kind.CONTRACTION,
         samples=(
             _integer_conv_sample(
@@ -127,6 +128,7 @@ MATMUL_INTEGER = register(
         reference=matmul_reference,
         compute=matmul_compute,
         contraction=matmul_dims,
+        sums_in=DType.I32,
         kind=Kind.CONTRACTION,
         propagate=layout_rules.matmul,
         samples=tuple(

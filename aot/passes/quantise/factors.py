@@ -81,7 +81,8 @@ def cast(op: Op, rewriter: Rewriter, value: Value, to: DType) -> Value:
 
 
 def add_number(op: Op, rewriter: Rewriter, total: Value | None, addend: Array) -> Value:
-    """`total` plus a constant in i32, which wraps; one with the constant that it is, or ends with."""
+    """`total` (0 if absent) plus a constant, in i32; one with the constant that it is or ends
+    with."""
     data = constant_of(total)
     if total is None or data is not None:
         known_part = 0 if data is None else data.logical.astype(np.int64)
