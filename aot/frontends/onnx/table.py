@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-import numpy as np
 from onnx import AttributeProto
 
 from aot.analysis.dim_values import DimValues
@@ -20,15 +19,14 @@ from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )
+from aot.frontends.lib.place import Place
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import Attr, ConstantData, Value
-from aot.ir.rewriter import Rewriter, insert_constant
-from aot.ir.types import Array, DType
-from aot.ops import lookup
+from aot.ir.graph import Value
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array
 
 Results = Union[Value, Sequence["Value | None"]]
-MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
 _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}
 
 
@@ -69,7 +67,7 @@ def supported_ops() -> list[tuple[str, str, int]]:
 
 
 @dataclass
-class Node:
+class Node(Place):
     """One ONNX node as its entry sees it, and the GraphBuilder of `aot.frontends.lib` in its place.
 
     Attributes:
@@ -144,13 +142,6 @@ class Node:
             raise self.error(f"operand {index} ({what}) is {value}, expected a whole number")
         return int(value)
 
-    def check_computed(self, elements: int, what: str) -> None:
-        """What an entry computes while importing must not exhaust the memory."""
-        if elements > MAX_COMPUTED:
-            raise self.error(
-                f"{what} would have {elements} elements, expected at most {MAX_COMPUTED}"
-            )
-
     # attributes
 
     def has(self, name: str) -> bool:
@@ -215,20 +206,6 @@ class Node:
         """A dim's number, counted from the front."""
         return self.axis(self.int_attr(name, default), rank)
 
-    def axis(self, axis: int, rank: int, allowed: int | None = None) -> int:
-        """`axis` counted from the front; `allowed` is one more than the largest (rank if None)."""
-        limit = rank if allowed is None else allowed
-        if not -rank <= axis < limit:
-            raise self.error(f"axis {axis} is outside a tensor of rank {rank}")
-        return axis + rank if axis < 0 else axis
-
-    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Distinct dims, sorted, counted from the front."""
-        found = sorted(self.axis(a, rank) for a in axes)
-        if len(set(found)) != len(found):
-            raise self.error(f"axes {list(axes)} name a dim twice")
-        return tuple(found)
-
     def unread_attributes(self) -> list[str]:
         """Attributes that the entry did not look at, whose meaning would be lost."""
         return [name for name in self.attributes if name not in self._used]
@@ -243,39 +220,6 @@ class Node:
         """An output that we can't compute must not be wanted."""
         if self.wants(index):
             raise UnsupportedNodeError(f"output {index} ({what}) is not supported")
-
-    # building
-
-    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
-        """The only result of a new op."""
-        (result,) = self.emit_all(op, *operands, **attrs)
-        return result
-
-    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
-        """The results of a new op.
-
-        Raises:
-            UnsupportedNodeError: our op does not take an element type that ONNX's does.
-        """
-        record = lookup(op)
-        for number, operand in enumerate(operands):
-            spec = record.operands[min(number, len(record.operands) - 1)]
-            if operand is not None and operand.type.dtype not in spec.dtypes:
-                raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
-        return self.rewriter.create(record, operands, attrs, self.label).results
-
-    def constant(self, array: Array) -> Value:
-        return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
-
-    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
-        """A constant of rank 0."""
-        return self.constant(np.array(value, dtype.numpy))
-
-    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return x if x.type.dims == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
-
-    def cast(self, x: Value, dtype: DType) -> Value:
-        return x if x.type.dtype is dtype else self.emit("cast", x, to=dtype)
 
     def error(self, message: str) -> CompileError:
         """The user's model is wrong in this node."""

@@ -1,0 +1,90 @@
+"""A GraphBuilder in one place of a function: what the nodes of all importers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.ir.dims import Dim
+from aot.ir.graph import Attr, ConstantData, Value
+from aot.ir.rewriter import Rewriter, insert_constant
+from aot.ir.types import Array, DType
+from aot.ops import lookup
+
+MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
+
+
+class Place:
+    """Makes ops at a rewriter's insertion point; an importer's node adds what it knows beside.
+
+    Attributes:
+        label: what the node is called in messages, and the origin of its ops.
+        values: what is known of integer values at compile time.
+    """
+
+    label: str
+    rewriter: Rewriter
+    values: DimValues
+
+    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+        """The only result of a new op."""
+        (result,) = self.emit_all(op, *operands, **attrs)
+        return result
+
+    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
+        """The results of a new op.
+
+        Raises:
+            UnsupportedNodeError: our op does not take an element type that the model's does.
+        """
+        record = lookup(op)
+        for number, operand in enumerate(operands):
+            spec = record.operands[min(number, len(record.operands) - 1)]
+            if operand is not None and operand.type.dtype not in spec.dtypes:
+                raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
+        return self.rewriter.create(record, operands, attrs, self.label).results
+
+    def constant(self, array: Array) -> Value:
+        """A constant with the elements of `array`."""
+        return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
+
+    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
+        """A constant of rank 0."""
+        return self.constant(np.array(value, dtype.numpy))
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """`x` under other dims; itself where they are the same."""
+        return x if x.type.dims == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """`x` with elements of another type; itself where it is the same."""
+        return x if x.type.dtype is dtype else self.emit("cast", x, to=dtype)
+
+    def check_computed(self, elements: int, what: str) -> None:
+        """What an entry computes while importing must not exhaust the memory."""
+        if elements > MAX_COMPUTED:
+            raise self.error(
+                f"{what} would have {elements} elements, expected at most {MAX_COMPUTED}"
+            )
+
+    def axis(self, axis: int, rank: int, allowed: int | None = None) -> int:
+        """`axis` counted from the front; `allowed` is one more than the largest (rank if None)."""
+        limit = rank if allowed is None else allowed
+        if not -rank <= axis < limit:
+            raise self.error(f"axis {axis} is outside a tensor of rank {rank}")
+        return axis + rank if axis < 0 else axis
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Distinct dims, sorted, counted from the front."""
+        found = sorted(self.axis(a, rank) for a in axes)
+        if len(set(found)) != len(found):
+            raise self.error(f"axes {list(axes)} name a dim twice")
+        return tuple(found)
+
+    def error(self, message: str) -> CompileError:
+        """The user's model is wrong in this node."""
+        raise NotImplementedError
