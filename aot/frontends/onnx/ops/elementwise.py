@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from aot.frontends.lib import activations
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.graph import Value
@@ -100,10 +101,10 @@ def power(node: Node) -> Value:
     if dtype.is_float:
         return node.emit("pow", base, node.cast(exponent, dtype))
     if not exponent.type.dtype.is_float:
-        return _integer_power(node, base, exponent)
+        return activations.integer_power(node, base, exponent)
     # a whole exponent gives a whole power, which a rounded one may be just below
     whole = node.emit("floor", exponent)
-    exact = _integer_power(node, base, node.cast(whole, DType.I32))
+    exact = activations.integer_power(node, base, node.cast(whole, DType.I32))
     wide = exponent.type.dtype
     other = node.cast(node.emit("pow", node.cast(base, wide), exponent), dtype)
     zero = node.scalar(0, wide)
@@ -113,56 +114,10 @@ def power(node: Node) -> Value:
     return node.emit("where", is_whole, exact, other)
 
 
-def _integer_power(node: Node, base: Value, exponent: Value) -> Value:
-    """By squaring: every power that does not overflow has an exponent below 64, or base -1 to 1,
-    of which the exponent's last bit tells enough. A negative exponent is taken for a positive one
-    of 1 and -1, and gives 0 of others."""
-    dtype = base.type.dtype
-    one, zero = node.scalar(1, dtype), node.scalar(0, dtype)
-    counter = node.cast(exponent, DType.I32)
-    none = node.scalar(0, DType.I32)
-    size = node.emit("maximum", counter, node.emit("neg", counter))
-    result = one
-    factor = base
-    for bit in range(6):
-        mask = node.scalar(1 << bit, DType.I32)
-        is_set = node.emit("equal", node.emit("bit_and", size, mask), mask)
-        result = node.emit("mul", result, node.emit("where", is_set, factor, one))
-        factor = node.emit("mul", factor, factor)
-    if not dtype.is_signed:
-        return result
-    is_unit = node.emit("less_equal", node.emit("mul", base, base), one)
-    vanishes = node.emit("and", node.emit("less", counter, none), node.emit("not", is_unit))
-    return node.emit("where", vanishes, zero, result)
-
-
-def _float_modulo(node: Node, a: Value, b: Value) -> Value:
-    """C's fmod, or the rest of the divisor's sign; of an infinite divisor a is the rest."""
-    zero = node.scalar(0, a.type.dtype)
-    whole = node.emit("trunc", node.emit("div", a, b))
-    # 0 times infinity would be NaN
-    back = node.emit("where", node.emit("equal", whole, zero), zero, node.emit("mul", whole, b))
-    rest = node.emit("sub", a, back)
-    if node.int_attr("fmod", 0):
-        return rest
-    differs = node.emit("xor", node.emit("less", rest, zero), node.emit("less", b, zero))
-    is_zero = node.emit("equal", rest, zero)
-    keeps = node.emit("or", is_zero, node.emit("not", differs))
-    return node.emit("where", keeps, rest, node.emit("add", rest, b))
-
-
 @onnx_op("Mod")
 def modulo(node: Node) -> Value:
-    a, b = node.input(0), node.input(1)
-    if a.type.dtype.is_float:
-        return _float_modulo(node, a, b)
-    rest = node.emit("sub", a, node.emit("mul", node.emit("div", a, b), b))
-    if node.int_attr("fmod", 0) or not a.type.dtype.is_signed:
-        return rest
-    # division truncates: a rest of the other sign than b is one b short
-    zero = node.scalar(0, a.type.dtype)
-    differs = node.emit("less", node.emit("mul", rest, b), zero)
-    return node.emit("where", differs, node.emit("add", rest, b), rest)
+    is_truncated = bool(node.int_attr("fmod", 0))
+    return activations.remainder(node, node.input(0), node.input(1), is_truncated=is_truncated)
 
 
 @onnx_op("Where", since=9)
@@ -223,112 +178,70 @@ def is_infinite(node: Node) -> Value:
     return node.emit("and", found, node.emit("not", found))
 
 
-# activations; `one`, `half` and the like are scalars of x's dtype
-
-
-class _Math:
-    """Arithmetic on values of one dtype, with numbers as scalars."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.x = node.input(0)
-        self.dtype = self.x.type.dtype
-
-    def __call__(self, op: str, *operands: Value | float) -> Value:
-        return self.node.emit(
-            op, *(o if isinstance(o, Value) else self.node.scalar(o, self.dtype) for o in operands)
-        )
-
-    def softplus(self, x: Value) -> Value:
-        """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which can't overflow."""
-        tail = self("log", self("add", self("exp", self("neg", self("abs", x))), 1.0))
-        return self("add", self("relu", x), tail)
-
-    def unless_negative(self, otherwise: Value) -> Value:
-        """x where it is not negative, else `otherwise`."""
-        return self("where", self("less", self.x, 0.0), otherwise, self.x)
+# activations
 
 
 @onnx_op("Reciprocal")
 def reciprocal(node: Node) -> Value:
     node.ignore("consumed_inputs")
-    m = _Math(node)
-    return m("div", 1.0, m.x)
+    x = node.input(0)
+    return node.emit("div", node.scalar(1, x.type.dtype), x)
 
 
 @onnx_op("Tan")
 def tangent(node: Node) -> Value:
-    m = _Math(node)
-    return m("div", m("sin", m.x), m("cos", m.x))
+    return node.emit("div", node.emit("sin", node.input(0)), node.emit("cos", node.input(0)))
 
 
 @onnx_op("Sign")
 def sign(node: Node) -> Value:
-    x = node.input(0)
-    zero = node.scalar(0, x.type.dtype)
-    positive = node.cast(node.emit("less", zero, x), x.type.dtype)
-    if not (x.type.dtype.is_float or x.type.dtype.is_signed):
-        return positive
-    return node.emit("sub", positive, node.cast(node.emit("less", x, zero), x.type.dtype))
+    return activations.sign(node, node.input(0))
 
 
 @onnx_op("LeakyRelu")
 def leaky_relu(node: Node) -> Value:
     node.ignore("consumed_inputs")
-    m = _Math(node)
-    return m.unless_negative(m("mul", m.x, node.float_attr("alpha", 0.01)))
+    return activations.leaky_relu(node, node.input(0), node.float_attr("alpha", 0.01))
 
 
 @onnx_op("PRelu", since=_NUMPY_BROADCAST)
 def prelu(node: Node) -> Value:
-    x, slope = node.input(0), node.input(1)
-    negative = node.emit("less", x, node.scalar(0, x.type.dtype))
-    return node.emit("where", negative, node.emit("mul", x, slope), x)
-
-
-def _exponential(node: Node, alpha: float) -> Value:
-    m = _Math(node)
-    return m.unless_negative(m("mul", m("sub", m("exp", m.x), 1.0), alpha))
+    return activations.prelu(node, node.input(0), node.input(1))
 
 
 @onnx_op("Elu")
 def elu(node: Node) -> Value:
     node.ignore("consumed_inputs")
-    return _exponential(node, node.float_attr("alpha", 1.0))
+    return activations.elu(node, node.input(0), node.float_attr("alpha", 1.0))
 
 
 @onnx_op("Selu")
 def selu(node: Node) -> Value:
     node.ignore("consumed_inputs")
-    alpha = node.float_attr("alpha", 1.6732632)
-    gamma = node.float_attr("gamma", 1.0507010)
-    inner = _exponential(node, alpha)
-    return node.emit("mul", inner, node.scalar(gamma, inner.type.dtype))
+    inner = activations.elu(node, node.input(0), node.float_attr("alpha", 1.6732632))
+    return node.emit(
+        "mul", inner, node.scalar(node.float_attr("gamma", 1.0507010), inner.type.dtype)
+    )
 
 
 @onnx_op("Celu")
 def celu(node: Node) -> Value:
-    m, alpha = _Math(node), node.float_attr("alpha", 1.0)
-    power = m("exp", m("div", m.x, alpha))
-    return m.unless_negative(m("mul", m("sub", power, 1.0), alpha))
+    return activations.celu(node, node.input(0), node.float_attr("alpha", 1.0))
 
 
 @onnx_op("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Value:
-    m = _Math(node)
-    is_kept = m("less", node.float_attr("alpha", 1.0), m.x)
-    return m("where", is_kept, m.x, 0.0)
-
-
-def _hard_sigmoid(m: _Math, alpha: float, beta: float) -> Value:
-    line = m("add", m("mul", m.x, alpha), beta)
-    return m("minimum", m("maximum", line, 0.0), 1.0)
+    x = node.input(0)
+    is_kept = node.emit("less", node.scalar(node.float_attr("alpha", 1.0), x.type.dtype), x)
+    return node.emit("where", is_kept, x, node.scalar(0, x.type.dtype))
 
 
 @onnx_op("HardSigmoid")
 def hard_sigmoid(node: Node) -> Value:
     node.ignore("consumed_inputs")
-    return _hard_sigmoid(_Math(node), node.float_attr("alpha", 0.2), node.float_attr("beta", 0.5))
+    return activations.hard_sigmoid(
+        node, node.input(0), node.float_attr("alpha", 0.2), node.float_attr("beta", 0.5)
+    )
 
 
 @onnx_op("HardSwish")
@@ -338,38 +251,31 @@ def hard_swish(node: Node) -> Value:
 
 @onnx_op("Softplus")
 def softplus(node: Node) -> Value:
-    m = _Math(node)
-    return m.softplus(m.x)
+    return activations.softplus(node, node.input(0))
 
 
 @onnx_op("Softsign")
 def softsign(node: Node) -> Value:
-    m = _Math(node)
-    return m("div", m.x, m("add", m("abs", m.x), 1.0))
+    x = node.input(0)
+    below = node.emit("add", node.emit("abs", x), node.scalar(1, x.type.dtype))
+    return node.emit("div", x, below)
 
 
 @onnx_op("Mish")
 def mish(node: Node) -> Value:
-    m = _Math(node)
-    return m("mul", m.x, m("tanh", m.softplus(m.x)))
+    return activations.mish(node, node.input(0))
 
 
 @onnx_op("Swish")
 def swish(node: Node) -> Value:
-    m = _Math(node)
-    scaled = m("mul", m.x, node.float_attr("alpha", 1.0))
-    return m("mul", m.x, m("sigmoid", scaled))
+    return activations.swish(node, node.input(0), node.float_attr("alpha", 1.0))
 
 
 @onnx_op("Gelu")
 def gelu(node: Node) -> Value:
-    m = _Math(node)
     kind = node.str_attr("approximate", "none")
     if kind == "none":
-        return node.emit("gelu", m.x)
+        return node.emit("gelu", node.input(0))
     if kind != "tanh":
         raise node.error(f"attribute 'approximate' is {kind!r}, expected 'none' or 'tanh'")
-    # x/2 (1 + tanh(u)) is x sigmoid(2 u)
-    root = math.sqrt(8 / math.pi)
-    line = m("add", m("mul", m("mul", m.x, m.x), 0.044715 * root), root)
-    return m("mul", m.x, m("sigmoid", m("mul", m.x, line)))
+    return activations.tanh_gelu(node, node.input(0))
