@@ -52,3 +52,15 @@ class GraphBuilder(Protocol):
 
     def error(self, message: str) -> CompileError:
         """The user's model is wrong in this node, which the error names."""
+
+
+def static_extents(extents: Sequence[Dim], what: str) -> tuple[int, ...]:
+    """`extents` as numbers.
+
+    Raises:
+        UnsupportedNodeError: one of them is not known at compile time.
+    """
+    found = tuple(n for n in extents if isinstance(n, int))
+    if len(found) != len(extents):
+        raise UnsupportedNodeError(f"{what} that depends on the input's shape is not supported")
+    return found

@@ -1,4 +1,4 @@
-"""Normalisations of channels, groups and spatial dims, by smaller ops."""
+"""Normalisations of channels, groups and spatial dims, and norms, by smaller ops."""
 
 from __future__ import annotations
 
@@ -59,3 +59,47 @@ def grouped(b: GraphBuilder, x: Value, count: int) -> Value:
     batch, channels, *spatial = x.type.dims
     in_a_group = dims.floor_divide(channels, count)
     return b.reshape(x, (batch, count, dims.product([in_a_group, *spatial])))
+
+
+def powers(b: GraphBuilder, x: Value, p: float) -> Value:
+    """|x| to the p, which is more than 0."""
+    if p == 2:
+        return b.emit("mul", x, x)
+    size = b.emit("abs", x)
+    return size if p == 1 else b.emit("pow", size, b.scalar(p, x.type.dtype))
+
+
+def root(b: GraphBuilder, x: Value, p: float) -> Value:
+    """The p-th root of x, which is not negative."""
+    if p == 2:
+        return b.emit("sqrt", x)
+    return x if p == 1 else b.emit("pow", x, b.scalar(1 / p, x.type.dtype))
+
+
+def norm(b: GraphBuilder, x: Value, axes: Sequence[int], p: float) -> Value:
+    """The p-norm of x over `axes`, which stay with extent 1."""
+    total = b.emit("reduce_sum", powers(b, x, p), axes=tuple(axes), keepdims=True)
+    return root(b, total, p)
+
+
+def local_response_normalization(
+    b: GraphBuilder, x: Value, size: int, alpha: float, beta: float, bias: float
+) -> Value:
+    """x [N, C, spatial...] / (bias + alpha * mean of the squares of `size` channels around each,
+    zeros outside included) ** beta."""
+    n, channels, *rest = x.type.dims
+    squares = b.reshape(b.emit("mul", x, x), (n, 1, channels, dims.product(rest)))
+    before = (size - 1) // 2
+    mean = b.emit(
+        "average_pool",
+        squares,
+        kernel=(size, 1),
+        strides=(1, 1),
+        dilations=(1, 1),
+        pads=(before, 0, size - 1 - before, 0),
+        count_include_pad=True,
+    )
+    dtype = x.type.dtype
+    scaled = b.emit("mul", b.reshape(mean, x.type.dims), b.scalar(alpha, dtype))
+    base = b.emit("add", scaled, b.scalar(bias, dtype))
+    return b.emit("div", x, b.emit("pow", base, b.scalar(beta, dtype)))

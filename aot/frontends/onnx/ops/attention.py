@@ -6,14 +6,11 @@ definition.
 
 from __future__ import annotations
 
+from aot.frontends.lib.attention import attention, head_depth, merged_heads, split_heads
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
-from aot.ir import dims
-from aot.ir.dims import Dim
-from aot.ir.graph import Attr, Value
-from aot.ir.types import DType
+from aot.ir.graph import Value
 
 Q, K, V, MASK, PAST_KEY, PAST_VALUE, LENGTHS = range(7)
-MAX_DEPTH = 1024  # of which a GPU's shared memory holds a key and a value
 SHORT_MASKS = 24  # since this opset a mask may end before the keys do
 
 
@@ -27,18 +24,7 @@ def _heads(node: Node, operand: int, count: int) -> Value:
             f"operand {operand} has rank {x.type.rank} and {count} heads, expected rank 4, or 3 "
             f"and the heads as an attribute"
         )
-    batch, length, width = x.type.dims
-    if not isinstance(width, int) or width % count:
-        raise UnsupportedNodeError(f"operand {operand} has {width} columns for {count} heads")
-    split = node.reshape(x, (batch, length, count, width // count))
-    return node.emit("transpose", split, perm=(0, 2, 1, 3))
-
-
-def _depth(x: Value) -> int:
-    depth = x.type.dims[-1]
-    if not isinstance(depth, int) or depth > MAX_DEPTH:
-        raise UnsupportedNodeError(f"the depth of heads is {depth}, expected {MAX_DEPTH} at most")
-    return depth
+    return split_heads(node, x, count, f"operand {operand}")
 
 
 def _joined(node: Node, past: int, fresh: Value) -> Value:
@@ -56,14 +42,6 @@ def _refuse_what_we_lack(node: Node) -> None:
     node.ignore("softmax_precision", "qk_matmul_output_mode")
 
 
-def _near(node: Node, q: Value, k: Value, past: Dim, behind: int) -> Value:
-    """Which keys are not further behind a query than its window reaches: [queries, keys]."""
-    queries, keys = q.type.dims[-2], k.type.dims[-2]
-    ends = node.emit("range", size=keys, start=behind, step=1, dtype=DType.I64)
-    places = node.emit("range", size=queries, start=past, step=1, dtype=DType.I64)
-    return node.emit("less_equal", node.reshape(places, (queries, 1)), ends)
-
-
 def _mask(node: Node, k: Value) -> Value | None:
     mask = node.optional(MASK)
     if mask is None:
@@ -77,36 +55,26 @@ def _mask(node: Node, k: Value) -> Value | None:
 
 
 @onnx_op("Attention", since=23)
-def attention(node: Node) -> list[Value]:
+def import_attention(node: Node) -> list[Value]:
     _refuse_what_we_lack(node)
     q = _heads(node, Q, node.int_attr("q_num_heads", 0))
     groups = node.int_attr("kv_num_heads", 0)
     k = _joined(node, PAST_KEY, _heads(node, K, groups))
     v = _joined(node, PAST_VALUE, _heads(node, V, groups))
-    _depth(v)
-    scale = node.float_attr("scale", _depth(q) ** -0.5)
-    mask = _mask(node, k)
-    bias = keep = None
-    if mask is not None:
-        is_choice = mask.type.dtype is DType.BOOL
-        bias, keep = (None, mask) if is_choice else (node.cast(mask, q.type.dtype), None)
-    attrs: dict[str, Attr] = {"scale": scale}
+    scale = node.float_attr("scale", head_depth(q) ** -0.5)
     before = node.optional(PAST_KEY)
-    past = 0 if before is None else before.type.dims[-2]
     ahead = 0 if node.int_attr("is_causal", 0) else node.int_attr("right_window_size", -1)
     node.ignore("right_window_size")
-    if ahead >= 0:
-        attrs["offset"] = dims.add(past, ahead)
     behind = node.int_attr("left_window_size", -1)
-    if behind >= 0:
-        near = _near(node, q, k, past, behind)
-        keep = near if keep is None else node.emit("and", keep, near)
-    operands = [q, node.cast(k, q.type.dtype), node.cast(v, q.type.dtype), bias, keep]
-    while operands[-1] is None:
-        operands.pop()
-    y = node.emit("attention", *operands, **attrs)
-    if node.input(Q).type.rank == 3:
-        batch, heads, length, depth = y.type.dims
-        y = node.emit("transpose", y, perm=(0, 2, 1, 3))
-        y = node.reshape(y, (batch, length, heads * depth))
-    return [y, k, v]
+    y = attention(
+        node,
+        q,
+        k,
+        v,
+        _mask(node, k),
+        scale=scale,
+        past=0 if before is None else before.type.dims[-2],
+        ahead=ahead if ahead >= 0 else None,
+        behind=behind if behind >= 0 else None,
+    )
+    return [merged_heads(node, y) if node.input(Q).type.rank == 3 else y, k, v]

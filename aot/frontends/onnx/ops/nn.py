@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.lib.matrix import matrix_product
+from aot.frontends.lib.pixels import depth_to_space, space_to_depth
+from aot.frontends.lib.windows import Windows, same_pads
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim
@@ -49,18 +50,7 @@ def window_pads(
         raise node.error(
             f"attribute 'auto_pad' is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
         )
-    begins: list[Dim] = []
-    ends: list[Dim] = []
-    for extent, taps, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
-        windows = dims.floor_divide(dims.add(extent, stride - 1), stride)
-        span = dims.add(dims.multiply(dims.add(taps, -1), dilation), 1)
-        covered = dims.add(dims.multiply(dims.add(windows, -1), stride), span)
-        total = dims.maximum(0, dims.add(covered, dims.multiply(extent, -1)))
-        less = dims.floor_divide(total, 2)
-        more = dims.add(total, dims.multiply(less, -1))
-        begins.append(less if mode == "SAME_UPPER" else more)
-        ends.append(more if mode == "SAME_UPPER" else less)
-    return (*begins, *ends)
+    return same_pads(extents, kernel, strides, dilations, is_upper=mode == "SAME_UPPER")
 
 
 @onnx_op("Conv")
@@ -100,27 +90,6 @@ def matmul(node: Node) -> Value:
     return matrix_product(node, node.input(0), node.input(1))
 
 
-def matrix_product(
-    node: Node,
-    a: Value,
-    b: Value,
-    prepared: Callable[[Value, Value], tuple[Value, Value]] = lambda left, right: (left, right),
-) -> Value:
-    """numpy's matmul; operands of one dim are a row on the left and a column on the right.
-    `prepared` gives what is multiplied, from operands of two dims or more."""
-    if a.type.rank == 0 or b.type.rank == 0:
-        raise node.error("operands have at least one dim")
-    left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
-    right = node.reshape(b, (*b.type.dims, 1)) if b.type.rank == 1 else b
-    result = node.emit("matmul", *prepared(left, right))
-    shape = list(result.type.dims)
-    if b.type.rank == 1:
-        shape.pop()
-    if a.type.rank == 1:
-        shape.pop(-1 if b.type.rank == 1 else -2)
-    return node.reshape(result, shape)
-
-
 @onnx_op("Gemm", since=7)
 def gemm(node: Node) -> Value:
     a, b, c = node.input(0), node.input(1), node.optional(2)
@@ -140,16 +109,6 @@ def gemm(node: Node) -> Value:
     if beta != 1:
         c = node.emit("mul", c, node.scalar(beta, dtype))
     return node.emit("add", result, c)
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Where a pooling looks: one number a spatial dim, `pads` two, begins before ends."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[Dim, ...]
 
 
 def pool_windows(node: Node) -> Windows:
@@ -233,33 +192,18 @@ def _block_attr(node: Node, spatial: Sequence[Dim], multiple: bool) -> int:
 
 
 @onnx_op("DepthToSpace")
-def depth_to_space(node: Node) -> Value:
+def import_depth_to_space(node: Node) -> Value:
     x = node.input(0)
     if x.type.rank != 4:
         raise node.error(f"x has rank {x.type.rank}, expected 4")
-    n, c, h, w = x.type.dims
     size = _block_attr(node, (), False)
-    inner = dims.floor_divide(c, size * size)
-    if dims.multiply(inner, size * size) != c:
-        raise node.error(f"x has {c} channels, not a multiple of {prod((size, size))}")
-    mode = node.str_attr("mode", "DCR")
-    split: tuple[Dim, ...]
-    if mode == "DCR":
-        split, perm = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
-    else:
-        split, perm = (n, inner, size, size, h, w), (0, 1, 4, 2, 5, 3)
-    moved = node.emit("transpose", node.reshape(x, split), perm=perm)
-    return node.reshape(moved, (n, inner, dims.multiply(h, size), dims.multiply(w, size)))
+    is_block_first = node.str_attr("mode", "DCR") == "DCR"
+    return depth_to_space(node, x, size, is_block_first=is_block_first)
 
 
 @onnx_op("SpaceToDepth")
-def space_to_depth(node: Node) -> Value:
+def import_space_to_depth(node: Node) -> Value:
     x = node.input(0)
     if x.type.rank != 4:
         raise node.error(f"x has rank {x.type.rank}, expected 4")
-    n, c, h, w = x.type.dims
-    size = _block_attr(node, (h, w), True)
-    rows, columns = dims.floor_divide(h, size), dims.floor_divide(w, size)
-    split = node.reshape(x, (n, c, rows, size, columns, size))
-    moved = node.emit("transpose", split, perm=(0, 3, 5, 1, 2, 4))
-    return node.reshape(moved, (n, dims.multiply(c, size * size), rows, columns))
+    return space_to_depth(node, x, _block_attr(node, x.type.dims[2:], True))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.onnx.microsoft import MICROSOFT
-from aot.frontends.onnx.ops.nn import convolution, matrix_product
+from aot.frontends.onnx.ops.nn import convolution
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir import dims

@@ -1,0 +1,161 @@
+"""Transposed convolutions, as convolutions without the zeros that the definition puts between
+elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot.frontends.lib.builder import GraphBuilder, static_extents
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.graph import Value
+
+# the most arithmetic, as a factor, that is worth a whole convolution in place of sums over taps
+_WORTH_PHASES = 2.0
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A transposed convolution; one number a spatial dim.
+
+    Attributes:
+        image: extents of the result.
+        begins: how many elements are cut off at the begin of what the definition makes.
+    """
+
+    group: int
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    image: tuple[Dim, ...]
+    begins: tuple[Dim, ...]
+
+
+def transposed_extents(
+    extents: Sequence[Dim],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+) -> list[Dim]:
+    """Extents of a transposed convolution's image before anything is cut off, with `extra` elements
+    at its ends."""
+    return [
+        dims.add(dims.multiply(dims.add(n, -1), s), (k - 1) * d + 1 + more)
+        for n, s, k, d, more in zip(extents, strides, kernel, dilations, extra, strict=True)
+    ]
+
+
+def transposed_convolution(
+    b: GraphBuilder, x: Value, w: Value, bias: Value | None, options: Transposed
+) -> Value:
+    """x [N, C, spatial...] convolved with w [C, O / group, taps...], transposed.
+
+    Raises:
+        UnsupportedNodeError: the weight's dims are not known at compile time.
+    """
+    kernel = static_extents(w.type.dims[2:], "a kernel")
+    is_dense = math.prod(options.dilations) == 1
+    if is_dense and _padding_waste(kernel, options.strides) <= _WORTH_PHASES:
+        y = _by_phases(b, x, w, options)
+    else:
+        y = _by_taps(b, x, w, options)
+    if bias is None:
+        return y
+    return b.emit("add", y, b.reshape(bias, (*bias.type.dims, *[1] * len(kernel))))
+
+
+def _padding_waste(kernel: Sequence[int], strides: Sequence[int]) -> float:
+    """How much of a kernel there is once its extents are multiples of the strides."""
+    return math.prod(-(-k // s) * s / k for k, s in zip(kernel, strides, strict=True))
+
+
+def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
+    """A convolution of x that makes, for each x, all pixels of one stride; col2im lays them out.
+
+    Pixel q * stride + r is the sum over t of x[q - t] * w[t * stride + r]: for each r a
+    convolution of its own, with every stride-th tap, in reverse.
+    """
+    group, strides = options.group, options.strides
+    channels, filters, *kernel = static_extents(w.type.dims, "a weight")
+    rounds = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    w = _reversed_phases(b, w, group, rounds, strides)
+    w = b.reshape(w, (group * filters * math.prod(strides), channels // group, *rounds))
+    ones = (1,) * len(strides)
+
+    def convolved(pads: Sequence[Dim]) -> Value:
+        return b.emit(
+            "conv", x, w, None, strides=ones, dilations=ones, pads=tuple(pads), group=group
+        )
+
+    if math.prod(strides) == 1 and all(
+        isinstance(n, int) and n < t for n, t in zip(options.begins, rounds, strict=True)
+    ):
+        pads = [
+            t - 1 - n for t, n in zip(rounds, options.begins, strict=True) if isinstance(n, int)
+        ]
+        ends = [
+            dims.add(n, t - 1 - m - p)
+            for n, t, m, p in zip(options.image, rounds, x.type.dims[2:], pads, strict=True)
+        ]
+        if all(isinstance(n, int) and n >= 0 for n in ends):
+            return convolved((*pads, *ends))
+    borders = tuple(t - 1 for t in rounds)
+    made = convolved((*borders, *borders))
+    split = b.reshape(made, (x.type.dims[0], group * filters, *strides, *made.type.dims[2:]))
+    return _laid_out(b, split, options, ones)
+
+
+def _reversed_phases(
+    b: GraphBuilder, w: Value, group: int, rounds: Sequence[int], strides: Sequence[int]
+) -> Value:
+    """A weight [C, O / group, taps...] as [group, O / group, strides..., C / group, rounds...], the
+    rounds in reverse."""
+    spatial = len(strides)
+    channels, filters, *kernel = static_extents(w.type.dims, "a weight")
+    more = [t * s - k for t, s, k in zip(rounds, strides, kernel, strict=True)]
+    if any(more):
+        w = b.emit("pad", w, pads=(*[0] * (w.type.rank + 2), *more), mode="constant", value=0.0)
+    pairs = [n for pair in zip(rounds, strides, strict=True) for n in pair]
+    w = b.reshape(w, (group, channels // group, filters, *pairs))
+    taps, phases = range(3, 3 + 2 * spatial, 2), range(4, 4 + 2 * spatial, 2)
+    if any(t > 1 for t in rounds):
+        w = b.emit(
+            "slice",
+            w,
+            starts=tuple(n - 1 if d in taps else 0 for d, n in enumerate(w.type.shape)),
+            stops=tuple(-1 if d in taps else n for d, n in enumerate(w.type.shape)),
+            steps=tuple(-1 if d in taps else 1 for d in range(w.type.rank)),
+        )
+    return b.emit("transpose", w, perm=(0, 2, *phases, 1, *taps))
+
+
+def _by_taps(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
+    """One product over channels for each tap; col2im adds up the taps of a pixel."""
+    group, spatial = options.group, len(options.strides)
+    channels, filters, *kernel = static_extents(w.type.dims, "a weight")
+    taps = math.prod(kernel)
+    # [C, O/g, taps...] to [g * O/g * taps, C/g, 1...]
+    grouped = b.reshape(w, (group, channels // group, filters * taps))
+    moved = b.emit("transpose", grouped, perm=(0, 2, 1))
+    weight = b.reshape(moved, (group * filters * taps, channels // group, *[1] * spatial))
+    ones = (1,) * spatial
+    columns = b.emit(
+        "conv", x, weight, None, strides=ones, dilations=ones, pads=(0,) * 2 * spatial, group=group
+    )
+    split = b.reshape(columns, (x.type.dims[0], group * filters, *kernel, *x.type.dims[2:]))
+    return _laid_out(b, split, options, options.dilations)
+
+
+def _laid_out(
+    b: GraphBuilder, split: Value, options: Transposed, dilations: Sequence[int]
+) -> Value:
+    return b.emit(
+        "col2im",
+        split,
+        image=options.image,
+        strides=options.strides,
+        dilations=tuple(dilations),
+        begins=options.begins,
+    )
