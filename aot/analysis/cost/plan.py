@@ -97,14 +97,14 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         return _plan_depthwise(call, contraction, target, lanes)
     layout = _panel_layout(right, target.panel)
     is_dotted = sums_words(contraction)
-    if is_dotted:
-        layout = _group_layout(right, target.panel)
     if winograd.is_wanted(call, target):
         tile = winograd.best_tile(call, target, lanes)
         return Plan(Schedule.WINOGRAD, lanes, *tile, right.operand, layout, flops)
     if contraction.groups != 1:
         # a panel must not straddle groups: columns lie side by side instead
         layout = _columns_last(right)
+    if is_dotted:
+        layout = _in_words(right, layout)
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
     if target.has_workgroups and any(stride != 1 for stride in strides.values()):
@@ -117,7 +117,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         lanes,
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
-        spare=1 if layout.splits and not is_unpacked else 3,
+        spare=1 if contraction.groups == 1 and not is_unpacked else 3,
         by_lane=target.multiplies_by_lane and not is_dotted,
         unpacked=is_unpacked,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
@@ -238,7 +238,6 @@ def sums_words(contraction: ContractionDims) -> bool:
     channels = contraction.channels
     return (
         contraction.accumulator is DType.I32
-        and contraction.groups == 1
         and contraction.right.dtype is DType.I8
         and contraction.left.dtype in (DType.U8, DType.I8, DType.I16)
         and isinstance(channels, int)
@@ -255,12 +254,11 @@ def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
     return max(1, min(MOST_ROWS, target.scratch_bytes // row))
 
 
-def _group_layout(right: Factor, panel: int) -> Layout:
-    """As panels, in groups along what is summed: [O, C, taps...] -> [O/P][taps...][C/4][P][4]."""
-    (column,) = right.own
-    rank = right.type.rank
-    order = (*right.batch, column, *right.taps, right.summed, rank, rank + 1)
-    return Layout(((column, panel), (right.summed, DOT_GROUP)), order)
+def _in_words(right: Factor, layout: Layout) -> Layout:
+    """A layout whose innermost dim is of columns, with groups of what is summed inside of it:
+    [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O] -> [taps...][C/4][O][4]."""
+    word = right.type.rank + len(layout.splits)
+    return Layout((*layout.splits, (right.summed, DOT_GROUP)), (*layout.order, word))
 
 
 def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:

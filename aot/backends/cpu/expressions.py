@@ -257,7 +257,7 @@ class Expressions:
         guard = None if e.guard is None else known[e.guard]
         assert guard is None or isinstance(guard, Value)
         other = None if e.other is None else known[e.other]
-        if e.source.dtype is not e.dtype.part:
+        if e.source.dtype not in (e.dtype, e.dtype.part):
             raise InternalError(f"load of {e.source.name} as {e.dtype}, it is {e.source.dtype}")
         return self.memory.load(e.source, e.indices, e.dtype, guard, other, self.mask)
 

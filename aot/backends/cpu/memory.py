@@ -281,7 +281,7 @@ class Memory:
         if guard is not None and guard.number == 0:
             return self.zero(dtype) if other is None else other
         address = self.address(memory, indices)
-        if dtype.is_packed:
+        if dtype is not memory.dtype:
             address = self._of_words(address, dtype)
         type_ = Type(self.traits.memory_element(dtype))
         size = self.traits.bytes_of(dtype)

@@ -261,7 +261,7 @@ class _Run:
             case Load():
                 rank = len(node.indices)
                 guard, other = args[rank:] if node.guard is not None else (None, None)
-                if node.dtype.is_packed:
+                if node.dtype is not node.source.dtype:
                     return self.word(node, args[:rank], batch, guard, other)
                 return self.memory.load(node.source, args[:rank], batch, guard, other)
         raise InternalError(

@@ -397,7 +397,7 @@ class _Verifier:
 
     def _load(self, e: Load) -> None:
         self._source(e.source, e.indices)
-        if e.source.dtype is not e.dtype.part:
+        if e.source.dtype not in (e.dtype, e.dtype.part):
             raise self.fail(f"load of {e.source.dtype} {e.source.name} as {e.dtype}")
         if (e.guard is None) != (e.other is None):
             raise self.fail(

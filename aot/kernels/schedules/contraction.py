@@ -15,7 +15,13 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
-from aot.kernels.schedules.dots import TILES_TOGETHER, DotAxes, DotTile, StagedRows
+from aot.kernels.schedules.dots import (
+    COLUMNS_TOGETHER,
+    TILES_TOGETHER,
+    DotAxes,
+    DotTile,
+    StagedRows,
+)
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 
@@ -142,7 +148,13 @@ class _Tiles:
     @property
     def together(self) -> int:
         """Tiles of columns that one workgroup does."""
-        return 1 if self.staged is None else TILES_TOGETHER
+        if self.staged is None:
+            return 1
+        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        together = max(TILES_TOGETHER, COLUMNS_TOGETHER // self.columns)
+        if not isinstance(tiles, int):
+            return together
+        return -(-tiles // -(-tiles // together))  # as many in each workgroup
 
     def _several_columns(
         self, staged: StagedRows, values: Values, first: Expr, number: Expr

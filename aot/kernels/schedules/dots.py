@@ -8,14 +8,16 @@ pairs of 16 bits. All sums are exact. Chooses no tile sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Unpack
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
+from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.products import (
@@ -27,8 +29,8 @@ from aot.kernels.schedules.products import (
     by_weight_step,
 )
 
-# tiles of columns that rows brought into scratch serve, so that this costs little beside them
-TILES_TOGETHER = 4
+# tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
+TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
 _WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
 
@@ -42,12 +44,14 @@ class DotAxes:
         grouped: the axis along which the weights lie in groups.
         narrow: the left side before it is widened to the sum's dtype.
         staged: the dtype in which it is brought into scratch.
+        step: how far apart the weights' groups lie that follow each other.
     """
 
     taps: tuple[Axis, ...]
     grouped: Axis
     narrow: Expr
     staged: DType
+    step: Dim
 
     @property
     def width(self) -> int:
@@ -81,17 +85,20 @@ class DotAxes:
             return None
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
         staged = nest.target.dot_dtype(narrow.dtype, weight.dtype)
-        found = DotAxes(tuple(taps), grouped, narrow, staged)
+        step = _step_of_groups(roles, grouped, taps, panel)
+        if step is None:
+            return None
+        found = DotAxes(tuple(taps), grouped, narrow, staged, step)
         fits = found.size * found.staged.bytes <= nest.target.scratch_bytes
-        return found if fits and found._is_in_order(weight, panel) else None
+        return found if fits and found._is_in_order(weight) else None
 
-    def _is_in_order(self, weight: Load, panel: int) -> bool:
-        """Whether the groups of all taps follow each other in the weights, panel by panel."""
-        step = self.width * panel
+    def _is_in_order(self, weight: Load) -> bool:
+        """Whether the groups of all taps follow each other in the weights."""
+        step = dims.multiply(self.step, self.width // DOT_GROUP)
         for axis in reversed(self.taps):
             if expr.coefficient(weight.indices[0], axis.var) != step:
                 return False
-            step *= _number(axis)
+            step = dims.multiply(step, _number(axis))
         return True
 
 
@@ -104,7 +111,8 @@ def _is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
     """Whether the weights lie in groups along an axis; one group alone needs no division."""
     address = roles.weight.indices[0]
     if isinstance(axis.extent, int) and axis.extent <= DOT_GROUP:
-        return roles.is_packed and expr.coefficient(address, axis.var) == 1
+        has_words = roles.is_packed or expr.coefficient(address, roles.columns.var) == DOT_GROUP
+        return has_words and expr.coefficient(address, axis.var) == 1
     return any(
         isinstance(e, Binary)
         and e.op == "floormod"
@@ -112,6 +120,20 @@ def _is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
         and expr.dim_of(e.b) == DOT_GROUP
         for e in expr.nodes(address)
     )
+
+
+def _step_of_groups(
+    roles: ContractionAxes, grouped: Axis, taps: Sequence[Axis], panel: int
+) -> Dim | None:
+    """How far apart groups lie that follow each other along an axis, and behind it along taps."""
+    if roles.is_packed:
+        return panel * DOT_GROUP
+    if _number(grouped) <= DOT_GROUP:
+        return expr.coefficient(roles.weight.indices[0], taps[-1].var) if taps else 0
+    number, zero = Var("g"), expr.index(0)
+    split = at_splits(roles.weight, {(grouped.var, DOT_GROUP): (number, zero)}, {})
+    assert isinstance(split, Load)
+    return expr.coefficient(split.indices[0], number)
 
 
 class StagedRows:
@@ -203,16 +225,31 @@ class DotTile(Placed):
     def _group(self, g: Expr) -> list[Stmt]:
         """The products of group `g` of each row with those of all columns."""
         dtype = self.staged.scratch.dtype
+        stmts, word = self._words(g)
         if dtype is not DType.I16:
-            return self._step(g, 0, _WORDS[dtype], lambda word: word)
-        low = self._step(g, 0, DType.I16X2, lambda word: Unpack(word, 0))
-        return low + self._step(g, 2, DType.I16X2, lambda word: Unpack(word, 1))
+            return stmts + self._step(g, 0, _WORDS[dtype], word)
+        stmts += self._step(g, 0, DType.I16X2, lambda u, lane: Unpack(word(u, lane), 0))
+        return stmts + self._step(g, 2, DType.I16X2, lambda u, lane: Unpack(word(u, lane), 1))
+
+    def _words(self, group: Expr) -> tuple[list[Stmt], Callable[[Expr, Expr], Expr]]:
+        """The columns' words of a group by chunk and lane, and what comes before them."""
+        if self.roles.is_packed or self.shape.has_all_columns:
+            return [], lambda u, lane: self._word(group, u, lane)
+        # a mask is dear where it takes branches: once for all rows
+        dtype = _WORDS[self.roles.weight.dtype]
+        held = self.nest.builder.scratch("words", dtype, self.acc.shape[1:])
+        extent = expr.index(self.roles.columns.extent)
+
+        def store(u: Expr, lane: Expr) -> Stmt:
+            is_there = expr.binary("lt", self._column(u, lane), extent)
+            return Store(held, (u, lane), masked(self._word(group, u, lane), is_there))
+
+        return self._each_chunk(store), lambda u, lane: Load(held, (u, lane), dtype)
 
     def _step(
-        self, group: Expr, place: int, dtype: DType, part: Callable[[Expr], Expr]
+        self, group: Expr, place: int, dtype: DType, word: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
-        """The products of the word of each row at a place of the group with `part` of the columns'
-        words."""
+        """The products of the word of each row at a place of the group with the columns'."""
         nest, acc, scratch = self.nest, self.acc, self.staged.scratch
         at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(place))
 
@@ -222,7 +259,7 @@ class DotTile(Placed):
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), Dot(left, part(self._word(group, u, lane)), old))
+                return Store(acc, (r, u, lane), Dot(left, word(u, lane), old))
 
             return into + self._each_chunk(one)
 
@@ -240,6 +277,6 @@ class DotTile(Placed):
         values = {**self.values, **start, columns.var: self._column(u, lane)}
         found = at_splits(weight, splits, values)
         assert isinstance(found, Load)
-        ahead = expr.mul(group, expr.index(self.panel * DOT_GROUP))
+        ahead = expr.mul(group, expr.index(axes.step))
         (address,) = found.indices
         return Load(found.source, (expr.add(address, ahead),), _WORDS[weight.dtype])

@@ -45,13 +45,14 @@ def prepare(function: Function, op: Op, target: Target) -> None:
     """Prepares one contraction."""
     dims = contraction_of(op)
     data = constant_of(op.operands[1])
-    if dims is None or data is None or dims.groups != 1 or dims.right.dtype is not DType.I8:
+    if dims is None or data is None or dims.is_depthwise or dims.right.dtype is not DType.I8:
         return
     rewriter = Rewriter(function).at(op)
     x, weights = op.operands[0], data.logical
     assert x is not None
     channels = dims.channels
-    if op.record is CONV_INTEGER and isinstance(channels, int) and channels < FEW_CHANNELS:
+    is_whole = op.record is CONV_INTEGER and dims.groups == 1
+    if is_whole and isinstance(channels, int) and channels < FEW_CHANNELS:
         x, weights = _in_groups(op, rewriter, x, weights, channels)
     others = _OTHER_SIGN.get(x.type.dtype)
     distance = 0

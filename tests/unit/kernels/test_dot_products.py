@@ -53,18 +53,19 @@ def conv(
     pad_value: int = 0,
     layout: Layout | None = CHANNELS_LAST,
     dilation: int = 1,
+    group: int = 1,
 ) -> tuple[str, Sample]:
     pad = dilation * (kernel // 2)
     types = (
         TensorType(left, (2, channels, 6, 7), layout),
-        TensorType(I8, (filters, channels, kernel, kernel)),
+        TensorType(I8, (filters, channels // group, kernel, kernel)),
         TensorType(DType.I32, (filters,)),
     )
     attrs = {
         "strides": (stride, stride),
         "dilations": (dilation, dilation),
         "pads": (pad, pad, pad, pad),
-        "group": 1,
+        "group": group,
         "pad_value": pad_value,
     }
     return "conv_integer", Sample(types, attrs)
@@ -84,6 +85,11 @@ CASES: dict[str, tuple[str, Sample]] = {
     "strided": conv(U8, 16, 100, kernel=1, stride=2),
     "dilated": conv(U8, 8, 17, stride=2, dilation=2, pad_value=1),
     "wide": conv(I16, 9, 18, pad_value=-300),
+    "groups": conv(U8, 15, 51, group=3, pad_value=9),
+    "groups-strided": conv(I8, 36, 32, kernel=1, stride=2, group=4),
+    "groups-of-words": conv(I8, 8, 34, group=2, pad_value=-128),
+    "groups-dilated": conv(U8, 70, 22, dilation=2, group=2, pad_value=255),
+    "groups-wide": conv(I16, 22, 40, kernel=1, group=2, pad_value=-300),
     "row": matmul(U8, 1, 300, 33),
     "rows": matmul(I8, 17, 519, 16),
     "columns": matmul(U8, 5, 5, 200),
@@ -103,7 +109,7 @@ def made(name: str, target: Target) -> tuple[Function, Sample]:
     for number, layout in layouts.items():
         type_ = types[number]
         assert type_ is not None
-        assert len(layout.splits) == 2, "weights do not lie in groups"
+        assert len(layout.splits) == (1 if sample.attrs.get("group", 1) != 1 else 2)
         types[number] = TensorType(type_.dtype, type_.dims, layout)
     packed = Sample(tuple(types), sample.attrs)
     return executable(half_function(record, packed, is_half=False)), packed
@@ -133,7 +139,9 @@ def check(name: str, how: str, target: Target, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("target", INTERPRETED)
-@pytest.mark.parametrize("name", ["four-channels", "strided", "columns"])
+@pytest.mark.parametrize(
+    "name", ["four-channels", "strided", "groups", "groups-of-words", "columns"]
+)
 def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
     check(name, "random", device(target), on_interpreter)
 
@@ -178,6 +186,7 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("x86-64-v4+avx512vnni", "pointwise", r"\bvpmaddwd\b.*%zmm"),  # both sides are signed
         ("x86-64-v3+avxvnni", "uneven", r"\bvpdpbusd\b.*%ymm"),
         ("aarch64-linux-dotprod", "pointwise", r"\bsdot\b"),
+        ("aarch64-linux-dotprod", "groups-strided", r"\bsdot\b"),
         ("aarch64-linux-dotprod+i8mm", "uneven", r"\busdot\b"),
         ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
     ],

@@ -98,8 +98,13 @@ def test_convolutions(left: DType, target: str, channels: int, expected: str, bi
     check(made[0], made[1], target, expected)
 
 
-def test_groups_of_channels_stay_as_they_are() -> None:
-    made = [conv(U8, 3, bias=True, group=2) for _ in range(2)]
+def test_convolutions_in_groups_get_no_channels_but_the_other_sign() -> None:
+    made = [conv(U8, 3, bias=True, pad_value=200, group=2) for _ in range(2)]
+    check(made[0], made[1], "aarch64-linux-dotprod", "i8[1, 6, 5, 6]")
+
+
+def test_a_depthwise_convolution_stays_as_it_is() -> None:
+    made = [conv(U8, 1, bias=True, group=6) for _ in range(2)]
     check(made[0], made[1], "aarch64-linux-dotprod", "u8[1, 6, 5, 6]")
 
 
