@@ -95,36 +95,12 @@ static uint32_t field_at(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t fie
   return table->position + offset;
 }
 
-uint64_t aot_fb_u64(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field, uint64_t absent) {
-  const uint32_t at = field_at(fb, table, field, 8);
-  uint64_t value = absent;
-  if (at != 0) memcpy(&value, fb->data + at, sizeof value);
-  return value;
-}
-
-int64_t aot_fb_i64(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field, int64_t absent) {
-  const uint32_t at = field_at(fb, table, field, 8);
-  int64_t value = absent;
-  if (at != 0) memcpy(&value, fb->data + at, sizeof value);
-  return value;
-}
-
-uint32_t aot_fb_u32(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field) {
-  const uint32_t at = field_at(fb, table, field, 4);
-  return at != 0 ? read_u32(fb, at) : 0;
-}
-
-uint8_t aot_fb_u8(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field) {
-  const uint32_t at = field_at(fb, table, field, 1);
-  return at != 0 ? fb->data[at] : 0;
-}
-
-uint8_t aot_fb_enum(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field, uint8_t count) {
-  const uint8_t value = aot_fb_u8(fb, table, field);
-  if (value >= count) {
-    fault(fb, table->position, table->type, "an enum has a value that this version doesn't know");
-    return 0;
-  }
+uint64_t aot_fb_number(aot_fb_t *fb, const aot_fb_table_t *table, uint32_t field, uint32_t bytes,
+                       uint64_t absent) {
+  const uint32_t at = field_at(fb, table, field, bytes);
+  if (at == 0) return absent;
+  uint64_t value = 0;
+  memcpy(&value, fb->data + at, bytes);
   return value;
 }
 
@@ -195,10 +171,6 @@ aot_fb_vector_t aot_fb_vector(aot_fb_t *fb, const aot_fb_table_t *table, uint32_
   return vector;
 }
 
-const uint32_t *aot_fb_vector_words(const aot_fb_t *fb, const aot_fb_vector_t *vector) {
-  return (const uint32_t *)(const void *)(fb->data + vector->position);
-}
-
 aot_fb_table_t aot_fb_vector_table(aot_fb_t *fb, const aot_fb_vector_t *vector, uint32_t index,
                                    const char *type) {
   return table_at(fb, vector->position + 4 * index, type);
@@ -206,4 +178,33 @@ aot_fb_table_t aot_fb_vector_table(aot_fb_t *fb, const aot_fb_vector_t *vector, 
 
 const char *aot_fb_vector_string(aot_fb_t *fb, const aot_fb_vector_t *vector, uint32_t index) {
   return string_at(fb, vector->position + 4 * index, "strings");
+}
+
+static uint8_t read_enum(aot_fb_t *fb, const aot_fb_table_t *table, const aot_fb_field_t *field) {
+  const uint8_t value = (uint8_t)aot_fb_number(fb, table, field->field, 1, 0);
+  if (value < field->values) return value;
+  fault(fb, table->position, table->type, "an enum has a value that this version doesn't know");
+  return 0;
+}
+
+void aot_fb_read(aot_fb_t *fb, const aot_fb_table_t *table, const aot_fb_field_t *fields,
+                 uint32_t count, void *out) {
+  for (const aot_fb_field_t *field = fields; field != fields + count; ++field) {
+    uint8_t *member = (uint8_t *)out + field->member;
+    if (field->kind == AOT_FB_STRING) {
+      const char *text = aot_fb_string(fb, table, field->field, field->is_required);
+      memcpy(member, &text, sizeof text);
+    } else if (field->kind == AOT_FB_WORDS) {
+      const aot_fb_vector_t vector = aot_fb_vector(fb, table, field->field, 4, field->is_required);
+      const uint8_t *words = fb->data + vector.position;
+      memcpy(member, &words, sizeof words);
+      memcpy((uint8_t *)out + field->count_member, &vector.count, sizeof vector.count);
+    } else {
+      const uint64_t value = field->kind == AOT_FB_ENUM
+                                 ? read_enum(fb, table, field)
+                                 : aot_fb_number(fb, table, field->field, field->bytes,
+                                                 (uint64_t)(int64_t)field->absent);
+      memcpy(member, &value, field->bytes);
+    }
+  }
 }

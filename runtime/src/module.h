@@ -68,8 +68,8 @@ typedef struct aot_executable_t {
   aot_segment_t texel_spirv;  // empty: spirv serves always
   uint32_t param_words;
   uint32_t scratch_bytes;
-  uint32_t workgroup_count;  // of the numbers in the file: 3 or none
-  uint32_t workgroup_size[3];
+  uint32_t workgroup_count;  // of the numbers in the file: 3, or none for a workgroup of one lane
+  const uint32_t *workgroup_size;
   uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
   uint8_t word_bytes;           // of its parameter block
 } aot_executable_t;

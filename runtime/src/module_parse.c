@@ -1,6 +1,6 @@
 // From the flatbuffer to module.h's structs.  Each count, offset and enum is checked here, once, by
 // the rules of module_rules.toml.
-#include <string.h>
+#include <stddef.h>
 
 #include "flatbuffer.h"
 #include "module.h"
@@ -13,6 +13,24 @@ typedef struct aot_parser_t {
   uint64_t segments_begin;  // segments stand behind the structure
   aot_error_t *error;
 } aot_parser_t;
+
+// The descriptions of fields that aot_fb_read reads: the member of a struct, the field, and more.
+#define MEMBER(type, name, id) \
+  .field = AOT_FBS_##id, .member = offsetof(type, name), .bytes = sizeof(((type *)0)->name)
+#define NUMBER(type, name, id) {.kind = AOT_FB_NUMBER, MEMBER(type, name, id)}
+#define NUMBER_OR(type, name, id, value) \
+  {.kind = AOT_FB_NUMBER, MEMBER(type, name, id), .absent = (value)}
+#define ENUM(type, name, id, enumeration) \
+  {.kind = AOT_FB_ENUM, MEMBER(type, name, id), .values = AOT_FBS_##enumeration##_COUNT}
+#define STRING(type, name, id, is_needed) \
+  {.kind = AOT_FB_STRING, MEMBER(type, name, id), .is_required = (is_needed)}
+#define WORDS(type, name, count, id, is_needed) \
+  {.kind = AOT_FB_WORDS,                        \
+   MEMBER(type, name, id),                      \
+   .count_member = offsetof(type, count),       \
+   .is_required = (is_needed)}
+#define READ(parser, table, fields, out) \
+  aot_fb_read(&(parser)->fb, (table), (fields), sizeof(fields) / sizeof *(fields), (out))
 
 #define ALLOCATE(parser, count, out_pointer)                                            \
   do {                                                                                  \
@@ -35,18 +53,45 @@ static aot_status_t refuse(const aot_parser_t *parser, const char *kind, const c
   return aot_fail(parser->error, AOT_ERROR_MALFORMED, "%s \"%s\": %s", kind, name, rule);
 }
 
-static aot_status_t parse_segment(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  const char *what, aot_segment_t *out_segment) {
-  aot_fb_t *fb = &parser->fb;
-  aot_segment_t segment = {
-      .offset = aot_fb_u64(fb, table, AOT_FBS_SEGMENT_OFFSET, 0),
-      .length = aot_fb_u64(fb, table, AOT_FBS_SEGMENT_LENGTH, 0),
-      .checksum = aot_fb_u64(fb, table, AOT_FBS_SEGMENT_CHECKSUM, 0),
-      .alignment = aot_fb_u32(fb, table, AOT_FBS_SEGMENT_ALIGNMENT),
+// What is read of one table in a vector of them; `around` is what it is part of.
+typedef aot_status_t (*aot_parse_t)(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                    const void *around);
+
+// Parses a vector of tables into items of `size` bytes each.
+static aot_status_t parse_each(aot_parser_t *parser, const aot_fb_vector_t *vector,
+                               const char *type, size_t size, aot_parse_t parse, const void *around,
+                               void **out_items) {
+  void *items = NULL;
+  AOT_TRY(aot_pool_allocate(&parser->module->pool, vector->count, size, parser->error, &items));
+  *out_items = items;
+  for (uint32_t i = 0; i < vector->count; ++i) {
+    const aot_fb_table_t child = aot_fb_vector_table(&parser->fb, vector, i, type);
+    AOT_TRY(parse(parser, &child, (uint8_t *)items + i * size, around));
+  }
+  return parser->fb.status;
+}
+
+// The vector in field `id` of `table`, as items in `*out_items`, `*out_count` of them.
+#define PARSE_EACH(parser, table, id, is_required, type, parse, around, out_items, out_count)      \
+  do {                                                                                             \
+    const aot_fb_vector_t vector_ = aot_fb_vector(&(parser)->fb, (table), (id), 4, (is_required)); \
+    void *items_ = NULL;                                                                           \
+    AOT_TRY(                                                                                       \
+        parse_each((parser), &vector_, (type), sizeof **(out_items), (parse), (around), &items_)); \
+    *(out_items) = items_;                                                                         \
+    *(out_count) = vector_.count;                                                                  \
+  } while (0)
+
+static aot_status_t parse_segment(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                  const void *name) {
+  static const aot_fb_field_t fields[] = {
+      NUMBER(aot_segment_t, offset, SEGMENT_OFFSET),
+      NUMBER(aot_segment_t, length, SEGMENT_LENGTH),
+      NUMBER(aot_segment_t, checksum, SEGMENT_CHECKSUM),
+      NUMBER(aot_segment_t, alignment, SEGMENT_ALIGNMENT),
   };
-  AOT_TRY(refuse(parser, "segment", what, segment_fault(&segment, parser)));
-  *out_segment = segment;
-  return AOT_OK;
+  READ(parser, table, fields, item);
+  return refuse(parser, "segment", name, segment_fault(item, parser));
 }
 
 // A segment that is absent has length 0.
@@ -54,7 +99,7 @@ static aot_status_t parse_segment_of(aot_parser_t *parser, const aot_fb_table_t 
                                      uint32_t field, const char *name, aot_segment_t *out_segment) {
   aot_fb_table_t child;
   if (!aot_fb_child(&parser->fb, table, field, false, "Segment", &child)) return parser->fb.status;
-  return parse_segment(parser, &child, name, out_segment);
+  return parse_segment(parser, &child, out_segment, name);
 }
 
 static aot_status_t parse_strings(aot_parser_t *parser, const aot_fb_table_t *table, uint32_t field,
@@ -69,136 +114,123 @@ static aot_status_t parse_strings(aot_parser_t *parser, const aot_fb_table_t *ta
   return fb->status;
 }
 
-static aot_status_t parse_dims(aot_parser_t *parser, const aot_fb_table_t *table,
-                               aot_tensor_info_t *tensor) {
-  aot_fb_t *fb = &parser->fb;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_TENSOR_DIMS, 4, true);
+static aot_status_t parse_dim(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                              const void *tensor) {
+  static const aot_fb_field_t fields[] = {
+      NUMBER_OR(aot_dim_info_t, extent, DIM_EXTENT, -1),
+      NUMBER(aot_dim_info_t, min, DIM_MIN),
+      NUMBER_OR(aot_dim_info_t, max, DIM_MAX, -1),
+      STRING(aot_dim_info_t, text, DIM_TEXT, false),
+  };
+  READ(parser, table, fields, item);
+  return refuse(parser, "tensor", ((const aot_tensor_info_t *)tensor)->name, dim_fault(item));
+}
+
+static aot_status_t parse_tensor(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                 const void *around) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_tensor_info_t, name, TENSOR_NAME, true),
+      ENUM(aot_tensor_info_t, dtype, TENSOR_DTYPE, DTYPE),
+  };
+  (void)around;
+  aot_tensor_info_t *tensor = item;
+  READ(parser, table, fields, tensor);
   aot_dim_info_t *dims = NULL;
-  ALLOCATE(parser, vector.count, &dims);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    const aot_fb_table_t dim = aot_fb_vector_table(fb, &vector, i, "Dim");
-    dims[i].extent = aot_fb_i64(fb, &dim, AOT_FBS_DIM_EXTENT, -1);
-    dims[i].min = aot_fb_i64(fb, &dim, AOT_FBS_DIM_MIN, 0);
-    dims[i].max = aot_fb_i64(fb, &dim, AOT_FBS_DIM_MAX, -1);
-    dims[i].text = aot_fb_string(fb, &dim, AOT_FBS_DIM_TEXT, false);
-    AOT_TRY(refuse(parser, "tensor", tensor->name, dim_fault(&dims[i])));
-  }
-  tensor->rank = vector.count;
+  PARSE_EACH(parser, table, AOT_FBS_TENSOR_DIMS, true, "Dim", parse_dim, tensor, &dims,
+             &tensor->rank);
   tensor->dims = dims;
-  return fb->status;
+  return AOT_OK;
 }
 
 static aot_status_t parse_tensors(aot_parser_t *parser, const aot_fb_table_t *table, uint32_t field,
                                   aot_tensor_info_t **out_tensors, uint32_t *out_count,
                                   uint32_t *out_dim_count) {
-  aot_fb_t *fb = &parser->fb;
   const bool is_required = field != AOT_FBS_ENTRY_POINT_STATES;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, field, 4, is_required);
-  ALLOCATE(parser, vector.count, out_tensors);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    aot_tensor_info_t *tensor = &(*out_tensors)[i];
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "Tensor");
-    tensor->name = aot_fb_string(fb, &child, AOT_FBS_TENSOR_NAME, true);
-    tensor->dtype = (aot_dtype_t)aot_fb_enum(fb, &child, AOT_FBS_TENSOR_DTYPE, AOT_FBS_DTYPE_COUNT);
-    AOT_TRY(parse_dims(parser, &child, tensor));
-    *out_dim_count += tensor->rank;
-  }
-  *out_count = vector.count;
-  return fb->status;
+  PARSE_EACH(parser, table, field, is_required, "Tensor", parse_tensor, NULL, out_tensors,
+             out_count);
+  *out_dim_count = 0;
+  for (uint32_t i = 0; i < *out_count; ++i)
+    *out_dim_count += (*out_tensors)[i].rank;
+  return AOT_OK;
 }
 
-static aot_status_t parse_buffers(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  aot_entry_t *entry) {
-  aot_fb_t *fb = &parser->fb;
-  aot_code_t *code = &entry->code;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_PROGRAM_BUFFERS, 4, false);
-  ALLOCATE(parser, vector.count, &code->buffers);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    aot_arena_buffer_t *buffer = &code->buffers[i];
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "ArenaBuffer");
-    buffer->first = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_FIRST);
-    buffer->last = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_LAST);
-    buffer->offset_register = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_OFFSET_REGISTER);
-    buffer->alignment = aot_fb_u32(fb, &child, AOT_FBS_ARENA_BUFFER_ALIGNMENT);
-    buffer->bound_offset = aot_fb_u64(fb, &child, AOT_FBS_ARENA_BUFFER_BOUND_OFFSET, 0);
-    AOT_TRY(refuse(parser, "entry point", entry->name, arena_buffer_fault(buffer, code)));
-    if (buffer->alignment == 0) buffer->alignment = AOT_ALIGNMENT;
-  }
-  code->buffer_count = vector.count;
-  return fb->status;
-}
-
-static const uint32_t *parse_words(aot_parser_t *parser, const aot_fb_table_t *table,
-                                   uint32_t field, bool is_required, uint32_t *out_count) {
-  const aot_fb_vector_t vector = aot_fb_vector(&parser->fb, table, field, 4, is_required);
-  *out_count = vector.count;
-  return aot_fb_vector_words(&parser->fb, &vector);
+static aot_status_t parse_buffer(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                 const void *around) {
+  static const aot_fb_field_t fields[] = {
+      NUMBER(aot_arena_buffer_t, first, ARENA_BUFFER_FIRST),
+      NUMBER(aot_arena_buffer_t, last, ARENA_BUFFER_LAST),
+      NUMBER(aot_arena_buffer_t, offset_register, ARENA_BUFFER_OFFSET_REGISTER),
+      NUMBER(aot_arena_buffer_t, alignment, ARENA_BUFFER_ALIGNMENT),
+      NUMBER(aot_arena_buffer_t, bound_offset, ARENA_BUFFER_BOUND_OFFSET),
+  };
+  const aot_entry_t *entry = around;
+  aot_arena_buffer_t *buffer = item;
+  READ(parser, table, fields, buffer);
+  AOT_TRY(refuse(parser, "entry point", entry->name, arena_buffer_fault(buffer, &entry->code)));
+  if (buffer->alignment == 0) buffer->alignment = AOT_ALIGNMENT;
+  return AOT_OK;
 }
 
 static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *table,
                                   const aot_variant_t *variant, aot_entry_t *entry) {
-  aot_fb_t *fb = &parser->fb;
+  static const aot_fb_field_t fields[] = {
+      WORDS(aot_code_t, words, word_count, PROGRAM_CODE, true),
+      WORDS(aot_code_t, blocks, block_count, PROGRAM_BLOCKS, true),
+      WORDS(aot_code_t, input_offset_registers, input_offset_count, PROGRAM_INPUT_OFFSET_REGISTERS,
+            false),
+      WORDS(aot_code_t, output_offset_registers, output_offset_count,
+            PROGRAM_OUTPUT_OFFSET_REGISTERS, false),
+      NUMBER(aot_code_t, register_count, PROGRAM_REGISTER_COUNT),
+      NUMBER(aot_code_t, execute_block, PROGRAM_EXECUTE_BLOCK),
+      NUMBER(aot_code_t, arena_bytes, PROGRAM_ARENA_BYTES),
+      NUMBER(aot_code_t, arena_bound_bytes, PROGRAM_ARENA_BOUND_BYTES),
+      NUMBER(aot_code_t, state_bytes, PROGRAM_STATE_BYTES),
+      NUMBER_OR(aot_code_t, scratch_offset, PROGRAM_SCRATCH_OFFSET, -1),
+      NUMBER(aot_code_t, state_count, PROGRAM_STATE_COUNT),
+      NUMBER(aot_code_t, state_key_count, PROGRAM_STATE_KEY_COUNT),
+  };
   aot_code_t *code = &entry->code;
-  code->words = parse_words(parser, table, AOT_FBS_PROGRAM_CODE, true, &code->word_count);
-  code->blocks = parse_words(parser, table, AOT_FBS_PROGRAM_BLOCKS, true, &code->block_count);
-  code->input_offset_registers = parse_words(parser, table, AOT_FBS_PROGRAM_INPUT_OFFSET_REGISTERS,
-                                             false, &code->input_offset_count);
-  code->output_offset_registers = parse_words(
-      parser, table, AOT_FBS_PROGRAM_OUTPUT_OFFSET_REGISTERS, false, &code->output_offset_count);
-  code->register_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_REGISTER_COUNT);
-  code->execute_block = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_EXECUTE_BLOCK);
-  code->arena_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BYTES, 0);
-  code->arena_bound_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_ARENA_BOUND_BYTES, 0);
-  code->state_bytes = aot_fb_u64(fb, table, AOT_FBS_PROGRAM_STATE_BYTES, 0);
-  code->scratch_offset = (int64_t)aot_fb_u64(fb, table, AOT_FBS_PROGRAM_SCRATCH_OFFSET, UINT64_MAX);
-  code->state_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_STATE_COUNT);
-  code->state_key_count = aot_fb_u32(fb, table, AOT_FBS_PROGRAM_STATE_KEY_COUNT);
+  READ(parser, table, fields, code);
   AOT_TRY(parse_strings(parser, table, AOT_FBS_PROGRAM_MESSAGES, &code->messages,
                         &code->message_count));
-  AOT_TRY(parse_buffers(parser, table, entry));
+  PARSE_EACH(parser, table, AOT_FBS_PROGRAM_BUFFERS, false, "ArenaBuffer", parse_buffer, entry,
+             &code->buffers, &code->buffer_count);
   return refuse(parser, "entry point", entry->name, program_fault(code, entry, variant));
 }
 
-static aot_status_t parse_entries(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  aot_variant_t *variant) {
+static aot_status_t parse_entry(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                const void *variant) {
   aot_fb_t *fb = &parser->fb;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_VARIANT_ENTRY_POINTS, 4, true);
-  ALLOCATE(parser, vector.count, &variant->entries);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    aot_entry_t *entry = &variant->entries[i];
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "EntryPoint");
-    entry->name = aot_fb_string(fb, &child, AOT_FBS_ENTRY_POINT_NAME, true);
-    AOT_TRY(parse_tensors(parser, &child, AOT_FBS_ENTRY_POINT_INPUTS, &entry->inputs,
-                          &entry->input_count, &entry->input_dim_count));
-    AOT_TRY(parse_tensors(parser, &child, AOT_FBS_ENTRY_POINT_OUTPUTS, &entry->outputs,
-                          &entry->output_count, &entry->output_dim_count));
-    uint32_t state_dim_count = 0;
-    AOT_TRY(parse_tensors(parser, &child, AOT_FBS_ENTRY_POINT_STATES, &entry->states,
-                          &entry->state_count, &state_dim_count));
-    aot_fb_table_t program;
-    if (!aot_fb_child(fb, &child, AOT_FBS_ENTRY_POINT_PROGRAM, true, "Program", &program)) {
-      return fb->status;
-    }
-    AOT_TRY(parse_program(parser, &program, variant, entry));
-    AOT_TRY(aot_code_verify(variant, entry, &entry->code, parser->error));
+  aot_entry_t *entry = item;
+  entry->name = aot_fb_string(fb, table, AOT_FBS_ENTRY_POINT_NAME, true);
+  AOT_TRY(parse_tensors(parser, table, AOT_FBS_ENTRY_POINT_INPUTS, &entry->inputs,
+                        &entry->input_count, &entry->input_dim_count));
+  AOT_TRY(parse_tensors(parser, table, AOT_FBS_ENTRY_POINT_OUTPUTS, &entry->outputs,
+                        &entry->output_count, &entry->output_dim_count));
+  uint32_t state_dim_count = 0;
+  AOT_TRY(parse_tensors(parser, table, AOT_FBS_ENTRY_POINT_STATES, &entry->states,
+                        &entry->state_count, &state_dim_count));
+  aot_fb_table_t program;
+  if (!aot_fb_child(fb, table, AOT_FBS_ENTRY_POINT_PROGRAM, true, "Program", &program)) {
+    return fb->status;
   }
-  variant->entry_count = vector.count;
-  return fb->status;
+  AOT_TRY(parse_program(parser, &program, variant, entry));
+  return aot_code_verify(variant, entry, &entry->code, parser->error);
 }
 
-static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t *table,
-                                     const aot_variant_t *variant, aot_executable_t *executable) {
-  aot_fb_t *fb = &parser->fb;
-  executable->name = aot_fb_string(fb, table, AOT_FBS_EXECUTABLE_NAME, true);
-  executable->code_offset = aot_fb_u64(fb, table, AOT_FBS_EXECUTABLE_CODE_OFFSET, 0);
-  executable->param_words = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_WORDS);
-  executable->scratch_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_SCRATCH_BYTES);
-  const uint32_t *size = parse_words(parser, table, AOT_FBS_EXECUTABLE_WORKGROUP_SIZE, false,
-                                     &executable->workgroup_count);
-  for (uint32_t i = 0; i < 3; ++i) {
-    executable->workgroup_size[i] = i < executable->workgroup_count ? size[i] : 1;
-  }
-  executable->param_buffer_bytes = aot_fb_u32(fb, table, AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES);
+static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                     const void *around) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_executable_t, name, EXECUTABLE_NAME, true),
+      NUMBER(aot_executable_t, code_offset, EXECUTABLE_CODE_OFFSET),
+      NUMBER(aot_executable_t, param_words, EXECUTABLE_PARAM_WORDS),
+      NUMBER(aot_executable_t, scratch_bytes, EXECUTABLE_SCRATCH_BYTES),
+      WORDS(aot_executable_t, workgroup_size, workgroup_count, EXECUTABLE_WORKGROUP_SIZE, false),
+      NUMBER(aot_executable_t, param_buffer_bytes, EXECUTABLE_PARAM_BUFFER_BYTES),
+  };
+  const aot_variant_t *variant = around;
+  aot_executable_t *executable = item;
+  READ(parser, table, fields, executable);
   AOT_TRY(parse_segment_of(parser, table, AOT_FBS_EXECUTABLE_SPIRV, "spirv", &executable->spirv));
   AOT_TRY(parse_segment_of(parser, table, AOT_FBS_EXECUTABLE_TEXEL_SPIRV, "texel_spirv",
                            &executable->texel_spirv));
@@ -208,45 +240,32 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
   return refuse(parser, "executable", executable->name, executable_fault(executable, variant, cpu));
 }
 
-static aot_status_t parse_executables(aot_parser_t *parser, const aot_fb_table_t *table,
-                                      aot_variant_t *variant) {
-  aot_fb_t *fb = &parser->fb;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_VARIANT_EXECUTABLES, 4, true);
-  ALLOCATE(parser, vector.count, &variant->executables);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "Executable");
-    AOT_TRY(parse_executable(parser, &child, variant, &variant->executables[i]));
-  }
-  variant->executable_count = vector.count;
-  return fb->status;
-}
-
-static aot_status_t parse_limits(aot_parser_t *parser, const aot_fb_table_t *table,
-                                 aot_variant_t *variant) {
-  aot_fb_t *fb = &parser->fb;
-  const aot_fb_vector_t vector = aot_fb_vector(fb, table, AOT_FBS_VARIANT_LIMITS, 4, false);
-  ALLOCATE(parser, vector.count, &variant->limits);
-  for (uint32_t i = 0; i < vector.count; ++i) {
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &vector, i, "Limit");
-    variant->limits[i].name = aot_fb_string(fb, &child, AOT_FBS_LIMIT_NAME, true);
-    variant->limits[i].value = aot_fb_u64(fb, &child, AOT_FBS_LIMIT_VALUE, 0);
-  }
-  variant->limit_count = vector.count;
-  return fb->status;
+static aot_status_t parse_limit(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                const void *around) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_limit_t, name, LIMIT_NAME, true),
+      NUMBER(aot_limit_t, value, LIMIT_VALUE),
+  };
+  (void)around;
+  READ(parser, table, fields, item);
+  return AOT_OK;
 }
 
 #if defined(AOT_VULKAN)
 static aot_status_t parse_host(aot_parser_t *parser, const aot_fb_table_t *table,
                                aot_variant_t *variant) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_variant_t, target, HOST_TARGET, true),
+      ENUM(aot_variant_t, arch, HOST_ARCH, ARCH),
+      NUMBER(aot_variant_t, word_bytes, HOST_WORD_BYTES),
+  };
   aot_fb_t *fb = &parser->fb;
   aot_fb_table_t child;
   if (!aot_fb_child(fb, table, AOT_FBS_VARIANT_HOST, false, "Host", &child)) return fb->status;
   aot_variant_t *host = NULL;
   ALLOCATE(parser, 1, &host);
   host->device = AOT_FBS_DEVICE_CPU;
-  host->target = aot_fb_string(fb, &child, AOT_FBS_HOST_TARGET, true);
-  host->arch = aot_fb_enum(fb, &child, AOT_FBS_HOST_ARCH, AOT_FBS_ARCH_COUNT);
-  host->word_bytes = aot_fb_u8(fb, &child, AOT_FBS_HOST_WORD_BYTES);
+  READ(parser, &child, fields, host);
   AOT_TRY(
       parse_strings(parser, &child, AOT_FBS_HOST_FEATURES, &host->features, &host->feature_count));
   variant->host = host;
@@ -264,23 +283,30 @@ static void share_with_host(aot_variant_t *variant) {
 }
 #endif
 
-static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *table,
-                                  aot_variant_t *variant) {
-  aot_fb_t *fb = &parser->fb;
-  variant->target = aot_fb_string(fb, table, AOT_FBS_VARIANT_TARGET, true);
-  variant->device = aot_fb_enum(fb, table, AOT_FBS_VARIANT_DEVICE, AOT_FBS_DEVICE_COUNT);
-  variant->arch = aot_fb_enum(fb, table, AOT_FBS_VARIANT_ARCH, AOT_FBS_ARCH_COUNT);
-  variant->word_bytes = aot_fb_u8(fb, table, AOT_FBS_VARIANT_WORD_BYTES);
+static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                  const void *around) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_variant_t, target, VARIANT_TARGET, true),
+      ENUM(aot_variant_t, device, VARIANT_DEVICE, DEVICE),
+      ENUM(aot_variant_t, arch, VARIANT_ARCH, ARCH),
+      NUMBER(aot_variant_t, word_bytes, VARIANT_WORD_BYTES),
+  };
+  (void)around;
+  aot_variant_t *variant = item;
+  READ(parser, table, fields, variant);
   AOT_TRY(parse_segment_of(parser, table, AOT_FBS_VARIANT_CODE, "code", &variant->code));
   AOT_TRY(parse_strings(parser, table, AOT_FBS_VARIANT_FEATURES, &variant->features,
                         &variant->feature_count));
-  AOT_TRY(parse_limits(parser, table, variant));
+  PARSE_EACH(parser, table, AOT_FBS_VARIANT_LIMITS, false, "Limit", parse_limit, NULL,
+             &variant->limits, &variant->limit_count);
 #if defined(AOT_VULKAN)
   AOT_TRY(parse_host(parser, table, variant));
 #endif
   AOT_TRY(refuse(parser, "variant", variant->target, variant_fault(variant)));
-  AOT_TRY(parse_executables(parser, table, variant));
-  AOT_TRY(parse_entries(parser, table, variant));
+  PARSE_EACH(parser, table, AOT_FBS_VARIANT_EXECUTABLES, true, "Executable", parse_executable,
+             variant, &variant->executables, &variant->executable_count);
+  PARSE_EACH(parser, table, AOT_FBS_VARIANT_ENTRY_POINTS, true, "EntryPoint", parse_entry, variant,
+             &variant->entries, &variant->entry_count);
 #if defined(AOT_VULKAN)
   share_with_host(variant);
 #endif
@@ -288,19 +314,15 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
 }
 
 static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *root) {
-  aot_fb_t *fb = &parser->fb;
   aot_module_t *module = parser->module;
   aot_fb_table_t pool;
-  if (!aot_fb_child(fb, root, AOT_FBS_MODULE_RODATA, true, "Segment", &pool)) return fb->status;
-  AOT_TRY(parse_segment(parser, &pool, "rodata", &module->rodata));
-  const aot_fb_vector_t parts = aot_fb_vector(fb, root, AOT_FBS_MODULE_RODATA_SEGMENTS, 4, false);
-  ALLOCATE(parser, parts.count, &module->rodata_segments);
-  for (uint32_t i = 0; i < parts.count; ++i) {
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &parts, i, "Segment");
-    AOT_TRY(parse_segment(parser, &child, "rodata_segments", &module->rodata_segments[i]));
+  if (!aot_fb_child(&parser->fb, root, AOT_FBS_MODULE_RODATA, true, "Segment", &pool)) {
+    return parser->fb.status;
   }
-  module->rodata_segment_count = parts.count;
-  return fb->status;
+  AOT_TRY(parse_segment(parser, &pool, &module->rodata, "rodata"));
+  PARSE_EACH(parser, root, AOT_FBS_MODULE_RODATA_SEGMENTS, false, "Segment", parse_segment,
+             "rodata_segments", &module->rodata_segments, &module->rodata_segment_count);
+  return AOT_OK;
 }
 
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
@@ -311,7 +333,7 @@ aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, ui
   aot_fb_t *fb = &parser.fb;
   aot_fb_init(fb, structure, bytes, error);
   const aot_fb_table_t root = aot_fb_root(fb, "AOTM", "Module");
-  const uint32_t version = aot_fb_u32(fb, &root, AOT_FBS_MODULE_VERSION);
+  const uint32_t version = (uint32_t)aot_fb_number(fb, &root, AOT_FBS_MODULE_VERSION, 4, 0);
   AOT_TRY(fb->status);
   if (version != AOT_FILE_VERSION) {
     return aot_fail(error, AOT_ERROR_VERSION,
@@ -321,12 +343,11 @@ aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, ui
   module->producer = aot_fb_string(fb, &root, AOT_FBS_MODULE_PRODUCER, false);
   AOT_TRY(parse_rodata(&parser, &root));
   const aot_fb_vector_t variants = aot_fb_vector(fb, &root, AOT_FBS_MODULE_VARIANTS, 4, true);
-  ALLOCATE(&parser, variants.count, &module->variants);
   module->variant_count = variants.count;
   AOT_TRY(refuse(&parser, "module", module->producer, module_fault(module)));
-  for (uint32_t i = 0; i < variants.count; ++i) {
-    const aot_fb_table_t child = aot_fb_vector_table(fb, &variants, i, "Variant");
-    AOT_TRY(parse_variant(&parser, &child, &module->variants[i]));
-  }
-  return fb->status;
+  void *items = NULL;
+  AOT_TRY(parse_each(&parser, &variants, "Variant", sizeof *module->variants, parse_variant, NULL,
+                     &items));
+  module->variants = items;
+  return AOT_OK;
 }

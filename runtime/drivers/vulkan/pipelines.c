@@ -56,7 +56,7 @@ static aot_status_t check_executable(const aot_vk_gpu_t *gpu, const aot_executab
                     (unsigned)executable->param_buffer_bytes);
   }
   uint64_t lanes = 1;
-  for (uint32_t i = 0; i < 3; ++i) {
+  for (uint32_t i = 0; i < executable->workgroup_count; ++i) {
     lanes *= executable->workgroup_size[i];
     if (executable->workgroup_size[i] > limits->maxComputeWorkGroupSize[i] ||
         lanes > limits->maxComputeWorkGroupInvocations) {
