@@ -2,7 +2,8 @@
 
 Owns the keys of the statistics that tell of it, and of what a module's notes keep for
 `aotc inspect --dedup`. Merges nothing. What was never made has no size and took no time: its bytes
-and seconds are estimates, those of what was kept in its place.
+and seconds are estimates. Where `despecialise` estimated the code of all executables they are those
+bytes, scaled by what was compiled; else those of what was kept in its place.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aot.analysis.cost.code_size import CodeEstimate
 from aot.backends.code import Emitted
 
 LEVELS = ("structural", "despecialised", "emitted")
+
+
+# Of what executables take with kernels of their own: an estimate of what despecialising saved of it
+# is within a quarter of what it did save where it is this much or more.
+_SURE_SHARE = 0.2
 
 
 def level_stats(
@@ -22,6 +29,7 @@ def level_stats(
     names: Sequence[str],
     emitted: Emitted,
     seconds: float,
+    estimate: CodeEstimate | None = None,
 ) -> dict[str, Any]:
     """What each level met, kept and saved.
 
@@ -30,25 +38,26 @@ def level_stats(
             that differ in extents are.
         names: of the executables, as `emitted` has their sizes.
         seconds: that lowering and compiling those took.
+        estimate: of the code of both; None where nothing is known of it.
     """
     sizes = dict(zip(names, emitted.sizes, strict=True))
     total = sum(emitted.sizes) or 1
-    dispatches = Counter(final)
-    members = dict.fromkeys(names, 0)
-    for _, name in dict.fromkeys(zip(outlined, final, strict=True)):
-        members[name] += 1
-    structural = sum((dispatches[n] - members[n]) * sizes[n] for n in names)
-    despecialised = sum((members[n] - 1) * sizes[n] for n in names if members[n])
+    members = _members(outlined, final)
+    own = _own_bytes(members, sizes, estimate)
+    dispatches = Counter(outlined)
+    structural = sum((dispatches[name] - 1) * bytes for name, bytes in own.items())
+    despecialised = sum(own.values()) - sum(sizes[name] for name in members)
+    is_sure = despecialised == 0 or despecialised >= _SURE_SHARE * sum(own.values())
     saved = {
-        "structural": (len(final), len(set(outlined)), structural),
-        "despecialised": (len(set(outlined)), len(names), despecialised),
+        "structural": (len(final), len(own), round(structural)),
+        "despecialised": (len(own), len(names), round(despecialised) if is_sure else None),
     }
     stats: dict[str, Any] = {
         level: {
             "met": met,
             "kept": kept,
             "bytes_saved": count,
-            "seconds_saved": round(seconds * count / total, 6),
+            "seconds_saved": None if count is None else round(seconds * count / total, 6),
         }
         for level, (met, kept, count) in saved.items()
     }
@@ -59,6 +68,31 @@ def level_stats(
         "seconds_saved": 0.0,  # what became one had been compiled
     }
     return stats
+
+
+def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[str]]:
+    """By executable that is left: which of those that were outlined it serves."""
+    found: dict[str, list[str]] = {}
+    for name, kept in dict.fromkeys(zip(outlined, final, strict=True)):
+        found.setdefault(kept, []).append(name)
+    return found
+
+
+def _own_bytes(
+    members: Mapping[str, Sequence[str]], sizes: Mapping[str, int], estimate: CodeEstimate | None
+) -> dict[str, float]:
+    """By outlined executable: what its code takes, or would take with a kernel of its own."""
+    scale = 0.0
+    if estimate is not None:
+        known = [name for name in members if estimate.kept.get(name)]
+        expected = sum(estimate.kept[name] for name in known)
+        scale = sum(sizes[name] for name in known) / expected if expected else 0.0
+    own: dict[str, float] = {}
+    for kept, names in members.items():
+        for name in names:
+            guess = 0.0 if estimate is None else scale * estimate.own.get(name, 0.0)
+            own[name] = guess if guess and len(names) > 1 else float(sizes[kept])
+    return own
 
 
 def model_ledger(

@@ -26,6 +26,7 @@ from aot.options import CompileOptions
 from aot.passes.fusion.remarks import FusionRemarks
 
 if TYPE_CHECKING:
+    from aot.analysis.cost.code_size import CodeEstimate
     from aot.analysis.tuning import Tuning
     from aot.target.model import Target
 
@@ -85,6 +86,7 @@ class PassContext:
         statistics: counters that passes keep, by pass and name.
         remarks: where fusion records why regions end; None if nobody asks.
         tuning: what measuring has taught; None leaves all to the plan.
+        code_estimate: how large executables are, as `despecialise` expects; None before it ran.
         is_stopped: AOT_STOP_AFTER was reached; no pass runs any more.
         print: where AOT_PRINT writes.
         host: on Vulkan, the CPU that runs what the target can't; None where there is none.
@@ -97,6 +99,7 @@ class PassContext:
     statistics: dict[str, dict[str, int]] = field(default_factory=dict)
     remarks: FusionRemarks | None = None
     tuning: Tuning | None = None
+    code_estimate: CodeEstimate | None = None
     is_stopped: bool = False
     print: Callable[[str], None] = _print_to_stderr
     host: Target | None = None

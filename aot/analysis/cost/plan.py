@@ -48,6 +48,10 @@ class Plan:
 # rows, high ones keep as many sums under way as hide an addition's latency
 TAIL_ROWS, SUMS = (2, 4), 8
 MOST_ROWS = 14
+# taps along a window's innermost axis that are written out, so that neighbours share what they load
+UNROLLED_TAPS = 7
+# vectors that do what is left of a window's lanes without masks
+FEW_VECTORS = 4
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:

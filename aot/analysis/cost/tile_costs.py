@@ -123,17 +123,7 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
     """The loops of an op as a dispatch that gives its dims `values` has them, and what of them its
     own kernel doesn't know."""
     result = call.result_types[0]
-    rows: Dim = 1
-    columns: Dim = result.element_count
-    terms = _terms(call)
-    if made.schedule is Schedule.WINOGRAD:
-        rows, columns, terms = winograd.extents(call)
-    elif made.schedule is Schedule.CONTRACTION and call.contraction is not None:
-        rows, columns = call.contraction.tile_extents
-    elif is_window(made):
-        wide = wide_extents(call)
-        columns = wide[-1] if wide else 1
-        rows = wide[-2] if len(wide) > 1 else 1
+    rows, columns, terms = extents_of(call, made)
     types = [t for t in (*call.operands, result) if t is not None]
     extents = [dims.substitute(d, values) for t in types for d in t.dims if isinstance(d, DimExpr)]
     unknown = dims.guess(extents, TILE)
@@ -142,6 +132,19 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
     outer = max(1, elements // max(1, along * across))
     dynamic = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
     return Loops(along, across, summed, outer), DynamicLoops(*dynamic)
+
+
+def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
+    """The rows and columns that an op's tiles go along, and the terms of its sums."""
+    if made.schedule is Schedule.WINOGRAD:
+        return winograd.extents(call)
+    if made.schedule is Schedule.CONTRACTION and call.contraction is not None:
+        return (*call.contraction.tile_extents, _terms(call))
+    if is_window(made):
+        wide = wide_extents(call)
+        rows = wide[-2] if len(wide) > 1 else 1
+        return rows, wide[-1] if wide else 1, _terms(call)
+    return 1, call.result_types[0].element_count, _terms(call)
 
 
 def is_window(made: Plan) -> bool:

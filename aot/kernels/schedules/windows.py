@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
@@ -22,11 +23,6 @@ from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identi
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
 
 Values = dict[Var, Expr]
-
-# taps along the innermost axis that are written out, so that neighbours share what they load
-UNROLLED_TAPS = 7
-# vectors that do what is left of the lanes without masks
-FEW_VECTORS = 4
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ power of two stay so, because kernels need no masks there. What is equal in all 
 Requires: executables are outlined.
 Ensures: executables have schedules; those that merged have the common tiles that cost them least,
     and all mergers together cost no more than the bound of `--optimize`, in the estimate of
-    analysis/tile_costs.py.
+    analysis/cost/tile_costs.py. On CPUs no merger makes code larger, in that of code_size.py.
 Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
     (kernels, strides, pads), which change loops, or merges ops whose kernels are written by hand.
 """
@@ -22,6 +22,13 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
+from aot.analysis.cost.code_size import (
+    CodeEstimate,
+    CodeModel,
+    StageCode,
+    Steps,
+    executable_bytes,
+)
 from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import (
     DynamicLoops,
@@ -59,6 +66,8 @@ BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
 FEW = 24
+# what an executable costs beside its code, on a CPU: its entry in the module, and padding
+EXECUTABLE_BYTES = 64.0
 
 Tiles = tuple[Tile, ...]
 
@@ -68,15 +77,19 @@ def run(module: Module, context: PassContext) -> None:
     if target is None:
         return
     met = len(module.executables)
-    despecialise(module, target, BOUNDS[options.optimize])
+    context.code_estimate = despecialise(module, target, BOUNDS[options.optimize])
     context.count("despecialise", "met", met)
     context.count("despecialise", "kept", len(module.executables))
 
 
-def despecialise(module: Module, target: Target, bound: float) -> None:
+def despecialise(module: Module, target: Target, bound: float) -> CodeEstimate:
     """Merges families of a module's executables, for up to `bound` of what all cost together.
 
-    What costs least comes first: two parts of a family at a time.
+    What costs least comes first: two parts of a family at a time. On a CPU parts whose kernels are
+    smaller than the one for both are then told apart again.
+
+    Returns:
+        The bytes of all executables, before and after, in the estimate that this went by.
     """
     calls: dict[str, list[Op]] = {}
     for op, name in dispatches_of(module):
@@ -90,18 +103,25 @@ def despecialise(module: Module, target: Target, bound: float) -> None:
     left = bound * sum(m.cost(m.tiles, m.dynamic) for m in members)
     parts = _Parts(families.values())
     parts.merge(left)
-    for part in parts.merged():
-        _merge(module, part)
-    _renumber(module)
+    own = {m.function.name: m.bytes for m in members}
+    kept = dict(own)
+    for part in parts.final(is_cpu=not target.has_workgroups):
+        if len(part.members) > 1:
+            _merge(module, part)
+            kept[part.members[0].function.name] = part.bytes
+    names = _renumber(module)
+    return CodeEstimate(own, {fresh: kept[name] for name, fresh in names.items()})
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A stage of an executable: its kernel, and the loops that each of its dispatches runs, with
-    how many do."""
+    """A stage of an executable: its kernel and code, and the loops that each of its dispatches
+    runs, with how many do."""
 
     kernel: KernelModel
     loops: tuple[tuple[Loops, int], ...]
+    code: StageCode
+    steps: Steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +172,11 @@ class _Member:
         loops = [s.loops[0][0] for s in member.stages]
         return member.tiles, [(n.rows, n.columns, n.terms) for n in loops], member.number
 
+    @property
+    def bytes(self) -> float:
+        """Of its own kernel's code, in the estimate."""
+        return _bytes(self, [s.steps for s in self.stages], self.tiles, self.dynamic)
+
     def cost(self, tiles: Tiles, dynamic: Sequence[DynamicLoops]) -> float:
         """What its dispatches cost with `tiles`, where what is `dynamic` is a parameter."""
         total = 0.0
@@ -159,6 +184,15 @@ class _Member:
             for loops, count in stage.loops:
                 total += count * cost(stage.kernel, loops, tile, what)
         return total
+
+
+def _bytes(
+    member: _Member, steps: Sequence[Steps], tiles: Tiles, dynamic: Sequence[DynamicLoops]
+) -> float:
+    """The code of a kernel for `member` and others, of whose stages rows and columns are multiples
+    of `steps`."""
+    told = zip(member.stages, steps, tiles, dynamic, strict=True)
+    return executable_bytes([s.code.bytes(step, tile, what) for s, step, tile, what in told])
 
 
 def _stages(
@@ -179,7 +213,9 @@ def _stages(
         found = [loops_of(call, made, given) for given in values]
         counts = Counter(loops for loops, _ in found)
         runs = tuple((loops, count * repeated) for loops, count in counts.items())
-        stages.append(_Stage(KernelModel.of(made, target, call), runs))
+        kernel = KernelModel.of(made, target, call)
+        code = StageCode(CodeModel.of(stage.ops, call), kernel, found[0][0])
+        stages.append(_Stage(kernel, runs, code, Steps.of(call, made)))
         dynamic.append(found[0][1])
     return tuple(stages), tuple(dynamic)
 
@@ -200,6 +236,9 @@ class _Part:
         number: its place among the parts of all families, which decides between equals.
         dynamic: what its kernel doesn't know, by stage.
         tiles: those that cost its members least together.
+        steps: what the rows and columns of all members are multiples of, by stage.
+        halves: the two parts that it was made of.
+        least_bytes: what its members take at least: as one, or as its halves do.
         neighbours: the parts before and after it, where only those are tried.
     """
 
@@ -207,6 +246,9 @@ class _Part:
     members: list[_Member]
     dynamic: tuple[DynamicLoops, ...]
     tiles: Tiles
+    steps: tuple[Steps, ...]
+    halves: tuple[_Part, ...] = ()
+    least_bytes: float = 0.0
     totals: dict[tuple[Tiles, tuple[DynamicLoops, ...]], float] = field(default_factory=dict)
     is_alive: bool = True
     neighbours: list[_Part | None] = field(default_factory=lambda: [None, None])
@@ -216,6 +258,21 @@ class _Part:
         if key not in self.totals:
             self.totals[key] = sum(m.cost(tiles, dynamic) for m in self.members)
         return self.totals[key]
+
+    @property
+    def bytes(self) -> float:
+        """Of its kernel's code, in the estimate."""
+        return _bytes(self.members[0], self.steps, self.tiles, self.dynamic)
+
+    def smallest(self) -> Iterator[_Part]:
+        """The parts of it that take the fewest bytes together: itself, or some it was made of."""
+        waiting = [self]
+        while waiting:
+            part = waiting.pop()
+            if part.halves and part.least_bytes < part.bytes + EXECUTABLE_BYTES:
+                waiting.extend(part.halves)
+            else:
+                yield part
 
     @property
     def loops(self) -> list[Loops]:
@@ -268,7 +325,7 @@ class _Parts:
         self.count = 0
         for number, family in enumerate(families):
             ordered = sorted(family, key=_Member.order)
-            parts = [self._part(number, [m], m.dynamic, m.tiles) for m in ordered]
+            parts = [self._leaf(number, m) for m in ordered]
             self.alive[number] = parts
             if len(parts) > FEW:
                 for one, other in pairwise(parts):
@@ -277,10 +334,23 @@ class _Parts:
             self.heap += [_Merger.of(a, b) for a, b in tried if a.members[0].slots]
         heapify(self.heap)
 
-    def _part(
-        self, family: int, members: list[_Member], dynamic: tuple[DynamicLoops, ...], tiles: Tiles
+    def _leaf(self, family: int, member: _Member) -> _Part:
+        steps = tuple(stage.steps for stage in member.stages)
+        return self._add(family, [member], member.dynamic, member.tiles, steps)
+
+    def _add(
+        self,
+        family: int,
+        members: list[_Member],
+        dynamic: tuple[DynamicLoops, ...],
+        tiles: Tiles,
+        steps: tuple[Steps, ...],
+        halves: tuple[_Part, ...] = (),
     ) -> _Part:
-        made = _Part(self.count, members, dynamic, tiles)
+        made = _Part(self.count, members, dynamic, tiles, steps, halves)
+        made.least_bytes = made.bytes + EXECUTABLE_BYTES
+        if halves:
+            made.least_bytes = min(made.least_bytes, sum(half.least_bytes for half in halves))
         self.count += 1
         self.family[made] = family
         return made
@@ -296,10 +366,10 @@ class _Parts:
 
     def _join(self, step: _Merger) -> None:
         a, b = step.parts
-        large, small = (a, b) if len(a.members) >= len(b.members) else (b, a)
-        large.members.extend(small.members)
         family = self.family[a]
-        made = self._part(family, large.members, step.dynamic, step.tiles)
+        steps = tuple(x.with_(y) for x, y in zip(a.steps, b.steps, strict=True))
+        members = [*a.members, *b.members]
+        made = self._add(family, members, step.dynamic, step.tiles, steps, (a, b))
         known = a.totals[step.tiles, step.dynamic] + b.totals[step.tiles, step.dynamic]
         made.totals[step.tiles, step.dynamic] = known
         a.is_alive = b.is_alive = False
@@ -323,13 +393,15 @@ class _Parts:
             after.neighbours[0] = made
         return [part for part in made.neighbours if part is not None]
 
-    def merged(self) -> Iterator[_Part]:
-        """The parts that have several members, in the order of these."""
+    def final(self, *, is_cpu: bool) -> Iterator[_Part]:
+        """The parts that are left, in the order of their members. A kernel less saves a GPU's
+        driver more than its code takes."""
         for parts in self.alive.values():
             for part in parts:
-                if part.is_alive and len(part.members) > 1:
-                    part.members.sort(key=lambda m: m.number)
-                    yield part
+                if part.is_alive:
+                    for kept in part.smallest() if is_cpu else [part]:
+                        kept.members.sort(key=lambda m: m.number)
+                        yield kept
 
 
 def _merge(module: Module, part: _Part) -> None:
@@ -353,8 +425,8 @@ def _merge(module: Module, part: _Part) -> None:
     module.functions[made.name] = made
 
 
-def _renumber(module: Module) -> None:
-    """Executables are e0, e1, ... in the order of their first dispatch."""
+def _renumber(module: Module) -> dict[str, str]:
+    """Executables are e0, e1, ... in the order of their first dispatch; the names by the old."""
     names: dict[str, str] = {}
     for op, name in dispatches_of(module):
         op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))
@@ -364,6 +436,7 @@ def _renumber(module: Module) -> None:
     for name, fresh in names.items():
         old[name].name = fresh
         module.add(old[name])
+    return names
 
 
 DESPECIALISE = Pass("despecialise", run, __doc__)

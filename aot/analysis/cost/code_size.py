@@ -1,0 +1,321 @@
+"""How many bytes of machine code a stage of an executable takes on a CPU: an estimate.
+
+Counts what a schedule writes out: a body for each shape of tile, with its rows and vectors, its
+guards, masks and epilogue, and what extents that are parameters add. Decides nothing. It follows
+`aot/kernels/schedules`, contraction.py and windows.py above all.
+
+The bytes of each part were fitted to the code of 500 executables of the reference models for
+x86-64-v3, with kernels of their own and with those they share: nine tenths of them take 0.8 to 1.25
+times the estimate. The code of other CPUs is larger or smaller, all of it by about one factor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS, Plan, rest_chunks, tail_rows
+from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Loops, Tile, extents_of
+from aot.ir.dims import Dim, modulo
+from aot.ir.graph import Op
+from aot.ir.record import Call, Kind
+
+_PRODUCTS = {
+    "body": 80.3,
+    "bordered body": 141.4,
+    "bordered row": 5.5,
+    "cheap": 26.3,
+    "cheap of a sum": 3.0,
+    "dear": 462.7,
+    "dynamic body": 96.7,
+    "guarded row": 24.3,
+    "masked sum": 17.8,
+    "own weights": 321.2,
+    "parameters": 56.4,
+    "row": 23.8,
+    "stored sum": 0.9,
+    "vector": 113.8,
+}
+_WINDOW = {
+    "body": 150.3,
+    "bordered body": 372.9,
+    "cheap": 3.8,
+    "cheap of a sum": 11.8,
+    "dynamic row": 95.5,
+    "guarded sum": 36.8,
+    "guarded tap": 7.0,
+    "kept sum": 30.7,
+    "looped": 1.3,
+    "parameters": 2.5,
+    "tap": 17.7,
+}
+_WINOGRAD = {
+    "cheap": 434.1,
+    "dear": 371.3,
+    "kernel": 3623.6,
+    "parameters": 359.8,
+    "vectors": 266.1,
+}
+_STREAM = {
+    "cheap": 5.8,
+    "dear": 441.7,
+    "kernel": 140.6,
+    "parameters": 33.7,
+    "sum": 78.3,
+}
+_BYTES = {"products": _PRODUCTS, "winograd": _WINOGRAD, "window": _WINDOW}
+# kernels that are one program each, in which a parameter more is a few instructions
+_OTHER = {Kind.ATTENTION: 2200.0, Kind.RECURRENCE: 3000.0, Kind.SCAN: 900.0, Kind.SORT: 1500.0}
+# what several stages of a dispatch take of what each takes alone: most are of a row or two
+_SEVERAL_STAGES = 0.72
+_MOST_STEPS = 64  # powers of two beyond it decide nothing
+# elementwise ops around a sum from which on they are written once a tile, in loops
+_LONG_PRODUCTS, _LONG_WINDOW = 5, 3
+
+
+class CodeModel(NamedTuple):
+    """What of a stage's code follows from its ops.
+
+    Attributes:
+        kind: of its heaviest op.
+        cheap: its elementwise ops of about an instruction each.
+        dear: the others, which are polynomials.
+        taps: of a window, along its innermost axis, if they are written out.
+        is_padded: whether taps of a window may lie outside.
+    """
+
+    kind: Kind
+    cheap: int
+    dear: int
+    taps: int = 1
+    is_padded: bool = False
+
+    @staticmethod
+    def of(ops: Sequence[Op], call: Call) -> CodeModel:
+        """Of the ops of a stage, and the call of the heaviest."""
+        elementwise = [op for op in ops if op.record.kind is Kind.ELEMENTWISE]
+        cheap = sum(op.record.is_cheap for op in elementwise)
+        contraction, taps, is_padded = call.contraction, 1, False
+        if contraction is not None and contraction.windows:
+            kernel = contraction.windows[-1].kernel
+            taps = kernel if isinstance(kernel, int) else 1
+            is_padded = contraction.is_padded
+        elif "kernel" in call.attrs:
+            taps = call.ints("kernel")[-1]
+            is_padded = any(pad != 0 for pad in call.dims("pads"))
+        written = taps if taps <= UNROLLED_TAPS else 1
+        return CodeModel(call.record.kind, cheap, len(elementwise) - cheap, written, is_padded)
+
+
+class Body(NamedTuple):
+    """The code of one shape of tile.
+
+    Attributes:
+        has_all_rows, has_all_columns: whether nothing of it asks what is there.
+        is_common: whether it stands with loops for tiles inside of borders, too.
+    """
+
+    rows: int
+    columns: int
+    has_all_rows: bool
+    has_all_columns: bool
+    is_common: bool = True
+
+
+class Steps(NamedTuple):
+    """Powers of two that the rows and columns of a stage are multiples of."""
+
+    rows: int = 1
+    columns: int = 1
+
+    @staticmethod
+    def of(call: Call, made: Plan) -> Steps:
+        """Of a stage whose heaviest op is `call`, which runs as `made` says."""
+        rows, columns, _ = extents_of(call, made)
+        return Steps(_step(rows), _step(columns))
+
+    def with_(self, other: Steps) -> Steps:
+        """What those of both are multiples of."""
+        return Steps(min(self.rows, other.rows), min(self.columns, other.columns))
+
+
+def _step(dim: Dim) -> int:
+    step = _MOST_STEPS
+    while modulo(dim, step) != 0:
+        step //= 2
+    return step
+
+
+@dataclass(frozen=True)
+class StageCode:
+    """What a stage's code depends on beside its tile and on what is dynamic.
+
+    Attributes:
+        loops: of one of its dispatches: what is not dynamic is the same in all.
+    """
+
+    code: CodeModel
+    kernel: KernelModel
+    loops: Loops
+
+    def bytes(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> float:
+        """The bytes of the stage, in a dispatch by itself."""
+        form = _BYTES.get(self.kernel.form, _STREAM)
+        found = self.parts(steps, tile, dynamic)
+        known = sum(form.get(name, 0.0) * count for name, count in found.items())
+        return known + _OTHER.get(self.code.kind, 0.0)
+
+    def parts(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> Counter[str]:
+        """How many of each part the code has."""
+        code, kernel = self.code, self.kernel
+        found: Counter[str] = Counter({"kernel": 1, "parameters": sum(dynamic)})
+        if kernel.form == "winograd":
+            vectors = tile[1] // kernel.lanes
+            found.update({"vectors": vectors, "cheap": code.cheap, "dear": code.dear})
+        elif kernel.form == "products":
+            is_bordered = kernel.is_padded and (dynamic.rows or self.loops.rows > tile[0])
+            for body in _product_bodies(kernel, self.loops, steps, tile, dynamic):
+                found.update(_product_parts(code, kernel, body, dynamic, is_bordered=is_bordered))
+        elif kernel.form == "window":
+            is_bordered = code.is_padded and (dynamic.rows or self.loops.rows > tile[0])
+            for body in _window_bodies(kernel, self.loops, steps, tile, dynamic):
+                found.update(_window_parts(code, kernel, body, dynamic, is_bordered=is_bordered))
+        else:
+            is_sum = code.kind is Kind.REDUCTION
+            found.update({"cheap": code.cheap, "dear": code.dear, "sum": is_sum})
+        return found
+
+
+def executable_bytes(stages: Sequence[float]) -> float:
+    """The bytes of an executable, of what its stages take by themselves."""
+    return sum(stages) * (1.0 if len(stages) == 1 else _SEVERAL_STAGES)
+
+
+@dataclass(frozen=True)
+class CodeEstimate:
+    """Bytes of executables' code in the estimate, which are right up to one factor.
+
+    Attributes:
+        own: by executable as `outline` left them, with kernels of their own.
+        kept: by executable as `despecialise` left them.
+    """
+
+    own: Mapping[str, float]
+    kept: Mapping[str, float]
+
+
+def _product_bodies(
+    kernel: KernelModel,
+    loops: Loops,
+    steps: Steps,
+    tile: Tile,
+    dynamic: DynamicLoops,
+) -> Iterator[Body]:
+    rows, columns = tile if dynamic.rows else (min(tile[0], loops.rows), tile[1])
+    width = min(columns, kernel.panel)
+    is_divided = (steps.columns if dynamic.columns else loops.columns) % columns == 0
+    shapes = [(columns, is_divided)]
+    if dynamic.columns and not is_divided and columns != width:
+        has_all = steps.columns % width == 0
+        rest = [(chunks * width, has_all) for chunks in rest_chunks(columns // width)]
+        shapes = [(columns, True), *rest]
+    for across, has_columns in shapes:
+        height = tail_rows(rows, across, kernel.lanes)
+        for high, has_rows in _heights(loops.rows, steps.rows, rows, height, is_open=dynamic.rows):
+            yield Body(high, across, has_rows, has_columns)
+
+
+def _heights(
+    total: int, step: int, rows: int, low: int, *, is_open: bool
+) -> list[tuple[int, bool]]:
+    """The heights of tiles that go along the rows, and whether nothing asks which are there."""
+    if not is_open:
+        return [(rows, total % rows == 0)]
+    if step % rows == 0 or not low:
+        return [(rows, step % rows == 0)]
+    return [(rows, True), (low, step % low == 0 and rows % low == 0)]
+
+
+def _product_parts(
+    code: CodeModel, kernel: KernelModel, body: Body, dynamic: DynamicLoops, *, is_bordered: bool
+) -> dict[str, int]:
+    vectors = max(1, body.columns // kernel.lanes)
+    sums = body.rows * vectors
+    times = 2 if is_bordered else 1  # inside of borders and at them
+    is_long = code.dear > 0 or code.cheap >= _LONG_PRODUCTS
+    return {
+        "body": 1,
+        "bordered body": times - 1,
+        "row": body.rows * times,
+        "bordered row": body.rows * (times - 1),
+        "vector": vectors * times,
+        "sum": sums * times,
+        "guarded row": 0 if body.has_all_rows else body.rows,
+        "masked sum": 0 if body.has_all_columns else sums,
+        "dynamic body": any(dynamic),
+        "own weights": not kernel.is_packed,
+        **_epilogue(code, sums, is_long=is_long),
+    }
+
+
+def _epilogue(code: CodeModel, sums: int, *, is_long: bool) -> dict[str, int]:
+    if is_long:
+        return {"looped": 1, "cheap": code.cheap, "dear": code.dear, "kept sum": sums}
+    return {"stored sum": sums, "cheap of a sum": sums * code.cheap}
+
+
+def _window_bodies(
+    kernel: KernelModel,
+    loops: Loops,
+    steps: Steps,
+    tile: Tile,
+    dynamic: DynamicLoops,
+) -> Iterator[Body]:
+    rows = tile[0] if dynamic.rows else max(1, min(tile[0], loops.rows))
+    width = min(kernel.lanes, max(tile[1], 1))
+    chunks = max(1, tile[1] // width)
+    shapes = list(_widths(loops.columns, steps.columns, chunks, width, is_open=dynamic.columns))
+    for across, has_columns in shapes:
+        is_rest = dynamic.columns and across < shapes[0][0]
+        low = 0 if is_rest else rows // 2
+        for high, has_rows in _heights(loops.rows, steps.rows, rows, low, is_open=dynamic.rows):
+            yield Body(high, across, has_rows, has_columns, not is_rest and high == rows)
+
+
+def _widths(
+    total: int, step: int, chunks: int, width: int, *, is_open: bool
+) -> Iterator[tuple[int, bool]]:
+    """The widths of tiles that go along a window's lanes, and whether they are full."""
+    if is_open:
+        yield chunks * width, True
+        if step % (chunks * width):
+            narrow = min(width, step)
+            narrow = narrow if width // narrow <= FEW_VECTORS else width
+            yield narrow, step % narrow == 0
+        return
+    while total > 0:
+        while width > 1 and width // 2 >= total:
+            width //= 2
+        chunks = max(1, min(chunks, total // width))
+        yield chunks * width, total >= width
+        total = total % (chunks * width) if total >= width else 0
+
+
+def _window_parts(
+    code: CodeModel, kernel: KernelModel, body: Body, dynamic: DynamicLoops, *, is_bordered: bool
+) -> dict[str, int]:
+    sums = body.rows * max(1, body.columns // kernel.lanes)
+    is_long = code.dear > 0 or code.cheap >= _LONG_WINDOW
+    return {
+        "body": 1,
+        "tap": sums * code.taps,
+        "bordered body": is_bordered,
+        "guarded tap": body.rows * code.taps if is_bordered else 0,
+        "free tap": sums * code.taps if is_bordered and body.is_common else 0,
+        "guarded sum": 0 if body.has_all_rows else sums,
+        "masked sum": 0 if body.has_all_columns else sums,
+        "dynamic row": body.rows + code.taps if dynamic.columns else 0,
+        **_epilogue(code, sums, is_long=is_long),
+    }
