@@ -2,8 +2,7 @@
 
 Owns the keys of the statistics that tell of it, and of what a module's notes keep for
 `aotc inspect --dedup`. Merges nothing. What was never made has no size and took no time: its bytes
-and seconds are estimates. Where `despecialise` estimated the code of all executables they are those
-bytes, scaled by what was compiled; else those of what was kept in its place.
+and seconds are estimates: those of `despecialise`, scaled by what was compiled.
 """
 
 from __future__ import annotations
@@ -39,6 +38,10 @@ def level_stats(
         names: of the executables, as `emitted` has their sizes.
         seconds: that lowering and compiling those took.
         estimate: of the code of both; None where nothing is known of it.
+
+    Returns:
+        The counts by level. `bytes_saved` and `seconds_saved` are None where what a level saved is
+        not known to a quarter.
     """
     sizes = dict(zip(names, emitted.sizes, strict=True))
     total = sum(emitted.sizes) or 1
@@ -47,9 +50,11 @@ def level_stats(
     dispatches = Counter(outlined)
     structural = sum((dispatches[name] - 1) * bytes for name, bytes in own.items())
     despecialised = sum(own.values()) - sum(sizes[name] for name in members)
-    is_sure = despecialised == 0 or despecialised >= _SURE_SHARE * sum(own.values())
+    is_exact = len(own) == len(names)  # no executable serves what would have had another one
+    is_fitted = is_exact or (estimate is not None and estimate.is_fitted)
+    is_sure = is_exact or (is_fitted and despecialised >= _SURE_SHARE * sum(own.values()))
     saved = {
-        "structural": (len(final), len(own), round(structural)),
+        "structural": (len(final), len(own), round(structural) if is_fitted else None),
         "despecialised": (len(own), len(names), round(despecialised) if is_sure else None),
     }
     stats: dict[str, Any] = {
@@ -81,17 +86,21 @@ def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[st
 def _own_bytes(
     members: Mapping[str, Sequence[str]], sizes: Mapping[str, int], estimate: CodeEstimate | None
 ) -> dict[str, float]:
-    """By outlined executable: what its code takes, or would take with a kernel of its own."""
-    scale = 0.0
-    if estimate is not None:
-        known = [name for name in members if estimate.kept.get(name)]
-        expected = sum(estimate.kept[name] for name in known)
-        scale = sum(sizes[name] for name in known) / expected if expected else 0.0
+    """By outlined executable: what its code takes, or would take with a kernel of its own.
+
+    What was compiled says how far the estimate is off: all of it, and the kernel that serves this
+    executable. Neither alone is as near as what is between them.
+    """
+    kept = {} if estimate is None else estimate.kept
+    known = [name for name in members if kept.get(name)]
+    expected = sum(kept[name] for name in known)
+    scale = sum(sizes[name] for name in known) / expected if expected else 0.0
     own: dict[str, float] = {}
-    for kept, names in members.items():
-        for name in names:
-            guess = 0.0 if estimate is None else scale * estimate.own.get(name, 0.0)
-            own[name] = guess if guess and len(names) > 1 else float(sizes[kept])
+    for name, served in members.items():
+        here = (scale + sizes[name] / kept[name]) / 2 if kept.get(name) else 0.0
+        for each in served:
+            guess = 0.0 if estimate is None else here * estimate.own.get(each, 0.0)
+            own[each] = guess if guess and len(served) > 1 else float(sizes[name])
     return own
 
 

@@ -348,7 +348,7 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     if tiles[0] != tiles[1]:
         texts = [f"{text}, tile {tile}" for text, tile in zip(texts, tiles, strict=True)]
     return Difference(
-        "only extents differ: sharing would cost more time than --optimize "
+        "only extents differ: sharing would take more code, or more time than --optimize "
         f"{settings.optimize} allows",
         *texts,
     )

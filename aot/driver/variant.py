@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from aot.analysis.cost.code_size import CodeEstimate
 from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import launches_of
 from aot.backends.code import Code
@@ -128,8 +127,7 @@ class VariantBuilder:
             None if code.host is None else _host_image(code.host),
         )
         self.parts.append(code.parts)
-        estimate = None if target.has_workgroups else context.code_estimate
-        section = _section(module, outlined, programs, code, clock, estimate)
+        section = _section(module, outlined, programs, code, clock, context)
         hosted = fallback.section(variant.entry_points)
         if hosted is not None:
             section["cpu_fallback"] = hosted
@@ -199,12 +197,12 @@ def _section(
     programs: Sequence[EmittedProgram],
     code: Code,
     clock: Clock,
-    estimate: CodeEstimate | None,
+    context: PassContext,
 ) -> dict[str, Any]:
     names = [f.name for f in module.executables]
     seconds = clock.seconds.get("kernels", 0.0) + clock.seconds.get("codegen", 0.0)
     final = dispatched(module)
-    levels = level_stats(outlined, final, names, code.emitted, seconds, estimate)
+    levels = level_stats(outlined, final, names, code.emitted, seconds, context.code_estimate)
     spirv = {s for e in code.executables for s in e.shaders}
     made = [p.entry_point.program for p in programs]
     is_placed = all(p.entry_point.program.scratch_offset is not None for p in programs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ class Variant:
     """A variant of the module.
 
     Attributes:
-        levels: name, met, kept, bytes and seconds saved.
+        levels: name, met, kept, bytes and seconds saved, where these are known.
         objects: where machine code came from.
         passes: name, runs, seconds and ops after the last one.
     """
@@ -115,7 +115,7 @@ class Variant:
     entries: Sequence[Entry]
     executables: Sequence[Executable]
     executables_left: int
-    levels: Sequence[tuple[str, Figure, Figure, Figure, Figure | None]] = ()
+    levels: Sequence[tuple[str, Figure, Figure, Figure | None, Figure | None]] = ()
     stages: Sequence[Part] = ()
     objects: str = ""
     passes: Sequence[tuple[str, int, Figure, Figure]] = ()
@@ -391,18 +391,22 @@ def _arena_stats(image: VariantImage, section: Mapping[str, Any], where: str) ->
 
 def _levels(
     section: Mapping[str, Any],
-) -> list[tuple[str, Figure, Figure, Figure, Figure | None]]:
+) -> list[tuple[str, Figure, Figure, Figure | None, Figure | None]]:
     found = section.get("executables")
     if not found:
         return []
     return [
         (
             *(name, count(found[name]["met"]), count(found[name]["kept"])),
-            size(found[name]["bytes_saved"]),
-            seconds(found[name]["seconds_saved"]) if "seconds_saved" in found[name] else None,
+            _known(size, found[name]["bytes_saved"]),
+            _known(seconds, found[name].get("seconds_saved")),
         )
         for name in LEVELS
     ]
+
+
+def _known(figure: Callable[[float], Figure], value: float | None) -> Figure | None:
+    return None if value is None else figure(value)
 
 
 def _objects(section: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 _LEVELS = ("structural", "despecialised", "emitted")
 _ESTIMATE = (
-    "  saved by the first two: an estimate, what the kept executable takes for each not made"
+    "  saved by the first two: an estimate of what was never compiled; - where it is not known to "
+    "a quarter"
 )
 _MECHANISMS = {
     "met": "met",
@@ -51,13 +52,18 @@ def _variant_lines(model: Mapping[str, Any], variant: Mapping[str, Any]) -> Iter
             name,
             f"{level['met']:,}",
             f"{level['kept']:,}",
-            f"{level['bytes_saved']:,}",
-            *([f"{level['seconds_saved']:.2f}"] if is_timed else []),
+            _figure(level["bytes_saved"], ","),
+            *([_figure(level["seconds_saved"], ".2f")] if is_timed else []),
         ]
         for name, level in levels.items()
     ]
     yield from _table(head, rows)
     yield _ESTIMATE
+
+
+def _figure(value: float | None, form: str) -> str:
+    """A number, or a dash where it is not known well enough."""
+    return "-" if value is None else format(value, form)
 
 
 def _rodata_lines(counts: Mapping[str, int]) -> Iterator[str]:

@@ -68,6 +68,7 @@ _STREAM = {
 _BYTES = {"products": _PRODUCTS, "winograd": _WINOGRAD, "window": _WINDOW}
 # kernels that are one program each, in which a parameter more is a few instructions
 _OTHER = {Kind.ATTENTION: 2200.0, Kind.RECURRENCE: 3000.0, Kind.SCAN: 900.0, Kind.SORT: 1500.0}
+FITTED = "x86_64"  # the architecture
 # what several stages of a dispatch take of what each takes alone: most are of a row or two
 _SEVERAL_STAGES = 0.72
 _MOST_STEPS = 64  # powers of two beyond it decide nothing
@@ -200,10 +201,13 @@ class CodeEstimate:
     Attributes:
         own: by executable as `outline` left them, with kernels of their own.
         kept: by executable as `despecialise` left them.
+        is_fitted: whether the estimate was fitted to code of this architecture: others' differs by
+            other factors in kernels that share and in those that don't.
     """
 
     own: Mapping[str, float]
     kept: Mapping[str, float]
+    is_fitted: bool
 
 
 def _product_bodies(

@@ -23,6 +23,7 @@ from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
 from aot.analysis.cost.code_size import (
+    FITTED,
     CodeEstimate,
     CodeModel,
     StageCode,
@@ -77,16 +78,22 @@ def run(module: Module, context: PassContext) -> None:
     if target is None:
         return
     met = len(module.executables)
-    context.code_estimate = despecialise(module, target, BOUNDS[options.optimize])
+    estimate = despecialise(module, target, BOUNDS[options.optimize])
+    context.code_estimate = None if target.has_workgroups else estimate
     context.count("despecialise", "met", met)
     context.count("despecialise", "kept", len(module.executables))
 
 
-def despecialise(module: Module, target: Target, bound: float) -> CodeEstimate:
+def despecialise(
+    module: Module, target: Target, bound: float, each: float = EXECUTABLE_BYTES
+) -> CodeEstimate:
     """Merges families of a module's executables, for up to `bound` of what all cost together.
 
     What costs least comes first: two parts of a family at a time. On a CPU parts whose kernels are
     smaller than the one for both are then told apart again.
+
+    Args:
+        each: bytes that an executable costs there beside its code.
 
     Returns:
         The bytes of all executables, before and after, in the estimate that this went by.
@@ -101,7 +108,7 @@ def despecialise(module: Module, target: Target, bound: float) -> CodeEstimate:
         families.setdefault(member.family, []).append(member)
     members = [m for family in families.values() for m in family]
     left = bound * sum(m.cost(m.tiles, m.dynamic) for m in members)
-    parts = _Parts(families.values())
+    parts = _Parts(families.values(), each)
     parts.merge(left)
     own = {m.function.name: m.bytes for m in members}
     kept = dict(own)
@@ -110,7 +117,9 @@ def despecialise(module: Module, target: Target, bound: float) -> CodeEstimate:
             _merge(module, part)
             kept[part.members[0].function.name] = part.bytes
     names = _renumber(module)
-    return CodeEstimate(own, {fresh: kept[name] for name, fresh in names.items()})
+    return CodeEstimate(
+        own, {fresh: kept[name] for name, fresh in names.items()}, target.arch == FITTED
+    )
 
 
 @dataclass(frozen=True)
@@ -238,7 +247,8 @@ class _Part:
         tiles: those that cost its members least together.
         steps: what the rows and columns of all members are multiples of, by stage.
         halves: the two parts that it was made of.
-        least_bytes: what its members take at least: as one, or as its halves do.
+        own_bytes: what it costs as one executable.
+        least_bytes: what its members cost at least: as one, or as its halves do.
         neighbours: the parts before and after it, where only those are tried.
     """
 
@@ -248,6 +258,7 @@ class _Part:
     tiles: Tiles
     steps: tuple[Steps, ...]
     halves: tuple[_Part, ...] = ()
+    own_bytes: float = 0.0
     least_bytes: float = 0.0
     totals: dict[tuple[Tiles, tuple[DynamicLoops, ...]], float] = field(default_factory=dict)
     is_alive: bool = True
@@ -269,7 +280,7 @@ class _Part:
         waiting = [self]
         while waiting:
             part = waiting.pop()
-            if part.halves and part.least_bytes < part.bytes + EXECUTABLE_BYTES:
+            if part.halves and part.least_bytes < part.own_bytes:
                 waiting.extend(part.halves)
             else:
                 yield part
@@ -318,7 +329,8 @@ class _Merger:
 class _Parts:
     """The parts of all families, of which those merge that lose least."""
 
-    def __init__(self, families: Iterable[Sequence[_Member]]) -> None:
+    def __init__(self, families: Iterable[Sequence[_Member]], each: float) -> None:
+        self.each = each  # bytes that an executable costs beside its code
         self.alive: dict[int, list[_Part]] = {}  # by family
         self.family: dict[_Part, int] = {}
         self.heap: list[_Merger] = []
@@ -348,7 +360,7 @@ class _Parts:
         halves: tuple[_Part, ...] = (),
     ) -> _Part:
         made = _Part(self.count, members, dynamic, tiles, steps, halves)
-        made.least_bytes = made.bytes + EXECUTABLE_BYTES
+        made.own_bytes = made.least_bytes = made.bytes + self.each
         if halves:
             made.least_bytes = min(made.least_bytes, sum(half.least_bytes for half in halves))
         self.count += 1

@@ -24,11 +24,12 @@ from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-from aot.passes.specialise.despecialise import BOUNDS, despecialise
+from aot.passes.specialise.despecialise import BOUNDS, EXECUTABLE_BYTES, despecialise
 from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v4")
 NHWC = "{order=0:2:3:1}"
+ANY_SIZE = 1e9  # an executable costs so much that one for two is never too large
 
 
 def passed(module: Module, optimize: str = "size", **options: Any) -> Module:
@@ -77,9 +78,9 @@ def module_of(*given: Given) -> Module:
     return import_text(f"{main}  return({', '.join(results)})\n}}\n{''.join(texts)}")
 
 
-def kept(*given: Given, bound: float = 10.0) -> int:
+def kept(*given: Given, bound: float = 10.0, each: float = ANY_SIZE) -> int:
     module = module_of(*given)
-    despecialise(module, TARGET, bound)
+    despecialise(module, TARGET, bound, each)
     verify(module)
     return len(module.executables)
 
@@ -191,6 +192,21 @@ def one_bits() -> list[Given]:
 @pytest.mark.parametrize("case", PAIRS_THAT_MERGE)
 def test_what_merges(case: str) -> None:
     assert kept(*PAIRS_THAT_MERGE[case]) == 1
+
+
+def test_kernels_stay_apart_where_one_for_all_is_larger() -> None:
+    """One kernel has code for whole tiles and for what is left, by rows and by columns, where two
+    know what they need; it is smaller than many."""
+    two = conv(32, 64, 20), conv(64, 96, 10)
+    many = tuple(conv(32 * n, 32 * n + 32, 2 * n + 10) for n in range(1, 9))
+    assert (kept(*two), kept(*two, each=EXECUTABLE_BYTES)) == (1, 2)
+    assert (kept(*many), kept(*many, each=EXECUTABLE_BYTES)) == (1, 1)
+
+
+def test_a_gpu_is_saved_pipelines_whatever_their_code() -> None:
+    module = module_of(conv(32, 64, 20), conv(64, 96, 10))
+    despecialise(module, targets.load("vulkan-1.1"), 10.0)
+    assert len(module.executables) == 1
 
 
 @pytest.mark.parametrize("case", PAIRS_THAT_DO_NOT)

@@ -1,0 +1,36 @@
+"""What despecialising does to the code of the reference models, and what the ledger says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aot
+from tests.support.models import MODELS, feeds, model_path
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+TARGET = "x86-64-v3"
+
+
+def variant(name: str, **options: Any) -> dict[str, Any]:
+    """The statistics of a compile at the shapes of the model's first run."""
+    shapes = {key: array.shape for key, array in feeds(name).items()}
+    made = aot.compile(
+        model_path(name), targets=[TARGET], input_shapes=shapes, strip=True, **options
+    )
+    found: dict[str, Any] = made.stats["variants"][0]
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sharing_makes_code_smaller(name: str) -> None:
+    """And what the ledger says that it saved is within a quarter of a compile without."""
+    off = variant(name, disable=["despecialise"])["code_bytes"]
+    balanced, size = variant(name), variant(name, optimize="size")
+    assert size["code_bytes"] <= balanced["code_bytes"] <= off
+    for shared in (balanced, size):
+        told = shared["executables"]["despecialised"]["bytes_saved"]
+        saved = off - shared["code_bytes"]
+        assert told is None or 0.75 * saved <= told <= 1.25 * saved
