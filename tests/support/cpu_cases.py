@@ -661,6 +661,53 @@ def shared_nodes() -> Case:
     return Case("shared-nodes", make, {"x": numbers(16), "y": np.zeros(16, np.float32)})
 
 
+def transposed(count: int, extent: int, dtype: DType, other: DType | None = None) -> Case:
+    """An unrolled loop along what is contiguous, around lanes that lie apart: loaded, computed with
+    what the lanes have side by side, and stored like that; and both at the same time."""
+    to = other or dtype
+    rng = np.random.default_rng(7)
+
+    def random(*shape: int) -> Array:
+        return rng.integers(0, 2 if dtype is BOOL else 100, shape).astype(dtype.numpy)
+
+    def make() -> Kernel:
+        b = KernelBuilder("transposed")
+        x = dense(b, "x", dtype, INPUTS, 3, extent + 1, count)
+        across = dense(b, "across", to, INPUTS, extent)
+        y = dense(b, "y", to, OUTPUTS, 3, count, extent)
+        z = dense(b, "z", dtype, OUTPUTS, 3, extent, count + 2)
+        both = dense(b, "both", to, OUTPUTS, 3, extent, count)
+        kept = b.scratch("kept", dtype, (extent, count), Space.WORKGROUP)
+        i, v, r, v2, r2 = (b.var(n) for n in ("i", "v", "r", "v2", "r2"))
+        value = load(x, i, add(v, 1), r)
+        wide = value if to is BOOL else op("add", cast(value, to), load(across, v))
+        t = b.var("t", to)
+        body = [
+            let(t, wide),
+            store(y, i, r, v, value=t),
+            store(z, i, v, add(r, 1), value=value),
+            store(both, i, v, r, value=t),
+            store(kept, v, r, value=value),
+        ]
+        again = [store(z, i, v2, 0, value=load(kept, v2, r2))]
+        nests = [unrolled(r, count, [vector(v, extent, body)])]
+        nests.append(unrolled(r2, count, [vector(v2, extent, again)]))
+        return b.build((serial(i, 3, nests),))
+
+    return Case(
+        f"transposed-{count}x{extent}-{dtype}-{to}",
+        make,
+        {
+            "x": random(3, extent + 1, count),
+            "across": rng.integers(0, 2 if to is BOOL else 100, extent).astype(to.numpy),
+            "y": np.zeros((3, count, extent), to.numpy),
+            "z": np.zeros((3, extent, count + 2), dtype.numpy),
+            "both": np.zeros((3, extent, count), to.numpy),
+        },
+        computes=(dtype, to),
+    )
+
+
 def access_cases() -> list[Case]:
     """All shapes of access."""
     return [
@@ -718,6 +765,22 @@ def access_cases() -> list[Case]:
         narrow(DType.I8),
         narrow(U8),
         shared_nodes(),
+        *(
+            transposed(count, extent, dtype, *other)
+            for count, extent, dtype, *other in (
+                (8, 8, F32),
+                (4, 16, F32),
+                (16, 8, F32),
+                (8, 12, F32),
+                (5, 8, F32),
+                (8, 16, I64),
+                (4, 4, F64),
+                (16, 16, U8, F32),
+                (8, 16, DType.I16),
+                (8, 8, BOOL),
+                (8, 8, F16),
+            )
+        ),
         single(I64, I32),
         single(I32, U8),
         single(DType.I16, DType.I8),

@@ -285,7 +285,7 @@ class Memory:
             address = self._of_words(address, dtype)
         type_ = Type(self.traits.memory_element(dtype))
         size = self.traits.bytes_of(dtype)
-        metadata = self._metadata(memory, is_load=True)
+        metadata = self.metadata(memory, is_load=True)
         if address.is_uniform:
             align = self.traits.bytes_of(memory.dtype)
             loaded = self._load_uniform(address.pointer, type_, size, align, metadata, guard, mask)
@@ -342,7 +342,7 @@ class Memory:
         value = self.to_memory(other, dtype)
         return self.asm.splat(value, self.lanes.count)
 
-    def _metadata(self, memory: Buffer | Scratch, *, is_load: bool) -> str:
+    def metadata(self, memory: Buffer | Scratch, *, is_load: bool) -> str:
         if isinstance(memory, Buffer):
             if memory.binding in (BufferClass.CONSTANTS, BufferClass.INPUTS) and is_load:
                 return INVARIANT + _BUFFER_SCOPE
@@ -457,14 +457,15 @@ class Memory:
             condition = None
         values = []
         for lane in range(self.lanes.count):
-            pointer = self._lane_pointer(address, lane, size)
+            pointer = self.lane_pointer(address, lane, size)
             if condition is not None:
                 bit = self.asm.extract(condition, lane) if condition.type.lanes else condition
                 pointer = self.asm.select(bit, pointer, self.zeros(size))
             values.append(self.asm.load(type_, pointer, size, metadata))
         return self.asm.gather(values)
 
-    def _lane_pointer(self, address: Address, lane: int, size: int) -> Value:
+    def lane_pointer(self, address: Address, lane: int, size: int) -> Value:
+        """Where a lane's element of `size` bytes lies."""
         if address.pointers:
             return address.pointers[lane]
         assert address.step is not None
@@ -489,7 +490,7 @@ class Memory:
         if condition is not None and condition.number == 0:
             return
         size = self.traits.bytes_of(memory.dtype)
-        metadata = self._metadata(memory, is_load=False)
+        metadata = self.metadata(memory, is_load=False)
         if address.is_uniform:
             if not is_uniform(value):
                 raise InternalError(
@@ -514,7 +515,7 @@ class Memory:
     ) -> None:
         if not address.is_unit:
             for lane in range(self.lanes.count):
-                pointer = self._lane_pointer(address, lane, size)
+                pointer = self.lane_pointer(address, lane, size)
                 scalar = self.asm.extract(vector, lane)
                 bit = None if mask is None else self.asm.extract(mask, lane)
                 self._when(

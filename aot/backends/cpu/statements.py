@@ -15,6 +15,7 @@ from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import loads, plan_scratch
 from aot.backends.cpu.traits import Traits
+from aot.backends.cpu.transposed import Block, block_of, load_columns, store_columns
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.assumed_extents import ITERATIONS
@@ -240,8 +241,60 @@ class KernelEmitter:
         asm.enter(done)
 
     def unrolled(self, stmt: For) -> None:
+        block = self.block_of(stmt)
+        if block is not None:
+            self.transposed(stmt, block)
+            return
         for i in range(_constant_extent(stmt)):
             self.iteration(stmt, self.lanes.constant(i), is_region=False)
+
+    def block_of(self, stmt: For) -> Block | None:
+        """The block of transposed accesses that an unrolled loop is, if it is one."""
+        is_candidate = (
+            not self.lanes.count
+            and self.traits.has_vectors
+            and len(stmt.body) == 1
+            and isinstance(stmt.body[0], For)
+            and stmt.body[0].kind is LoopKind.VECTOR
+        )
+        if not is_candidate:
+            return None
+        assert isinstance(stmt.body[0], For)
+        return block_of(stmt, self.width_of(stmt.body[0]))
+
+    def transposed(self, stmt: For, block: Block) -> None:
+        """A block, by pieces of its vector loop: transposed loads, all that is computed, and then
+        the transposed stores, which reach no element that another iteration loads."""
+        inner, count = block.inner, _constant_extent(stmt)
+        width = self.width_of(inner)
+        for first in range(0, _constant_extent(inner), width):
+            at = Affine(self.lanes.constant(first), self.lanes.constant(1))
+            self.lanes.count = width
+            self.in_iteration(stmt, 0, inner, at)
+            loaded = {load: load_columns(self.memory, load, count) for load in block.loads}
+            self.scopes.close()
+            results: dict[Store, list[Value]] = {each: [] for each in block.stores}
+            for i in range(count):
+                self.in_iteration(stmt, i, inner, at)
+                for load, values in loaded.items():
+                    self.scopes.assume(load, values[i])
+                for each in inner.body:
+                    if isinstance(each, Store) and each in results:
+                        results[each].append(self.lanes.vector(self.expressions.root(each.value)))
+                    else:
+                        self.body((each,))
+                self.scopes.close()
+            self.in_iteration(stmt, 0, inner, at)
+            for each, values in results.items():
+                store_columns(self.memory, each, values)
+            self.scopes.close()
+            self.lanes.count = 0
+
+    def in_iteration(self, stmt: For, i: int, inner: For, at: Affine) -> None:
+        """Opens a scope of the lanes `at` of `inner`, in an iteration of the loop around it."""
+        self.scopes.open(is_region=False)
+        self.scopes.bind(stmt.var, self.lanes.constant(i), is_nonnegative=True)
+        self.scopes.bind(inner.var, at, is_nonnegative=True)
 
     def lane_loop(self, stmt: For) -> None:
         def body(index: Value) -> None:

@@ -21,6 +21,8 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
 STAGED = 256
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
+# rows below which an element is stored after the other where they are neighbours in the result
+LEAST_TRANSPOSED = 4
 
 Values = dict[Var, Expr]
 
@@ -421,32 +423,90 @@ class Placed:
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
         loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
-        return stored + nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
+        by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
+        if loop is nest.serial or not self._has_rows_side_by_side():
+            return stored + by_row
+        return stored + self._finish_blocks(tile, by_row)
 
-    def _finish_row(self, r: Expr, source: Scratch, loop: Callable[..., list[Stmt]]) -> list[Stmt]:
-        """Epilogue and store of one row, where the row is there."""
+    def _has_rows_side_by_side(self) -> bool:
+        """Whether rows are neighbours in the result's memory, and columns are not."""
+        roles, address = self.roles, self.output.address
+        if roles.rows is None or self.shape.rows < LEAST_TRANSPOSED or self.nest.lanes == 1:
+            return False
+        extent = roles.columns.extent
+        if isinstance(extent, int) and extent < self.shape.columns:
+            return False
+        across = expr.coefficient(address, roles.columns.var)
+        return expr.coefficient(address, roles.rows.var) == 1 and across not in (0, 1, None)
+
+    def _finish_blocks(self, source: Scratch, by_row: list[Stmt]) -> list[Stmt]:
+        """Epilogue and stores of some rows at a time, which the backend transposes; `by_row` where
+        not all rows and columns are there."""
+        nest, roles, shape = self.nest, self.roles, self.shape
+        stmts: list[Stmt] = []
+        done, count = 0, shape.width
+        while count >= LEAST_TRANSPOSED:
+            while done + count <= shape.rows:
+                stmts += self._finish_block(done, count, source)
+                done += count
+            count //= 2
+        for r in range(done, shape.rows):
+            stmts += self._finish_row(expr.index(r), source, nest.unrolled, is_there=True)
+        held: list[Expr] = []
+        if not shape.has_all_rows and roles.rows is not None:
+            end = expr.add(self.first, expr.index(shape.rows))
+            held.append(expr.binary("le", end, expr.index(roles.rows.extent)))
+        if not shape.has_all_columns:
+            end = self._column(expr.index(shape.chunks), expr.index(0))
+            held.append(expr.binary("le", end, expr.index(roles.columns.extent)))
+        are_there = expr.all_of(held)
+        return stmts if are_there is None else [If(are_there, tuple(stmts), tuple(by_row))]
+
+    def _finish_block(self, begin: int, count: int, source: Scratch) -> list[Stmt]:
+        """Epilogue and stores of `count` rows, vector by vector of their columns."""
+        nest, shape = self.nest, self.shape
+
+        def row(r: Expr, u: Expr) -> list[Stmt]:
+            r = expr.add(r, expr.index(begin))
+            here = self._at(r, is_clamped=False)
+            return [nest.spread(shape.width, lambda lane: self._stores(here, source, r, u, lane))]
+
+        return nest.unrolled(shape.chunks, lambda u: nest.unrolled(count, lambda r: row(r, u), "r"))
+
+    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+        """Epilogue and stores of one element, whose row is at `here`."""
+        place = {**here, self.roles.columns.var: self._column(u, lane)}
+        done: dict[Expr, Expr] = {self.roles.reduce: Load(source, (r, u, lane), source.dtype)}
+        return self.output.stores(self.nest, place, done.get)
+
+    def _finish_row(
+        self,
+        r: Expr,
+        source: Scratch,
+        loop: Callable[..., list[Stmt]],
+        *,
+        is_there: bool = False,
+    ) -> list[Stmt]:
+        """Epilogue and store of one row, where the row is there; or all is, as `is_there` says."""
         roles, shape = self.roles, self.shape
         here = self._at(r, is_clamped=False)
 
         def chunk(u: Expr) -> list[Stmt]:
             def lanes(lane: Expr) -> list[Stmt]:
-                at = self._column(u, lane)
-                total = Load(source, (r, u, lane), source.dtype)
-                place = {**here, roles.columns.var: at}
-                done: dict[Expr, Expr] = {roles.reduce: total}
-                stores = self.output.stores(self.nest, place, done.get)
-                if shape.has_all_columns:
+                stores = self._stores(here, source, r, u, lane)
+                if shape.has_all_columns or is_there:
                     return stores
+                at = self._column(u, lane)
                 return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
 
             return self._each_lane(lanes)
 
         stmts = loop(shape.chunks, chunk)
         rows = roles.rows
-        if rows is None or shape.has_all_rows:
+        if rows is None or shape.has_all_rows or is_there:
             return stmts
-        is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
-        return [If(is_there, tuple(stmts))]
+        exists = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+        return [If(exists, tuple(stmts))]
 
 
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:

@@ -1,0 +1,167 @@
+"""Blocks of elements that lie in other order than vectors run: transposed in registers.
+
+An unrolled loop around a vector loop is such a block where neighbours along the unrolled loop are
+neighbours in memory, and lanes are not. Lane by lane each element would be an access of its own;
+here a vector of neighbours is, for each lane. Owns which accesses are such, and how registers are
+transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot.backends.cpu.assembler import Assembler, Type, Value
+from aot.backends.cpu.memory import Memory
+from aot.backends.cpu.scratch import loads
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Var, coefficient, free_vars
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Buffer, For, Let, LoopKind, Scratch, Space, Store
+
+# neighbours below which an access for each is as good
+LEAST = 4
+# bits that are shuffled within by the instructions that all machines have
+_LANE_BITS = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """An unrolled loop around a vector loop, some of whose accesses are transposed.
+
+    Attributes:
+        inner: the vector loop.
+        loads, stores: the accesses whose neighbours lie along the unrolled loop.
+    """
+
+    inner: For
+    loads: tuple[Load, ...]
+    stores: tuple[Store, ...]
+
+
+def block_of(stmt: For, width: int) -> Block | None:
+    """The block that an unrolled loop is, its vector loop in pieces of `width`; None where nothing
+    in it is transposed, or more than plain stores is done."""
+    if len(stmt.body) != 1 or not isinstance(stmt.extent, int) or stmt.extent < LEAST:
+        return None
+    (inner,) = stmt.body
+    if not isinstance(inner, For) or inner.kind is not LoopKind.VECTOR:
+        return None
+    if not isinstance(inner.extent, int) or inner.extent % width:
+        return None
+    if not all(_is_power(n) for n in (stmt.extent, width)) or width < LEAST:
+        return None
+    if not all(
+        isinstance(s, Let) or (isinstance(s, Store) and s.guard is None) for s in inner.body
+    ):
+        return None
+    stored = [s for s in inner.body if isinstance(s, Store)]
+    named = {s.var for s in inner.body if isinstance(s, Let)}
+    roots = [s.value for s in inner.body if isinstance(s, Store | Let)]
+    targets = {s.target for s in stored}
+
+    def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr]) -> bool:
+        if isinstance(memory, Scratch) and memory.space is Space.REGISTER:
+            return False
+        along, across = (_step(memory, indices, v) for v in (stmt.var, inner.var))
+        is_known = not named & {v for i in indices for v in free_vars(i)}
+        return is_known and along == 1 and across is not None and across not in (0, 1)
+
+    found = tuple(
+        x
+        for x in loads(roots)
+        if x.guard is None
+        and x.dtype is x.source.dtype is not DType.INDEX
+        and x.source not in targets
+        and is_transposed(x.source, x.indices)
+    )
+    stores = tuple(s for s in stored if is_transposed(s.target, s.indices))
+    return Block(inner, found, stores) if found or stores else None
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def _step(memory: Buffer | Scratch, indices: Sequence[Expr], var: Var) -> Dim | None:
+    """How far apart in memory neighbours along `var` lie; None where that is not linear."""
+    strides: Sequence[Dim]
+    if isinstance(memory, Buffer):
+        strides = memory.strides
+    else:
+        strides = [dims.product(memory.shape[d + 1 :]) for d in range(len(memory.shape))]
+    total: Dim = 0
+    for e, stride in zip(indices, strides, strict=True):
+        step = coefficient(e, var)
+        if step is None:
+            return None
+        total = dims.add(total, dims.multiply(step, stride))
+    return total
+
+
+def load_columns(memory: Memory, load: Load, count: int) -> list[Value]:
+    """What a transposed load gives in each of `count` iterations of the unrolled loop, at the first
+    of which the scope is."""
+    source, asm = load.source, memory.asm
+    address, size = memory.address(source, load.indices), memory.traits.bytes_of(source.dtype)
+    line = Type(memory.traits.memory_element(source.dtype), count)
+    metadata = memory.metadata(source, is_load=True)
+    lines = [
+        asm.load(line, memory.lane_pointer(address, lane, size), size, metadata)
+        for lane in range(memory.lanes.count)
+    ]
+    return [memory.from_memory(row, load.dtype) for row in transpose(asm, lines)]
+
+
+def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None:
+    """A transposed store of what each iteration of the unrolled loop has; as above."""
+    target, asm = store.target, memory.asm
+    address, size = memory.address(target, store.indices), memory.traits.bytes_of(target.dtype)
+    metadata = memory.metadata(target, is_load=False)
+    rows = [memory.to_memory(value, target.dtype) for value in values]
+    for lane, line in enumerate(transpose(asm, rows)):
+        asm.store(line, memory.lane_pointer(address, lane, size), size, metadata)
+
+
+def transpose(asm: Assembler, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a matrix whose rows are vectors; both are powers of two in number."""
+    count, width = len(rows), rows[0].type.lanes
+    if count > width:
+        parts = [transpose(asm, rows[i : i + width]) for i in range(0, count, width)]
+        return [asm.concat(pieces) for pieces in zip(*parts, strict=True)]
+    columns: list[Value] = []
+    for first in range(0, width, count):
+        lanes = range(first, first + count)
+        square = rows if count == width else [asm.shuffle(row, row, lanes) for row in rows]
+        columns += _square(asm, list(square))
+    return columns
+
+
+def _square(asm: Assembler, rows: list[Value]) -> list[Value]:
+    """As `transpose`, where there are as many rows as columns: first within the parts of registers
+    that any shuffle reaches, then these parts."""
+    count = len(rows)
+    within = min(count, _LANE_BITS // rows[0].type.bits)
+    parts = [_zipped(asm, rows[i : i + within], within, 1) for i in range(0, count, within)]
+    by_column = [_zipped(asm, list(group), count, within) for group in zip(*parts, strict=True)]
+    return [by_column[c % within][c // within] for c in range(count)]
+
+
+def _zipped(asm: Assembler, rows: list[Value], span: int, grain: int) -> list[Value]:
+    """The transpose of each `span` lanes of all rows, whose elements are `grain` lanes."""
+    half, lanes = len(rows) // 2, rows[0].type.lanes
+    elements = span // grain
+    for _ in range(len(rows).bit_length() - 1):
+        made: list[Value] = []
+        for a, b in zip(rows[:half], rows[half:], strict=True):
+            for start in (0, elements // 2):
+                picked: list[int] = []
+                for first in range(0, lanes, span):
+                    for n in range(start, start + elements // 2):
+                        for side in (0, lanes):
+                            at = side + first + n * grain
+                            picked += range(at, at + grain)
+                made.append(asm.shuffle(a, b, picked))
+        rows = made
+    return rows
