@@ -20,6 +20,7 @@ class Schedule(Enum):
     REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
         the innermost result dim, whichever is contiguous.
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
+    PLANES: such tiles with lanes along the rows, where these are neighbours in memory.
     WINOGRAD: such tiles over transformed inputs and filters.
     RECURRENCE: a loop over steps, lanes along the gates.
     LINES: each lane goes along a line of elements in order.
@@ -29,6 +30,7 @@ class Schedule(Enum):
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
+    PLANES = "planes"
     WINOGRAD = "winograd"
     RECURRENCE = "recurrence"
     LINES = "lines"

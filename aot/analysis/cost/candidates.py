@@ -203,8 +203,10 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
     if made.schedule is Schedule.WINOGRAD:
         return list(winograd.register_tiles(target.panel, made.lanes, target.vector_registers))
     contraction = contraction_of(op)
-    if made.schedule is Schedule.CONTRACTION and contraction is not None:
+    if made.schedule in (Schedule.CONTRACTION, Schedule.PLANES) and contraction is not None:
         rows, columns = contraction.tile_extents
+        if made.schedule is Schedule.PLANES:
+            rows, columns = columns, rows
         tiles = _workgroup_tiles if target.has_workgroups else _register_tiles
         return list(tiles(made, target, rows, columns))
     if is_window(made) and not target.has_workgroups:

@@ -114,6 +114,10 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if target.has_workgroups and any(stride != 1 for stride in strides.values()):
         # rows of the result that skip rows of the input are no one row of a tile
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
+    if has_lanes_along_rows(contraction, target):
+        along, across = contraction.tile_extents
+        tile = _tile(target, lanes, across, along)
+        return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
     is_unpacked = is_dotted and target.dot_dtype(contraction.left.dtype, right.dtype) is DType.I16
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
@@ -127,6 +131,33 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
+
+
+def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
+    """Whether a CPU's vectors hold rows, not columns: where they are neighbours in the memory of
+    the left side, and in that of the result or there are few columns for a vector. Taps would be
+    neighbours at other places."""
+    lanes = lanes_of(target, contraction.accumulator.bytes)
+    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+        return False
+    windows = contraction.windows
+    if not windows or contraction.groups != 1 or contraction.is_padded:
+        return False
+    if not contraction.is_pointwise or any(window.stride != 1 for window in windows):
+        return False
+    rows = contraction.tile_extents[0]
+    if isinstance(rows, int) and rows < lanes:
+        return False
+    along, columns = contraction.row_axis, contraction.n
+    is_narrow = isinstance(columns, int) and columns <= lanes // 2
+    is_stored = is_narrow or _innermost(contraction.result) == along
+    return is_stored and _innermost(contraction.left.type) == along
+
+
+def _innermost(type: TensorType) -> int:
+    """The dim of several elements whose neighbours lie together."""
+    wide = [d for d in memory_order(type) if type.dims[d] != 1]
+    return wide[-1] if wide else -1
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:

@@ -106,7 +106,11 @@ class KernelModel(NamedTuple):
     def of(made: Plan, target: Target, call: Call | None = None) -> KernelModel:
         """The kernel of a plan; borders count where its `call` is given."""
         contraction = None if call is None else call.contraction
-        forms = {Schedule.CONTRACTION: "products", Schedule.WINOGRAD: "winograd"}
+        forms = {
+            Schedule.CONTRACTION: "products",
+            Schedule.PLANES: "products",
+            Schedule.WINOGRAD: "winograd",
+        }
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
         return KernelModel(
@@ -140,6 +144,9 @@ def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
         return winograd.extents(call)
     if made.schedule is Schedule.CONTRACTION and call.contraction is not None:
         return (*call.contraction.tile_extents, _terms(call))
+    if made.schedule is Schedule.PLANES and call.contraction is not None:
+        rows, columns = call.contraction.tile_extents
+        return columns, rows, _terms(call)
     if is_window(made):
         wide = wide_extents(call)
         rows = wide[-2] if len(wide) > 1 else 1

@@ -31,6 +31,7 @@ from aot.kernels.schedules.general import (
     schedule_reduction,
 )
 from aot.kernels.schedules.lines import Lines, schedule_scan
+from aot.kernels.schedules.planes import schedule_planes
 from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
@@ -102,7 +103,7 @@ def _checked(
         for algorithm in ("", DIRECT, WINOGRAD):
             own = planned(function, target, algorithm)[number]
             ways.append(str(replace(own, rows=1, columns=1)))
-            if (own.schedule, own.lanes) == (made.schedule, made.lanes):
+            if _is_alike(own.schedule, made.schedule) and own.lanes == made.lanes:
                 break
         else:
             raise CompileError(
@@ -110,6 +111,13 @@ def _checked(
                 f"[{made}] on {target.name}, expected {' or '.join(dict.fromkeys(ways))}"
             )
     return schedule
+
+
+def _is_alike(a: Schedule, b: Schedule) -> bool:
+    """Whether what runs by one class may run by the other: tiles of a contraction may go either
+    way, and where extents became parameters the plan no longer knows which is better."""
+    tiles = (Schedule.CONTRACTION, Schedule.PLANES)
+    return a is b or (a in tiles and b in tiles)
 
 
 def _stages(
@@ -137,7 +145,12 @@ def _stages(
 def _schedule(nest: Nest, output: Output, made: StageSchedule, target: Target) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
-    if made.schedule is Schedule.CONTRACTION and not is_long_for_a_lane(nest, output):
+    if made.schedule is Schedule.PLANES:
+        body = schedule_planes(nest, output, made, target.panel)
+        if body is not None:
+            return body
+    is_contraction = made.schedule in (Schedule.CONTRACTION, Schedule.PLANES)
+    if is_contraction and not is_long_for_a_lane(nest, output):
         body = schedule_contraction(nest, output, made, target.panel)
         if body is not None:
             return body

@@ -78,6 +78,12 @@ def schedule_contraction(
     nest: Nest, output: Output, plan: StageSchedule, panel: int
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
+    found = merged_axes(output)
+    return None if found is None else _Tiles(nest, *found, plan, panel).build()
+
+
+def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
+    """The output with neighbouring axes merged, and its contraction; None where it has none."""
     output = _without_groups(output)
     roles = find_axes(output)
     if roles is None:
@@ -90,7 +96,7 @@ def schedule_contraction(
         output = output.rewritten(lambda e: expr.substitute(e, gone, memo), keep)
         roles = find_axes(output)
         assert roles is not None
-    return _Tiles(nest, output, roles, plan, panel).build()
+    return output, roles
 
 
 class _Tiles:

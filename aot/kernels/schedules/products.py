@@ -128,9 +128,12 @@ class Placed:
         self.is_clamped = True
 
     def build(self) -> list[Stmt]:
+        return self._zeros() + self._sum() + self._finish()
+
+    def _zeros(self) -> list[Stmt]:
+        """Sums of nothing."""
         zero = expr.const(0, self.acc.dtype)
-        stmts = self._each_row(lambda r, u, lane: Store(self.acc, (r, u, lane), zero), "u")
-        return stmts + self._sum() + self._finish()
+        return self._each_row(lambda r, u, lane: Store(self.acc, (r, u, lane), zero), "u")
 
     def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
         """`body(row, chunk, lane)` for all of the tile, in registers."""

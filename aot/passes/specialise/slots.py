@@ -147,7 +147,7 @@ class _Walk:
         return value
 
 
-_TILED = (Schedule.CONTRACTION, Schedule.WINOGRAD)
+_TILED = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.WINOGRAD)
 
 
 class Family(NamedTuple):

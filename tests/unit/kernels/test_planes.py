@@ -1,0 +1,102 @@
+"""Contractions that read or write planes: lanes along the rows, or results that are transposed in
+registers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from aot.analysis.stages import schedule_of
+from aot.backends.cpu.compile import emit_assembly
+from aot.ir.schedule import Schedule
+from aot.kernels.lower.lowering import lower
+from aot.target import selection as targets
+from tests.support.conv_executables import LAST, PLANES, Conv
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
+from tests.support.lowering_checks import on_interpreter
+
+NATIVE = native_targets()
+TARGETS = ("x86-64-v3", "x86-64-v4", "aarch64-generic")
+# channels, outputs, height, width
+SIZES = [
+    (1, 8, 9, 11),
+    (4, 3, 5, 7),
+    (3, 1, 16, 16),
+    (20, 150, 4, 8),
+    (64, 13, 8, 8),
+    (130, 5, 3, 21),
+    (7, 40, 1, 19),
+]
+ENDS = ("", "residual", "sigmoid")
+
+
+@pytest.mark.parametrize("left", [PLANES, LAST], ids=["planes", "last"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_one_tap(size: tuple[int, int, int, int], left: str) -> None:
+    for target in NATIVE:
+        for end in ENDS:
+            Conv(size, left=left, end=end).check(target, on_cpu(target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("left", [PLANES, LAST], ids=["planes", "last"])
+def test_one_tap_interpreted(left: str, target: str) -> None:
+    for size in ((3, 9, 3, 7), (2, 1, 4, 4)):
+        Conv(size, left=left, end="residual").check(target, on_interpreter)
+
+
+@pytest.mark.parametrize("opened", ["H", "HW", "OHW", "COHW", "C"])
+@pytest.mark.parametrize("size", [(20, 150, 4, 8), (4, 3, 5, 7)], ids=str)
+def test_dynamic_extents(size: tuple[int, int, int, int], opened: str) -> None:
+    for left in (PLANES, LAST):
+        Conv(size, left=left, opened=opened).check(NATIVE[0], on_cpu(NATIVE[0]))
+
+
+@pytest.mark.parametrize("result", [PLANES, LAST], ids=["planes", "last"])
+def test_few_outputs(result: str) -> None:
+    for outputs in (1, 2, 3, 4, 5):
+        Conv((6, outputs, 5, 9), result=result).check(NATIVE[0], on_cpu(NATIVE[0]))
+
+
+def test_windows_and_strides() -> None:
+    """Taps are no neighbours of planes, and strides skip some: lanes stay along the outputs."""
+    for conv in (
+        Conv((5, 20, 6, 7), kernel=3, pad=1),
+        Conv((5, 20, 6, 7), kernel=3),
+        Conv((5, 20, 6, 7), stride=2),
+    ):
+        for left in (PLANES, LAST):
+            replace(conv, left=left).check(NATIVE[0], on_cpu(NATIVE[0]))
+
+
+def test_which_lanes() -> None:
+    """Lanes go along rows where both sides have them side by side, or a vector has no use for the
+    few columns; on GPUs never."""
+
+    def schedule(conv: Conv, target: str = "x86-64-v3") -> Schedule:
+        return schedule_of(conv.function(), targets.load(target))[0].schedule
+
+    size = (64, 32, 8, 8)
+    assert schedule(Conv(size)) is Schedule.PLANES
+    assert schedule(Conv((64, 3, 8, 8), result=LAST)) is Schedule.PLANES
+    for other in (
+        Conv(size, result=LAST),
+        Conv(size, left=LAST),
+        Conv(size, kernel=3),
+        Conv(size, stride=2),
+        Conv((64, 32, 1, 5)),
+    ):
+        assert schedule(other) is Schedule.CONTRACTION
+    assert schedule(Conv(size), "vulkan-1.1") is Schedule.CONTRACTION
+
+
+@pytest.mark.parametrize("left", [PLANES, LAST], ids=["planes", "last"])
+def test_no_scalar_is_stored(left: str) -> None:
+    """Elements of planes were once stored one by one, from vectors of outputs."""
+    target = targets.load("x86-64-v3")
+    function = Conv((16, 8, 8, 12), left=left).function()
+    text = emit_assembly(lower(function, target), target)
+    assert not re.findall(r"(?:vmovss|vextractps)\s.*%xmm\d+,.*\(", text)
