@@ -482,6 +482,19 @@ def matmul(call: Call, operands: Operands) -> Propagated | None:
     return _cheapest(map_answers(answer, operands), operands)
 
 
+def matmul_of_rows(call: Call, operands: Operands) -> Propagated | None:
+    """Rows in another order: they are the left side's, whose last dim stays the last."""
+    mapped, rank = operands[0], call.result_types[0].rank
+    perm = None if mapped is None else permutation(mapped.map, rank)
+    is_alone = all(o is None or o.map.is_identity for o in operands[1:])
+    if mapped is None or perm is None or not is_alone or not _keeps_last(perm, 1):
+        return None
+    # scales of rows would have to move with these
+    if any(o is not None and not o.is_constant for o in operands[1:]):
+        return _as_it_is(operands, 1)
+    return Propagated((IDENTITY,) * len(operands), (mapped.map,))
+
+
 def _batch_aligned(
     mapped: MappedOperand, map: IndexMap, rank: int, perm: Sequence[int]
 ) -> IndexMap:

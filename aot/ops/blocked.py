@@ -1,0 +1,367 @@
+"""Matrix products whose constant weights are stored in few bits, with a scale for each block of K.
+
+Owns the way such weights are stored. A *code* is an unsigned number of 2, 4 or 8 bits; a weight is
+`(code - zero_point) * scale`. Columns stand in panels of 16, as other packed weights do, and a word
+of 32 bits has neighbours along K of one column: code t of a word is in byte `t % 4`, above the
+`t // 4` codes before it there, so that one mask gives four neighbours as bytes. A block begins in a
+word of its own. Where a target runs them, loads of such words are the only ones of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot.ir import expr as e
+from aot.ir.contraction import ContractionDims, Factor, Scales
+from aot.ir.dims import Dim, ceil_divide
+from aot.ir.record import (
+    Attribute,
+    Call,
+    Compute,
+    Constraint,
+    Kind,
+    Operand,
+    OpRecord,
+    Sample,
+    register,
+)
+from aot.ir.types import Array, DType, TensorType
+from aot.ops import layout_rules
+from aot.ops.elementwise import result_indices
+
+F16, F32, I8, I32, U32 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U32
+PANEL = 16  # columns side by side, whatever the target
+BITS = (2, 4, 8)
+_BYTES = 4  # of a word
+WORDS, SCALES, ZERO_POINTS, LEFT_SCALES = 1, 2, 3, 4  # operands
+_CHUNK = 1 << 22  # weights that are packed at a time
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How weights are stored in blocks.
+
+    Attributes:
+        k: terms of a sum.
+        block: terms that share a scale; the last block may have fewer.
+        bits: of a code.
+    """
+
+    k: int
+    block: int
+    bits: int
+
+    @property
+    def per_word(self) -> int:
+        """Codes of a word."""
+        return 32 // self.bits
+
+    @property
+    def count(self) -> int:
+        """Blocks of a column."""
+        return -(-self.k // self.block)
+
+    @property
+    def words_per_block(self) -> int:
+        return -(-self.block // self.per_word)
+
+    @property
+    def words(self) -> int:
+        """Words of a column."""
+        last = self.k - (self.count - 1) * self.block if self.count else 0
+        return max(self.count - 1, 0) * self.words_per_block + -(-last // self.per_word)
+
+    @property
+    def zero_words(self) -> int:
+        """Words of a column's zero points."""
+        return -(-self.count // self.per_word)
+
+    def shift(self, place: int) -> int:
+        """Where in a word the code number `place` of it begins."""
+        return 8 * (place % _BYTES) + self.bits * (place // _BYTES)
+
+
+def blocks_of(call: Call) -> Blocks:
+    """How the weights of a `matmul_blocked` are stored."""
+    return Blocks(call.int("depth"), call.int("block"), call.int("bits"))
+
+
+def _packed_words(codes: Array, bits: int) -> Array:
+    """Codes [..., n * 32 / bits] as words [..., n]."""
+    parts = 8 // bits
+    grouped = codes.reshape(*codes.shape[:-1], -1, parts, _BYTES)
+    bytes_ = np.zeros((*grouped.shape[:-2], _BYTES), np.uint8)
+    for part in range(parts):
+        bytes_ |= grouped[..., part, :] << np.uint8(bits * part)
+    return np.asarray(bytes_).view("<u4")[..., 0].astype(np.uint32, copy=False)
+
+
+def _unpacked_words(words: Array, bits: int) -> Array:
+    """The inverse of `_packed_words`."""
+    parts = 8 // bits
+    bytes_ = np.ascontiguousarray(words, "<u4")[..., None].view(np.uint8)
+    mask = np.uint8((1 << bits) - 1)
+    grouped = np.stack([(bytes_ >> np.uint8(bits * p)) & mask for p in range(parts)], axis=-2)
+    return grouped.reshape(*words.shape[:-1], -1)
+
+
+def _in_panels(array: Array, columns: int) -> Array:
+    """[columns, n] as [columns / 16, n, 16], zeros behind the last column."""
+    count = -(-columns // PANEL) * PANEL
+    padded = np.pad(array, ((0, count - columns), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, PANEL, array.shape[1]).transpose(0, 2, 1))
+
+
+def _by_column(panels: Array, columns: int) -> Array:
+    """The inverse of `_in_panels`."""
+    return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:columns]
+
+
+def pack_codes(codes: Array, blocks: Blocks) -> Array:
+    """Codes u8[columns, k] as words u32[columns / 16, words, 16]."""
+    columns, k = codes.shape
+    step = max(1, _CHUNK // max(1, k) // PANEL) * PANEL
+    parts = [_pack_some(codes[n : n + step], blocks) for n in range(0, columns, step)]
+    return np.concatenate(parts) if parts else np.zeros((0, blocks.words, PANEL), np.uint32)
+
+
+def _pack_some(codes: Array, blocks: Blocks) -> Array:
+    columns, k = codes.shape
+    whole = np.pad(codes, ((0, 0), (0, blocks.count * blocks.block - k)))
+    more = blocks.words_per_block * blocks.per_word - blocks.block
+    split = whole.reshape(columns, blocks.count, blocks.block)
+    filled = np.pad(split, ((0, 0), (0, 0), (0, more))).reshape(columns, -1)
+    return _in_panels(_packed_words(filled, blocks.bits)[:, : blocks.words], columns)
+
+
+def unpack_codes(words: Array, blocks: Blocks, columns: int) -> Array:
+    """The inverse of `pack_codes`."""
+    found = _unpacked_words(_by_column(words, columns), blocks.bits)
+    more = blocks.count * blocks.words_per_block * blocks.per_word - found.shape[1]
+    filled = np.pad(found, ((0, 0), (0, more)))
+    filled = filled.reshape(columns, blocks.count, blocks.words_per_block * blocks.per_word)
+    return filled[:, :, : blocks.block].reshape(columns, -1)[:, : blocks.k]
+
+
+def pack_scales(scales: Array) -> Array:
+    """Scales [columns, blocks] as [columns / 16, blocks, 16]."""
+    return _in_panels(scales, scales.shape[0])
+
+
+def pack_zero_points(zeros: Array, blocks: Blocks) -> Array:
+    """Zero points u8[columns, blocks] as words u32[columns / 16, zero_words, 16]."""
+    filled = np.pad(zeros, ((0, 0), (0, blocks.zero_words * blocks.per_word - zeros.shape[1])))
+    return _in_panels(_packed_words(filled, blocks.bits), zeros.shape[0])
+
+
+def _weights(call: Call, inputs: Sequence[Any]) -> Array:
+    """The weights [k, columns] in f64."""
+    blocks, columns = blocks_of(call), call.int("columns")
+    codes = unpack_codes(inputs[WORDS], blocks, columns).astype(np.int64)
+    spread = np.arange(blocks.k) // blocks.block
+    scale = _by_column(inputs[SCALES], columns).astype(np.float64)[:, spread]
+    zero: Any = call.int("zero_point")
+    if inputs[ZERO_POINTS] is not None:
+        zero = _unpacked_words(_by_column(inputs[ZERO_POINTS], columns), blocks.bits)
+        zero = zero.astype(np.int64)[:, spread]
+    return np.asarray(((codes - zero) * scale).T)
+
+
+def _type(call: Call) -> Sequence[TensorType]:
+    return [TensorType(F32, (*call.operand(0).dims[:-1], call.dim("columns")))]
+
+
+def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    inputs = [*inputs, *[None] * (LEFT_SCALES + 1 - len(inputs))]
+    blocks = blocks_of(call)
+    left = inputs[0].astype(np.float64)
+    if inputs[LEFT_SCALES] is not None:
+        spread = np.arange(blocks.k) // blocks.block
+        left = left * inputs[LEFT_SCALES].astype(np.float64)[..., spread]
+    with np.errstate(all="ignore"):
+        return [np.asarray((left @ _weights(call, inputs)).astype(np.float32))]
+
+
+def _compute(call: Call) -> Sequence[Compute]:
+    """`sum over k of left[k] * ((code - zero_point) * scale)`."""
+    blocks = blocks_of(call)
+    indices = result_indices(call.result_types[0].rank)
+    k = e.Var("k")
+    panel = e.binary("floordiv", indices[-1], e.index(PANEL))
+    lane = e.binary("floormod", indices[-1], e.index(PANEL))
+    block = e.binary("floordiv", k, e.index(blocks.block)) if blocks.count > 1 else e.index(0)
+    a = call.operand(0)
+    left = e.cast(e.Load(0, (*indices[:-1], k), a.dtype), F32)
+    if call.has(LEFT_SCALES):
+        left = e.mul(left, e.Load(LEFT_SCALES, (*indices[:-1], block), F32))
+    code = _code(WORDS, (panel, *_place(blocks, k, block), lane), blocks)
+    zero: e.Expr = e.const(call.int("zero_point"), I32)
+    if call.has(ZERO_POINTS):
+        per = e.index(blocks.per_word)
+        at = e.binary("floordiv", block, per), e.binary("floormod", block, per)
+        zero = _code(ZERO_POINTS, (panel, *at, lane), blocks)
+    scale = e.Load(SCALES, (panel, block, lane), call.operand(SCALES).dtype)
+    weight = e.mul(e.cast(e.sub(code, zero), F32), e.cast(scale, F32))
+    return [Compute(indices, e.Reduce("sum", ((k, blocks.k),), e.mul(left, weight), F32))]
+
+
+def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
+    """The word that has term k, and its place there."""
+    per = e.index(blocks.per_word)
+    if blocks.count == 1 or blocks.block % blocks.per_word == 0:
+        return e.binary("floordiv", k, per), e.binary("floormod", k, per)
+    within = e.binary("floormod", k, e.index(blocks.block))
+    first = e.mul(block, e.index(blocks.words_per_block))
+    word = e.add(first, e.binary("floordiv", within, per))
+    return word, e.binary("floormod", within, per)
+
+
+def _code(operand: int, at: tuple[e.Expr, e.Expr, e.Expr, e.Expr], blocks: Blocks) -> e.Expr:
+    """A code in i32, from the word [panel, word, lane] and its place there."""
+    panel, word, place, lane = at
+    four = e.index(_BYTES)
+    byte = e.mul(e.binary("floormod", place, four), e.index(8))
+    part = e.mul(e.binary("floordiv", place, four), e.index(blocks.bits))
+    shift = e.cast(e.add(byte, part), U32)
+    shifted = e.binary("shr", e.Load(operand, (panel, word, lane), U32), shift)
+    return e.cast(e.binary("and", shifted, e.const((1 << blocks.bits) - 1, U32)), I32)
+
+
+def _contraction(call: Call) -> ContractionDims:
+    a, (result,) = call.operand(0), call.result_types
+    blocks, outer = blocks_of(call), tuple(range(a.rank - 1))
+    zeros = ZERO_POINTS if call.has(ZERO_POINTS) else None
+    return ContractionDims(
+        left=Factor(0, a, batch=(), own=outer, summed=a.rank - 1),
+        # as the weights are meant, not as they are stored
+        right=Factor(
+            WORDS,
+            TensorType(U32, (blocks.k, call.dim("columns"))),
+            batch=(),
+            own=(1,),
+            summed=0,
+            scales=Scales(SCALES, zeros, blocks.block),
+        ),
+        result=result,
+        rows=outer,
+        column=a.rank - 1,
+        accumulator=F32,
+    )
+
+
+def _has_depth(call: Call) -> bool:
+    a = call.operand(0)
+    return a.rank >= 2 and call.equal(
+        a.dims[-1], call.int("depth"), "matmul_blocked: columns of a are terms of a sum"
+    )
+
+
+def _has_parameters(call: Call) -> bool:
+    return call.int("bits") in BITS and min(call.int("block"), call.int("depth")) >= 1
+
+
+def _fits(call: Call, operand: int, extent: int) -> bool:
+    type = call.operand(operand)
+    panels: Dim = ceil_divide(call.dim("columns"), PANEL)
+    return type.rank == 3 and all(
+        call.equal(found, wanted, "matmul_blocked: panels of columns")
+        for found, wanted in zip(type.dims, (panels, extent, PANEL), strict=True)
+    )
+
+
+def _weights_fit(call: Call) -> bool:
+    blocks = blocks_of(call)
+    return (
+        _fits(call, WORDS, blocks.words)
+        and _fits(call, SCALES, blocks.count)
+        and (not call.has(ZERO_POINTS) or _fits(call, ZERO_POINTS, blocks.zero_words))
+    )
+
+
+def _left_fits(call: Call) -> bool:
+    a = call.operand(0)
+    if not call.has(LEFT_SCALES):
+        return a.dtype is F32
+    scales = call.operand(LEFT_SCALES)
+    return (
+        a.dtype is I8
+        and scales.rank == a.rank
+        and all(
+            call.equal(m, n, "matmul_blocked: scales of the left side's rows")
+            for m, n in zip(scales.dims, (*a.dims[:-1], blocks_of(call).count), strict=True)
+        )
+    )
+
+
+def _sample(
+    rows: tuple[int, ...],
+    k: int,
+    columns: int,
+    block: int,
+    bits: int,
+    *,
+    scale: DType = F32,
+    zeros: bool = False,
+    left_scales: bool = False,
+) -> Sample:
+    blocks, panels = Blocks(k, block, bits), -(-columns // PANEL)
+    types: list[TensorType | None] = [
+        TensorType(I8 if left_scales else F32, (*rows, k)),
+        TensorType(U32, (panels, blocks.words, PANEL)),
+        TensorType(scale, (panels, blocks.count, PANEL)),
+        TensorType(U32, (panels, blocks.zero_words, PANEL)) if zeros else None,
+        TensorType(F32, (*rows, blocks.count)) if left_scales else None,
+    ]
+    attrs = {"columns": columns, "depth": k, "block": block, "bits": bits}
+    attrs["zero_point"] = 1 << (bits - 1)
+    return Sample(tuple(types), attrs, constant_operands=(1, 2, 3) if zeros else (1, 2))
+
+
+MATMUL_BLOCKED = register(
+    OpRecord(
+        name="matmul_blocked",
+        summary="Matrix product of a [..., M, K] with weights that are stored in few bits, by "
+        "blocks of K: (code - zero_point) * scale.",
+        operands=(
+            Operand("a", frozenset({F32, I8})),
+            Operand("words", frozenset({U32})),
+            Operand("scales", frozenset({F16, F32})),
+            Operand("zero_points", frozenset({U32}), "optional"),
+            Operand("a_scales", frozenset({F32}), "optional"),
+        ),
+        attributes=(
+            Attribute("columns", "dim", doc="of the weights and the result"),
+            Attribute("depth", "int", doc="terms of a sum"),
+            Attribute("block", "int", doc="how many terms of a sum share a scale"),
+            Attribute("bits", "int", doc="of a code: 2, 4 or 8"),
+            Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
+            Attribute(
+                "may_quantize", "bool", False, "whether a may be rounded to 8 bits by blocks of K"
+            ),
+        ),
+        constraints=(
+            Constraint("bits is 2, 4 or 8, block and depth are positive", _has_parameters),
+            Constraint("a has rank 2 or more and depth columns", _has_depth),
+            Constraint("words, scales and zero points are those of a's last dim", _weights_fit),
+            Constraint("a is f32; or i8, with a scale for each block", _left_fits),
+        ),
+        infer=_type,
+        reference=_reference,
+        compute=_compute,
+        contraction=_contraction,
+        kind=Kind.CONTRACTION,
+        propagate=layout_rules.matmul_of_rows,
+        samples=(
+            _sample((1,), 64, 40, 32, 4),
+            _sample((5,), 70, 19, 32, 4, zeros=True),
+            _sample((2, 3), 48, 16, 16, 8, scale=F16),
+            _sample((7,), 35, 33, 35, 8),
+            _sample((3,), 33, 17, 5, 2, zeros=True),
+            _sample((2, 9), 96, 48, 32, 4, left_scales=True),
+        ),
+    )
+)
