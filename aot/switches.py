@@ -35,6 +35,7 @@ FEATURES: Mapping[str, str] = {
     "fusion": "each op is a dispatch of its own",
     "alias-concat": "concats and slices are copied",
     "lazy-shapes": "users of a changed value are updated at once; the module is the same",
+    "blocked-weights": "weights of floats' products that are stored quantised become floats",
     "integer-contractions": "contractions of quantised models compute in floats",
     "share-constants": "each constant is stored where it was met, equal or not",
 }

@@ -18,6 +18,7 @@ import numpy as np
 from aot.ir import expr as e
 from aot.ir.contraction import ContractionDims, Factor, Scales
 from aot.ir.dims import Dim, ceil_divide
+from aot.ir.graph import Attr
 from aot.ir.record import (
     Attribute,
     Call,
@@ -158,8 +159,44 @@ def pack_zero_points(zeros: Array, blocks: Blocks) -> Array:
     return _in_panels(_packed_words(filled, blocks.bits), zeros.shape[0])
 
 
-def _weights(call: Call, inputs: Sequence[Any]) -> Array:
-    """The weights [k, columns] in f64."""
+@dataclass(frozen=True)
+class Codes:
+    """Weights in few bits, before they are packed.
+
+    Attributes:
+        codes: u8[columns, k].
+        scales: [columns, blocks].
+        zeros: zero points u8[columns, blocks], or one number for all.
+    """
+
+    codes: Array
+    scales: Array
+    zeros: Array | int
+    blocks: Blocks
+
+    def operands(self) -> list[Array]:
+        """The constants that a `matmul_blocked` reads: words, scales, and zero points if any."""
+        zeros = self.zeros
+        return [
+            pack_codes(self.codes, self.blocks),
+            pack_scales(self.scales),
+            *([] if isinstance(zeros, int) else [pack_zero_points(zeros, self.blocks)]),
+        ]
+
+    def attrs(self) -> dict[str, Attr]:
+        """Its attributes."""
+        return {
+            "columns": self.codes.shape[0],
+            "depth": self.blocks.k,
+            "block": self.blocks.block,
+            "bits": self.blocks.bits,
+            "zero_point": self.zeros if isinstance(self.zeros, int) else 0,
+        }
+
+
+def weights(call: Call, inputs: Sequence[Any]) -> Array:
+    """The weights [k, columns] of a call in f64, from its operands."""
+    inputs = [*inputs, *[None] * (LEFT_SCALES + 1 - len(inputs))]
     blocks, columns = blocks_of(call), call.int("columns")
     codes = unpack_codes(inputs[WORDS], blocks, columns).astype(np.int64)
     spread = np.arange(blocks.k) // blocks.block
@@ -176,14 +213,14 @@ def _type(call: Call) -> Sequence[TensorType]:
 
 
 def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-    inputs = [*inputs, *[None] * (LEFT_SCALES + 1 - len(inputs))]
+    left_scales = inputs[LEFT_SCALES] if len(inputs) > LEFT_SCALES else None
     blocks = blocks_of(call)
     left = inputs[0].astype(np.float64)
-    if inputs[LEFT_SCALES] is not None:
+    if left_scales is not None:
         spread = np.arange(blocks.k) // blocks.block
-        left = left * inputs[LEFT_SCALES].astype(np.float64)[..., spread]
+        left = left * left_scales.astype(np.float64)[..., spread]
     with np.errstate(all="ignore"):
-        return [np.asarray((left @ _weights(call, inputs)).astype(np.float32))]
+        return [np.asarray((left @ weights(call, inputs)).astype(np.float32))]
 
 
 def _compute(call: Call) -> Sequence[Compute]:

@@ -9,6 +9,7 @@ from aot.frontends.onnx.ops import indexing as ops_indexing
 from aot.frontends.onnx.ops import linear_attention as ops_linear_attention
 from aot.frontends.onnx.ops import math as ops_math
 from aot.frontends.onnx.ops import matrix as ops_matrix
+from aot.frontends.onnx.ops import nbits as ops_nbits
 from aot.frontends.onnx.ops import nn as ops_nn
 from aot.frontends.onnx.ops import normalization as ops_normalization
 from aot.frontends.onnx.ops import quantized as ops_quantized
@@ -33,6 +34,7 @@ __all__ = [
     "ops_linear_attention",
     "ops_math",
     "ops_matrix",
+    "ops_nbits",
     "ops_nn",
     "ops_normalization",
     "ops_quantized",

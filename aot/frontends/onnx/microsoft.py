@@ -31,6 +31,8 @@ _TYPES = {
     "F": ("float", "float16"),
     "float": ("float",),
     "int32": ("int32",),
+    "uint8": ("uint8",),
+    "Z": ("uint8", "int32", "float16", "float"),
     "any": ("uint8", "int8", "float"),
 }
 
@@ -79,6 +81,7 @@ _PAIR = (
     "c_scale:float c_zero_point:B?"
 )
 _ONE = "x:B x_scale:float x_zero_point:B? y_scale:float y_zero_point:B?"
+_NBITS = ("K", "N", "bits", "block_size")
 _BLOCKS = (("axis", _INT), ("block_size", _INT))
 
 SCHEMAS = {
@@ -118,6 +121,12 @@ SCHEMAS = {
         _schema(
             "MatMulIntegerToFloat",
             "a:A b:B a_scale:F b_scale:F a_zero_point:A? b_zero_point:B? bias:F?",
+        ),
+        _schema(
+            "MatMulNBits",
+            "A:F B:uint8 scales:F zero_points:Z? g_idx:int32? bias:F?",
+            tuple((name, _INT) for name in (*_NBITS, "accuracy_level", "weight_prepacked")),
+            _NBITS[:2],
         ),
     )
 }

@@ -30,6 +30,17 @@ DTYPES = {
     TensorProto.UINT64: DType.U64,
     TensorProto.BOOL: DType.BOOL,
 }
+# Types of less than a byte: contents of constants only, which are kept in the dtype named.
+_PARTS_OF_BYTES = {
+    getattr(TensorProto, name): (dtype, bits)
+    for name, dtype, bits in (
+        ("UINT4", DType.U8, 4),
+        ("INT4", DType.I8, 4),
+        ("UINT2", DType.U8, 2),
+        ("INT2", DType.I8, 2),
+    )
+    if hasattr(TensorProto, name)
+}
 MAX_RANK = 32  # numpy's, as far as our code goes; ONNX models have no more than 8
 MAX_BYTES = 1 << 62  # no tensor is larger, whatever its dims; sizes fit 64 bits signed
 _TYPED_FIELDS = {
@@ -75,7 +86,7 @@ def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None 
         CompileError: contents are missing, or not what the dims say.
         UnsupportedTypeError: the element type has no DType.
     """
-    dtype = dtype_of(tensor.data_type)
+    dtype, bits = _PARTS_OF_BYTES.get(tensor.data_type) or (dtype_of(tensor.data_type), 0)
     dims = [int(d) for d in tensor.dims]
     if len(dims) > MAX_RANK:
         raise CompileError(f"{what} has {len(dims)} dims, expected at most {MAX_RANK}")
@@ -88,19 +99,33 @@ def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None 
     if own is None:
         own = tensor.raw_data  # once: protobuf copies it at every access
     _check_contents_once(tensor, own, what)
-    taken = dtype.storage_bytes(count)
+    taken = -(-count * bits // 8) if bits else int(dtype.storage_bytes(count))
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = _external_bytes(tensor, what, folder, taken)
     elif tensor.HasField("raw_data") and (own or not _typed_data(tensor, dtype)):
         raw = own
+    elif bits:  # a number of int32_data is one byte
+        raw = _typed(tensor, what, DType.U8, taken).tobytes()
     else:
         return _typed(tensor, what, dtype, count).reshape(dims)
     if len(raw) != taken:
-        raise CompileError(f"{what} has {len(raw)} bytes, but {dtype} of dims {dims} takes {taken}")
+        name = type_name(tensor.data_type) if bits else dtype
+        raise CompileError(f"{what} has {len(raw)} bytes, but {name} of dims {dims} takes {taken}")
+    if bits:
+        return _parts_of_bytes(np.frombuffer(raw, np.uint8), dtype, bits, count).reshape(dims)
     if dtype is DType.BOOL:
         return np.asarray(np.frombuffer(raw, np.uint8).reshape(dims) != 0)
     return np.asarray(np.frombuffer(raw, stored).astype(dtype.numpy, copy=False).reshape(dims))
+
+
+def _parts_of_bytes(raw: Array, dtype: DType, bits: int, count: int) -> Array:
+    """Numbers of `bits` each, the first of a byte in its lowest bits."""
+    parts = [raw >> np.uint8(shift) for shift in range(0, 8, bits)]
+    found = np.stack(parts, axis=-1).reshape(-1)[:count]
+    top = np.uint8(8 - bits)
+    shifted = (found << top).view(dtype.numpy)
+    return np.asarray(shifted >> dtype.numpy.type(top))
 
 
 def _check_contents_once(tensor: Any, own: bytes, what: str) -> None:

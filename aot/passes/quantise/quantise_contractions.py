@@ -4,8 +4,9 @@ Requires: constants folded, but for `dequantize`, which folding leaves to this p
 Ensures: a `conv` or `matmul` of quantised operands is `conv_integer` or `matmul_integer` where
     `plan_of` finds a way, its weights in 8 bits, its zero points and its bias in the sums;
     `quantize` has no scale that is known, where 8 bits are the result: the factor stands before it;
-    what moves or compares elements only does so on the integers. No `dequantize` of a constant is
-    left: it is written as small ops, which fold.
+    what moves or compares elements only does so on the integers. A `matmul` of floats and
+    quantised weights is `matmul_blocked`, whose weights stay in their bits. No `dequantize` of a
+    constant is left: it is written as small ops, which fold.
     Counts the multiply-adds in integers, and the others by reason, where the model is quantised.
 Never: changes a sum. A number of 8 bits differs from the model's definition in exact arithmetic by
     one step at most, and only where that lies within 1e-4 of a tie. Touches weights and
@@ -19,10 +20,13 @@ from aot.errors import InternalError
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
+from aot.ops.blocked import MATMUL_BLOCKED
+from aot.ops.contraction import MATMUL
 from aot.ops.elementwise import CAST, MUL, SUB
 from aot.ops.layout_rules import estimated
 from aot.ops.quantization import DEQUANTIZE, QUANTIZE
 from aot.passes.base import Pass, PassContext
+from aot.passes.quantise import block_weights
 from aot.passes.quantise.factors import F32, I32, cast, known, stored_of
 from aot.passes.quantise.integer_contractions import RECORDS, plan_of
 from aot.passes.quantise.moves import RULES
@@ -46,6 +50,8 @@ def run(module: Module, context: PassContext) -> None:
         is_enabled = context.options.is_enabled(FEATURE)
         if is_enabled:
             context.count(NAME, "rewritten", rewrite(function))
+        is_blocked = context.options.is_enabled(block_weights.FEATURE)
+        context.count(NAME, "blocked", keep_blocks(function, is_enabled=is_blocked))
         remove_dead(function)
         for reason, amount in multiply_adds(function, is_enabled=is_enabled).items():
             context.count(NAME, _COUNTER + reason, amount)
@@ -65,7 +71,7 @@ def multiply_adds_of(context: PassContext) -> dict[str, int]:
 def _is_quantised(function: Function) -> bool:
     """Whether something in a function is, or was, quantised."""
     return any(
-        op.record in (QUANTIZE, DEQUANTIZE)
+        op.record in (QUANTIZE, DEQUANTIZE, MATMUL_BLOCKED)
         or (op.record in RECORDS and stored_of(op.operands[0]) is not None)
         for op in function.walk()
     )
@@ -80,6 +86,23 @@ def rewrite(function: Function) -> int:
         if not rewritten:
             return total
     raise InternalError(f"rules of {NAME} go in circles")
+
+
+def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
+    """Products of floats with weights that are stored quantised, on what is stored, or in floats;
+    gives how many were rewritten."""
+    record, rule = MATMUL, block_weights.as_blocked
+    if not is_enabled:
+        record, rule = MATMUL_BLOCKED, block_weights.in_floats
+    found = 0
+    for op in list(function.walk()):
+        if op.record is record:
+            rewriter = Rewriter(function).at(op)
+            made = rule(op, rewriter)
+            if made is not None:
+                rewriter.replace_op(op, [made])
+                found += 1
+    return found
 
 
 def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, int]:
@@ -99,6 +122,8 @@ def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, i
 
 
 def _reason(op: Op, is_enabled: bool) -> str:
+    if op.record is MATMUL_BLOCKED:
+        return f"only the weights are quantised, in {op.attrs['bits']} bits"
     if op.record.kind is Kind.CONTRACTION and op.record not in RECORDS:
         return IN_INTEGERS
     plan = plan_of(op)

@@ -1,0 +1,132 @@
+"""Products of floats with quantised weights, which stay in their bits: which can be, and how.
+
+A `matmul` whose right side is a dequantised constant, moved perhaps, becomes `matmul_blocked`. The
+block is found in the scales and zero points themselves: as many neighbours along K as share them
+in all columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from aot.ir.graph import Attr, Op, Value
+from aot.ir.record import call_of
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array
+from aot.ops.blocked import BITS, MATMUL_BLOCKED, Blocks, Codes, weights
+from aot.ops.contraction import MATMUL
+from aot.ops.elementwise import CAST
+from aot.ops.movement import RESHAPE, TRANSPOSE
+from aot.ops.quantization import DEQUANTIZE
+from aot.passes.quantise.factors import F32, cast, constant, known
+
+FEATURE = "blocked-weights"
+LEAST_BLOCK = 4  # in smaller ones scales take as much as the weights
+_MOVES = (RESHAPE, TRANSPOSE)
+
+
+def as_blocked(op: Op, rewriter: Rewriter) -> Value | None:
+    """A `matmul` of floats and a dequantised constant, on what is stored of this."""
+    left, right = op.operands
+    if left is None or right is None or not left.type.dtype.is_float or known(left) is not None:
+        return None
+    codes = codes_of(right)
+    if codes is None:
+        return None
+    made = product(op, rewriter, cast(op, rewriter, left, F32), codes)
+    return cast(op, rewriter, made, op.result.type.dtype)
+
+
+def in_floats(op: Op, rewriter: Rewriter) -> Value | None:
+    """A `matmul_blocked` of f32 as a `matmul`, its weights as floats."""
+    left = op.operands[0]
+    arrays = [None, *(known(operand) for operand in op.operands[1:])]
+    if (
+        left is None
+        or left.type.dtype is not F32
+        or any(
+            a is None and v is not None for a, v in zip(arrays[1:], op.operands[1:], strict=True)
+        )
+    ):
+        return None
+    array = weights(call_of(op), arrays).astype(np.float32)
+    return rewriter.create(MATMUL, [left, constant(op, rewriter, array)], {}, op.origin).result
+
+
+def product(op: Op, rewriter: Rewriter, left: Value, codes: Codes, **attrs: Attr) -> Value:
+    """The `matmul_blocked` of f32 and weights, in front of `op`."""
+    constants = [constant(op, rewriter, array) for array in codes.operands()]
+    attrs = {**codes.attrs(), **attrs}
+    return rewriter.create(MATMUL_BLOCKED, [left, *constants], attrs, op.origin).result
+
+
+def codes_of(right: Value) -> Codes | None:
+    """What is stored of a matrix [k, columns] that is a moved `dequantize` of constants; None where
+    it is not, or where that saves nothing."""
+    moves: list[Op] = []
+    value = right
+    while value.op is not None and (
+        value.op.record in _MOVES or (value.op.record is CAST and value.type.dtype.is_float)
+    ):
+        moves.append(value.op)
+        (inner,) = value.op.operands
+        assert inner is not None
+        value = inner
+    maker = value.op
+    if maker is None or maker.record is not DEQUANTIZE or right.type.rank != 2:
+        return None
+    arrays = [known(operand) for operand in maker.operands]
+    if any(a is None and v is not None for a, v in zip(arrays, maker.operands, strict=True)):
+        return None
+    x, scale, zero = [_moved(a, value, moves) for a in (*arrays, None)[:3]]
+    assert x is not None and scale is not None
+    if x.dtype.itemsize != 1 or 0 in x.shape:
+        return None
+    block = math.gcd(*(_block(a) for a in (scale, zero) if a is not None))
+    if block < min(LEAST_BLOCK, x.shape[0]):
+        return None
+    return _shifted(x, scale[::block].T, None if zero is None else zero[::block].T, block)
+
+
+def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:
+    """A parameter of `value`, or its elements, where `moves` bring it."""
+    if array is None:
+        return None
+    moved = np.broadcast_to(array, value.type.shape)
+    for op in reversed(moves):
+        if op.record in _MOVES:
+            assert op.record.reference is not None
+            (moved,) = op.record.reference(call_of(op, is_exact=True), [moved])
+    return np.asarray(moved)
+
+
+def _block(array: Array) -> int:
+    """How many neighbours along dim 0 are alike in all columns: the largest such block."""
+    extent = array.shape[0]
+    if array.strides[0] == 0 or extent == 1:
+        return int(extent)
+    changes = np.flatnonzero((array[1:] != array[:-1]).any(axis=1)) + 1
+    return math.gcd(*(int(n) for n in changes)) if changes.size else int(extent)
+
+
+def _shifted(x: Array, scales: Array, zeros: Array | None, block: int) -> Codes | None:
+    """Numbers [k, columns] of 8 bits as codes, in as few bits as hold them and their zero
+    points."""
+    start = 0 if zeros is None else int(zeros.flat[0])
+    is_one = zeros is None or bool((zeros == start).all())
+    found = [x] if is_one or zeros is None else [x, zeros]
+    low, high = min(int(a.min()) for a in found), max(int(a.max()) for a in found)
+    for bits in BITS:
+        for base in (0, -(1 << (bits - 1))):
+            if base <= low and high < base + (1 << bits):
+                blocks = Blocks(x.shape[0], block, bits)
+                moved = start - base if is_one or zeros is None else _less(zeros, base)
+                return Codes(_less(x.T, base), np.asarray(scales), moved, blocks)
+    return None
+
+
+def _less(array: Array, base: int) -> Array:
+    """`array - base` in u8; the difference fits."""
+    return np.subtract(array, base, dtype=np.int16).astype(np.uint8)
