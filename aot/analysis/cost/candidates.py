@@ -203,6 +203,8 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
     if made.schedule is Schedule.WINOGRAD:
         return list(winograd.register_tiles(target.panel, made.lanes, target.vector_registers))
     contraction = contraction_of(op)
+    if contraction is not None and contraction.right.scales is not None:
+        return []
     if made.schedule in (Schedule.CONTRACTION, Schedule.PLANES) and contraction is not None:
         rows, columns = contraction.tile_extents
         if made.schedule is Schedule.PLANES:

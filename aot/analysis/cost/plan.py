@@ -97,6 +97,8 @@ def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
 def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) -> Plan:
     lanes = lanes_of(target, contraction.accumulator.bytes)
     right, flops = contraction.right, _flops(contraction)
+    if right.scales is not None:
+        return _plan_blocked(contraction, target, lanes, flops)
     if contraction.is_depthwise:
         return _plan_depthwise(call, contraction, target, lanes)
     layout = _panel_layout(right, target.panel)
@@ -158,6 +160,12 @@ def _innermost(type: TensorType) -> int:
     """The dim of several elements whose neighbours lie together."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     return wide[-1] if wide else -1
+
+
+def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
+    """A product whose weights are stored in blocks, which have panels of their own."""
+    rows, columns = _tile(target, lanes, *contraction.tile_extents)
+    return Plan(Schedule.CONTRACTION, lanes, rows, max(columns, target.panel), flops=flops)
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:

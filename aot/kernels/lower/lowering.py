@@ -6,7 +6,7 @@ class each operand and result has. Never looks at the rest of the program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.candidates import WINOGRAD
@@ -16,7 +16,7 @@ from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import Kind
+from aot.ir.record import Kind, call_of
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplifier
@@ -36,6 +36,7 @@ from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.winograd import schedule_winograd
+from aot.ops.blocked import LEFT_SCALES, MATMUL_BLOCKED, WORDS, Blocks, blocks_of
 from aot.target.model import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -84,7 +85,7 @@ def lower(function: Function, target: Target, alignments: Sequence[int] = ()) ->
     if made.schedule is Schedule.ATTENTION:
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
-    return builder.build(_schedule(nest, output, made, target))
+    return builder.build(_schedule(nest, output, made, target, _blocks(stages[0].ops)))
 
 
 def _checked(
@@ -137,12 +138,24 @@ def _stages(
         made = by_result[group[0].result]
         output = _output([(s.result, own[s.result]) for s in group], function, buffers, shared)
         buffers.update((s.result, own[s.result]) for s in group)
-        return _schedule(replace(nest, lanes=made.lanes), output, made, target)
+        blocks = _blocks([op for stage in group for op in stage.ops])
+        return _schedule(replace(nest, lanes=made.lanes), output, made, target, blocks)
 
     return schedule_stages(nest, loops_of(stages), body)
 
 
-def _schedule(nest: Nest, output: Output, made: StageSchedule, target: Target) -> tuple[Stmt, ...]:
+def _blocks(ops: Iterable[Op]) -> Blocks | None:
+    """How the weights of a stage's product are stored, where they are operands in blocks."""
+    found = next((op for op in ops if op.record is MATMUL_BLOCKED), None)
+    stored = () if found is None else found.operands[WORDS:LEFT_SCALES]
+    if found is None or any(v and (v.op is not None or v.type.layout is not None) for v in stored):
+        return None
+    return blocks_of(call_of(found))
+
+
+def _schedule(
+    nest: Nest, output: Output, made: StageSchedule, target: Target, blocks: Blocks | None
+) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
     if made.schedule is Schedule.PLANES:
@@ -151,7 +164,7 @@ def _schedule(nest: Nest, output: Output, made: StageSchedule, target: Target) -
             return body
     is_contraction = made.schedule in (Schedule.CONTRACTION, Schedule.PLANES)
     if is_contraction and not is_long_for_a_lane(nest, output):
-        body = schedule_contraction(nest, output, made, target.panel)
+        body = schedule_contraction(nest, output, made, target.panel, blocks)
         if body is not None:
             return body
     if made.schedule is Schedule.ELEMENTWISE:

@@ -15,6 +15,7 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
@@ -24,6 +25,7 @@ from aot.kernels.schedules.dots import (
 )
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
+from aot.ops.blocked import PANEL, Blocks
 
 
 def find_axes(output: Output) -> ContractionAxes | None:
@@ -37,6 +39,8 @@ def find_axes(output: Output) -> ContractionAxes | None:
         return None
     left, right = body.a, body.b
     weight = loaded(right)
+    if weight is None:
+        weight = weight_of(right)
     if weight is None or weight.guard is not None:
         return None
     in_left, in_right = expr.free_vars(left), expr.free_vars(right)
@@ -75,11 +79,19 @@ def _step(load: Load, var: Var) -> int:
 
 
 def schedule_contraction(
-    nest: Nest, output: Output, plan: StageSchedule, panel: int
+    nest: Nest, output: Output, plan: StageSchedule, panel: int, blocks: Blocks | None = None
 ) -> tuple[Stmt, ...] | None:
-    """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction."""
+    """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction. Weights
+    that are stored in `blocks` have panels of their own."""
     found = merged_axes(output)
-    return None if found is None else _Tiles(nest, *found, plan, panel).build()
+    if found is None:
+        return None
+    if blocks is not None:
+        panel = PANEL
+        weights = None if nest.is_gpu else StoredWeights.of(found[1].right, blocks)
+        if weights is not None:
+            return BlockedTiles(nest, *found, plan, weights).build()
+    return _Tiles(nest, *found, plan, panel).build()
 
 
 def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:

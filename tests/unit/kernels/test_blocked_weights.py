@@ -1,0 +1,146 @@
+"""Products with weights of few bits: every size, block and dtype against exact arithmetic.
+
+The kernels run in the kernel interpreter, in machine code here, under QEMU and on Vulkan drivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.backends.cpu.compile import compile_kernel
+from aot.ir.graph import Function
+from aot.ir.record import REGISTRY, Sample
+from aot.ir.types import DType, TensorType
+from aot.kernels.ir.nodes import Kernel
+from aot.link.code_image import link_image
+from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
+from aot.target.model import Target
+from tests.support import cpu_running, kernel_backends
+from tests.support.half_contractions import device
+from tests.support.half_regions import executable, half_function
+from tests.support.lowering import run_executable
+from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.qemu import require_runner, run_on
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = 3e-7  # of the sum of the products' sizes; a sum of n floats errs by n / 2**24 at most
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of [rows, k] and [k, columns]."""
+
+    rows: int
+    k: int
+    columns: int
+    block: int
+    bits: int = 4
+    has_zeros: bool = False
+    scale: type = np.float32
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.k, self.block, self.bits)
+
+    def codes(self) -> Codes:
+        rng = np.random.default_rng(self.k + self.columns)
+        top = 1 << self.bits
+        numbers = rng.integers(0, top, (self.columns, self.k)).astype(np.uint8)
+        scales = rng.uniform(0.01, 0.1, (self.columns, self.blocks.count)).astype(self.scale)
+        zeros: Array | int = top // 2
+        if self.has_zeros:
+            zeros = rng.integers(0, top, scales.shape).astype(np.uint8)
+        return Codes(numbers, scales, zeros, self.blocks)
+
+    def weights(self) -> Array:
+        """[k, columns] in f64, straight from the definition."""
+        made, spread = self.codes(), np.arange(self.k) // self.block
+        zeros = made.zeros if isinstance(made.zeros, int) else made.zeros[:, spread].astype(int)
+        return ((made.codes.astype(int) - zeros) * made.scales.astype(float)[:, spread]).T
+
+    def left(self) -> Array:
+        rng = np.random.default_rng(self.rows)
+        return rng.standard_normal((self.rows, self.k)).astype(np.float32)
+
+    def function(self) -> tuple[Function, list[Array]]:
+        """The product as an executable, and its operands."""
+        made = self.codes()
+        arrays = [self.left(), *made.operands()]
+        types = [TensorType(DType.of(a), a.shape) for a in arrays]
+        sample = Sample(tuple(types), made.attrs())
+        record = REGISTRY["matmul_blocked"]
+        return executable(half_function(record, sample, is_half=False)), arrays
+
+
+CASES: dict[str, Case] = {
+    "row": Case(1, 96, 40, 32),
+    "odd-row": Case(1, 70, 19, 32, has_zeros=True),
+    "two-rows": Case(2, 48, 100, 16, bits=8, has_zeros=True),
+    "rows": Case(13, 128, 33, 32),
+    "many-rows": Case(131, 300, 17, 128, scale=np.float16),
+    "per-channel": Case(9, 531, 48, 531, bits=8),
+    "long-block": Case(5, 1100, 20, 512, has_zeros=True),
+    "odd-block": Case(7, 41, 16, 5, bits=2, has_zeros=True),
+    "odd-long-block": Case(3, 700, 16, 300),
+    "two-bits": Case(4, 77, 65, 16, bits=2),
+    "one-column": Case(6, 32, 1, 16, bits=8, scale=np.float16),
+}
+INTERPRETED = ("x86-64-v3", "aarch64-generic", "thumbv7em", "vulkan-1.1")
+EMULATED = ("aarch64-generic", "armv7-neon", "thumbv7em", "riscv64-v")
+
+
+def check(case: Case, target: Target, engine: Engine) -> None:
+    function, arrays = case.function()
+    (found,) = run_executable(function, target, arrays, [], engine)
+    left, weights = case.left().astype(float), case.weights()
+    size = np.abs(left) @ np.abs(weights)
+    assert np.all(np.abs(found - left @ weights) <= TOLERANCE * size)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("block", [1, 3, 4, 16, 32, 100])
+def test_codes_come_back(block: int, bits: int) -> None:
+    for k, columns in ((1, 1), (33, 17), (96, 50)):
+        blocks = Blocks(k, block, bits)
+        codes = np.random.default_rng(k).integers(0, 1 << bits, (columns, k)).astype(np.uint8)
+        words = pack_codes(codes, blocks)
+        assert words.shape == (-(-columns // 16), blocks.words, 16)
+        np.testing.assert_array_equal(unpack_codes(words, blocks, columns), codes)
+
+
+@pytest.mark.parametrize("target", INTERPRETED)
+@pytest.mark.parametrize("name", ["odd-row", "rows", "odd-block"])
+def test_products_in_the_kernel_interpreter(name: str, target: str) -> None:
+    check(CASES[name], device(target), on_interpreter)
+
+
+@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("name", CASES)
+def test_products_in_machine_code(name: str, target: str) -> None:
+    check(CASES[name], device(target), kernel_backends.on_cpu(target))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", EMULATED)
+def test_products_elsewhere(target: str) -> None:
+    machine = device(target)
+    require_runner(machine.arch)
+
+    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, machine)
+        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
+        cpu_running.store_results(job, buffers)
+
+    for case in CASES.values():
+        check(case, machine, run_kernel)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+@pytest.mark.parametrize("name", ["row", "odd-row", "rows", "odd-block", "per-channel"])
+def test_products_on_gpus(name: str, driver: str) -> None:
+    check(CASES[name], device("vulkan-1.1"), kernel_backends.on_driver(driver))
