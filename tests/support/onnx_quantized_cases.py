@@ -299,6 +299,12 @@ MICROSOFT = [
         constant=[1, 5],
     ),
     _ms("DynamicQuantizeMatMul", [_f(5, 40), _weights(40, 7), _s(7), _q(I8, 7) // 8, _f(7)]),
+    _ms(
+        "MatMulNBits",
+        [_f(5, 70), _q(U8, 7, 3, 16), _s(7, 3), _q(U8, 7, 2), None, _f(7)],
+        {"K": 70, "N": 7, "bits": 4, "block_size": 32},
+        constant=[1, 2, 3, 5],
+    ),
 ]
 
 CASES = [*QUANTIZE, *DEQUANTIZE, *INTEGER, *QLINEAR, *MICROSOFT]

@@ -96,7 +96,8 @@ def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
         record, rule = MATMUL_BLOCKED, block_weights.in_floats
     found = 0
     for op in list(function.walk()):
-        if op.record is record:
+        # what could be integers is floats throughout where that is switched off
+        if op.record is record and (record is not MATMUL or isinstance(plan_of(op), str)):
             rewriter = Rewriter(function).at(op)
             made = rule(op, rewriter)
             if made is not None:

@@ -73,6 +73,7 @@ def model() -> Module:
     b.output("quantised", b.op("quantize", product, scale, to="u8"))
     gate = b.op("sigmoid", b.op("dequantize", small, scale))
     b.output("looked_up", b.op("quantize", gate, scale, to="u8"))
+    b.output("few_bits", b.op("matmul", rows, b.op("dequantize", bytes_, scale)))
     for n in (5, 7):
         b.output(f"long{n}", b.op("softmax", b.input(f"x{n}", f"f32[128, {n * 80}]"), axis=1))
     return b.module()

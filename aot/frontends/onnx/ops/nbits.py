@@ -13,7 +13,8 @@ import numpy as np
 from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.ops.nn import matrix_product
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
-from aot.ir.graph import Value
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import ConstantData, Value
 from aot.ir.types import Array, DType
 from aot.ops.blocked import BITS, Blocks, Codes
 
@@ -37,6 +38,8 @@ def matmul_nbits(node: Node) -> Value:
     codes = _numbers(raw, blocks.bits)[..., : blocks.block].reshape(columns, -1)[:, : blocks.k]
     scales = _known(node, 2, "scales", a.type.dtype.numpy)
     scales = _shaped(node, scales, (columns, blocks.count), "scales")
+    if not bool(np.isfinite(scales).all()):
+        raise node.error("scales has NaN or infinite elements")
     zeros = _zero_points(node, blocks, columns)
     if isinstance(zeros, np.ndarray) and zeros.dtype.kind == "f":
         product = _in_floats(node, a, codes, scales, zeros, blocks)
@@ -76,11 +79,22 @@ def _known(node: Node, number: int, what: str, dtype: object) -> Array:
     Raises:
         CompileError: it has not the dtype.
     """
-    found = node.values.known(node.input(number))
-    if found is None or found.dtype == object:
-        raise UnsupportedNodeError(f"operand {number} ({what}) is not known at compile time")
+    found = _contents(node, number, what)
     if found.dtype != dtype:
         raise node.error(f"{what} is {found.dtype}, expected {np.dtype(dtype)}")  # type: ignore[call-overload]
+    return found
+
+
+def _contents(node: Node, number: int, what: str) -> Array:
+    """The elements of a constant operand, however many."""
+    value = node.input(number)
+    if value.op is not None and value.op.record is CONSTANT:
+        data = value.op.attrs["value"]
+        assert isinstance(data, ConstantData)
+        return data.logical
+    found = node.values.known(value)
+    if found is None or found.dtype == object:
+        raise UnsupportedNodeError(f"operand {number} ({what}) is not known at compile time")
     return found
 
 
@@ -115,9 +129,7 @@ def _zero_points(node: Node, blocks: Blocks, columns: int) -> Array | int:
     """One number a block, of the codes' dtype or a float; or one for all."""
     if node.optional(3) is None:
         return 1 << (blocks.bits - 1)
-    found = node.values.known(node.input(3))
-    if found is None or found.dtype == object:
-        raise UnsupportedNodeError("operand 3 (zero_points) is not known at compile time")
+    found = _contents(node, 3, "zero_points")
     if found.dtype.kind == "f":
         zeros = _shaped(node, found, (columns, blocks.count), "zero_points")
         whole = zeros.astype(np.float32)
