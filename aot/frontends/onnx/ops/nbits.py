@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.onnx.microsoft import MICROSOFT
-from aot.frontends.onnx.ops.nn import matrix_product
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Value
