@@ -103,7 +103,9 @@ def compile(
 
     Args:
         model: a path of an ONNX file or of text IR, the bytes of one, an `onnx.ModelProto`, or a
-            module made with `aot.builder`.
+            module made with `aot.builder`. Or several, which share code and constants and have an
+            entry point each: a list of paths ("FILE:NAME" names one), or a mapping from names to
+            models. Names of inputs in other arguments then begin with the model's: "det:x".
         targets: names (`aotc targets` lists them) or paths of target files; one variant each. A
             device runs the first that it can, in this order, but that of CPU levels the best comes
             first. "host" is the best target for this machine.

@@ -391,5 +391,31 @@ def check_entry_name(name: str) -> None:
         )
 
 
+def check_entry_names(names: Iterable[tuple[str, str]]) -> None:
+    """Raises a CompileError unless entry points, of files or models with these labels, may be
+    called so together."""
+    owners: dict[str, str] = {}
+    for label, name in names:
+        check_entry_name(name)
+        if name in owners:
+            raise CompileError(
+                f"{owners[name]} and {label} both have an entry point {name!r}; give one another "
+                f"name, as in {label}:NAME"
+            )
+        owners[name] = label
+
+
+def split_name(source: Any) -> tuple[Any, str | None]:
+    """A file and the name behind its ":"; either may hold one, as long as the file is there."""
+    if not isinstance(source, str) or ":" not in source:
+        return source, None
+    parts = source.split(":")
+    for count in range(len(parts), 0, -1):
+        path = ":".join(parts[:count])
+        if Path(path).is_file():
+            return path, None if count == len(parts) else ":".join(parts[count:])
+    return ":".join(parts[:-1]), parts[-1]
+
+
 def no_progress(stage: str, done: int, total: int) -> None:
     """A Progress that tells nobody."""

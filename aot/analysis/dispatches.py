@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import FunctionRef, Module, Op
+from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ops.structure import DISPATCH
 
 
@@ -34,9 +34,10 @@ def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
     return {name: value for name, value in pairs if isinstance(value, (int, DimExpr))}
 
 
-def dispatches_of(module: Module) -> Iterator[tuple[Op, str]]:
-    """The dispatches of the entry points, in order, and the name of each one's executable."""
-    for function in module.entry_points:
+def dispatches_of(module: Module, only: Function | None = None) -> Iterator[tuple[Op, str]]:
+    """The dispatches of the entry points, or of one, in order, and the name of each one's
+    executable."""
+    for function in module.entry_points if only is None else [only]:
         for op in function.walk():
             if is_dispatch(op):
                 yield op, executable_of(op)

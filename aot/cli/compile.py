@@ -20,7 +20,7 @@ from aot.cli import text as cli_text
 from aot.cli.text import NamedArray, NamedShape, NamedState, to_mapping
 from aot.errors import CompileError
 from aot.frontends.registry import head_of
-from aot.options import OPTIONS, Option, Progress
+from aot.options import OPTIONS, Option, Progress, split_name
 
 if TYPE_CHECKING:
     from aot import CompiledModule
@@ -83,11 +83,14 @@ def check_report(report: str | None, *others: str) -> None:
         raise CompileError(f"cannot write {report}: its folder is not there")
 
 
-def compile_model(model: str, **options: Any) -> CompiledModule:
-    """Compiles a file with options as the command line has them."""
-    head_of(model)  # a missing file is one line before anything is shown
+def compile_model(*models: str, **options: Any) -> CompiledModule:
+    """Compiles a file, or several together, with options as the command line has them."""
+    for model in models:
+        path = model if len(models) == 1 else split_name(model)[0]
+        head_of(path)  # a missing file is one line before anything is shown
     with shown_progress() as progress:
-        return aot.compile(model, progress=progress, **compile_keywords(options))
+        given = models[0] if len(models) == 1 else models
+        return aot.compile(given, progress=progress, **compile_keywords(options))
 
 
 def compile_keywords(options: dict[str, Any]) -> dict[str, Any]:

@@ -86,20 +86,20 @@ def cli() -> None:
 
 
 @cli.command(name="compile")
-@click.argument("model", type=click.Path())
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
 @compile_options
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
 @REPORT_OPTION
 def compile_command(
-    model: str,
+    models: tuple[str, ...],
     output: str,
     stats: str | None,
     report: str | None,
     input_values: tuple[Pair, ...],
     **options: Any,
 ) -> None:
-    """Compile MODEL (ONNX, or text IR) to a module file.
+    """Compile a MODEL (ONNX, or text IR), or several, to a module file.
 
     \b
     Examples:
@@ -111,18 +111,23 @@ def compile_command(
         --state past=present:max=512
       aotc compile model.onnx -o model.aotm --report model.html
       aotc compile model.onnx -o model.aotm --tune 20
+      aotc compile det.onnx cls.onnx rec.onnx -o ocr.aotm --input-shape cls:x=1x3x48x192
+
+    Of several models, each is an entry point that is called as its file without the extension, or
+    NAME in FILE:NAME; they share code and constants, and options begin with whose input they mean.
 
     Names in a shape stay open: one file serves all their extents, or those within bounds, as in
     1x3xH:32..960xW. Separate dims by commas where a name has an x, and quote what a shell would
     read, such as '32*h' and '?'. The file is written whole or not at all, and is the same from any
     machine.
     """
-    if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
-        raise click.UsageError("the output is the model itself")
-    check_report(report, model, output)
+    for model in models:
+        if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
+            raise click.UsageError("the output is the model itself")
+    check_report(report, *models, output)
     started = time.perf_counter()
     values = to_mapping(input_values, "--input-value")
-    module = compile_model(model, input_values=values, details=report is not None, **options)
+    module = compile_model(*models, input_values=values, details=report is not None, **options)
     module.save(output)
     if stats is not None:
         cli_text.write_stats(module.stats, stats)

@@ -14,6 +14,15 @@ from aot.analysis.dispatches import dispatched
 from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import VariantPlan
 from aot.driver.ledger import model_ledger
+from aot.driver.models import (
+    GivenModel,
+    check_options,
+    gathered,
+    given_models,
+    naming,
+    options_of,
+    together,
+)
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import VariantBuilder, build_image
 from aot.errors import CompileError
@@ -57,20 +66,24 @@ def compile_module(
     """Compiles a model for the targets of `options`.
 
     Args:
-        source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module.
+        source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module;
+            a sequence of these, or a mapping from names of entry points.
         observer: receives the decisions of the stages that the module does not keep.
 
     Raises:
         CompileError, UnsupportedError: the model or the options are at fault.
     """
     wanted = targets.load_together(options.targets)
+    models = given_models(source)
+    check_options(models, options)
     with VariantBuilder(options, progress) as builder:
-        builder.expect(source, wanted)
-        return _compiled(source, options, progress, observer, wanted, builder)
+        for model in models:
+            builder.expect(model.source, wanted)
+        return _compiled(models, options, progress, observer, wanted, builder)
 
 
 def _compiled(
-    source: Any,
+    models: Sequence[GivenModel],
     options: CompileOptions,
     progress: Progress,
     observer: Observer | None,
@@ -78,13 +91,9 @@ def _compiled(
     builder: VariantBuilder,
 ) -> Compilation:
     clock = Clock()
-    progress("import", 0, 0)
-    with count_shape_rules() as import_rules, clock.stage("import"):
-        module, options = prepared(source, options)
-    context = PassContext(options)
-    progress("passes", 0, 0)
-    with clock.stage("passes"), count_alias() as model_alias:
-        run_passes(module, MODEL_PASSES, context)
+    with count_alias() as model_alias:
+        module, context, import_calls = _read(models, options, progress, clock)
+    options = context.options
     tuner = _tuner(options, progress)
     sections: list[dict[str, Any]] = []
     variants: list[VariantImage] = []
@@ -112,8 +121,8 @@ def _compiled(
         with count_shape_rules() as build_rules:
             variant, section = builder.variant(copy, outlined, made, own, about)
         plan.built(uses_host=variant.host is not None)
-        variants.append(_named(variant, options.entry_name))
-        rules = {"import": import_rules.calls, "build": build_rules.calls}
+        variants.append(_named(variant, _entry_names(models, options)))
+        rules = {"import": import_calls, "build": build_rules.calls}
         tuned = {} if tuner is None else {"tuning": tuner.tuned.section()}
         sections.append({**_head(made, rules, alias), **tuned, **section})
     producer = f"aotc {_version()}"
@@ -130,6 +139,29 @@ def _compiled(
         None if options.strip else ledger,
     )
     return Compilation(image, {"variants": sections, "rodata": rodata.stats})
+
+
+def _read(
+    models: Sequence[GivenModel], options: CompileOptions, progress: Progress, clock: Clock
+) -> tuple[Module, PassContext, int]:
+    """All models as one module, after the passes that ask for no target; what these did; and how
+    many shape rules importing called."""
+    modules: list[Module] = []
+    contexts: list[PassContext] = []
+    calls = 0
+    for model in models:
+        progress("import", len(modules), len(models) if len(models) > 1 else 0)
+        with naming(model):
+            with count_shape_rules() as rules, clock.stage("import"):
+                module, own = prepared(model.source, options_of(model, options))
+            calls += rules.calls
+            context = PassContext(own)
+            progress("passes", 0, 0)
+            with clock.stage("passes"):
+                run_passes(module, MODEL_PASSES, context)
+        modules.append(module)
+        contexts.append(context)
+    return together(modules), gathered(contexts, options), calls
 
 
 def _run_target_passes(
@@ -168,15 +200,22 @@ def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
     return Tuner(options, build_image, progress)
 
 
-def _named(variant: VariantImage, name: str | None) -> VariantImage:
-    """The variant with its entry point under the name that the user gave it."""
-    if name is None:
+def _entry_names(models: Sequence[GivenModel], options: CompileOptions) -> list[str]:
+    """What the user calls the entry points; empty where they have the models' own names."""
+    names = [m.name for m in models] if options.entry_name is None else [options.entry_name]
+    return [name for name in names if name is not None]
+
+
+def _named(variant: VariantImage, names: Sequence[str]) -> VariantImage:
+    """The variant with its entry points under the names that the user gave them."""
+    entries = variant.entry_points
+    if not names:
         return variant
-    if len(variant.entry_points) != 1:
-        names = ", ".join(e.name for e in variant.entry_points)
-        raise CompileError(f"the model has the entry points {names}: none can be named {name!r}")
-    (entry,) = variant.entry_points
-    return replace(variant, entry_points=(replace(entry, name=name),))
+    if len(entries) != len(names):
+        own = ", ".join(e.name for e in entries)
+        raise CompileError(f"the model has the entry points {own}: none can be named {names[0]!r}")
+    named = (replace(e, name=name) for e, name in zip(entries, names, strict=True))
+    return replace(variant, entry_points=tuple(named))
 
 
 def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> dict[str, Any]:

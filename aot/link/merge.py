@@ -26,6 +26,7 @@ from aot.link.image import (
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import Operand, decode
 from aot.link.rodata import RodataBytes, RodataPool
+from aot.options import check_entry_names
 
 _Key = tuple[str, str | None]  # of a variant: its target, and that of its host
 
@@ -182,20 +183,16 @@ def _described(variant: VariantImage) -> str:
 
 
 def _check_names(inputs: Sequence[MergeInput]) -> None:
-    owners: dict[str, MergeInput] = {}
     for given in inputs:
         own = {e.name for e in given.image.variants[0].entry_points}
         for name in given.names:
             if name not in own:
                 raise CompileError(f"{given.label} has no entry point {name!r} to rename")
-        for entry in given.image.variants[0].entry_points:
-            name = given.names.get(entry.name, entry.name)
-            if name in owners:
-                raise CompileError(
-                    f"{owners[name].label} and {given.label} both have an entry point {name!r}; "
-                    f"give one another name, as in {given.label}:NAME"
-                )
-            owners[name] = given
+    check_entry_names(
+        (given.label, given.names.get(entry.name, entry.name))
+        for given in inputs
+        for entry in given.image.variants[0].entry_points
+    )
 
 
 def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]:

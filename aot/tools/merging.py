@@ -14,7 +14,7 @@ from aot.errors import CompileError
 from aot.link.image import ModuleImage
 from aot.link.merge import MergeInput, merge_modules
 from aot.link.reader import read_module
-from aot.options import DEFAULT_ENTRY, check_entry_name
+from aot.options import DEFAULT_ENTRY, check_entry_name, split_name
 
 Source = str | os.PathLike[str] | bytes | CompiledModule
 
@@ -40,21 +40,9 @@ def merge(
     if isinstance(modules, Mapping):
         inputs = [_input(source, name) for name, source in modules.items()]
     else:
-        inputs = [_input(*_split(source)) for source in modules]
+        inputs = [_input(*split_name(source)) for source in modules]
     merged = merge_modules(inputs, shares_rodata=share_constants)
     return CompiledModule(merged.image, {"merge": merged.counts})
-
-
-def _split(source: Source) -> tuple[Source, str | None]:
-    """A file and the name behind its ":"; either may hold one, as long as the file is there."""
-    if not isinstance(source, str) or ":" not in source:
-        return source, None
-    parts = source.split(":")
-    for count in range(len(parts), 0, -1):
-        path = ":".join(parts[:count])
-        if Path(path).is_file():
-            return path, None if count == len(parts) else ":".join(parts[count:])
-    return ":".join(parts[:-1]), parts[-1]
 
 
 def _input(source: Source, name: str | None) -> MergeInput:

@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
@@ -69,8 +70,12 @@ BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
 FEW = 24
 # what an executable costs beside its code, on a CPU: its entry in the module, and padding
 EXECUTABLE_BYTES = 64.0
+# how much more an entry point's dispatches may cost, and its code take, beside others than alone;
+# what is promised of the first is 0.03
+ACROSS, ACROSS_CODE = 0.02, 0.02
 
 Tiles = tuple[Tile, ...]
+How = tuple[Tiles, tuple[DynamicLoops, ...]]  # a kernel's tiles and what it doesn't know
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -98,28 +103,73 @@ def despecialise(
     Returns:
         The bytes of all executables, before and after, in the estimate that this went by.
     """
-    calls: dict[str, list[Op]] = {}
-    for op, name in dispatches_of(module):
-        calls.setdefault(name, []).append(op)
-    families: dict[Hashable, list[_Member]] = {}
-    for number, function in enumerate(module.executables):
-        record_schedule(function, target)
-        member = _Member.of(number, function, calls.get(function.name, []), target)
-        families.setdefault(member.family, []).append(member)
-    members = [m for family in families.values() for m in family]
-    left = bound * sum(m.cost(m.tiles, m.dynamic) for m in members)
-    parts = _Parts(families.values(), each)
-    parts.merge(left)
-    own = {m.function.name: m.bytes for m in members}
-    kept = dict(own)
-    for part in parts.final(is_cpu=not target.has_workgroups):
+    is_cpu = not target.has_workgroups
+    members = _members(module, target)
+    entries = list(dict.fromkeys(m.entry for m in members))
+    parts: list[_Part] = []
+    for entry in entries:
+        own = [m for m in members if m.entry == entry]
+        alone = _Parts(_leaves(own), each)
+        alone.merge({entry: bound * sum(m.cost(m.tiles, m.dynamic) for m in own)})
+        parts += alone.final(is_cpu=is_cpu)
+    if len(entries) > 1:
+        parts = _across(parts, each, is_cpu=is_cpu)
+    expected = {m.function.name: m.bytes for m in members}
+    kept = dict(expected)
+    for number, part in enumerate(parts):
         if len(part.members) > 1:
-            _merge(module, part)
-            kept[part.members[0].function.name] = part.bytes
+            name = f"shared{number}"
+            _merge(module, part, name)
+            kept[name] = part.bytes
     names = _renumber(module)
     return CodeEstimate(
-        own, {fresh: kept[name] for name, fresh in names.items()}, target.arch == FITTED
+        expected, {fresh: kept[name] for name, fresh in names.items()}, target.arch == FITTED
     )
+
+
+def _members(module: Module, target: Target) -> list[_Member]:
+    """The executables, those that several entry points dispatch once for each."""
+    calls: dict[tuple[str, int], list[Op]] = {}
+    for entry, function in enumerate(module.entry_points):
+        for op, name in dispatches_of(module, function):
+            calls.setdefault((name, entry), []).append(op)
+    users: dict[str, list[int]] = {}
+    for name, entry in calls:
+        users.setdefault(name, []).append(entry)
+    members: list[_Member] = []
+    for function in module.executables:
+        record_schedule(function, target)
+        for entry in users.get(function.name, [0]):
+            ops = calls.get((function.name, entry), [])
+            members.append(_Member.of(len(members), entry, function, ops, target))
+    return members
+
+
+def _leaves(members: Iterable[_Member]) -> list[list[_Part]]:
+    """A part for each member, by family."""
+    families: dict[Hashable, list[_Member]] = {}
+    for member in members:
+        families.setdefault(member.family, []).append(member)
+    return [[_Part.of(m) for m in sorted(f, key=_Member.order)] for f in families.values()]
+
+
+def _across(parts: Sequence[_Part], each: float, *, is_cpu: bool) -> list[_Part]:
+    """Merges the parts of several entry points, none of which becomes slower or has more code than
+    compiled alone by more than a little."""
+    families: dict[Hashable, list[_Part]] = {}
+    costs: Counter[int] = Counter()
+    code: Counter[int] = Counter()
+    for part in parts:
+        part.halves = ()  # what became one in an entry point stays so
+        families.setdefault(part.members[0].family, []).append(part)
+        costs.update(part.costs(part.tiles, part.dynamic))
+        code.update(dict.fromkeys(part.entries, part.bytes))
+    together = _Parts(families.values(), each)
+    together.merge(
+        {entry: ACROSS * cost for entry, cost in costs.items()},
+        {entry: ACROSS_CODE * bytes for entry, bytes in code.items()} if is_cpu else None,
+    )
+    return list(together.final(is_cpu=is_cpu))
 
 
 @dataclass(frozen=True)
@@ -135,10 +185,11 @@ class _Stage:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """An executable of a family.
+    """An executable of a family, as one entry point dispatches it.
 
     Attributes:
         number: its place among all.
+        entry: the number of the entry point.
         family: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
         dynamic: what its own kernel doesn't know, by stage.
@@ -146,6 +197,7 @@ class _Member:
     """
 
     number: int
+    entry: int
     function: Function
     calls: list[Op]
     slots: list[Slot]
@@ -156,15 +208,16 @@ class _Member:
     groups: tuple[Groups, ...] = ()
 
     @staticmethod
-    def of(number: int, function: Function, calls: list[Op], target: Target) -> _Member:
+    def of(number: int, entry: int, function: Function, calls: list[Op], target: Target) -> _Member:
         if any(op.record.kind.has_handwritten_kernel for op in function.block):
-            return _Member(number, function, calls, [], function.name, (), (), ())
+            return _Member(number, entry, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
         family, slots = family_of(function, plans)
         ties = frozenset(op.attrs.get("ties", ()) for op in calls)
         stages, dynamic = _stages(function, calls, plans, target)
         return _Member(
             number,
+            entry,
             function,
             calls,
             slots,
@@ -252,23 +305,41 @@ class _Part:
         neighbours: the parts before and after it, where only those are tried.
     """
 
-    number: int
     members: list[_Member]
     dynamic: tuple[DynamicLoops, ...]
     tiles: Tiles
     steps: tuple[Steps, ...]
     halves: tuple[_Part, ...] = ()
+    number: int = -1
     own_bytes: float = 0.0
     least_bytes: float = 0.0
-    totals: dict[tuple[Tiles, tuple[DynamicLoops, ...]], float] = field(default_factory=dict)
+    totals: dict[How, dict[int, float]] = field(default_factory=dict)
     is_alive: bool = True
     neighbours: list[_Part | None] = field(default_factory=lambda: [None, None])
 
-    def cost(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> float:
+    @staticmethod
+    def of(member: _Member) -> _Part:
+        """A member by itself."""
+        steps = tuple(stage.steps for stage in member.stages)
+        return _Part([member], member.dynamic, member.tiles, steps)
+
+    @cached_property
+    def entries(self) -> tuple[int, ...]:
+        """The entry points that dispatch it."""
+        return tuple(dict.fromkeys(m.entry for m in self.members))
+
+    def costs(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> dict[int, float]:
+        """What its members cost with `tiles`, by entry point."""
         key = tiles, dynamic
         if key not in self.totals:
-            self.totals[key] = sum(m.cost(tiles, dynamic) for m in self.members)
+            found = dict.fromkeys(self.entries, 0.0)
+            for member in self.members:
+                found[member.entry] += member.cost(tiles, dynamic)
+            self.totals[key] = found
         return self.totals[key]
+
+    def cost(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> float:
+        return sum(self.costs(tiles, dynamic).values())
 
     @property
     def bytes(self) -> float:
@@ -325,19 +396,37 @@ class _Merger:
             now = -math.inf
         return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), dynamic, tiles)
 
+    def made(self) -> _Part:
+        """The one part."""
+        a, b = self.parts
+        steps = tuple(x.with_(y) for x, y in zip(a.steps, b.steps, strict=True))
+        made = _Part([*a.members, *b.members], self.dynamic, self.tiles, steps, (a, b))
+        known: Counter[int] = Counter()
+        for part in self.parts:
+            known.update(part.costs(self.tiles, self.dynamic))
+        made.totals[self.tiles, self.dynamic] = dict(known)
+        return made
+
+    def lost_by(self, entry: int) -> float:
+        """What it costs one entry point more."""
+        users = [part for part in self.parts if entry in part.entries]
+        if all(part.entries == (entry,) for part in self.parts):
+            return self.lost
+        now = sum(part.costs(part.tiles, part.dynamic)[entry] for part in users)
+        return sum(part.costs(self.tiles, self.dynamic)[entry] for part in users) - now
+
 
 class _Parts:
     """The parts of all families, of which those merge that lose least."""
 
-    def __init__(self, families: Iterable[Sequence[_Member]], each: float) -> None:
+    def __init__(self, families: Iterable[Sequence[_Part]], each: float) -> None:
         self.each = each  # bytes that an executable costs beside its code
         self.alive: dict[int, list[_Part]] = {}  # by family
         self.family: dict[_Part, int] = {}
         self.heap: list[_Merger] = []
         self.count = 0
-        for number, family in enumerate(families):
-            ordered = sorted(family, key=_Member.order)
-            parts = [self._leaf(number, m) for m in ordered]
+        for number, given in enumerate(families):
+            parts = [self._add(number, part) for part in given]
             self.alive[number] = parts
             if len(parts) > FEW:
                 for one, other in pairwise(parts):
@@ -346,44 +435,49 @@ class _Parts:
             self.heap += [_Merger.of(a, b) for a, b in tried if a.members[0].slots]
         heapify(self.heap)
 
-    def _leaf(self, family: int, member: _Member) -> _Part:
-        steps = tuple(stage.steps for stage in member.stages)
-        return self._add(family, [member], member.dynamic, member.tiles, steps)
-
-    def _add(
-        self,
-        family: int,
-        members: list[_Member],
-        dynamic: tuple[DynamicLoops, ...],
-        tiles: Tiles,
-        steps: tuple[Steps, ...],
-        halves: tuple[_Part, ...] = (),
-    ) -> _Part:
-        made = _Part(self.count, members, dynamic, tiles, steps, halves)
-        made.own_bytes = made.least_bytes = made.bytes + self.each
-        if halves:
-            made.least_bytes = min(made.least_bytes, sum(half.least_bytes for half in halves))
+    def _add(self, family: int, part: _Part) -> _Part:
+        part.own_bytes = part.least_bytes = part.bytes + self.each
+        if part.halves:
+            part.least_bytes = min(part.own_bytes, sum(half.least_bytes for half in part.halves))
+        part.number = self.count
         self.count += 1
-        self.family[made] = family
-        return made
+        self.family[part] = family
+        return part
 
-    def merge(self, left: float) -> None:
-        """Merges for up to `left` in all; what seems to gain is free."""
-        while self.heap and self.heap[0].lost <= left:
+    def merge(self, left: dict[int, float], room: dict[int, float] | None = None) -> None:
+        """Merges for up to `left` in all, by entry point; what seems to gain is free.
+
+        Args:
+            room: how many bytes more the code of each entry point may take; None for any.
+        """
+        while self.heap and math.isfinite(self.heap[0].lost):
             step = heappop(self.heap)
             if not all(part.is_alive for part in step.parts):
                 continue
-            left -= max(0.0, step.lost)
-            self._join(step)
+            entries = dict.fromkeys(entry for part in step.parts for entry in part.entries)
+            lost = {entry: max(0.0, step.lost_by(entry)) for entry in entries}
+            if any(lost[entry] > left[entry] for entry in entries):
+                continue
+            made = step.made()
+            if room is not None:
+                grown = {entry: self._growth(made, entry) for entry in entries}
+                if any(grown[entry] > room[entry] for entry in entries):
+                    continue
+                for entry in entries:
+                    room[entry] -= grown[entry]
+            for entry in entries:
+                left[entry] -= lost[entry]
+            self._join(made)
 
-    def _join(self, step: _Merger) -> None:
-        a, b = step.parts
+    @staticmethod
+    def _growth(made: _Part, entry: int) -> float:
+        """How many bytes more an entry point's code takes with it than with its halves."""
+        return made.bytes - sum(half.bytes for half in made.halves if entry in half.entries)
+
+    def _join(self, made: _Part) -> None:
+        a, b = made.halves
         family = self.family[a]
-        steps = tuple(x.with_(y) for x, y in zip(a.steps, b.steps, strict=True))
-        members = [*a.members, *b.members]
-        made = self._add(family, members, step.dynamic, step.tiles, steps, (a, b))
-        known = a.totals[step.tiles, step.dynamic] + b.totals[step.tiles, step.dynamic]
-        made.totals[step.tiles, step.dynamic] = known
+        self._add(family, made)
         a.is_alive = b.is_alive = False
         if any((*a.neighbours, *b.neighbours)):
             others = self._relink(a, b, made)
@@ -416,12 +510,13 @@ class _Parts:
                         yield kept
 
 
-def _merge(module: Module, part: _Part) -> None:
+def _merge(module: Module, part: _Part, name: str) -> None:
     """One executable in the place of all; dispatches say what its parameters are."""
     members = part.members
     first = members[0]
     fresh, values = parameters([m.slots for m in members])
     made = rebuilt(first.function, fresh)
+    made.name = name
     made.dim_names = tuple(values)
     made.schedule = tuple(
         replace(stage, rows=rows, columns=columns)
@@ -432,13 +527,12 @@ def _merge(module: Module, part: _Part) -> None:
             own = _given(member.function, op)
             op.attrs["executable"] = FunctionRef(made.name)
             op.attrs["dims"] = tuple(substitute(c[number], own) for c in values.values())
-    for member in members:
-        del module.functions[member.function.name]
-    module.functions[made.name] = made
+    module.add(made)
 
 
 def _renumber(module: Module) -> dict[str, str]:
-    """Executables are e0, e1, ... in the order of their first dispatch; the names by the old."""
+    """Executables are e0, e1, ... in the order of their first dispatch, and others go; the names
+    by the old ones."""
     names: dict[str, str] = {}
     for op, name in dispatches_of(module):
         op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))

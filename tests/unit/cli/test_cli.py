@@ -267,7 +267,7 @@ def test_an_unknown_target_is_named(model: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "message"),
     [
         (["compile", "model.ir"], "missing option '-o' / '--output'"),
-        (["compile"], "missing argument 'MODEL'"),
+        (["compile"], "missing argument 'MODEL...'"),
         (["frobnicate"], "no such command 'frobnicate'"),
         (["compile", "model.ir", "-o", "model.ir"], "the output is the model itself"),
         (
