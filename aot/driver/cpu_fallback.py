@@ -33,6 +33,7 @@ from aot.ir.graph import Function, Module
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower, root_of
+from aot.kernels.lower.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
 from aot.target.model import Target
@@ -109,8 +110,21 @@ class CpuFallback:
             why = made.why_by_type(function)
             known = alignments.get(function.name, ())
             kernel = made._lowered(function, why) if why else lower(function, target, known)
+            if not why and made._may_be_too_long(kernel):
+                kernel = lower(function, target, known, is_long=True)
             made.kernels.append(kernel)
         return made
+
+    def _may_be_too_long(self, kernel: Kernel) -> bool:
+        """Whether extents that only the device knows may give a lane more to do than it may."""
+        iterations = 0 if self.target.gpu is None else lane_iterations(kernel)
+        if self.target.gpu is None or isinstance(iterations, int):
+            return False
+        for values, known in self._dims.get(kernel.name, ()):
+            _, high = dims.bounds(dims.substitute(iterations, values), known)
+            if high is None or high > self.target.gpu.max_lane_iterations:
+                return True
+        return False
 
     def why_by_type(self, function: Function) -> str:
         """Why the types of an executable are not for the target; "" where they are."""

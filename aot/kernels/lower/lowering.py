@@ -23,12 +23,14 @@ from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.inline import Inliner, flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.stages import schedule_stages
+from aot.kernels.lower.two_ways import two_ways
 from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.contraction import schedule_contraction
 from aot.kernels.schedules.general import (
     is_long_for_a_lane,
     schedule_elementwise,
     schedule_reduction,
+    schedule_shared_reduction,
 )
 from aot.kernels.schedules.lines import Lines, schedule_scan
 from aot.kernels.schedules.planes import schedule_planes
@@ -50,12 +52,17 @@ def root_of(function: Function) -> Op:
     return heaviest(ops)
 
 
-def lower(function: Function, target: Target, alignments: Sequence[int] = ()) -> Kernel:
+def lower(
+    function: Function, target: Target, alignments: Sequence[int] = (), *, is_long: bool = False
+) -> Kernel:
     """The kernel of an executable for a target.
 
     The parameter block is: a byte offset for each operand, then each result, then the values of
     `function.dim_names`. `alignments` are what each operand's offset is a multiple of, where that
     is known (aot/analysis/memory/alignment.py).
+
+    With `is_long` extents that only the device knows may be more than a GPU's lane goes through: of
+    a sum that lanes can share there are two ways then, and the extents choose.
     """
     builder = KernelBuilder(function.name)
     buffers: dict[Value, Buffer] = {}
@@ -85,7 +92,13 @@ def lower(function: Function, target: Target, alignments: Sequence[int] = ()) ->
     if made.schedule is Schedule.ATTENTION:
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
-    return builder.build(_schedule(nest, output, made, target, _blocks(stages[0].ops)))
+    blocks = _blocks(stages[0].ops)
+    body = _schedule(nest, output, made, target, blocks)
+    if not is_long or target.gpu is None or blocks is not None:
+        return builder.build(body)
+    most = target.gpu.max_lane_iterations
+    both = two_ways(builder, body, schedule_shared_reduction(nest, output), most)
+    return lower(function, target, alignments) if both is None else builder.build(both)
 
 
 def _checked(

@@ -243,11 +243,13 @@ class Nest:
 
     Attributes:
         lanes: extent of VECTOR loops (CPU) or LANE loops (GPU).
+        is_long: extents that only the device knows count as too long for a lane.
     """
 
     builder: KernelBuilder
     target: Target
     lanes: int
+    is_long: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -255,14 +257,14 @@ class Nest:
 
     def is_too_long(self, *nests: Sequence[Dim]) -> bool:
         """Whether loops, each a nest of these extents, are more than a GPU's lane may go through;
-        False where an extent is not known."""
+        `is_long` where an extent is not known."""
         limits = self.target.gpu
         total = 0
         for extents in nests:
             inner = 0
             for extent in reversed(extents):
                 if not isinstance(extent, int):
-                    return False
+                    return limits is not None and self.is_long
                 inner = extent * (1 + inner) + 1
             total += inner
         return limits is not None and total > limits.max_lane_iterations

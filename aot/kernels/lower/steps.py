@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from aot.ir import dims
+from aot.ir import dims, expr
 from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr
 from aot.kernels.ir.nodes import For, If, Kernel, LoopKind, Stmt
 
 # What lanes, or instructions without a loop, do.
@@ -19,22 +20,45 @@ def lane_iterations(kernel: Kernel, unrolled: Container[For] = ()) -> Dim:
     """The most iterations of any lane, as a dim over the kernel's parameters.
 
     A loop counts one more than its extent, for the time that its condition ends it. Both sides of
-    a condition count: lanes that a driver runs together go through both where they differ.
+    a condition count: lanes that a driver runs together go through both where they differ. Of a
+    choice by extents (`is_first`) one side does.
 
     Args:
         unrolled: loops that are written out, and no loops in the shader.
     """
-    return _iterations(kernel.body, unrolled)
+    return body_iterations(kernel.body, unrolled)
 
 
-def _iterations(body: Sequence[Stmt], unrolled: Container[For]) -> Dim:
+def is_first(choice: Dim) -> Expr:
+    """The condition of an If between two ways, of which `choice`, 0 or 1, takes the first if 0."""
+    return expr.binary("eq", expr.index(choice), expr.index(0))
+
+
+def chosen(choice: Dim, first: Dim, second: Dim) -> Dim:
+    """`first` where `choice` is 0, `second` where it is 1."""
+    return dims.add(first, dims.multiply(choice, dims.add(second, dims.multiply(first, -1))))
+
+
+def _choice(condition: Expr) -> Dim | None:
+    """The choice that `is_first` made a condition of."""
+    if not isinstance(condition, Binary) or condition.op != "eq":
+        return None
+    choice = expr.dim_of(condition.a)
+    is_one = choice is not None and dims.bounds(choice, {}) == (0, 1)
+    return choice if is_one and expr.dim_of(condition.b) == 0 else None
+
+
+def body_iterations(body: Sequence[Stmt], unrolled: Container[For] = ()) -> Dim:
+    """As `lane_iterations`, of statements."""
     total: Dim = 0
     for stmt in body:
         if isinstance(stmt, If):
-            both = _iterations(stmt.then, unrolled), _iterations(stmt.otherwise, unrolled)
-            total = dims.add(total, dims.add(*both))
+            both = [body_iterations(b, unrolled) for b in (stmt.then, stmt.otherwise)]
+            choice = _choice(stmt.condition)
+            made = dims.add(*both) if choice is None else chosen(choice, *both)
+            total = dims.add(total, made)
         elif isinstance(stmt, For):
-            inner = _iterations(stmt.body, unrolled)
+            inner = body_iterations(stmt.body, unrolled)
             if stmt.kind not in _SPREAD:
                 inner = _repeated(stmt, inner, is_loop=stmt not in unrolled)
             total = dims.add(total, inner)

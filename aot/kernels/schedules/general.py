@@ -182,9 +182,7 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     value of each reduction serves all elements: a softmax's own axis, a normalisation's axes. Loops
     over these stand after the reductions, inside of the loops over the rest.
     """
-    reduces = reduces_of(output.value)
-    known = {v for r in reduces for v in expr.free_vars(r)}
-    free = [axis for axis in output.axes if axis.var not in known]
+    reduces, free = _reduced(output)
     if is_long_for_a_lane(nest, output):
         return _lanes_over_reduction(nest, output, reduces, free)
     window = None if free else find_window(nest, output, reduces)
@@ -200,6 +198,18 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     if is_short or (depends and (is_narrow or _prefers_output_lanes(depends, inner))):
         return _lanes_over_results(nest, output, reduces, free)
     return _lanes_over_reduction(nest, output, reduces, free)
+
+
+def schedule_shared_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:
+    """Reductions that a workgroup's lanes share, however short they are."""
+    return _lanes_over_reduction(replace(nest, is_long=True), output, *_reduced(output))
+
+
+def _reduced(output: Output) -> tuple[list[Reduce], list[Axis]]:
+    """The reductions, and the result's axes on which none of them depends."""
+    reduces = reduces_of(output.value)
+    known = {v for r in reduces for v in expr.free_vars(r)}
+    return reduces, [axis for axis in output.axes if axis.var not in known]
 
 
 def _fills_lanes(

@@ -1,0 +1,49 @@
+"""One kernel of two loop nests, of which the extents choose.
+
+A GPU's lane that goes through all of a sum is fast and simple, but drivers limit how long it may be
+at it; a workgroup whose lanes share the sum is slower, and reaches further. Where only the device
+knows how long sums are, a kernel has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.ir import dims
+from aot.kernels.ir.nodes import For, If, KernelBuilder, Let, LoopKind, Stmt
+from aot.kernels.lower.steps import body_iterations, chosen, is_first
+
+
+def two_ways(
+    builder: KernelBuilder, usual: Sequence[Stmt], shared: Sequence[Stmt], most: int
+) -> tuple[Stmt, ...] | None:
+    """The nest `usual` where its lanes go through at most `most` iterations, elsewhere `shared`.
+
+    None where that does not help, as the lanes of `shared` go through as many.
+    """
+    iterations = body_iterations(usual)
+    if iterations == body_iterations(shared):
+        return None
+    choice = dims.minimum(1, dims.floor_divide(iterations, most + 1))
+    (first, then), (second, otherwise) = _grid(usual), _grid(shared)
+    axes = sorted({*first, *second})
+    groups = {axis: builder.var("g") for axis in axes}
+    branches = [
+        (*(Let(loop.var, groups[axis]) for axis, loop in grid.items()), *body)
+        for grid, body in ((first, then), (second, otherwise))
+    ]
+    stmts: tuple[Stmt, ...] = (If(is_first(choice), *branches),)
+    for axis in reversed(axes):
+        counts = [grid[axis].extent if axis in grid else 1 for grid in (first, second)]
+        extent = chosen(choice, *counts)
+        stmts = (For(groups[axis], extent, LoopKind.WORKGROUP, stmts, axis=axis),)
+    return stmts
+
+
+def _grid(body: Sequence[Stmt]) -> tuple[dict[int, For], Sequence[Stmt]]:
+    """The workgroup loops of a nest by axis, and what is inside of them."""
+    found: dict[int, For] = {}
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
+        found[body[0].axis] = body[0]
+        body = body[0].body
+    return found, body
