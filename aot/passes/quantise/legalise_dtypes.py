@@ -15,8 +15,10 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
     runs it (`aot.analysis.cpu_fallback`).
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
-    operands to f32, i32 or u32 and its results back: rounding and wrapping stay what they were. A
-    contraction of integers that sums in i32 reads them as they are: loads widen.
+    operands to f32, i32 or u32 and its results back. Integers wrap as they did. A float that
+    another such op computes with is not rounded in between: f16 is where it is stored, moved or
+    cast by the model. A contraction of integers that sums in i32 reads them as they are: loads
+    widen.
 Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
     count, or bool, which is a byte in memory.
 """
@@ -447,6 +449,14 @@ def _widens_loads(op: Op, dtypes: DTypes) -> bool:
 
 def _widen(function: Function, dtypes: DTypes) -> None:
     """Surrounds each op that computes in one of `dtypes` by casts."""
+    rounded: dict[Value, Value] = {}  # floats that were cast back, and what they were
+
+    def widened(value: Value | None, rewriter: Rewriter, origin: str) -> Value | None:
+        wide = None if value is None else dtypes.get(value.type.dtype)
+        if value is None or wide is None:
+            return value
+        return rounded.get(value) or _cast(rewriter, value, wide, origin)
+
     for op in list(control_ops(function)):
         types = [v.type for v in (*op.operands, *op.results) if v is not None]
         if not computes(op) or not any(t.dtype in dtypes for t in types):
@@ -454,18 +464,19 @@ def _widen(function: Function, dtypes: DTypes) -> None:
         if _widens_loads(op, dtypes):
             continue
         rewriter = Rewriter(function).at(op)
-        operands: list[Value | None] = []
-        for value in op.operands:
-            wide = None if value is None else dtypes.get(value.type.dtype)
-            operands.append(
-                value if value is None or wide is None else _cast(rewriter, value, wide, op.origin)
-            )
+        operands = [widened(value, rewriter, op.origin) for value in op.operands]
         made = rewriter.create(op.record, operands, op.attrs, op.origin)
         results = [
             fresh if fresh.type == old.type else _cast(rewriter, fresh, old.type.dtype, op.origin)
             for old, fresh in zip(op.results, made.results, strict=True)
         ]
         rewriter.replace_op(op, results)
+        for narrow, wide in zip(results, made.results, strict=True):
+            if narrow is not wide and narrow.type.dtype.is_float:
+                rounded[narrow] = wide
+    for value in rounded:
+        if not value.uses and value.op is not None:
+            Rewriter(function).erase(value.op)
 
 
 LEGALISE_DTYPES = Pass("legalise-dtypes", run, __doc__)
