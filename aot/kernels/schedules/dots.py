@@ -233,7 +233,7 @@ class DotTile(Placed):
 
     def _words(self, group: Expr) -> tuple[list[Stmt], Callable[[Expr, Expr], Expr]]:
         """The columns' words of a group by chunk and lane, and what comes before them."""
-        if self.roles.is_packed or self.shape.has_all_columns:
+        if not self._is_masked:
             return [], lambda u, lane: self._word(group, u, lane)
         # a mask is dear where it takes branches: once for all rows
         dtype = _WORDS[self.roles.weight.dtype]

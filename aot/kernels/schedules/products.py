@@ -268,7 +268,7 @@ class Placed:
         nest, acc, shape = self.nest, self.acc, self.shape
         before: list[Stmt] = []
         columns = right
-        if not (nest.is_gpu or shape.has_all_columns or self.roles.is_packed or shape.rows == 1):
+        if self._is_masked and not nest.is_gpu and shape.rows != 1:
             # under a mask, which is dear where it takes branches: once for all rows
             held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
 
@@ -367,9 +367,41 @@ class Placed:
         at = self.shape.row_values(self.roles.rows, self.first, r, is_clamped=is_clamped)
         return {**self.values, **at}
 
+    @property
+    def _moves_back(self) -> bool:
+        """Whether a tile that would end past the last column begins earlier, so that no weight is
+        masked, and stores what the tile before it does not."""
+        shape, extent = self.shape, self.roles.columns.extent
+        if self.nest.is_gpu or self.roles.is_packed or shape.has_all_columns:
+            return False
+        least, _ = dims.bounds(extent, dims.NO_BOUNDS)
+        return least is not None and least >= shape.columns
+
+    @property
+    def _is_masked(self) -> bool:
+        """Whether lanes may stand where there are no weights."""
+        is_there = self.roles.is_packed or self.shape.has_all_columns
+        return not (is_there or self._moves_back)
+
+    def _own_column(self, u: Expr, lane: Expr) -> Expr:
+        """As `_column`, of a tile that stands where it would if there were columns enough."""
+        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
+
     def _column(self, u: Expr, lane: Expr) -> Expr:
         """The column of lane `lane` of chunk `u`."""
-        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
+        if not self._moves_back:
+            return self._own_column(u, lane)
+        zero, shape = expr.index(0), self.shape
+        last = expr.index(dims.add(self.roles.columns.extent, -shape.columns))
+        first = expr.binary("min", self._own_column(zero, zero), last)
+        return expr.add(first, expr.add(expr.mul(u, expr.index(shape.width)), lane))
+
+    def _is_stored(self, u: Expr, lane: Expr) -> Expr:
+        """Whether a lane's column is there, and this tile stores it."""
+        at = self._column(u, lane)
+        if self._moves_back:
+            return expr.binary("ge", at, self._own_column(expr.index(0), expr.index(0)))
+        return expr.binary("lt", at, expr.index(self.roles.columns.extent))
 
     def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
         """The panel of that column, and where it is in the panel."""
@@ -406,7 +438,7 @@ class Placed:
         number, within = self._panel(u, lane)
         at = self._column(u, lane)
         right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
-        if self.roles.is_packed or self.shape.has_all_columns:
+        if not self._is_masked:
             return right
         return masked(right, expr.binary("lt", at, expr.index(columns.extent)))
 
@@ -460,7 +492,7 @@ class Placed:
             end = expr.add(self.first, expr.index(shape.rows))
             held.append(expr.binary("le", end, expr.index(roles.rows.extent)))
         if not shape.has_all_columns:
-            end = self._column(expr.index(shape.chunks), expr.index(0))
+            end = self._own_column(expr.index(shape.chunks), expr.index(0))
             held.append(expr.binary("le", end, expr.index(roles.columns.extent)))
         are_there = expr.all_of(held)
         return stmts if are_there is None else [If(are_there, tuple(stmts), tuple(by_row))]
@@ -499,8 +531,7 @@ class Placed:
                 stores = self._stores(here, source, r, u, lane)
                 if shape.has_all_columns or is_there:
                     return stores
-                at = self._column(u, lane)
-                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
+                return [If(self._is_stored(u, lane), tuple(stores))]
 
             return self._each_lane(lanes)
 

@@ -56,3 +56,32 @@ def test_conv_with_pads(columns: int) -> None:
                 for j in range(3)
             )
             np.testing.assert_array_equal(program({"x": x})["y"], wanted, str(n))
+
+
+GROUPED = """
+func @main(%a: f32[1, 4, 3, 5], %w: f32[COLUMNS, 2, 1, 1], %v: f32[COLUMNS, N, 1, 1]) -> ("y") {
+  %1 = transpose(%a) {perm = [0, 2, 3, 1]} : f32[1, 3, 5, 4]
+  %2 = transpose(%1) {perm = [0, 3, 1, 2]} : f32[1, 4, 3, 5]
+  %3 = conv(%2, %w) {strides = [1, 1], dilations = [1, 1], pads = [0, 0, 0, 0], group = 2} : SHAPE
+  %4 = conv(%3, %v) {strides = [1, 1], dilations = [1, 1], pads = [0, 0, 0, 0], group = 2} : SHAPE
+  %5 = add(%4, %3) : SHAPE
+  return(%5)
+}
+"""
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16"])
+@pytest.mark.parametrize("share", [1, 3, 7, 8, 9, 15, 16, 17, 20, 31, 34, 47])
+def test_columns_of_groups(share: int, storage: str) -> None:
+    """A tile past the last column begins earlier; what is computed again is stored once."""
+    columns = 2 * share
+    w, v = weights(columns, 2, 1, 1), weights(columns, share, 1, 1)
+    text = GROUPED.replace("SHAPE", f"f32[1, {columns}, 3, 5]")
+    text = text.replace("COLUMNS", str(columns)).replace(" N,", f" {share},")
+    made = aot.compile(text.encode(), input_values={"w": w, "v": v}, storage=storage)
+    with aot.load(made) as program:
+        a = np.random.default_rng(share).integers(-1, 2, (1, 4, 3, 5)).astype(np.float32)
+        first = np.einsum("ngchw,goc->ngohw", a.reshape(1, 2, 2, 3, 5), w.reshape(2, share, 2))
+        second = np.einsum("ngchw,goc->ngohw", first, v.reshape(2, share, share))
+        wanted = (first + second).reshape(1, columns, 3, 5)
+        np.testing.assert_array_equal(program({"a": a})["y"], wanted)
