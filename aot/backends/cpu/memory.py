@@ -30,6 +30,8 @@ _FIELDS = {
 }
 _PARAMS_FIELD = 4
 _SCRATCH_FIELD = 5
+# steps between lanes up to which all that is between is loaded, and the lanes' are picked from it
+MOST_PICKED = 4
 INVARIANT = ", !invariant.load !0"
 # Worker scratch and buffers never overlap.
 _BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
@@ -455,6 +457,9 @@ class Memory:
     ) -> Value:
         if condition is not None and condition.number == 1:
             condition = None
+        step = None if address.step is None else address.step.number
+        if condition is None and step is not None and 1 < step <= MOST_PICKED:
+            return self._load_picked(address.pointer, type_, size, step, metadata)
         values = []
         for lane in range(self.lanes.count):
             pointer = self.lane_pointer(address, lane, size)
@@ -463,6 +468,34 @@ class Memory:
                 pointer = self.asm.select(bit, pointer, self.zeros(size))
             values.append(self.asm.load(type_, pointer, size, metadata))
         return self.asm.gather(values)
+
+    def _load_picked(
+        self, pointer: Value, type_: Type, size: int, step: int, metadata: str
+    ) -> Value:
+        """Every `step`th element, out of vectors of all from the first lane's to the last one's."""
+        count = self.lanes.count
+        span = step * (count - 1)  # from the first to the last
+        vector = Type(type_.element, count)
+        result: Value | None = None
+        lanes: list[int] = []
+        for part in range(step):
+            # the last one ends with the last lane, so that nothing beyond is read
+            first = min(part * count, span + 1 - count)
+            at = self.asm.offset(pointer, self.lanes.constant(first * size))
+            loaded = self.asm.load(vector, at, size, metadata)
+            wanted = [n for n in range(len(lanes), count) if step * n < first + count]
+            picked = [count + step * n - first for n in wanted]
+            if result is None:
+                picked = [n - count for n in picked]
+                rest = [0] * (count - len(picked))
+                result = self.asm.shuffle(loaded, loaded, picked + rest)
+            else:
+                kept = list(range(len(lanes)))
+                rest = [0] * (count - len(lanes) - len(picked))
+                result = self.asm.shuffle(result, loaded, kept + picked + rest)
+            lanes += wanted
+        assert result is not None
+        return result
 
     def lane_pointer(self, address: Address, lane: int, size: int) -> Value:
         """Where a lane's element of `size` bytes lies."""

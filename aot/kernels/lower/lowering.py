@@ -26,9 +26,9 @@ from aot.kernels.lower.stages import schedule_stages
 from aot.kernels.lower.two_ways import two_ways
 from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.contraction import schedule_contraction
+from aot.kernels.schedules.elementwise import schedule_elementwise
 from aot.kernels.schedules.general import (
     is_long_for_a_lane,
-    schedule_elementwise,
     schedule_reduction,
     schedule_shared_reduction,
 )

@@ -26,7 +26,6 @@ from aot.kernels.lower.nest import (
     collapse,
     combine,
     identity,
-    without_division,
 )
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.windows import find_window, schedule_window
@@ -39,17 +38,6 @@ Values = dict[Var, Expr]
 SUMS = 4
 ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 """Statements of one element: index values, lanes of the loop it stands in, the lane's variable."""
-
-
-def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
-    """Lanes along the innermost collapsed dim; no Reduce in the value."""
-    output = without_division(output)
-    axes, gone = collapse(output.axes, output.address, output.values)
-
-    def store(values: Values) -> list[Stmt]:
-        return output.stores(nest, {**gone, **values})
-
-    return lanes_over_output(nest, axes, lambda values, width, lane: store(values))
 
 
 def lanes_over_output(
@@ -79,27 +67,9 @@ def lanes_over_output(
         return nest.grid(axes, lambda values: body(values, 1, None), work)
 
     def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
-        """`count` elements from `start`: vectors, then narrower ones for what is left."""
-
-        def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
-            return list(body({**values, inner.var: expr.add(start, at)}, wide, lane))
-
-        out: list[Stmt] = []
-        done: Dim = 0
-        for wide in _widths(width, nest.lanes, count):
-            size = expr.index(wide)
-            begin = expr.index(done)
-            full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
-
-            def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
-                first = expr.add(begin, expr.mul(o, size))
-                return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
-
-            out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
-            done = dims.add(done, dims.multiply(full, wide))
-        rest = dims.add(count, dims.multiply(done, -1))
-        end = expr.index(done)
-        return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
+        return row_of_vectors(
+            nest, start, count, width, lambda at, *lane: body({**values, inner.var: at}, *lane)
+        )
 
     if _is_one_piece(inner.extent, outer, grain):
         whole = dims.multiply(inner.extent, work)
@@ -119,6 +89,39 @@ def lanes_over_output(
     inside = nest.grid(outer, rows, dims.multiply(grain, work), first=1)
     pieces = dims.ceil_divide(inner.extent, grain)
     return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
+
+
+def row_of_vectors(
+    nest: Nest,
+    start: Expr,
+    count: Dim,
+    width: int,
+    body: Callable[[Expr, int, Expr | None], Sequence[Stmt]],
+) -> list[Stmt]:
+    """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
+
+    `body(index, width, lane)` gives the statements of an element.
+    """
+
+    def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
+        return list(body(expr.add(start, at), wide, lane))
+
+    out: list[Stmt] = []
+    done: Dim = 0
+    for wide in _widths(width, nest.lanes, count):
+        size = expr.index(wide)
+        begin = expr.index(done)
+        full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
+
+        def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
+            first = expr.add(begin, expr.mul(o, size))
+            return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
+
+        out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
+        done = dims.add(done, dims.multiply(full, wide))
+    rest = dims.add(count, dims.multiply(done, -1))
+    end = expr.index(done)
+    return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
 
 
 def _pieces_of(work: Dim, width: int) -> int:

@@ -1,0 +1,140 @@
+"""Movement on CPUs: segments in which conditions on an index are known, and blocks of two axes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.builder import Builder
+from aot.ir import expr
+from aot.ir.graph import Function
+from aot.ir.text.parser import parse_module
+from aot.kernels.ir.nodes import Kernel, walk
+from aot.kernels.lower import segments
+from aot.kernels.lower.lowering import lower
+from aot.target import selection as targets
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
+from tests.support.laid_out import relay
+from tests.support.lowering_checks import check, on_interpreter
+
+Array = np.ndarray[Any, Any]
+OPERATORS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+NATIVE = native_targets()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_conditions_in_segments(name: str) -> None:
+    """Against their values, for both signs of both sides' slopes."""
+    var = expr.Var("i")
+
+    def linear(slope: int, start: int) -> expr.Expr:
+        return expr.add(expr.mul(var, expr.index(slope)), expr.index(start))
+
+    for a, c, b, d in itertools.product((-3, -1, 0, 1, 2), range(-7, 12, 3), (0, 1, 2), (-4, 0, 5)):
+        condition = expr.binary(name, linear(a, c), linear(b, d))
+        first = 0
+        for end in segments.ends([condition], var, 12):
+            known = segments.within(condition, var, first)
+            for i in range(first, end):
+                wanted = OPERATORS[name](a * i + c, b * i + d)
+                assert a == b or (isinstance(known, expr.Const) and known.value == wanted)
+            first = end
+
+
+def run_everywhere(make: Callable[[], Function], arrays: list[Array], layout: str = "") -> None:
+    """On this machine, as every target that it is."""
+    for target in NATIVE:
+        function = make()
+        if layout:
+            relay(function, layout)
+        check(function, arrays, target, 1, 0.0, on_cpu(target))
+
+
+@pytest.mark.parametrize("layout", ["", "channels_last", "reversed"])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_concat_of_many(axis: int, layout: str) -> None:
+    extents = [3, 1, 8, 12, 2, 17]
+    arrays = []
+    for number, extent in enumerate(extents):
+        shape = [2, 4, 3, 5]
+        shape[axis] = extent
+        arrays.append(np.random.default_rng(number).normal(size=shape).astype(np.float32))
+
+    def make() -> Function:
+        b = Builder()
+        inputs = [b.input(f"x{n}", f"f32{list(a.shape)}") for n, a in enumerate(arrays)]
+        b.output("y", b.op("concat", *inputs, axis=axis))
+        return b.function()
+
+    run_everywhere(make, arrays, layout)
+
+
+@pytest.mark.parametrize("layout", ["", "channels_last"])
+def test_pads_of_several_axes(layout: str) -> None:
+    def make() -> Function:
+        b = Builder()
+        x = b.input("x", "f32[2, 3, 5, 19]")
+        b.output("y", b.op("pad", x, pads=[0, 1, 2, 3, 1, 0, 4, 2], mode="constant", value=7.0))
+        return b.function()
+
+    data = np.random.default_rng(0).normal(size=(2, 3, 5, 19)).astype(np.float32)
+    run_everywhere(make, [data], layout)
+
+
+def test_too_many_parts_are_asked() -> None:
+    """A kernel does not grow with the number of parts beyond bounds."""
+
+    def size(parts: int) -> int:
+        inputs_text = ", ".join(f"%{n}: f32[4, 3]" for n in range(parts))
+        names = ", ".join(f"%{n}" for n in range(parts))
+        result = f"f32[4, {3 * parts}]"
+        text = f"""
+        executable @e0({inputs_text}) -> ("r0") bindings {[2] * parts + [3]} {{
+          %{parts} = concat({names}) {{axis = 1}} : {result}
+          return(%{parts})
+        }}
+        """
+        (function,) = parse_module(text).executables
+        kernel: Kernel = lower(function, targets.load("x86-64-v3"))
+        return sum(1 for _ in walk(kernel.body))
+
+    assert size(20) > size(60)
+
+
+# odd extents, those of whole blocks and lines, and sides shorter than a vector
+SHAPES = [(2, 33, 17), (2, 16, 16), (2, 64, 40), (3, 7, 50), (2, 9, 8), (4, 24, 31), (5, 3, 4)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "u8", "i64", "f16", "bool"])
+def test_transposes(shape: tuple[int, ...], dtype: str) -> None:
+    numpy = {"f32": np.float32, "u8": np.uint8, "i64": np.int64, "f16": np.float16, "bool": bool}
+    data = np.random.default_rng(1).integers(0, 2, shape).astype(numpy[dtype])
+    for perm in list(itertools.permutations(range(3)))[1:]:
+
+        def make(perm: tuple[int, ...] = perm) -> Function:
+            b = Builder()
+            x = b.input("x", f"{dtype}{list(shape)}")
+            b.output("y", b.op("transpose", x, perm=list(perm)))
+            return b.function()
+
+        run_everywhere(make, [data])
+
+
+def test_transposes_race_nowhere() -> None:
+    for target in ("x86-64-v3", "x86-64-v4", "aarch64-generic"):
+        b = Builder()
+        x = b.input("x", "f32[2, 19, 21]")
+        y = b.input("y", "f32[2, 21, 19]")
+        b.output("z", b.op("add", b.op("transpose", x, perm=[0, 2, 1]), y))
+        arrays = [
+            np.random.default_rng(2).normal(size=s).astype(np.float32)
+            for s in ((2, 19, 21), (2, 21, 19))
+        ]
+        check(b.function(), arrays, target, 1, 0.0, on_interpreter)
