@@ -1,4 +1,5 @@
-"""The kernel of top_k: each lane keeps the best k so far as a heap in its line of the result.
+"""The kernel of top_k: each lane keeps the best k so far, as a heap in its line of the result, or,
+of a few on a CPU, in order in registers.
 
 The worst of them is the heap's root, so that an element that is not better costs one comparison.
 At the end the heap is taken apart, worst first, into its own memory: O(n log k) in all. Of equal
@@ -17,12 +18,18 @@ from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.schedules.lines import Lines, let
 
 VALUES, POSITIONS = 0, 1
+# how many a CPU keeps in registers: an element that is among them moves the others without branches
+MOST_IN_REGISTERS = 8
 # levels of a heap whose size is not known
 _MOST_LEVELS = 31
 
 
 def schedule_sort(lines: Lines) -> tuple[Stmt, ...]:
     """Results values and positions, each where something reads it."""
+    count = lines.op.attrs["k"]
+    is_few = isinstance(count, int) and 0 < count <= MOST_IN_REGISTERS
+    if is_few and not lines.nest.is_gpu:
+        return _FewBest(lines).build()
     return _TopK(lines).build()
 
 
@@ -185,3 +192,74 @@ class _TopK:
 
     def read(self, scratch: Scratch) -> Expr:
         return Load(scratch, (expr.index(0),), scratch.dtype)
+
+
+class _FewBest(_TopK):
+    """The best few in order, in registers.
+
+    Attributes:
+        best: for each result the scratch of what is kept, best first.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        assert isinstance(self.count, int)
+        self.kept = self.count
+        scratch = lines.nest.builder.scratch
+        self.best = {
+            VALUES: scratch("best", self.x.dtype, (self.kept,)),
+            POSITIONS: scratch("places", self.position_dtype, (self.kept,)),
+        }
+
+    def line(self, at: Sequence[Expr]) -> list[Stmt]:
+        is_known = isinstance(self.extent, int)
+        stmts: list[Stmt] = []
+        for i in range(self.kept):
+            index = expr.index(i)
+            guard = None if is_known else expr.binary("lt", index, expr.index(self.extent))
+            value = let(self.lines, self.lines.load(0, self.place(at, index), guard), stmts, "v")
+            stmts += self.insert(value, index, i)
+        rest = self.at_least_0(dims.add(self.extent, -self.kept))
+        stmts += self.lines.nest.serial(
+            rest, lambda i: self.offer(at, expr.add(i, expr.index(self.kept))), "i"
+        )
+        for i in range(self.kept):
+            place = self.place(at, expr.index(i))
+            stmts += [self.lines.store(n, place, self.of_rank(n, i)) for n in self.wanted]
+        return stmts
+
+    def offer(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
+        """An element takes its place if it is better than the last; an equal one does not."""
+        stmts: list[Stmt] = []
+        last = self.kept - 1
+        value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
+        is_better = expr.binary(self.compare, value, self.of_rank(VALUES, last))
+        return [*stmts, If(is_better, tuple(self.insert(value, i, last)))]
+
+    def of_rank(self, number: int, rank: int) -> Expr:
+        """What is kept of the element of a rank."""
+        return Load(self.best[number], (expr.index(rank),), self.best[number].dtype)
+
+    def insert(self, value: Expr, i: Expr, last: int) -> list[Stmt]:
+        """Puts element `i`, which comes before or at rank `last`, among the better ones; what has
+        that rank is forgotten."""
+        stmts: list[Stmt] = []
+        place = let(self.lines, expr.cast(i, self.position_dtype), stmts, "p")
+        coming = {VALUES: value, POSITIONS: place}
+        numbers = [VALUES, *(n for n in self.wanted if n == POSITIONS)]
+        is_here: Expr | None = None  # whether it comes before what had the rank behind
+        for rank in range(last, -1, -1):
+            is_before = None
+            if rank:
+                ahead = self.of_rank(VALUES, rank - 1)
+                found = expr.binary(self.compare, value, ahead)
+                is_before = let(self.lines, found, stmts, "c")
+            for n in numbers:
+                now = coming[n]
+                if is_here is not None:
+                    now = expr.select(is_here, now, self.of_rank(n, rank))
+                if is_before is not None:
+                    now = expr.select(is_before, self.of_rank(n, rank - 1), now)
+                stmts.append(Store(self.best[n], (expr.index(rank),), now))
+            is_here = is_before
+        return stmts

@@ -136,6 +136,19 @@ def test_equal_elements_keep_their_order(target: str, wanted: list[int]) -> None
     assert places.tolist() == [1, 5, 3, 0, 2, 4]
 
 
+@pytest.mark.parametrize("wanted", [[0, 1], [0], [1]], ids=["both", "values", "places"])
+def test_few_and_more_of_a_line(target: str, wanted: list[int]) -> None:
+    """Ties, infinities and both orders, of few, which are in registers, and of more."""
+    x = np.random.default_rng(4).integers(-2, 3, (3, 11)).astype(np.float32)
+    x[0, 3:9], x[1, ::2], x[2] = -np.inf, np.inf, -np.inf
+    for k, sign in ((1, 1), (2, -1), (5, 1), (8, -1), (9, 1), (11, 1)):
+        found = run_op(target, "top_k", [x], wanted, axis=1, k=k, largest=sign > 0)
+        places = np.argsort(-sign * x, axis=1, kind="stable")[:, :k]
+        expected = [np.take_along_axis(x, places, 1), places]
+        for number, result in zip(wanted, found, strict=True):
+            assert np.array_equal(result, expected[number]), (k, sign)
+
+
 def test_many_lines_of_a_long_sort(target: str) -> None:
     x = np.random.RandomState(0).randint(-50, 50, (70, 33)).astype(np.int32)
     values, places = run_op(target, "top_k", [x], axis=1, k=33)
