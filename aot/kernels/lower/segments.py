@@ -1,50 +1,72 @@
 """Segments of an axis: where conditions on its index alone are the same for all of a segment.
 
-A concatenation asks of each element which part it is of, a padding whether it is inside; in a
-segment that is known. Owns where segments end and what is left of an expression in one; makes no
-loops.
+A concatenation asks of each element which part it is of, a padding whether it is inside, an average
+how many elements are; in a segment that is known. Owns where segments end and what is left of an
+expression in one; makes no loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aot.ir import expr
 from aot.ir.expr import Binary, Const, Expr, Load, Select, Var
 from aot.ir.types import DType
+from aot.kernels.lower.nest import Output
 
-_ORDER = ("lt", "le", "gt", "ge")
+_COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+_CHOICES = ("min", "max")
 
 
 def ends(values: Iterable[Expr], var: Var, extent: int) -> list[int]:
     """Where segments of an axis end, in order; its extent is the last of them."""
-    found = {extent}
-    for value in values:
-        for node in expr.nodes(value):
-            turn = _turn(node, var)
-            if turn is not None and 0 < turn < extent:
-                found.add(turn)
-    return sorted(found)
+    found: list[int] = []
+
+    def split(values: Sequence[Expr], first: int, end: int) -> None:
+        nodes = {node for value in values for node in expr.nodes(value)}
+        turns = {turn for node in nodes if (turn := _turn(node, var)) is not None}
+        inside = sorted(turn for turn in turns if first < turn < end)
+        if not inside:
+            found.append(end)
+            return
+        for last in (*inside, end):
+            split([within(value, var, first, last) for value in values], first, last)
+            first = last
+
+    split(list(values), 0, extent)
+    return found
 
 
-def within(e: Expr, var: Var, first: int) -> Expr:
-    """What `e` is in the segment that begins at `first`."""
+def within(e: Expr, var: Var, first: int, end: int) -> Expr:
+    """What `e` is in the segment from `first` to `end`, exclusive."""
     memo: dict[Expr, Expr] = {}
 
     def go(x: Expr) -> Expr:
         if x not in memo:
-            turn = _turn(x, var)
-            memo[x] = _folded(expr.rebuild(x, go)) if turn is None else _decided(x, turn, first)
+            made = _folded(expr.rebuild(x, go))
+            turn = _turn(made, var)
+            is_known = turn is not None and not first < turn < end
+            memo[x] = _decided(made, first) if is_known else made
         return memo[x]
 
     return go(e)
 
 
+def output_within(output: Output, var: Var, first: int, end: int) -> Output:
+    """The output with all its expressions so."""
+    return output.rewritten(lambda e: within(e, var, first, end))
+
+
 def _turn(e: Expr, var: Var) -> int | None:
-    """The index from which on a condition is another than before; None where it is no inequality
-    of this index alone."""
-    if not isinstance(e, Binary) or e.op not in _ORDER or e.a.dtype is not DType.INDEX:
+    """The index from which on a condition is another than before, or the other side the lesser;
+    None where it is no inequality of this index alone."""
+    if (
+        not isinstance(e, Binary)
+        or e.op not in (*_COMPARE, *_CHOICES)
+        or e.a.dtype is not DType.INDEX
+    ):
         return None
     if expr.free_vars(e) != {var} or expr.loads(e):
         return None
@@ -57,23 +79,20 @@ def _turn(e: Expr, var: Var) -> int | None:
         return None
     # slope * index + start is compared with 0: the first index at which it is 0 or beyond, and, of
     # a comparison that holds at 0, or doesn't, as what is before, beyond
-    is_beyond_at_0 = (e.op in ("lt", "ge")) == (slope > 0)
+    is_beyond_at_0 = (e.op not in ("le", "gt")) == (slope > 0)
     root = -start if slope > 0 else start
     return -(-root // abs(slope)) if is_beyond_at_0 else root // abs(slope) + 1
 
 
-def _decided(e: Expr, turn: int, index: int) -> Expr:
-    """A condition that turns at `turn`, at an index."""
+def _decided(e: Expr, index: int) -> Expr:
+    """A condition, or a choice of the lesser or the greater, as it is at an index."""
     assert isinstance(e, Binary)
-    slope = expr.coefficient(e.a, _var_of(e)), expr.coefficient(e.b, _var_of(e))
-    is_rising = slope[0] > slope[1]  # type: ignore[operator]
-    is_less = e.op in ("lt", "le")
-    return expr.const((index < turn) == (is_less == is_rising), DType.BOOL)
-
-
-def _var_of(e: Expr) -> Var:
     (var,) = expr.free_vars(e)
-    return var
+    a, b = (expr.dim_of(expr.substitute(side, {var: expr.index(index)})) for side in (e.a, e.b))
+    assert isinstance(a, int) and isinstance(b, int)
+    if e.op in _CHOICES:
+        return e.a if (a <= b) == (e.op == "min") else e.b
+    return expr.const(_COMPARE[e.op](a, b), DType.BOOL)
 
 
 def _folded(e: Expr) -> Expr:

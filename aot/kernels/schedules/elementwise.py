@@ -15,7 +15,8 @@ from aot.ir.expr import Expr
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
-from aot.kernels.schedules.general import Values, lanes_over_output, row_of_vectors
+from aot.kernels.lower.rows import row_of_vectors
+from aot.kernels.schedules.general import Values, lanes_over_output
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
@@ -55,7 +56,7 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
         stmts: list[Stmt] = []
         first = 0
         for end in found[inner]:
-            part = _within(output, inner, first)
+            part = segments.output_within(output, inner.var, first, end)
             stmts += row_of_vectors(
                 nest,
                 expr.index(first),
@@ -75,7 +76,9 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
         def between(first: int, last: int) -> list[Stmt]:
             if first == last:
                 begin = ends[first - 1] if first else 0
-                return rows(values, _within(output, axis, begin), others)
+                return rows(
+                    values, segments.output_within(output, axis.var, begin, ends[first]), others
+                )
             middle = (first + last) // 2
             is_before = expr.binary("lt", values[axis.var], expr.index(ends[middle]))
             return [If(is_before, tuple(between(first, middle)), tuple(between(middle + 1, last)))]
@@ -84,11 +87,6 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
 
     asked = [axis for axis in outer if axis in found]
     return nest.grid(outer, lambda values: rows(values, output, asked), inner.extent)
-
-
-def _within(output: Output, axis: Axis, first: int) -> Output:
-    """The output in the segment of an axis that begins at `first`."""
-    return output.rewritten(lambda e: segments.within(e, axis.var, first))
 
 
 def _width(nest: Nest, count: int) -> int:

@@ -27,15 +27,15 @@ from aot.kernels.lower.nest import (
     combine,
     identity,
 )
+from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.kept_rows import KeptRows
+from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.windows import find_window, schedule_window
 
 # workgroups that are worth a GPU's while
 MIN_WORKGROUPS = 8
 
 Values = dict[Var, Expr]
-# vectors of results side by side, whose sums hide an operation's latency
-SUMS = 4
 ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 """Statements of one element: index values, lanes of the loop it stands in, the lane's variable."""
 
@@ -91,57 +91,10 @@ def lanes_over_output(
     return (For(piece, pieces, LoopKind.WORKGROUP, inside, axis=0),)
 
 
-def row_of_vectors(
-    nest: Nest,
-    start: Expr,
-    count: Dim,
-    width: int,
-    body: Callable[[Expr, int, Expr | None], Sequence[Stmt]],
-) -> list[Stmt]:
-    """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
-
-    `body(index, width, lane)` gives the statements of an element.
-    """
-
-    def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
-        return list(body(expr.add(start, at), wide, lane))
-
-    out: list[Stmt] = []
-    done: Dim = 0
-    for wide in _widths(width, nest.lanes, count):
-        size = expr.index(wide)
-        begin = expr.index(done)
-        full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
-
-        def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
-            first = expr.add(begin, expr.mul(o, size))
-            return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
-
-        out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
-        done = dims.add(done, dims.multiply(full, wide))
-    rest = dims.add(count, dims.multiply(done, -1))
-    end = expr.index(done)
-    return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
-
-
 def _pieces_of(work: Dim, width: int) -> int:
     """Elements of a workgroup, whole vectors of `width`, where each is `work`."""
     each = dims.estimate(work, GRAIN_WORK)
     return width * max(1, GRAIN // (width * max(each or 1, 1)))
-
-
-def _widths(width: int, lanes: int, count: Dim) -> list[int]:
-    """Widths of the vectors that `count` elements are taken in, ever narrower; of `lanes` at least
-    where only the device knows how many there are."""
-    if not isinstance(count, int):
-        return [width] if width <= lanes else [width, lanes]
-    widths: list[int] = []
-    while width > 1 and count:
-        if count >= width:
-            widths.append(width)
-            count %= width
-        width //= 2
-    return widths
 
 
 def _is_one_piece(extent: Dim, outer: Sequence[Axis], grain: int) -> bool:
@@ -191,6 +144,10 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
+    padded = None if free else find_padded(nest, output, reduces)
+    made = None if padded is None else schedule_padded(nest, output, padded)
+    if made is not None:
+        return made
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
     if not _fills_lanes(nest, output, reduces, free):

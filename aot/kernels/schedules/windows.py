@@ -348,7 +348,7 @@ class _Tile:
             place[self.window.lane.var] = self._column(u, lane)
             term = expr.substitute(body, place)
             old = Load(acc, (r, u, lane), acc.dtype)
-            return [Store(acc, (r, u, lane), _combined(reduce.op, old, term))]
+            return [Store(acc, (r, u, lane), combined(reduce.op, old, term))]
 
         if chunk is None:
             return self._each(one)
@@ -413,7 +413,7 @@ class _Tile:
         return [If(is_there, tuple(stmts))]
 
 
-def _combined(op: str, total: Expr, term: Expr) -> Expr:
+def combined(op: str, total: Expr, term: Expr) -> Expr:
     """`total op term`, a sum of products as one fused step."""
     if op == "sum" and isinstance(term, Binary) and term.op == "mul" and term.dtype.is_float:
         return Fma(term.a, term.b, total, term.dtype)

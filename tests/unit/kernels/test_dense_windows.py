@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from aot.builder import Builder
+from aot.ir import expr
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import For, Kernel, LoopKind, walk
+from aot.kernels.ir.nodes import For, Kernel, LoopKind, Store, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check
 
 POOLS = ("max_pool", "average_pool")
@@ -72,6 +75,52 @@ def test_depthwise_convolutions_of_planes(window: tuple[Any, ...]) -> None:
     b.output("y", made)
     data = rng.uniform(-2, 2, (1, 3, kernel + 2, width)).astype(np.float32)
     check(b.function(), [data], "x86-64-v3", 1)
+
+
+@pytest.mark.parametrize("name", [*POOLS, "conv"])
+def test_padded_planes_natively(name: str) -> None:
+    """Pads on any side, steps and distances along both axes, lines, and rows of many blocks."""
+    rng = np.random.default_rng(3)
+    for extents, kernel, strides, dilations, pads in (
+        ((40, 37), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+        ((19, 70), (5, 3), (2, 3), (1, 2), (2, 0, 1, 3)),
+        ((9, 33), (3, 7), (1, 4), (2, 1), (0, 3, 0, 3)),
+        ((8, 21), (2, 4), (3, 2), (1, 3), (1, 0, 0, 5)),
+        ((6, 200), (1, 3), (1, 1), (1, 1), (0, 1, 0, 1)),
+        ((75,), (9,), (2,), (1,), (4, 4)),
+        ((30, 3), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ):
+        attrs: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+        attrs = {key: list(value) for key, value in attrs.items()}
+        for target in native_targets():
+            b = Builder()
+            x = b.input("x", f"f32{[2, 3, *extents]}")
+            if name == "conv":
+                weight = rng.uniform(-1, 1, (3, 1, *kernel)).astype(np.float32)
+                made = b.op("conv", x, weight, None, group=3, **attrs)
+            else:
+                more = {"count_include_pad": False} if name == "average_pool" else {}
+                made = b.op(name, x, kernel=list(kernel), **attrs, **more)
+            b.output("y", b.op("relu", made))
+            data = rng.uniform(-2, 2, (2, 3, *extents)).astype(np.float32)
+            check(b.function(), [data], target, 1, engine=on_cpu(target))
+
+
+def test_taps_of_padded_planes_are_not_asked() -> None:
+    """Vectors at borders once asked of each tap in each lane whether it was padding."""
+    text = """
+    executable @e0(%0: f32[1, 2, 33, 33]) -> ("r0") bindings [2, 3] {
+      %1 = average_pool(%0) {
+        kernel = [3, 3], strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1],
+        count_include_pad = false
+      } : f32[1, 2, 33, 33]
+      return(%1)
+    }
+    """
+    (function,) = parse_module(text).executables
+    kernel: Kernel = lower(function, targets.load("x86-64-v3"))
+    stores = [s for s in walk(kernel.body) if isinstance(s, Store)]
+    assert not any(load.guard is not None for s in stores for load in expr.loads(s.value))
 
 
 def test_no_vector_is_as_narrow_as_a_window() -> None:

@@ -40,11 +40,33 @@ def test_conditions_in_segments(name: str) -> None:
         condition = expr.binary(name, linear(a, c), linear(b, d))
         first = 0
         for end in segments.ends([condition], var, 12):
-            known = segments.within(condition, var, first)
+            known = segments.within(condition, var, first, end)
             for i in range(first, end):
                 wanted = OPERATORS[name](a * i + c, b * i + d)
                 assert a == b or (isinstance(known, expr.Const) and known.value == wanted)
             first = end
+
+
+@pytest.mark.parametrize(("begin", "kernel", "step"), [(0, 3, 1), (1, 3, 1), (2, 5, 2), (3, 4, 3)])
+def test_how_many_are_inside(begin: int, kernel: int, step: int) -> None:
+    """How many taps of a window are no padding, as averages have it, is a number in the middle."""
+    var, extent = expr.Var("i"), 10
+
+    def clamped(end: int) -> expr.Expr:
+        first = expr.sub(expr.mul(var, expr.index(step)), expr.index(begin))
+        least = expr.binary("max", expr.sub(expr.index(end), first), expr.index(0))
+        return expr.binary("min", least, expr.index(kernel))
+
+    count = expr.sub(clamped(17), clamped(0))
+    first = 0
+    for end in segments.ends([count], var, extent):
+        known = segments.within(count, var, first, end)
+        for i in range(first, end):
+            taps = range(step * i - begin, step * i - begin + kernel)
+            value = expr.dim_of(expr.substitute(known, {var: expr.index(i)}))
+            assert value == sum(0 <= tap < 17 for tap in taps)
+        assert not any(isinstance(n, expr.Binary) and n.op == "max" for n in expr.nodes(known))
+        first = end
 
 
 def run_everywhere(make: Callable[[], Function], arrays: list[Array], layout: str = "") -> None:

@@ -1,0 +1,392 @@
+"""Windows over padded planes: lanes along the innermost dim, along which windows slide.
+
+The rows of the plane that some rows of the result read are first brought into scratch with their
+padding, and by the phase of the windows' steps: no tap then asks where it is, and all loads are of
+neighbours. CPU only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower import segments
+from aot.kernels.lower.borders import conditions_of
+from aot.kernels.lower.nest import Axis, Nest, Output, identity
+from aot.kernels.lower.rows import SUMS, row_of_vectors
+from aot.kernels.schedules.windows import combined
+
+Values = dict[Var, Expr]
+
+# taps along a row of a window that are written out
+MOST_TAPS = 32
+# rows of the result that share what is brought into scratch, for each row of a window
+ROWS_A_TAP = 4
+
+
+@dataclass(frozen=True)
+class Slide:
+    """How windows slide along one axis of a plane: tap `tap` of the result's index `at` is place
+    `step * at + apart * tap`, counted from the first tap of the first window.
+
+    Attributes:
+        at, tap: loops over the result and over the taps; a window of one tap has none of the
+            latter.
+        stride: how far apart the neighbours lie in memory.
+        begin, end: the places that are not padding.
+    """
+
+    at: Axis
+    tap: Axis | None
+    step: int
+    apart: int
+    stride: int
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """Places that windows read."""
+        return self.places(_number(self.at))
+
+    @property
+    def taps(self) -> int:
+        return 1 if self.tap is None else _number(self.tap)
+
+    def places(self, results: int) -> int:
+        """Places that so many neighbours read."""
+        return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
+
+
+@dataclass(frozen=True)
+class PaddedWindow:
+    """A reduction over the taps of a window.
+
+    Attributes:
+        load: of the plane.
+        slides: along the innermost axis, and along the one before it if windows slide there.
+    """
+
+    reduce: Reduce
+    load: Load
+    along: Slide
+    down: Slide | None
+
+
+def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> PaddedWindow | None:
+    """The padded window that `output` is, if it is one."""
+    if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
+        return None
+    (reduce,) = reduces
+    inner = output.axes[-1]
+    found = [x for x in expr.loads(reduce.body) if inner.var in expr.free_vars(x)]
+    if len(found) != 1 or found[0].guard is None or not _is_filler(found[0]):
+        return None
+    if any(x.guard is not None for x in expr.loads(reduce.body) if x is not found[0]):
+        return None
+    (load,) = found
+    assert load.guard is not None
+    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
+    conditions = list(conditions_of(load.guard))
+    slides: list[Slide] = []
+    for at in (inner, *output.axes[-2:-1]):
+        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+        slide = _slide(load, at, taps, asked)
+        if slide is None and at is inner:
+            return None
+        if slide is None and not asked and len(taps) == 1:
+            slide = _slide_inside(load, at, taps[0])
+        if slide is not None:
+            slides.append(slide)
+            conditions = [c for c in conditions if c not in asked]
+            taps = [tap for tap in taps if tap is not slide.tap]
+    if conditions or taps or not slides[0].step >= 1 or slides[0].taps > MOST_TAPS:
+        return None
+    if slides[0].stride != 1 or slides[0].tap is None:
+        return None
+    return PaddedWindow(reduce, load, slides[0], slides[1] if len(slides) > 1 else None)
+
+
+def _is_filler(load: Load) -> bool:
+    return isinstance(load.other, expr.Const)
+
+
+def _number(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
+    """How windows slide along `at`, by what is asked of it; None where that isn't plain."""
+    used = {v for c in asked for v in expr.free_vars(c)} - {at.var}
+    own = [tap for tap in taps if tap.var in used]
+    if len(own) > 1 or len(used) != len(own) or not asked:
+        return None
+    tap = own[0] if own else None
+    if not isinstance(at.extent, int) or not all(isinstance(t.extent, int) for t in own):
+        return None
+    by_at = expr.coefficient(load.indices[0], at.var)
+    by_tap = 0 if tap is None else expr.coefficient(load.indices[0], tap.var)
+    begin, end = 0, None
+    steps: set[tuple[int, int]] = set()
+    for condition in asked:
+        if not isinstance(condition, Binary) or condition.op not in ("ge", "lt"):
+            return None
+        step, apart, start = _linear(condition, at, tap)
+        if step is None or apart is None or start is None or step <= 0:
+            return None
+        steps.add((step, apart))
+        if condition.op == "ge":
+            begin = max(begin, -start)
+        else:
+            end = -start if end is None else min(end, -start)
+    if len(steps) != 1 or not isinstance(by_at, int) or not isinstance(by_tap, int):
+        return None
+    ((step, apart),) = steps
+    stride, left = divmod(by_at, step)
+    if left or stride <= 0 or by_tap != apart * stride:
+        return None
+    made = Slide(at, tap, step, apart, stride, begin, 0)
+    last = made.count if end is None else min(end, made.count)
+    return replace(made, begin=min(begin, last), end=last)
+
+
+def _slide_inside(load: Load, at: Axis, tap: Axis) -> Slide | None:
+    """How windows slide along an axis without padding, if they do."""
+    by_at, by_tap = (expr.coefficient(load.indices[0], axis.var) for axis in (at, tap))
+    if not isinstance(at.extent, int) or not isinstance(tap.extent, int):
+        return None
+    if not isinstance(by_at, int) or not isinstance(by_tap, int) or min(by_at, by_tap) <= 0:
+        return None
+    stride = math.gcd(by_at, by_tap)
+    made = Slide(at, tap, by_at // stride, by_tap // stride, stride, 0, 0)
+    return replace(made, end=made.count)
+
+
+def _linear(
+    condition: Binary, at: Axis, tap: Axis | None
+) -> tuple[int | None, int | None, int | None]:
+    """How the left side of a comparison minus the right one grows with `at` and `tap`, and what it
+    is at 0 of both."""
+    variables = [at.var] + ([] if tap is None else [tap.var])
+    found: list[int | None] = []
+    for var in variables:
+        a, b = expr.coefficient(condition.a, var), expr.coefficient(condition.b, var)
+        found.append(a - b if isinstance(a, int) and isinstance(b, int) else None)
+    zero = {var: expr.index(0) for var in variables}
+    a, b = (expr.dim_of(expr.substitute(side, zero)) for side in (condition.a, condition.b))
+    start = a - b if isinstance(a, int) and isinstance(b, int) else None
+    return found[0], found[1] if tap is not None else 0, start
+
+
+def schedule_padded(nest: Nest, output: Output, window: PaddedWindow) -> tuple[Stmt, ...] | None:
+    """The loops of a padded window; None where scratch doesn't hold the rows of one result."""
+    made = _Rows.of(nest, output, window)
+    return None if made is None else made.build()
+
+
+class _Rows:
+    """Rows of the result, those of a workgroup on rows of the plane in scratch.
+
+    Attributes:
+        rows: how many the result's rows share what is in scratch.
+        scratch: [row][phase of the step][place]
+    """
+
+    def __init__(self, nest: Nest, output: Output, window: PaddedWindow, rows: int) -> None:
+        self.nest = nest
+        self.output = output
+        self.window = window
+        self.rows = rows
+        along, down = window.along, window.down
+        height = 1 if down is None else down.places(rows)
+        shape = (height, along.step, -(-along.count // along.step))
+        dtype = window.load.dtype
+        self.scratch: Scratch = nest.builder.scratch("rows", dtype, shape, Space.WORKGROUP)
+
+    @staticmethod
+    def of(nest: Nest, output: Output, window: PaddedWindow) -> _Rows | None:
+        along, down = window.along, window.down
+        row = -(-along.count // along.step) * along.step * window.load.dtype.bytes
+        most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
+        if down is None:
+            return _Rows(nest, output, window, 1) if most else None
+        rows = min(_number(down.at), ROWS_A_TAP * down.taps)
+        while rows > 1 and down.places(rows) > most:
+            rows -= 1
+        if down.places(rows) > most:
+            return None
+        even = -(-_number(down.at) // rows)
+        return _Rows(nest, output, window, -(-_number(down.at) // even))
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, window, along, down = self.nest, self.window, self.window.along, self.window.down
+        tiles = Axis(nest.builder.var("mt"), 1)
+        outer = [a for a in self.output.axes if a is not along.at]
+        if down is not None:
+            tiles = Axis(tiles.var, -(-_number(down.at) // self.rows))
+            outer = [tiles if a is down.at else a for a in outer]
+
+        def body(values: Values) -> list[Stmt]:
+            if down is None:
+                return self._fill(values, expr.index(0)) + self._row(values, expr.index(0))
+            first = expr.mul(values[tiles.var], expr.index(self.rows))
+
+            def row(r: Expr) -> list[Stmt]:
+                at = expr.add(first, r)
+                stmts = self._row({**values, down.at.var: at}, r)
+                if _number(down.at) % self.rows == 0:
+                    return stmts
+                return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+
+            start = expr.mul(first, expr.index(down.step))
+            return self._fill(values, start) + nest.serial(self.rows, row, "r")
+
+        taps = dims.product([n for _, n in window.reduce.axes])
+        return nest.grid(outer, body, dims.multiply(taps, self.rows * _number(along.at)))
+
+    # What is brought into scratch
+
+    def _fill(self, values: Values, start: Expr) -> list[Stmt]:
+        """Rows of the plane, `start` being the first of them."""
+        down = self.window.down
+
+        def row(v: Expr) -> list[Stmt]:
+            if down is None:
+                return self._fill_row(values, v, expr.index(0))
+            place = expr.add(start, v)
+            stmts = self._fill_row(values, v, expr.mul(place, expr.index(down.stride)))
+            asked: list[Expr] = []
+            if down.begin > 0:
+                asked.append(expr.binary("ge", place, expr.index(down.begin)))
+            if down.end < down.places(-(-_number(down.at) // self.rows) * self.rows):
+                asked.append(expr.binary("lt", place, expr.index(down.end)))
+            is_there = expr.all_of(asked)
+            if is_there is None:
+                return stmts
+            return [If(is_there, tuple(stmts), tuple(self._blank(v)))]
+
+        return self.nest.serial(self.scratch.shape[0], row, "v")
+
+    def _fill_row(self, values: Values, v: Expr, ahead: Expr) -> list[Stmt]:
+        """A row that lies `ahead` elements behind the first place of all, between its padding."""
+        along, load, width = self.window.along, self.window.load, self.scratch.shape[2]
+        down = self.window.down
+        zero = {along.at.var: expr.index(0)}
+        for slide in (along, *([] if down is None else [down])):
+            zero[slide.at.var] = expr.index(0)
+            if slide.tap is not None:
+                zero[slide.tap.var] = expr.index(0)
+        ones: Values = {var: expr.index(0) for var, n in self.window.reduce.axes if n == 1}
+        origin = expr.add(expr.substitute(load.indices[0], {**ones, **values, **zero}), ahead)
+
+        def phase(f: int) -> list[Stmt]:
+            begin = max(0, -(-(along.begin - f) // along.step))
+            end = max(begin, min(width, -(-(along.end - f) // along.step)))
+
+            def copied(j: Expr) -> list[Stmt]:
+                place = expr.add(expr.mul(j, expr.index(along.step)), expr.index(f))
+                value = Load(load.source, (expr.add(origin, place),), load.dtype)
+                return [Store(self.scratch, (v, expr.index(f), j), value)]
+
+            copy = row_of_vectors(
+                self.nest,
+                expr.index(begin),
+                end - begin,
+                self.nest.lanes,
+                lambda j, width, lane: copied(j),
+            )
+            padding = [*range(begin), *range(end, width)]
+            return [self._pad(v, f, j) for j in padding] + copy
+
+        return [stmt for f in range(along.step) for stmt in phase(f)]
+
+    def _pad(self, v: Expr, phase: int, j: int) -> Stmt:
+        other = self.window.load.other
+        assert other is not None
+        return Store(self.scratch, (v, expr.index(phase), expr.index(j)), other)
+
+    def _blank(self, v: Expr) -> list[Stmt]:
+        """A row that is padding."""
+        other = self.window.load.other
+        assert other is not None
+        _, phases, width = self.scratch.shape
+        return self.nest.serial(
+            phases,
+            lambda f: row_of_vectors(
+                self.nest,
+                expr.index(0),
+                width,
+                self.nest.lanes,
+                lambda j, width, lane: [Store(self.scratch, (v, f, j), other)],
+            ),
+            "f",
+        )
+
+    # What is computed of it
+
+    def _row(self, values: Values, r: Expr) -> list[Stmt]:
+        """Row `r` of those that share what is in scratch, by segments of what is done with it."""
+        nest, at, reduce = self.nest, self.window.along.at, self.window.reduce
+        total = Var("total", reduce.dtype)
+        around = self.output.rewritten(
+            lambda e: expr.transform(e, lambda x: total if x is reduce else None)
+        )
+        stmts: list[Stmt] = []
+        first = 0
+        for end in segments.ends(around.values, at.var, _number(at)):
+            part = segments.output_within(around, at.var, first, end)
+
+            def element(x: Expr, width: int, lane: Expr | None, part: Output = part) -> list[Stmt]:
+                loops, value = self._sum(values, r, x, width, lane)
+                place = {**values, at.var: x}
+                return loops + part.stores(nest, place, {total: value}.get)  # type: ignore[arg-type]
+
+            width = nest.lanes * SUMS
+            while width > 1 and width > end - first:
+                width //= 2
+            stmts += row_of_vectors(nest, expr.index(first), end - first, width, element)
+            first = end
+        return stmts
+
+    def _sum(
+        self, values: Values, r: Expr, x: Expr, width: int, lane: Expr | None
+    ) -> tuple[list[Stmt], Expr]:
+        """The reduction at place `x` of row `r`."""
+        nest, window = self.nest, self.window
+        along, down, reduce = window.along, window.down, window.reduce
+        acc = nest.builder.scratch("acc", reduce.dtype, (1 if lane is None else width,))
+        slot = expr.index(0) if lane is None else lane
+        total = Load(acc, (slot,), reduce.dtype)
+        ones: Values = {var: expr.index(0) for var, n in reduce.axes if n == 1}
+
+        def tap(v: Expr, indices: Values, k: int) -> Stmt:
+            phase, ahead = (along.apart * k) % along.step, (along.apart * k) // along.step
+            place = (v, expr.index(phase), expr.add(x, expr.index(ahead)))
+            staged = Load(self.scratch, place, self.scratch.dtype)
+            body = expr.transform(reduce.body, lambda e: staged if e is window.load else None)
+            here = {**values, **ones, **indices, along.at.var: x}
+            if along.tap is not None:
+                here[along.tap.var] = expr.index(k)
+            return Store(acc, (slot,), combined(reduce.op, total, expr.substitute(body, here)))
+
+        def line(v: Expr, indices: Values) -> list[Stmt]:
+            return [tap(v, indices, k) for k in range(along.taps)]
+
+        start: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
+        if down is None:
+            return start + line(expr.index(0), {}), total
+        v = expr.mul(r, expr.index(down.step))
+        vertical = down.tap
+        if vertical is None:
+            return start + line(v, {}), total
+        loops = nest.serial(
+            vertical.extent,
+            lambda k: line(expr.add(v, expr.mul(k, expr.index(down.apart))), {vertical.var: k}),
+            "k",
+        )
+        return start + loops, total
