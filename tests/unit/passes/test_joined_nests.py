@@ -16,6 +16,7 @@ from aot.ir.clone import clone_module
 from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir.nodes import For, If, Kernel, LoopKind, Stmt
+from aot.kernels.ir.verifier import verify
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
@@ -130,3 +131,46 @@ def test_regions_compute_what_the_graph_does(ops: Ops, shape: tuple[int, ...]) -
     with aot.load(aot.compile(module, targets=["host"])) as program:
         found = list(program({"x": x}).values())
     assert not difference(module.main, {"x": x}, expected, found)
+
+
+def _conv(b: Builder, x: Value) -> Value:
+    w = b.constant(np.random.default_rng(1).standard_normal((8, 8, 1, 1)).astype(np.float32))
+    return b.op("conv", x, w, strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, group=1)
+
+
+ROOTS: dict[str, Callable[[Builder, Value], Value]] = {
+    "conv": _conv,
+    "matmul": lambda b, x: b.op("matmul", x, b.op("transpose", x, perm=(0, 1, 3, 2))),
+    "softmax": lambda b, x: b.op("softmax", x, axis=3),
+    "tanh": lambda b, x: b.op("tanh", x),
+}
+
+
+@pytest.mark.parametrize("is_head", [True, False])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_result_that_another_reads_in_part(root: str, axis: int, is_head: bool) -> None:
+    """What is read under a condition is the element that the nest has computed, not another one."""
+    b = Builder()
+    made = ROOTS[root](b, b.input("x", "f32[2, 8, 6, 6]"))
+    z = b.input("z", "f32[2, 8, 6, 6]")
+    half = made.type.shape[axis] // 2
+
+    def part(value: Value, start: int, stop: int) -> Value:
+        starts = tuple(start if d == axis else 0 for d in range(4))
+        stops = tuple(stop if d == axis else n for d, n in enumerate(value.type.dims))
+        return b.op("slice", value, starts=starts, stops=stops, steps=(1,) * 4)
+
+    end = z.type.shape[axis]
+    head, tail = (made, z) if is_head else (z, made)
+    b.output("y", made)
+    b.output("both", b.op("concat", part(head, 0, half), part(tail, half, end), axis=axis))
+    module = b.module()
+    r = np.random.default_rng(0)
+    arrays = {n: r.standard_normal((2, 8, 6, 6)).astype(np.float32) for n in ("x", "z")}
+    with aot.load(aot.compile(module, targets=["host"])) as program:
+        found = list(program(arrays).values())
+    assert not difference(module.main, arrays, run(module.main, arrays), found)
+    for target in TARGETS:
+        for kernel, _ in kernels(module, target):
+            verify(kernel)
