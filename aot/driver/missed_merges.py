@@ -144,6 +144,8 @@ class _Executable:
         self.key = _key(family)
         self.schedules = family.schedules
         self.word_sums = family.word_sums
+        self.known = family.known
+        self.is_for_gpu = target.has_workgroups
         # sorted by what no parameter can change, those that differ in extents alone are neighbours
         stages = zip(stages_of(function.block, function.results), self.plans, strict=True)
         other = {heaviest(s.ops) for s, plan in stages if plan.schedule is Schedule.WINOGRAD}
@@ -337,8 +339,11 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     texts = [f"%{n}: {v.type}" if v is not None else _NOTHING for n, v in ((0, x), (0, y))]
     texts = [text.replace("%0: ", "") for text in texts]
     own = [op.name for op in a.function.block if op.record.kind.has_handwritten_kernel]
-    if own:
-        return Difference(f"kernels of {own[0]} are written for their extents", *texts)
+    if own and a.is_for_gpu:
+        return Difference(f"kernels of {own[0]} are written for their extents on a GPU", *texts)
+    if a.known != b.known:
+        known = [", ".join(f"{n} of {print_attr(dims)}" for n, dims in e.known) for e in (a, b)]
+        return Difference(f"kernels of {own[0]} must know their depth", *known)
     if a.schedules != b.schedules:
         first, second = (", ".join(map(_plan_text, e.schedules)) for e in (a, b))
         return Difference("they run by other schedules", f"plan {first}", f"plan {second}")

@@ -46,6 +46,10 @@ DYNAMIC_WINOGRAD_COST = 0.04
 # a vector of memory that is read in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
+# attentions of few queries have tiles for them where they are known; a heap of a known depth is
+# written out, whose steps cost so many of a stream's
+DYNAMIC_ATTENTION_COST, DYNAMIC_FEW_QUERIES_COST, FEW_QUERIES = 0.01, 1.0, 64
+DYNAMIC_SORT_COST, SORT_STEPS = 0.9, 16
 
 
 Tile = tuple[int, int]
@@ -89,7 +93,7 @@ class KernelModel(NamedTuple):
     """What there is to know of a kernel beside its tile and its extents.
 
     Attributes:
-        form: "products", "winograd", "window" or "stream".
+        form: "products", "winograd", "window", "attention", "sort" or "stream".
         is_packed: whether its weights lie in panels.
         registers: vector registers of a CPU that sums may have, 0 on a GPU.
         is_padded: whether the ends of a line of rows are at a border.
@@ -110,7 +114,10 @@ class KernelModel(NamedTuple):
             Schedule.CONTRACTION: "products",
             Schedule.PLANES: "products",
             Schedule.WINOGRAD: "winograd",
+            Schedule.ATTENTION: "attention",
         }
+        if call is not None and call.record.kind is Kind.SORT:
+            forms[Schedule.LINES] = "sort"
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
         return KernelModel(
@@ -151,6 +158,9 @@ def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
         wide = wide_extents(call)
         rows = wide[-2] if len(wide) > 1 else 1
         return rows, wide[-1] if wide else 1, _terms(call)
+    if made.schedule is Schedule.ATTENTION:
+        queries, width = call.result_types[0].dims[-2:]
+        return queries, width, call.operand(1).dims[-2]
     return 1, call.result_types[0].element_count, _terms(call)
 
 
@@ -186,9 +196,17 @@ def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -
         return winograd.cost(sizes, kernel.lanes, tile) * (1 + extra)
     if kernel.form == "window":
         return _window(kernel, loops, tile, dynamic)
-    extra = DYNAMIC_STREAM_COST if dynamic.columns or dynamic.rows or dynamic.terms else 0.0
     elements = loops.rows * loops.columns * loops.outer * max(1, loops.terms)
+    if kernel.form == "sort":
+        elements *= SORT_STEPS
+    extra = _dynamic_extra(kernel, loops) if any(dynamic[:3]) else 0.0
     return elements / kernel.lanes * STREAM_COST * (1 + extra)
+
+
+def _dynamic_extra(kernel: KernelModel, loops: Loops) -> float:
+    if kernel.form == "attention":
+        return DYNAMIC_ATTENTION_COST if loops.rows >= FEW_QUERIES else DYNAMIC_FEW_QUERIES_COST
+    return DYNAMIC_SORT_COST if kernel.form == "sort" else DYNAMIC_STREAM_COST
 
 
 def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -> float:

@@ -10,7 +10,8 @@ Ensures: executables have schedules; those that merged have the common tiles tha
     and all mergers together cost no more than the bound of `--optimize`, in the estimate of
     analysis/cost/tile_costs.py. On CPUs no merger makes code larger, in that of code_size.py.
 Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
-    (kernels, strides, pads), which change loops, or merges ops whose kernels are written by hand.
+    (kernels, strides, pads), which change loops; or of what kernels written by hand must know
+    (slots.py). Merges none of these on a GPU, where known lengths say how lines are split.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ class _Member:
 
     @staticmethod
     def of(number: int, entry: int, function: Function, calls: list[Op], target: Target) -> _Member:
-        if any(op.record.kind.has_handwritten_kernel for op in function.block):
+        is_by_hand = any(op.record.kind.has_handwritten_kernel for op in function.block)
+        if is_by_hand and target.has_workgroups:
             return _Member(number, entry, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
         family, slots = family_of(function, plans)

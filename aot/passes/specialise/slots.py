@@ -18,7 +18,7 @@ from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr, floor_divide, modulo, multiply, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
-from aot.ir.record import contraction_of
+from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule
 from aot.ir.types import Layout, TensorType
@@ -158,11 +158,14 @@ class Family(NamedTuple):
         schedules: of its stages: which, and whether as tiles of neighbours by channels.
         word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
             are.
+        known: the extents that kernels written by hand must know: depths of attentions, units of
+            recurrent layers.
     """
 
     key: Hashable
     schedules: tuple[tuple[Schedule, bool], ...]
     word_sums: tuple[tuple[Dim, ...], ...]
+    known: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
 
 
 def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[Slot]]:
@@ -174,7 +177,21 @@ def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[S
     # tiles of rows and columns have loops for both, be there a gap between them or none
     is_tiled = all(schedule in _TILED or window for schedule, window in schedules)
     key, slots = slots_of(function, loose=1 if is_tiled else 0)
-    return Family(key, schedules, _word_sums(function)), slots
+    return Family(key, schedules, _word_sums(function), _known_extents(function)), slots
+
+
+# By kind: operands, and the dim of each whose extent is a number in its kernel.
+_KNOWN = {Kind.ATTENTION: ((0, -1), (2, -1)), Kind.RECURRENCE: ((2, 2),)}
+
+
+def _known_extents(function: Function) -> tuple[tuple[str, tuple[Dim, ...]], ...]:
+    found = []
+    for op in function.block:
+        values = [(op.operands[n], dim) for n, dim in _KNOWN.get(op.record.kind, ())]
+        if values:
+            extents = (v.type.dims[dim] for v, dim in values if v is not None)
+            found.append((op.name, tuple(extents)))
+    return tuple(found)
 
 
 def _word_sums(function: Function) -> tuple[tuple[Dim, ...], ...]:

@@ -261,8 +261,28 @@ def test_kernels_that_are_written_by_hand() -> None:
         for n, extent in enumerate((16, 32))
     ]
     types = [(f"f32[4, {n}]", f"f32[4, {n}]") for n in (16, 32)]
+    module = dispatching(made[0], made[1], types[0], types[1])
+    gpu = targets.load("vulkan-1.1")
+    assert said(missed_merges(module, {"e0": 300, "e1": 200}, gpu, Settings())) == (
+        "kernels of scan are written for their extents on a GPU", "f32[4, 16]", "f32[4, 32]"
+    )  # fmt: skip
+
+
+def test_depths_of_attentions() -> None:
+    types = [(f"f32[1, 4, 64, {depth}]",) * 4 for depth in (32, 48)]
+    made = [
+        executable(
+            f"e{n}",
+            f"%3 = attention(%0, %1, %2) {{scale = 0.25}} : {own[3]}",
+            "%3",
+            inputs=", ".join(f"%{k}: {t}" for k, t in enumerate(own[:3])),
+            bindings="2, 2, 2, 3",
+        )
+        for n, own in enumerate(types)
+    ]
     assert said(misses(made[0], made[1], types[0], types[1])) == (
-        "kernels of scan are written for their extents", "f32[4, 16]", "f32[4, 32]"
+        "kernels of attention must know their depth", "attention of [32, 32]",
+        "attention of [48, 48]",
     )  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""Kernels written by hand that serve several lengths compute what kernels for one length do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from aot.ir.graph import Module
+
+TARGET = "x86-64-v2"
+LENGTHS = (20, 33, 64, 97)
+
+
+def attention(lengths: Sequence[int]) -> Module:
+    """Queries of each length to keys of another."""
+    b = Builder()
+    for n, (queries, keys) in enumerate(zip(lengths, reversed(lengths), strict=True)):
+        q = b.input(f"q{n}", f"f32[2, 4, {queries}, 16]")
+        k, v = (b.input(f"{name}{n}", f"f32[2, 4, {keys}, 16]") for name in "kv")
+        b.output(f"y{n}", b.op("attention", q, k, v, scale=0.25))
+    return b.module()
+
+
+def scan(lengths: Sequence[int]) -> Module:
+    b = Builder()
+    for n, length in enumerate(lengths):
+        b.output(f"y{n}", b.op("scan", b.input(f"x{n}", f"f32[{n + 3}, {length}]"), axis=1))
+    return b.module()
+
+
+def top_k(lengths: Sequence[int]) -> Module:
+    b = Builder()
+    for n, length in enumerate(lengths):
+        x = b.input(f"x{n}", f"f32[5, {length}]")
+        values, places = b.op("top_k", x, axis=1, k=length // 2, largest=True)
+        b.output(f"y{n}", values)
+        b.output(f"i{n}", places)
+    return b.module()
+
+
+def lstm(lengths: Sequence[int]) -> Module:
+    b = Builder()
+    draw = np.random.default_rng(4)
+    w, r = (b.constant(draw.standard_normal((1, 64, k)).astype(np.float32) / 4) for k in (24, 16))
+    for n, length in enumerate(lengths):
+        x = b.input(f"x{n}", f"f32[{length}, {n + 2}, 24]")
+        made = b.op("lstm", x, w, r, None, None, None, None, None, hidden_size=16)
+        b.output(f"y{n}", made[0])
+    return b.module()
+
+
+def scatter(lengths: Sequence[int]) -> Module:
+    b = Builder()
+    for n, length in enumerate(lengths):
+        x, u = b.input(f"x{n}", f"f32[6, {length}]"), b.input(f"u{n}", f"f32[6, {length // 2}]")
+        i = b.input(f"i{n}", f"i64[6, {length // 2}]")
+        b.output(f"y{n}", b.op("scatter_elements", x, i, u, axis=1))
+    return b.module()
+
+
+GRAPHS: dict[str, Callable[[Sequence[int]], Module]] = {
+    f.__name__: f for f in (attention, scan, top_k, lstm, scatter)
+}
+
+
+def given(program: aot.Program) -> dict[str, Any]:
+    draw = np.random.default_rng(8)
+    return {
+        i.name: draw.integers(-9, 9, i.dims)
+        if i.dtype == "i64"
+        else draw.standard_normal(i.dims).astype(np.float32)
+        for i in program.inputs
+    }
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_four_lengths_have_one_kernel(name: str) -> None:
+    module = GRAPHS[name](LENGTHS)
+    shared = aot.compile(module, targets=[TARGET], optimize="size")
+    apart = aot.compile(GRAPHS[name](LENGTHS), targets=[TARGET], disable=["despecialise"])
+    kept = [len(m.image.variants[0].executables) for m in (shared, apart)]
+    assert kept == [1, 4]
+    with aot.load(shared) as one, aot.load(apart) as other:
+        arrays = given(one)
+        expected, found = other(arrays), one(arrays)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=2e-6, atol=2e-6)
+
+
+def test_a_heap_of_a_known_depth_stays_one_where_time_counts() -> None:
+    """Its levels are written out; a search of an unknown depth takes almost twice as long."""
+    module = aot.compile(top_k(LENGTHS), targets=[TARGET])
+    assert len(module.image.variants[0].executables) == 4
+
+
+def test_attentions_of_other_depths_have_kernels_of_their_own() -> None:
+    b = Builder()
+    for n, depth in enumerate((16, 24)):
+        q, k, v = (b.input(f"{name}{n}", f"f32[1, 2, 64, {depth}]") for name in "qkv")
+        b.output(f"y{n}", b.op("attention", q, k, v, scale=0.25))
+    module = aot.compile(b.module(), targets=[TARGET], optimize="size")
+    assert len(module.image.variants[0].executables) == 2
