@@ -1,5 +1,5 @@
-"""The ops that the graph itself cannot do without: constants, the ends of functions and blocks, and
-pending shape changes.
+"""The ops that the graph itself cannot do without: constants, the ends of functions and blocks,
+pending shape changes, and dims that a value gives.
 
 Owns their records, so that nothing in aot/ir needs the op table, which aot/ops fills with the rest.
 """
@@ -10,9 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from aot.ir.arrays import cast_array
+from aot.ir.dims import DimExpr, is_symbol_name
 from aot.ir.graph import ConstantData
 from aot.ir.index_map import IndexMap
-from aot.ir.record import Attribute, Call, Kind, Operand, OpRecord, register
+from aot.ir.record import (
+    INTEGERS,
+    Attribute,
+    Call,
+    Constraint,
+    Kind,
+    Operand,
+    OpRecord,
+    register,
+)
 from aot.ir.types import DType, Layout, TensorType
 
 
@@ -73,6 +83,30 @@ PENDING = register(
         infer=_pending_type,
         reference=_pending_value,
         kind=Kind.STRUCTURE,
+    )
+)
+
+
+def _is_symbol_or_number(call: Call) -> bool:
+    dim = call.dim("dim")
+    return is_symbol_name(str(dim)) if isinstance(dim, DimExpr) else dim >= 0
+
+
+# What a value computed by the model is as a dim: aot/ir/data_dims.py.
+EXTENT = register(
+    OpRecord(
+        name="extent",
+        summary="Makes the one element of x the dim that its symbol is, for the ops behind it in "
+        "its block and in blocks there. Where the dim is a number, x must be that.",
+        operands=(Operand("x", INTEGERS),),
+        attributes=(Attribute("dim", "dim", doc="a symbol that nothing else gives, or a number"),),
+        constraints=(
+            Constraint("x has one element", lambda call: call.operand(0).element_count == 1),
+            Constraint("dim is a symbol, or a number that is not negative", _is_symbol_or_number),
+        ),
+        infer=lambda call: [],
+        kind=Kind.STRUCTURE,
+        has_side_effects=True,
     )
 )
 

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from aot.errors import AotError, CompileError, InternalError
-from aot.ir.builtin import PENDING
-from aot.ir.dims import Dim, substitute, symbols
+from aot.ir.builtin import EXTENT, PENDING
+from aot.ir.compare import map_dims
+from aot.ir.dims import Dim, DimExpr, substitute, symbols
 from aot.ir.equalities import TypeRule
 from aot.ir.graph import Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.record import Call
@@ -83,8 +84,11 @@ class _FunctionCheck:
         self.defined: set[Value] = set()
         self.position: dict[Op, None] = {}
         self.states: dict[str, DType] = {}
+        self.given: set[str] = set()  # symbols that values give
+        self.hidden: set[str] = set()  # those of them that are not given yet, or no more
 
     def run(self) -> None:
+        self.find_given()
         self.check_header()
         self.check_block(self.function.block, self.function)
         self.check_uses()
@@ -118,10 +122,43 @@ class _FunctionCheck:
             raise self.fail("its assumptions contradict each other")
 
     def input_symbols(self) -> set[str]:
+        """Symbols that inputs, growing states and values give."""
+        return self.outer_symbols() | self.given
+
+    def outer_symbols(self) -> set[str]:
         """Symbols that inputs and growing states give."""
         lengths = [v.length for v in state_variables(self.function) if v.length is not None]
         dims = [*lengths, *(d for v in self.function.inputs for d in v.type.dims)]
         return {n for d in dims for n in symbols(d)}
+
+    def find_given(self) -> None:
+        """Each symbol has one origin."""
+        for op in self.function.walk():
+            if op.record is EXTENT and isinstance(op.attrs["dim"], DimExpr):
+                name = str(op.attrs["dim"])
+                if name in self.given or name in self.outer_symbols():
+                    raise self.fail(f"symbol {name} is given a second time", op)
+                self.given.add(name)
+        self.hidden = set(self.given)
+
+    def check_dims(self, op: Op) -> None:
+        """Symbols that values give are used behind the op that gives them, where its block is."""
+        if op.record is EXTENT:
+            self.hidden.discard(str(op.attrs["dim"]))
+        if not self.hidden:
+            return
+        used: set[str] = set()
+
+        def note(dim: Dim) -> Dim:
+            used.update(symbols(dim))
+            return dim
+
+        map_dims(op.attrs, note)
+        for value in op.results:
+            used.update(name for dim in value.type.dims for name in symbols(dim))
+        early = sorted(used & self.hidden)
+        if early:
+            raise self.fail(f"symbol {early[0]} is used where no value has given it", op)
 
     def check_block(self, block: Block, owner: Op | Function) -> None:
         if block.owner is not owner:
@@ -144,6 +181,7 @@ class _FunctionCheck:
                 block.last,
             )
         mark: list[Value] = list(block.args)
+        hidden = set(self.hidden)
         for op in block:
             if op.record.is_terminator and op is not block.last:
                 raise self.fail("a terminator stands inside its block", op)
@@ -151,6 +189,7 @@ class _FunctionCheck:
             mark.extend(op.results)
         if owner is not self.function:
             self.visible.difference_update(mark)
+            self.hidden = hidden
 
     def check_links(self, block: Block) -> None:
         before: Op | None = None
@@ -184,6 +223,8 @@ class _FunctionCheck:
             if (op, number) not in value.uses:
                 raise self.fail(f"operand {number} does not list the op among its uses", op)
         self.check_call(op)
+        if self.given:
+            self.check_dims(op)
         if op.record.writes:
             self.check_writes(op)
         if op.record.is_state:

@@ -14,7 +14,9 @@ from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
 from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
 from aot.ir import dims
+from aot.errors import CompileError
 from aot.ir.bounds import add_bound, bounds_of
+from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.states import StateVariable
@@ -101,6 +103,7 @@ class _Program:
         self.assignment = BufferAssignment(function)
         self.states = states_of(function, self.assignment)
         self.bounds = bounds_of(function.assumptions)
+        self.largest = Largest.of(function)
         for variable in (k.variable for k in self.states.kept):
             if variable.next_length is not None:
                 following = variable.next_length
@@ -141,6 +144,7 @@ class _Program:
         for number, value in self.copies:
             flow.copy_to_output(number, value)
         flow.end_states(self.states)
+        flow.declare_outputs(function.results)
         flow.code.emit("RETURN")
         out.emit("RETURN")
         blocks = flow.code.finish(out)
@@ -177,15 +181,30 @@ class _Program:
         )
 
     def _info(self, name: str, value: Value) -> TensorInfo:
-        return TensorInfo(
-            name, value.type.dtype, tuple(DimInfo.of(d, self.bounds) for d in value.type.dims)
-        )
+        return TensorInfo(name, value.type.dtype, tuple(map(self._dim_info, value.type.dims)))
+
+    def _dim_info(self, dim: Dim) -> DimInfo:
+        found = DimInfo.of(dim, self.bounds)
+        if found.maximum is not None or not self.largest.is_given(dim):
+            return found
+        return replace(found, maximum=dims.bounds(self._most(dim), self.bounds)[1])
+
+    def _most(self, dim: Dim) -> Dim:
+        """A dim of an output as `prepare` knows it: the largest, where a value gives it.
+
+        Raises:
+            CompileError: nothing says how large it can be.
+        """
+        found = self.largest.largest(dim)
+        if found is None:
+            raise CompileError(f"an output has dim {dim}: nothing says how large it can be")
+        return found
 
     def _outputs(self) -> None:
         out = self.out
         for number, value in enumerate(self.function.results):
             for axis, dim in enumerate(value.type.dims):
-                out.emit("OUTPUT_DIM", number, axis, out.dim(dim))
+                out.emit("OUTPUT_DIM", number, axis, out.dim(self._most(dim)))
 
     def _constants(self) -> None:
         """Constants that something reads, in the order of the program."""

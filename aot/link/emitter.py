@@ -6,24 +6,33 @@ nothing of what they are for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Union
 
 from aot.errors import InternalError
-from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol
+from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
+
+
+Emit = Callable[..., None]  # an instruction's name and operands
 
 
 @dataclass
 class Emitter:
-    """Registers and words; `prepare` ends before `execute` begins."""
+    """Registers and words; `prepare` ends before `execute` begins.
+
+    Attributes:
+        given: of each symbol that a value gives in `execute`, in order, the header behind the
+            instructions that give it: what has the symbol in it is computed there.
+    """
 
     words: list[int] = field(default_factory=list)
     registers: int = 0
     constants: dict[int, int] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)
     known: dict[Dim | Atom, int] = field(default_factory=dict)
+    given: dict[str, Header] = field(default_factory=dict)
 
     def register(self) -> int:
         self.registers += 1
@@ -43,24 +52,37 @@ class Emitter:
         """The constant that a register holds, if it was asked for as one."""
         return self.values.get(register)
 
-    def binary(self, name: str, a: int, b: int) -> int:
+    def binary(self, name: str, a: int, b: int, emit: Emit | None = None) -> int:
         made = self.register()
-        self.emit(name, made, a, b)
+        (emit or self.emit)(name, made, a, b)
         return made
+
+    def header_of(self, *dims: Dim) -> Header | None:
+        """Where dims are known, if a value has a part in them: else `prepare` computes them."""
+        if not self.given:
+            return None
+        named = {name for dim in dims for name in symbols(dim)}
+        return next((h for name, h in reversed(self.given.items()) if name in named), None)
+
+    def emit_for(self, *dims: Dim) -> Emit:
+        """Adds instructions where dims are known."""
+        header = self.header_of(*dims)
+        return self.emit if header is None else header.emit
 
     def dim(self, dim: Dim) -> int:
         """The register that holds `dim`; equal dims are computed once."""
         if isinstance(dim, int):
             return self.constant(dim)
         if dim not in self.known:
+            emit = self.emit_for(dim)
             total: int | None = self.constant(dim.constant) if dim.constant else None
             for monomial, coefficient in dim.terms:
                 term: int | None = None if coefficient == 1 else self.constant(coefficient)
                 for atom in monomial:
                     value = self.atom(atom)
-                    term = value if term is None else self.binary("MUL", term, value)
+                    term = value if term is None else self.binary("MUL", term, value, emit)
                 assert term is not None
-                total = term if total is None else self.binary("ADD", total, term)
+                total = term if total is None else self.binary("ADD", total, term, emit)
             assert total is not None
             self.known[dim] = total
         return self.known[dim]
@@ -70,7 +92,10 @@ class Emitter:
             if isinstance(atom, Symbol):
                 raise InternalError(f"no input gives dim {atom}")
             if isinstance(atom, FloorDiv):
-                made = self.binary("FLOORDIV", self.dim(atom.numerator), self.dim(atom.denominator))
+                made = self.binary(
+                    *("FLOORDIV", self.dim(atom.numerator), self.dim(atom.denominator)),
+                    self.emit_for(atom.numerator, atom.denominator),
+                )
             else:
                 made = self._extremum(atom)
             self.known[atom] = made
@@ -79,7 +104,8 @@ class Emitter:
     def _extremum(self, atom: Extremum) -> int:
         made = self.dim(atom.args[0])
         for arg in atom.args[1:]:
-            made = self.binary("MAX" if atom.is_max else "MIN", made, self.dim(arg))
+            name, emit = "MAX" if atom.is_max else "MIN", self.emit_for(*atom.args)
+            made = self.binary(name, made, self.dim(arg), emit)
         return made
 
 
@@ -120,12 +146,18 @@ class ExecutePart:
         if name in TOUCHES:
             self._touched = name
 
-    def header(self) -> Header:
+    def header(self, made: Header | None = None) -> Header:
         """A header that stands here."""
-        made = Header()
+        made = Header() if made is None else made
         self.items.append(made)
         self._touched = ""
         return made
+
+    def later(self, first: Header, second: Header | None) -> Header:
+        """That one of two headers that stands behind the other."""
+        if second is None:
+            return first
+        return max((first, second), key=self.items.index)
 
     def place(self, label: Label) -> None:
         """Begins the block of `label`; what stands before goes on with it."""

@@ -28,6 +28,7 @@ from aot.analysis.memory.storage import (
 )
 from aot.errors import InternalError
 from aot.ir import dims
+from aot.ir.builtin import EXTENT
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, Op, Value
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
@@ -193,7 +194,10 @@ class Flow:
         fixed = self.out.constant_in(start)
         if fixed is not None and isinstance(buffer_slice.offset_bytes, int):
             return self.out.constant(fixed + buffer_slice.offset_bytes)
-        header = self._headers.get(buffer_slice.root, self.top)
+        header = self.code.later(
+            self._headers.get(buffer_slice.root, self.top),
+            self.out.header_of(buffer_slice.offset_bytes),
+        )
         key = (header, start, self.out.dim(buffer_slice.offset_bytes))
         if key not in self._inside:
             self._inside[key] = self.out.register()
@@ -217,6 +221,13 @@ class Flow:
             if self._host is not None:
                 self._host.device_writes(result)
             self._copy(buffer_slice.binding, self.offset(buffer_slice), value)
+
+    def declare_outputs(self, results: Sequence[Value]) -> None:
+        """The extents of outputs that values give, now that they are known."""
+        for number, value in enumerate(results):
+            for axis, dim in enumerate(value.type.dims):
+                if self.out.header_of(dim) is not None:
+                    self.code.emit("OUTPUT_DIM", number, axis, self.out.dim(dim))
 
     def copy_to_output(self, number: int, value: Value) -> None:
         """Copies a value to an output of the function."""
@@ -243,6 +254,8 @@ class Flow:
                 if self._host is not None:
                     self._host.border(self.lifetimes.position(op))
                 (self._if if is_choice(op) else self._loop)(op)
+            elif op.record is EXTENT and op.operands[0] is not None:
+                self.shapes.give(op, self._scalar(op.operands[0]), self.code)
         if block is self.lifetimes.function.block and self._host is not None:
             self._host.border(self.lifetimes.end)
 
@@ -270,8 +283,10 @@ class Flow:
         entry = self.executables[executable_of(op)]
         env = dims_of_dispatch(op, entry.dim_names)
         if entry.most_iterations is not None:
-            emit = self.out.emit if op.parent is self.lifetimes.function.block else self.code.emit
             iterations = dims.substitute(entry.iterations, env)
+            is_known = op.parent is self.lifetimes.function.block
+            is_known = is_known and self.out.header_of(iterations) is None
+            emit = self.out.emit if is_known else self.code.emit
             what = f"{entry.root} ({where(op.origin, executable_of(op))})"
             self.shapes.check_iterations(what, iterations, entry.most_iterations, emit)
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]

@@ -23,6 +23,9 @@ from aot.analysis.memory.storage import (
     root_of,
     yielded,
 )
+from aot.errors import CompileError
+from aot.ir.builtin import EXTENT
+from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Op, Value
 
@@ -79,6 +82,7 @@ class Lifetimes:
     ) -> None:
         self.function = function
         self.assignment = assignment
+        self._largest = Largest.of(function)
         self.elsewhere = elsewhere
         self.last: dict[Value, int] = {}
         self.buffers: dict[Value, Buffer] = {}
@@ -124,7 +128,7 @@ class Lifetimes:
 
     def _number(self, block: Block) -> None:
         for op in block:
-            if is_dispatch(op):
+            if is_dispatch(op) or op.record is EXTENT:
                 self._at[op] = self._next()
             elif is_choice(op) or is_loop(op):
                 self._at[op] = self._next()
@@ -176,6 +180,8 @@ class Lifetimes:
             if is_dispatch(op):
                 for value in op.operands:
                     self._read(value, at, block)
+            elif op.record is EXTENT:
+                self._read_scalar(op.operands[0], at, block)
             elif is_choice(op):
                 self._read_scalar(op.operands[0], at, block)
                 for inner in op.blocks:
@@ -231,7 +237,7 @@ class Lifetimes:
                 and buffer_slice.root is result
                 and self._is_here(result)
             )
-            if taken is not None and is_free and taken.size == result.type.bytes:
+            if taken is not None and is_free and taken.size == self._bytes(result):
                 taken.last = self.last.get(result, at)
                 self.buffers[result] = taken
             else:
@@ -248,9 +254,23 @@ class Lifetimes:
         if known is None:
             last = max(last, self.last.get(root, at))
             is_nested = block is not self.function.block
-            self.buffers[root] = Buffer(root.type.bytes, first, last, is_nested)
+            self.buffers[root] = Buffer(self._bytes(root), first, last, is_nested)
         else:
             known.last = max(known.last, last)
+
+    def _bytes(self, value: Value) -> Dim:
+        """The bytes of a value; the most, where a value gives its dims when the model runs.
+
+        Raises:
+            CompileError: nothing says how many they are at most.
+        """
+        found = self._largest.largest(value.type.bytes)
+        if found is None:
+            where = f" (node {value.op.origin!r})" if value.op and value.op.origin else ""
+            raise CompileError(
+                f"a value of type {value.type}{where}: nothing says how large it can be"
+            )
+        return found
 
     def _is_here(self, root: Value) -> bool:
         """Whether a root of the arena has a buffer of its own."""
@@ -294,7 +314,7 @@ class Lifetimes:
         index = block.args[0]
         if index in self.last:
             nested = op.parent is not self.function.block
-            self.buffers[index] = Buffer(index.type.bytes, at, self.last[index], nested)
+            self.buffers[index] = Buffer(self._bytes(index), at, self.last[index], nested)
         for result in op.results[carried_count(op) :]:
             if result.uses:
                 self._make(result, at, op.parent)
@@ -304,7 +324,7 @@ class Lifetimes:
     def _make_carried(self, op: Op, carried: Carried) -> None:
         at, (block,) = self._at[op], op.blocks
         last = max(self._end[block], self.last.get(carried.result, 0))
-        size, is_nested = carried.argument.type.bytes, op.parent is not self.function.block
+        size, is_nested = self._bytes(carried.argument), op.parent is not self.function.block
         taken = self._taken(carried.operand, size, at)
         current = taken or Buffer(size, at, last, is_nested)
         current.last = last
@@ -333,7 +353,7 @@ class Lifetimes:
         assert isinstance(ties, tuple)
         tie = ties[made.index] if ties else -1
         dying = self._dying(made.op, tie, self._at[made.op])
-        return dying is carried.argument and made.type.bytes == size
+        return dying is carried.argument and self._bytes(made) == size
 
 
 def known_scalar(value: Value) -> int | None:

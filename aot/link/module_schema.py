@@ -473,7 +473,7 @@ INSTRUCTIONS: dict[str, Signature] = {
     "CONST": Signature(("rd", "lo", "hi", ), "", False),
     "MOVE": Signature(("rd", "ra", ), "", False),
     "INPUT_DIM": Signature(("rd", "input", "axis", ), "", False),
-    "OUTPUT_DIM": Signature(("output", "axis", "ra", ), "prepare", False),
+    "OUTPUT_DIM": Signature(("output", "axis", "ra", ), "", False),
     "ADD": Signature(("rd", "ra", "rb", ), "", False),
     "SUB": Signature(("rd", "ra", "rb", ), "", False),
     "MUL": Signature(("rd", "ra", "rb", ), "", False),

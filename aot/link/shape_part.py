@@ -6,21 +6,20 @@ in one symbol are not checked here: the runtime does that when an input is set, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import bound_of, linear
+from aot.ir.data_dims import extents_of, limit_of
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
-from aot.ir.graph import Assumption, Block, Function, Value
+from aot.ir.graph import Assumption, Block, Function, Op, Value
 from aot.ir.states import StateVariable
-from aot.link.emitter import Emitter
+from aot.link.emitter import Emit, Emitter, ExecutePart, Header
 from aot.link.states import Length, States
 
 MOST_VALUES = 10  # of a message
-
-Emit = Callable[..., None]  # an instruction's name and operands
 
 
 def emit_shape_part(
@@ -37,6 +36,7 @@ def emit_shape_part(
     """
     part = ShapePart(function, out, states, known)
     part.find_symbols()
+    part.find_given(function)
     for found in part.extents:
         part.check_input(found)
     part.check_states()
@@ -68,6 +68,17 @@ class _Held:
 
     def __str__(self) -> str:
         return f'the length of state "{self.length.names[0]}"'
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An extent that a value gives when the model runs, and the register that holds it."""
+
+    op: Op
+    register: int
+
+    def __str__(self) -> str:
+        return f"computed by node {self.op.origin!r}" if self.op.origin else "computed by the model"
 
 
 @dataclass
@@ -104,7 +115,7 @@ class ShapePart:
         self.messages: dict[str, int] = {}
         self.extents: list[_Extent] = []
         self.lengths: list[_Held] = []
-        self.origins: dict[str, _Extent | _Held] = {}  # where a symbol's value comes from
+        self.origins: dict[str, _Extent | _Held | _Given] = {}  # where a symbol's value comes from
         self.checked: set[Dim] = set()  # not to be negative
         self.limited: set[tuple[Dim, int]] = set()  # checked to be at most
         for number, length in enumerate(states.lengths):
@@ -138,7 +149,31 @@ class ShapePart:
                     f"say what {name} is; bind it with --input-shape"
                 )
 
-    def _define(self, name: str, origin: _Extent | _Held, register: int) -> None:
+    def find_given(self, function: Function) -> None:
+        """Registers and headers of the symbols that values give in the execute part."""
+        for name, op in extents_of(function).items():
+            register = self.out.register()
+            self.out.given[name] = Header()
+            self._define(name, _Given(op, register), register)
+
+    def give(self, op: Op, loaded: int, code: ExecutePart) -> None:
+        """Lets the symbol of an `extent` op be what was loaded, checked."""
+        dim, zero = op.attrs["dim"], self.out.constant(0)
+        assert isinstance(dim, (int, DimExpr))
+        where = op.origin or op.name
+        if isinstance(dim, int):
+            message = _Message().add(f"{where}: an extent that it computes is ").value(loaded)
+            is_right = self.out.binary("EQ", loaded, self.out.constant(dim), code.emit)
+            self._check(is_right, message.add(f", expected {dim}"), code.emit)
+            return
+        register = self.out.dim(dim)
+        code.emit("MOVE", register, loaded)
+        message = _Message().add(f"{where}: an extent that it computes is ").value(register)
+        is_right = self.out.binary("LE", zero, register, code.emit)
+        self._check(is_right, message.add(", expected 0 or more"), code.emit)
+        code.header(self.out.given[str(dim)])
+
+    def _define(self, name: str, origin: _Extent | _Held | _Given, register: int) -> None:
         if name not in self.origins:
             self.out.known[Symbol(name)] = register
             self.origins[name] = origin
@@ -212,12 +247,13 @@ class ShapePart:
         self.limited.add((following, variable.capacity))
         before, _, after = variable.full_message("{}").rpartition("{}")
         message = _Message().add(before).value(out.dim(following)).add(after)
-        self._check(out.binary("LE", out.dim(following), out.constant(variable.capacity)), message)
+        emit, capacity = out.emit_for(following), out.constant(variable.capacity)
+        self._check(out.binary("LE", out.dim(following), capacity, emit), message, emit)
 
     def check_assumption(self, assumption: Assumption) -> None:
         """That what a shape rule or a bound took for granted holds."""
         out, left, right = self.out, assumption.left, assumption.right
-        bound = bound_of(left, right)
+        bound, most, emit = bound_of(left, right), limit_of(left, right), out.emit_for(left, right)
         message = _Message().add(f"{assumption.reason}: ")
         if bound is not None:
             dim, (low, high) = bound
@@ -227,6 +263,9 @@ class ShapePart:
                 return
             message.add(f"{dim} is ").value(out.dim(dim))
             message.add(f", expected at {f'most {high}' if low is None else f'least {low}'}")
+        elif most is not None:
+            message.add(f"{most[0]} is ").value(out.dim(most[0]))
+            message.add(f", expected at most {most[1]} = ").value(out.dim(most[1]))
         elif isinstance(left, int) or isinstance(right, int):
             number, dim = (left, right) if isinstance(left, int) else (right, left)
             message.add(f"{dim} is ").value(out.dim(dim)).add(f", expected {number}")
@@ -234,7 +273,7 @@ class ShapePart:
             message.add(f"{left} is ").value(out.dim(left))
             message.add(f", {right} is ").value(out.dim(right)).add(", they must be equal")
         self._where(message, [left, right])
-        self._check(out.binary("EQ", out.dim(left), out.dim(right)), message)
+        self._check(out.binary("EQ", out.dim(left), out.dim(right), emit), message, emit)
 
     def check_extents(self, block: Block, emit: Emit) -> None:
         """That no dim of a block's results is negative, such as `N - 3` would be for a short input.
@@ -253,8 +292,14 @@ class ShapePart:
                 origin = op.origin or op.name
                 message = _Message().add(f"{origin}: there is nothing left of its input: {dim} is ")
                 self._where(message.value(register), [dim])
-                is_there = self.out.binary("LE", self.out.constant(0), register)
-                self._check(is_there, message, emit)
+                known = self.out.emit_for(dim)
+                is_there = self.out.binary("LE", self.out.constant(0), register, known)
+                self._check(is_there, message, known if self._is_given_in(block, dim) else emit)
+
+    def _is_given_in(self, block: Block, dim: Dim) -> bool:
+        """Whether a symbol of the dim is given in a block itself."""
+        found = [self.origins[name] for name in dims.symbols(dim)]
+        return any(isinstance(given, _Given) and given.op.parent is block for given in found)
 
     def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
         """That the loops of a lane of `what` end before a GPU's driver ends them."""
@@ -263,13 +308,13 @@ class ShapePart:
             return
         if emit == self.out.emit:
             self.limited.add((iterations, most))
-        register = self.out.dim(iterations)
+        register, known_at = self.out.dim(iterations), self.out.emit_for(iterations)
         message = _Message().add(f"{what}: a lane would go through ")
         message.value(register).add(f" iterations, and may through {most}")
         self._where(message, [iterations])
         unknown = " and ".join(sorted(dims.symbols(iterations)))
         message.add(f"; bound {unknown} and add a --target for the CPU, which then runs it")
-        is_short = self.out.binary("LE", register, self.out.constant(most))
+        is_short = self.out.binary("LE", register, self.out.constant(most), known_at)
         self._check(is_short, message, emit)
 
     def _where(self, message: _Message, about: Sequence[Dim], but: _Extent | None = None) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -375,7 +376,16 @@ class Program:
             self._call("aot_program_prepare", self._program)
             results = [self._bind_output(index) for index in range(len(self.outputs))]
             self._call("aot_program_run", self._program)
-        return results
+            return [self._as_run(index, result) for index, result in enumerate(results)]
+
+    def _as_run(self, index: int, result: NDArray[Any]) -> NDArray[Any]:
+        """An output's memory in the shape that the run gave it, where data decide that."""
+        if all(isinstance(dim, int) for dim in self.outputs[index].dims):
+            return result
+        tensor = _Tensor()
+        self._call("aot_program_get_output", self._program, index, out=tensor)
+        shape = tuple(tensor.dims[: tensor.rank])
+        return result if shape == result.shape else result.reshape(-1)[: prod(shape)].reshape(shape)
 
     def _bind_output(self, index: int) -> NDArray[Any]:
         tensor = _Tensor()

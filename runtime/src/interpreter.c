@@ -242,8 +242,17 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
 
 static aot_status_t declare_output(aot_machine_t *m, const uint32_t *operands) {
   const aot_program_t *program = m->program;
-  const uint32_t first = program->outputs[operands[0]].first_dim;
-  m->plan->output_dims[first + operands[1]] = m->registers[operands[2]];
+  const uint32_t dim = program->outputs[operands[0]].first_dim + operands[1];
+  const int64_t extent = m->registers[operands[2]];
+  int64_t *planned = &m->plan->output_dims[dim];
+  if (m->registers == m->plan->registers) {
+    *planned = extent;
+    return AOT_OK;
+  }
+  if ((uint64_t)extent > (uint64_t)*planned) {
+    return aot_reject_extent(program, operands[0], operands[1], extent, m->error);
+  }
+  program->output_dims[dim] = extent;
   return AOT_OK;
 }
 

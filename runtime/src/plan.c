@@ -49,6 +49,13 @@ static aot_plan_t *find_slot(aot_program_t *program, bool *out_is_planned) {
   return slot;
 }
 
+aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
+                               int64_t extent, aot_error_t *error) {
+  return aot_fail(error, AOT_ERROR_SHAPE,
+                  "output \"%s\": axis %u has extent %lld, outside what the module declares",
+                  program->entry->outputs[output].name, (unsigned)axis, (long long)extent);
+}
+
 // Checks what prepare declared for an output and computes its bytes.
 static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *plan, uint32_t index,
                                    aot_error_t *error) {
@@ -61,9 +68,7 @@ static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *pla
     if (dims[axis] < (is_static ? dim->extent : dim->min) ||
         (is_static && dims[axis] != dim->extent) ||
         (!is_static && dim->max >= 0 && dims[axis] > dim->max)) {
-      return aot_fail(error, AOT_ERROR_SHAPE,
-                      "output \"%s\": axis %u has extent %lld, outside what the module declares",
-                      info->name, (unsigned)axis, (long long)dims[axis]);
+      return aot_reject_extent(program, index, axis, dims[axis], error);
     }
     if (__builtin_mul_overflow(bytes, (uint64_t)dims[axis], &bytes) || bytes > PTRDIFF_MAX) {
       return aot_fail(error, AOT_ERROR_MEMORY, "output \"%s\" does not fit the address space",

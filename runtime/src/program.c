@@ -48,6 +48,7 @@ static void lay_out(aot_program_t *program, aot_carver_t *carver) {
                               sizeof *program->input_dims);
   program->next_states = carve(carver, code->state_count, sizeof *program->next_states);
   program->registers = carve(carver, code->register_count, sizeof *program->registers);
+  program->output_dims = carve(carver, entry->output_dim_count, sizeof *program->output_dims);
   program->params = carve(carver, code->most_param_words, sizeof *program->params);
   program->placements = carve(carver, code->buffer_count, sizeof *program->placements);
 }
@@ -169,6 +170,8 @@ aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
     }
     AOT_TRY(aot_plan_make(program, error));
   }
+  memcpy(program->output_dims, program->current->output_dims,
+         program->entry->output_dim_count * sizeof *program->output_dims);
   for (uint32_t i = 0; !program->caller_outputs && i < program->bindings.output_count; ++i) {
     aot_output_t *output = &program->outputs[i];
     const size_t bytes = (size_t)program->current->output_bytes[i];

@@ -17,7 +17,7 @@ typedef struct aot_plan_t {
   void *memory;
   int64_t *registers;    // as prepare leaves them
   int64_t *input_dims;   // of all inputs, one after the other; then the state scalars that are keys
-  int64_t *output_dims;  // -1: not declared yet
+  int64_t *output_dims;  // -1: not declared yet; the largest, where data decide
   uint64_t *output_bytes;
 } aot_plan_t;
 
@@ -56,6 +56,7 @@ struct aot_program_t {
   int64_t *states;       // these
   int64_t *next_states;  // what they are if the run ends well
   int64_t *registers;    // of a run
+  int64_t *output_dims;  // of the last run, or as the plan has them
   uint64_t *params;
   aot_placement_t *placements;
   bool is_reset;         // the state's memory is to be zero before the next run
@@ -81,6 +82,9 @@ bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);
 
 // plan.c: finds or makes the plan for the shapes that are set, and makes it current.
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
+// An error: an output has an extent that it can't have.
+aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
+                               int64_t extent, aot_error_t *error);
 void aot_plan_free(aot_program_t *program, aot_plan_t *plan);
 
 #endif  // AOT_PROGRAM_H_

@@ -211,8 +211,10 @@ aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, 
   const aot_output_t *output = &program->outputs[index];
   out_tensor->dtype = info->dtype;
   out_tensor->rank = info->rank;
-  out_tensor->dims = program->current->output_dims + output->first_dim;
-  out_tensor->bytes = (size_t)program->current->output_bytes[index];
+  out_tensor->dims = program->output_dims + output->first_dim;
+  out_tensor->bytes = aot_dtype_bytes(info->dtype);
+  for (uint32_t axis = 0; axis < info->rank; ++axis)
+    out_tensor->bytes *= (size_t)out_tensor->dims[axis];
   // It may be of other shapes, or set since.
   const size_t room = output->is_callers ? output->capacity : output->owned_bytes;
   if (room < out_tensor->bytes) return AOT_OK;

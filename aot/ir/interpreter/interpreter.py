@@ -13,9 +13,11 @@ import numpy as np
 
 from aot.errors import AotError, CompileError, InternalError
 from aot.ir.body import Body
+from aot.ir.builtin import EXTENT
 from aot.ir.compare import map_dims
+from aot.ir.data_dims import assumptions_by_last
 from aot.ir.dims import Dim, DimExpr, Symbol, evaluate, substitute
-from aot.ir.graph import Block, Function, FunctionRef, Module, Op, Value, walk
+from aot.ir.graph import Assumption, Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.interpreter.memory import Place, States, is_about_memory, state_place
 from aot.ir.record import Call
 from aot.ir.states import StateVariable, state_variables
@@ -152,14 +154,20 @@ def bind_symbols(
         is_progress = len(pending) < count
     for value, axis, extent in pending:
         _check_dim(value, axis, extent, shapes, values)
+    later = {a for found in assumptions_by_last(function).values() for a in found}
     for assumption in function.assumptions:
-        left, right = (_number(d, values) for d in (assumption.left, assumption.right))
-        if left != right:
-            raise CompileError(
-                f"{assumption.reason}: {assumption.left} is {left}, "
-                f"{assumption.right} is {right}, they must be equal"
-            )
+        if assumption not in later:
+            _check_assumption(assumption, values)
     return values
+
+
+def _check_assumption(assumption: Assumption, values: Mapping[str, int]) -> None:
+    left, right = (_number(d, values) for d in (assumption.left, assumption.right))
+    if left != right:
+        raise CompileError(
+            f"{assumption.reason}: {assumption.left} is {left}, "
+            f"{assumption.right} is {right}, they must be equal"
+        )
 
 
 def _shape_error(value: Value, shape: tuple[int, ...], why: str) -> CompileError:
@@ -242,7 +250,8 @@ class _Frame:
         self, function: Function, symbols: Mapping[str, int], is_exact: bool, module: Module | None
     ) -> None:
         self.function = function
-        self.symbols = symbols
+        self.symbols = dict(symbols)
+        self.later = assumptions_by_last(function)
         self.is_exact = is_exact
         self.module = module
         self.env: dict[Value, Any] = {}
@@ -275,6 +284,8 @@ class _Frame:
 
     def evaluate(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         source = op.record.results_from
+        if op.record is EXTENT:
+            return self.give_extent(op, self.read(operands[0]))
         if source == "block":
             results = self.run_blocks(op, operands)
         elif source == "callee":
@@ -284,6 +295,21 @@ class _Frame:
         for value, result in zip(op.results, results, strict=True):
             self.check(op, value, result)
         return results
+
+    def give_extent(self, op: Op, elements: Array) -> list[Any]:
+        """Makes the symbol of an `extent` op what its operand is."""
+        number, dim = int(elements.reshape(())), op.attrs["dim"]
+        where = f"{op.origin}: " if op.origin else ""
+        if not isinstance(dim, DimExpr):
+            if number != dim:
+                raise CompileError(f"{where}an extent is {number}, expected {dim}")
+            return []
+        if number < 0:
+            raise CompileError(f"{where}extent {dim} is {number}, which is negative")
+        self.symbols[str(dim)] = number
+        for assumption in self.later.get(str(dim), ()):
+            _check_assumption(assumption, self.symbols)
+        return []
 
     def run_blocks(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         """Runs the blocks of `op` as its body says."""

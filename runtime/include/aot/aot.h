@@ -303,9 +303,10 @@ AOT_API aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error)
 // it grows.
 AOT_API aot_status_t aot_program_reset(aot_program_t *program, aot_error_t *error);
 
-// After prepare: dims and bytes.  data is the output's memory, NULL while there is none of so many
-// bytes, meaningful after run.  *Borrowed* from the program, until shapes or outputs are set again
-// or it is destroyed.
+// After prepare: dims and bytes; an extent that data decide is the largest one until a run has
+// ended well, and the one of that run then.  data is the output's memory, NULL while there is none
+// of so many bytes, meaningful after run.  *Borrowed* from the program, until shapes or outputs are
+// set again or it is destroyed.
 AOT_API aot_status_t aot_program_get_output(const aot_program_t *program, size_t index,
                                             aot_error_t *error, aot_tensor_t *out_tensor);
 
