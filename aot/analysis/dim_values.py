@@ -13,7 +13,7 @@ import numpy as np
 from aot.errors import InternalError
 from aot.ir import dim_semantics as ds
 from aot.ir.bounds import bounds_of
-from aot.ir.dims import DimExpr
+from aot.ir.dims import DimExpr, symbols
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.types import Array, DType, TensorType
@@ -34,6 +34,10 @@ class DimValues:
         self.function = function
         self._bounds = bounds_of(function.assumptions)
         self._known: dict[Value, Array | None] = {}
+        self._names = {
+            name for v in function.inputs for dim in v.type.dims for name in symbols(dim)
+        }
+        self._given = 0
 
     def of(self, value: Value) -> Array | None:
         """The elements of an integer or bool tensor as an object array of dims (or bools).
@@ -44,6 +48,24 @@ class DimValues:
             return None
         found = self._find(value)
         return None if found is None else found.astype(object)
+
+    @property
+    def has_given(self) -> bool:
+        """Whether some value's elements were made symbols."""
+        return self._given > 0
+
+    def fresh_symbol(self) -> str:
+        """A name for a dim that a value gives, which no other dim has."""
+        while True:
+            name = f"n{self._given}"
+            self._given += 1
+            if name not in self._names:
+                return name
+
+    def define(self, value: Value, elements: Array) -> None:
+        """Makes known what the elements of a value are as dims; what follows from them may be."""
+        self._known = {v: known for v, known in self._known.items() if known is not None}
+        self._known[value] = elements
 
     def known(self, value: Value) -> Array | None:
         """As `of`, floats included, in the value's dtype where no element is symbolic."""

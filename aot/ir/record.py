@@ -335,6 +335,8 @@ class OpRecord:
         container: "holds": the result keeps its operands and has no memory of its own; "opens":
             the result may also be anything that operand `view_of` keeps. "joins": the result is
             its operands' memory, side by side.
+        room: results that are memory for its kernel to work in: there whether something reads them
+            or not.
         unsupported: why no program can run it yet; "" if it can.
     """
 
@@ -365,6 +367,7 @@ class OpRecord:
     has_unknown_effects: bool = False
     container: str = ""
     unsupported: str = ""
+    room: tuple[int, ...] = ()
     samples: tuple[Sample, ...] = ()
 
     @property

@@ -24,6 +24,7 @@ from aot.ops import (
     shape,
     spatial,
     structure,
+    suppression,
     tables,
 )
 
@@ -53,5 +54,6 @@ __all__ = [
     "shape",
     "spatial",
     "structure",
+    "suppression",
     "tables",
 ]

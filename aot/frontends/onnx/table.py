@@ -19,6 +19,7 @@ from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )
+from aot.frontends.lib.extents import bound, given_dims
 from aot.frontends.lib.place import Place
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
@@ -110,6 +111,22 @@ class Node(Place):
         if found is None:
             raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
+
+    def extents(self, index: int, what: str) -> tuple[Dim, ...]:
+        """As `dims`, where the model may compute elements: these are not negative, and what has
+        them as dims is bounded (`aot.frontends.lib.extents.bound`)."""
+        found = given_dims(self, self.input(index))
+        if found is None:
+            raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
+        return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
+
+    def extent(self, index: int, what: str, most: Dim | None) -> Dim:
+        """As `extents`, where there must be one element, which is at most `most`."""
+        found = self.extents(index, what)
+        if len(found) != 1:
+            raise self.error(f"operand {index} ({what}) has {len(found)} elements, expected 1")
+        bound(self, found[0], most, f"operand {index} ({what})")
+        return found[0]
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
         """As `dims`, where symbols are not allowed."""

@@ -37,8 +37,10 @@ from aot.kernels.schedules.planes import schedule_planes
 from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
+from aot.kernels.schedules.suppression import schedule_suppression
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import LEFT_SCALES, MATMUL_BLOCKED, WORDS, Blocks, blocks_of
+from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -252,6 +254,8 @@ def _lines(
 ) -> tuple[Stmt, ...]:
     op = root_of(function)
     lines = Lines(nest, op, buffers, _result_buffers(function, op, results))
+    if op.record is NON_MAX_SUPPRESSION:
+        return schedule_suppression(lines)
     return _LINES[op.record.kind](lines)
 
 

@@ -520,7 +520,12 @@ def _build(function: Function, group: Group) -> Op:
     """Makes the `region` op in place of the group's last op."""
     inside = set(group.ops)
     inputs = list(_inputs(group.ops))
-    results = [v for op in group.ops for v in op.results if any(u not in inside for u in v.users)]
+    results = [
+        v
+        for op in group.ops
+        for v in op.results
+        if v.index in op.record.room or any(u not in inside for u in v.users)
+    ]
     block = Block([v.type for v in inputs])
     values: dict[Value, Value] = dict(zip(inputs, block.args, strict=True))
     into = Rewriter(function, block)

@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 
+from aot.frontends.lib.extents import dim_value, ragged
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
 from aot.ir.graph import Value
+from aot.ir.types import DType
 
 MAX_POINTS = 1 << 12  # of a bin, along one dim; more is a box far larger than any image
 
@@ -73,3 +76,36 @@ def roi_align(node: Node) -> Value:
             "'output_half_pixel'"
         )
     return _roi_align(node, is_half_pixel=kind == "half_pixel")
+
+
+@onnx_op("NonMaxSuppression", since=10)
+def non_max_suppression(node: Node) -> Value:
+    boxes, scores = node.input(0), node.input(1)
+    if node.optional(2) is None:
+        return node.constant(np.zeros((0, 3), np.int64))  # the most boxes of a class are 0
+    if boxes.type.rank != 3 or scores.type.rank != 3:
+        raise node.error(f"boxes are {boxes.type} and scores {scores.type}, expected 3 dims each")
+    overlap, least = node.optional(3), node.optional(4)
+    known = node.values.of(node.input(2))
+    count = boxes.type.dims[1]
+    limit = count if known is None else dims.minimum(known.reshape(-1)[0], count)
+    if isinstance(limit, int) and limit < 0:
+        raise node.error(f"operand 2 (max_output_boxes_per_class) is {limit}, expected 0 or more")
+    chosen, counts, *_ = node.emit_all(
+        "non_max_suppression",
+        boxes,
+        scores,
+        node.reshape(node.input(2), ()),
+        node.scalar(0.0, DType.F32) if overlap is None else node.reshape(overlap, ()),
+        None if least is None else node.reshape(least, ()),
+        limit=limit,
+        centered=bool(node.int_attr("center_point_box", 0)),
+    )
+    images, classes = counts.type.dims
+    rows = dims.multiply(images, classes)
+    row, found = ragged(node, node.reshape(chosen, (rows, limit)), node.reshape(counts, (rows,)))
+    extent = dim_value(node, classes)
+    image = node.emit("div", row, extent)
+    number = node.emit("sub", row, node.emit("mul", image, extent))
+    columns = [node.reshape(part, (*part.type.dims, 1)) for part in (image, number, found)]
+    return node.emit("concat", *columns, axis=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from aot.frontends.lib.distinct import distinct
+from aot.frontends.lib.extents import coordinates, first, is_nonzero, true_positions
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir import dims
@@ -130,7 +132,9 @@ def top_k_by_attribute(node: Node) -> list[Value]:
 
 @onnx_op("TopK", since=10)
 def top_k(node: Node) -> list[Value]:
-    return _top_k(node, node.dim(1, "k"))
+    x = node.input(0)
+    most = x.type.dims[node.axis_attr(x.type.rank, -1)]
+    return _top_k(node, node.extent(1, "k", most))
 
 
 def _counter(node: Node, extent: Dim, rank: int, axis: int) -> Value:
@@ -164,7 +168,7 @@ def hardmax(node: Node) -> Value:
 def one_hot(node: Node) -> Value:
     wanted, values = node.cast(node.input(0), I64), node.input(2)
     is_float = node.input(1).type.dtype.is_float
-    depth: Dim = node.whole(1, "depth") if is_float else node.dim(1, "depth")
+    depth: Dim = node.whole(1, "depth") if is_float else node.extent(1, "depth", None)
     rank = wanted.type.rank + 1
     axis = node.axis(node.int_attr("axis", -1), rank)
     extent = node.reshape(node.emit("dim_values", dims=(depth,)), ())
@@ -238,37 +242,57 @@ def reverse_sequence(node: Node) -> Value:
     return node.emit("transpose", moved, perm=back)
 
 
-def _deciding(node: Node, index: int, what: str) -> Array:
-    """An operand whose elements decide the result's shape."""
+def _deciding(node: Node, index: int) -> Array | None:
+    """An operand whose elements decide the result's shape, where it is known."""
     known = node.values.known(node.input(index))
-    if known is None or known.dtype == object:
-        raise UnsupportedNodeError(
-            f"operand {index} ({what}), whose elements decide the result's "
-            "shape, is not known at compile time"
-        )
-    return known
+    return None if known is None or known.dtype == object else known
 
 
 @onnx_op("NonZero", since=9)
 def non_zero(node: Node) -> Value:
-    known = _deciding(node, 0, "x")
-    return node.constant(np.array(np.nonzero(np.atleast_1d(known)), np.int64))
+    x, known = node.input(0), _deciding(node, 0)
+    if known is not None:
+        return node.constant(np.array(np.nonzero(np.atleast_1d(known)), np.int64))
+    flat = node.reshape(x, (x.type.element_count,))
+    return coordinates(node, true_positions(node, is_nonzero(node, flat)), x.type.dims or (1,))
 
 
 @onnx_op("Compress", since=9)
 def compress(node: Node) -> Value:
-    x = node.input(0)
-    known = _deciding(node, 1, "condition")
+    x, known = node.input(0), _deciding(node, 1)
     axis = 0
     if node.has("axis"):
         axis = node.axis_attr(x.type.rank)
     else:
         x = node.reshape(x, (x.type.element_count,))
+    if known is None:
+        return node.emit("gather", x, _chosen(node, x.type.dims[axis]), axis=axis)
     chosen = np.flatnonzero(known)
     extent = x.type.dims[axis]
     if isinstance(extent, int) and chosen.size and chosen[-1] >= extent:
         raise node.error(f"condition chooses element {chosen[-1]} of {extent}")
     return node.emit("gather", x, node.constant(chosen.astype(np.int64)), axis=axis)
+
+
+def _chosen(node: Node, extent: Dim) -> Value:
+    """Positions of the true elements of Compress's condition, of which those behind the last one of
+    x say nothing."""
+    condition = node.input(1)
+    (count,) = condition.type.dims
+    if isinstance(count, int) and isinstance(extent, int) and count > extent:
+        condition = first(node, condition, extent)
+    return true_positions(node, condition)
+
+
+@onnx_op("Unique", since=11)
+def unique(node: Node) -> list[Value | None]:
+    x = node.input(0)
+    if node.has("axis") and x.type.rank != 1:
+        raise UnsupportedNodeError("slices along an axis as elements are not supported")
+    if node.has("axis"):
+        node.axis_attr(x.type.rank)
+    flat = node.reshape(x, (x.type.element_count,))
+    return list(distinct(node, flat, is_sorted=bool(node.int_attr("sorted", 1))))
 
 
 @onnx_op("TensorScatter", since=24)

@@ -1,0 +1,200 @@
+"""Dims that the model computes: integers of tensors as dims, and values whose extents data decide.
+
+An element that is needed as a dim becomes a symbol, by an op `extent` right behind what makes it
+(aot/ir/data_dims.py). Owns where these ops stand and what limits them; knows no importer's node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.frontends.lib.place import Place
+from aot.ir import dims
+from aot.ir.data_dims import Largest, extents_of, limit
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Block, ConstantData, Value
+from aot.ir.record import lookup
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array, DType
+
+MOST_EXTENTS = 64  # of one tensor; larger ones are data, no shapes
+I64 = DType.I64
+# What only chooses among elements: symbols are of what it chooses from.
+_MOVES = frozenset({"concat", "reshape", "slice", "gather", "transpose", "cast", "broadcast_to"})
+
+
+def given_dims(place: Place, x: Value) -> Array | None:
+    """The elements of an integer tensor as dims, symbols made of those that the model computes;
+    None where it can have no such elements."""
+    known = place.values.of(x)
+    if known is not None:
+        return known
+    made = False
+    for leaf in dict.fromkeys(_leaves(place, x)):
+        if not _is_small(leaf):
+            return None
+        _give(place, leaf)
+        made = True
+    return place.values.of(x) if made else None
+
+
+def _is_small(x: Value) -> bool:
+    count = x.type.element_count
+    is_integer = not x.type.dtype.is_float and x.type.dtype is not DType.BOOL
+    return is_integer and isinstance(count, int) and count <= MOST_EXTENTS
+
+
+def _leaves(place: Place, x: Value) -> list[Value]:
+    """The values that `x` has its unknown elements from."""
+    if place.values.of(x) is not None:
+        return []
+    op = x.op
+    if op is None or op.name not in _MOVES or not _is_small(x):
+        return [x]
+    operands = [v for v in op.operands if v is not None]
+    moved = operands if op.name == "concat" else operands[:1]
+    if any(place.values.of(v) is None for v in operands[len(moved) :]):
+        return [x]
+    if any(v.type.dtype.is_float or v.type.dtype is DType.BOOL for v in moved):
+        return [x]
+    return [leaf for v in moved for leaf in _leaves(place, v)]
+
+
+def _give(place: Place, leaf: Value) -> None:
+    """Makes a symbol of each element of a value, right behind where it is defined."""
+    function = place.rewriter.function
+    if leaf.op is None:
+        assert isinstance(leaf.owner, Block)
+        behind = Rewriter(function, leaf.owner, leaf.owner.first)
+        origin = place.label
+    else:
+        behind, origin = Rewriter(function, leaf.op.parent, leaf.op.next), leaf.op.origin
+    (count,) = (leaf.type.element_count,)
+    assert isinstance(count, int)
+    flat = behind.create(lookup("reshape"), [leaf], {"shape": (count,)}, origin).result
+    found: list[Dim] = []
+    for number in range(count):
+        one = flat
+        if count > 1:
+            attrs = {"starts": (number,), "stops": (number + 1,), "steps": (1,)}
+            one = behind.create(lookup("slice"), [flat], attrs, origin).result
+        found.append(dims.symbol(place.values.fresh_symbol()))
+        behind.create(lookup("extent"), [one], {"dim": found[-1]}, origin)
+    elements = np.empty(count, object)
+    elements[:] = found
+    place.values.define(leaf, elements.reshape(tuple(int(str(d)) for d in leaf.type.dims)))
+
+
+def is_given(place: Place, dim: Dim) -> bool:
+    """Whether a value has a part in a dim."""
+    if isinstance(dim, int) or not place.values.has_given:
+        return False
+    return not dims.symbols(dim).isdisjoint(extents_of(place.rewriter.function))
+
+
+def bound(place: Place, dim: Dim, most: Dim | None, what: str) -> None:
+    """Sees to it that a dim which a value gives is at most `most`.
+
+    Raises:
+        UnsupportedNodeError: `most` is None, and nothing else bounds it.
+    """
+    if not is_given(place, dim):
+        return
+    assert isinstance(dim, DimExpr)
+    function = place.rewriter.function
+    for least in (most, place.most_extent):
+        found = None if least is None else limit(dim, least, f"{place.label}: {what}")
+        if found is not None:
+            function.assumptions[found] = None
+    if Largest.of(function).largest(dim) is None:
+        raise UnsupportedNodeError(
+            f"{what} is computed by the model, and nothing says how large it can be; bound it with "
+            f"--max {place.label}=N"
+        )
+
+
+def extent_of(place: Place, count: Value, most: Dim, what: str) -> Dim:
+    """The dim that the one element of `count` is, at most `most`."""
+    found = given_dims(place, count)
+    assert found is not None
+    dim: Dim = found.reshape(-1)[0]
+    bound(place, dim, most, what)
+    return dim
+
+
+def first(place: Place, x: Value, count: Dim, axis: int = 0) -> Value:
+    """The first `count` elements of `x` along an axis."""
+    if x.type.dims[axis] == count:
+        return x
+    starts = (0,) * x.type.rank
+    stops = tuple(count if d == axis else n for d, n in enumerate(x.type.dims))
+    return place.emit("slice", x, starts=starts, stops=stops, steps=(1,) * x.type.rank)
+
+
+def true_positions(place: Place, chosen: Value) -> Value:
+    """The positions of the true elements of a bool vector, in order: i64[n], where n is a dim that
+    data decide."""
+    (extent,) = chosen.type.dims
+    numbers = place.cast(chosen, I64)
+    before = place.emit("scan", numbers, axis=0, exclusive=True)
+    nowhere = dim_value(place, extent)
+    at = place.emit("where", chosen, before, nowhere)
+    counter = place.emit("range", size=extent)
+    zeros = place.emit("fill", shape=(extent,), value=ConstantData(np.zeros((), np.int64)))
+    placed = place.emit("scatter_elements", zeros, at, counter, axis=0)
+    total = place.emit("reduce_sum", numbers, axes=(0,), keepdims=False)
+    return first(place, placed, extent_of(place, total, extent, "elements chosen"))
+
+
+def ragged(place: Place, rows: Value, counts: Value) -> tuple[Value, Value]:
+    """The first counts[r] elements of each of rows[R, most], one row after the other, and each
+    one's row: i64[n] and elements[n], where n is a dim that data decide."""
+    count, most = rows.type.dims
+    total = place.emit("reduce_sum", counts, axes=(0,), keepdims=False)
+    n = extent_of(place, total, dims.multiply(count, most), "elements of all rows")
+    if count == 1:
+        row = place.emit("fill", shape=(n,), value=ConstantData(np.zeros((), np.int64)))
+        return row, first(place, place.reshape(rows, (most,)), n)
+    before = place.emit("scan", counts, axis=0, exclusive=True)
+    zeros = place.emit("fill", shape=(n,), value=ConstantData(np.zeros((), np.int64)))
+    others = (dims.add(count, -1),)
+    ones = place.emit("fill", shape=others, value=ConstantData(np.ones((), np.int64)))
+    begins = place.emit("slice", before, starts=(1,), stops=(count,), steps=(1,))
+    marks = place.emit("scatter_elements", zeros, begins, ones, axis=0, reduction="add")
+    row = place.emit("scan", marks, axis=0)
+    inside = place.emit("sub", place.emit("range", size=n), place.emit("gather", before, row))
+    at = place.emit("add", place.emit("mul", row, dim_value(place, most)), inside)
+    flat = place.reshape(rows, (dims.multiply(count, most),))
+    return row, place.emit("gather", flat, at, axis=0)
+
+
+def dim_value(place: Place, dim: Dim) -> Value:
+    """A dim as an i64 scalar."""
+    if isinstance(dim, int):
+        return place.scalar(dim, I64)
+    return place.reshape(place.emit("dim_values", dims=(dim,)), ())
+
+
+def coordinates(place: Place, positions: Value, shape: Sequence[Dim]) -> Value:
+    """Numbers of elements of a tensor of `shape` as indices: i64[rank, n]."""
+    count = positions.type.dims[0]
+    rows: list[Value] = []
+    rest = positions
+    for number in range(len(shape) - 1, -1, -1):
+        row = rest
+        if number > 0:
+            extent = dim_value(place, shape[number])
+            rest = place.emit("div", row, extent)
+            row = place.emit("sub", row, place.emit("mul", rest, extent))
+        rows.insert(0, place.reshape(row, (1, count)))
+    return rows[0] if len(rows) == 1 else place.emit("concat", *rows, axis=0)
+
+
+def is_nonzero(place: Place, x: Value) -> Value:
+    """Whether each element is not zero: NaN is not."""
+    if x.type.dtype is DType.BOOL:
+        return x
+    return place.emit("not", place.emit("equal", x, place.scalar(0, x.type.dtype)))
