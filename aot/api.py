@@ -83,6 +83,7 @@ def compile(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
+    max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
     winograd: bool = True,
@@ -117,6 +118,8 @@ def compile(
         states: input name -> output name, or (output name, capacity) where the output is the input
             with something appended: both leave the signature, the program keeps the value from run
             to run (zeros at first), and `Program.reset` clears it.
+        max_extents: node name -> the most that extents are which it computes, where no rule bounds
+            them; a run that would exceed it ends with an error that names the node.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.

@@ -142,11 +142,20 @@ def _state(option: Option, name: str, value: Any) -> tuple[str, int]:
     )
 
 
+def _extents(option: Option, value: Any) -> Any:
+    found = _table(option, value)
+    for name, most in found.items():
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise CompileError(f"{option.name}: {name} is {most!r}, expected a number, 0 or more")
+    return found
+
+
 TARGETS = Kind("targets", _targets, is_list=True)
 PASSES = Kind("passes", _passes, is_list=True)
 SHAPES = Kind("shapes", _shapes, is_table=True)
 VALUES = Kind("values", _table, is_table=True)
 STATES = Kind("states", _states, is_table=True)
+EXTENTS = Kind("extents", _extents, is_table=True)
 CHOICE = Kind("choice", _choice)
 SWITCH = Kind("switch", _a((bool,), "true or false"))
 TEXT = Kind("text", _a((str,), "a text"))
@@ -250,6 +259,14 @@ class CompileOptions:
         "something appended: both leave the signature, the program keeps the value from run to "
         "run (zeros at first), and `Program.reset` clears it.",
         spelling="--state",
+    )
+    max_extents: Mapping[str, int] = _option(
+        {},
+        EXTENTS,
+        "The most that an extent is which node NAME computes, where nothing else bounds it.",
+        "node name -> the most that extents are which it computes, where no rule bounds them; a "
+        "run that would exceed it ends with an error that names the node.",
+        spelling="--max",
     )
     optimize: str = _option(
         "balanced",

@@ -140,6 +140,20 @@ class NamedState(click.ParamType[Pair]):
         return found[1], (found[2], int(found[3] or 0))
 
 
+class NamedExtent(click.ParamType[Pair]):
+    """NAME=N: a node of the model, and the most that an extent is which it computes."""
+
+    name = "NAME=N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        found = re.fullmatch(r"(?s:(.+))=([0-9]+)", value)
+        if found is None:
+            self.fail(f"{value!r} is not NAME=N", param, ctx)
+        return found[1], int(found[2])
+
+
 def _is_numeric(value: object) -> bool:
     if isinstance(value, list):
         return all(_is_numeric(v) for v in value)

@@ -148,6 +148,10 @@ class Largest:
     @staticmethod
     def _may_be_negative(atom: Atom) -> bool:
         low, _ = bounds(_dim(atom), {})
+        if low is None and isinstance(atom, FloorDiv):
+            # what divides is not 0, or the run ends
+            known = [bounds(part, {})[0] for part in (atom.numerator, atom.denominator)]
+            return any(least is None or least < 0 for least in known)
         return low is None or low < 0
 
     def _largest_atom(self, atom: Atom) -> Dim | None:

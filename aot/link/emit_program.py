@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
 from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
-from aot.ir import dims
 from aot.errors import CompileError
+from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
 from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim

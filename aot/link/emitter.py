@@ -14,7 +14,6 @@ from aot.errors import InternalError
 from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
 
-
 Emit = Callable[..., None]  # an instruction's name and operands
 
 

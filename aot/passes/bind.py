@@ -1,10 +1,11 @@
 """bind: what the user fixed about inputs becomes part of the program.
 
 Requires: shapes and values name inputs of an entry point; no function is outlined yet.
-Ensures: an input with a given shape has it, and the dims that follow from it are replaced
-    everywhere (types, attributes, assumptions); a given bound is an assumption, and minima and
-    maxima that the bounds decide are removed; an input with a given value becomes a constant.
-    Assumptions that became true are removed.
+Ensures: an extent that a node computes has the limit that was given for it; an input with a given
+    shape has it, and the dims that follow from it are replaced everywhere (types, attributes,
+    assumptions); a given bound is an assumption, and minima and maxima that the bounds decide are
+    removed; an input with a given value becomes a constant. Assumptions that became true are
+    removed.
 Never: changes dims that do not follow from what was given, or evaluates ops.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
+from aot.ir.data_dims import extents_of, limit
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
@@ -29,6 +31,36 @@ from aot.passes.base import Pass, PassContext
 
 def run(module: Module, context: PassContext) -> None:
     bind(module, context.options.input_shapes, context.options.input_values)
+    bound_extents(module, context.options.max_extents)
+
+
+def bound_extents(module: Module, most: Mapping[str, int]) -> None:
+    """Limits extents that values give when the model runs.
+
+    Args:
+        most: of extents that a node of the model computes, by its name, or by the extent's symbol.
+
+    Raises:
+        CompileError: no extent is computed by such a node.
+    """
+    known: dict[str, None] = {}
+    for function in module.entry_points:
+        for symbol, op in extents_of(function).items():
+            known[op.origin or symbol] = None
+            for name in (op.origin, symbol):
+                if name in most:
+                    dim, where = (
+                        op.attrs["dim"],
+                        f"node {op.origin!r}" if op.origin else "the model",
+                    )
+                    assert isinstance(dim, DimExpr)
+                    known[name] = None
+                    found = limit(dim, most[name], f"an extent that {where} computes")
+                    function.assumptions.update({} if found is None else {found: None})
+    for name in most:
+        if name not in known:
+            listed = ", ".join(map(repr, known)) or "none"
+            raise CompileError(f"no node {name!r} computes an extent, those that do are {listed}")
 
 
 def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping[str, Any]) -> None:

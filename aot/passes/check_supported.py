@@ -1,7 +1,8 @@
 """check-supported: refuses what no program can run yet, all of it at once.
 
 Requires: nothing.
-Ensures: every op of the module is one that later passes and the runtime know what to do with. What
+Ensures: every op of the module is one that later passes and the runtime know what to do with, and
+    every extent that a value gives is bounded. What
     is written in place are state variables, each in one place, once a run, and read before that.
 Never: changes anything.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from aot.analysis.control import nested_operands
 from aot.errors import UnsupportedError
+from aot.ir import dims
+from aot.ir.data_dims import Largest, extents_of
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
@@ -23,8 +26,20 @@ def run(module: Module, context: PassContext) -> None:
         if (problem := op.record.unsupported or _misplaced_write(function, op))
     ]
     found += [line for function in module.entry_points for line in _late_reads(function)]
+    found += [line for function in module.entry_points for line in _unlimited(function)]
     if found:
         raise UnsupportedError("these can't be compiled yet:", list(dict.fromkeys(found)))
+
+
+def _unlimited(function: Function) -> list[str]:
+    """Extents that values give and nothing bounds, so that no memory is set aside for them."""
+    largest = Largest.of(function)
+    return [
+        f"{op.origin or symbol}: it computes an extent, and nothing says how large that can be; "
+        f"bound it with --max {op.origin or symbol}=N (max_extents)"
+        for symbol, op in extents_of(function).items()
+        if largest.largest(dims.symbol(symbol)) is None
+    ]
 
 
 def _line(op: Op, problem: str) -> str:

@@ -49,6 +49,14 @@ static aot_plan_t *find_slot(aot_program_t *program, bool *out_is_planned) {
   return slot;
 }
 
+uint64_t aot_tensor_bytes(const aot_tensor_info_t *info, const int64_t *dims) {
+  uint64_t bytes = aot_dtype_bytes(info->dtype);
+  for (uint32_t axis = 0; axis < info->rank; ++axis) {
+    if (__builtin_mul_overflow(bytes, (uint64_t)dims[axis], &bytes)) return UINT64_MAX;
+  }
+  return bytes;
+}
+
 aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
                                int64_t extent, aot_error_t *error) {
   return aot_fail(error, AOT_ERROR_SHAPE,
@@ -61,7 +69,6 @@ static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *pla
                                    aot_error_t *error) {
   const aot_tensor_info_t *info = &program->entry->outputs[index];
   int64_t *dims = plan->output_dims + program->outputs[index].first_dim;
-  uint64_t bytes = aot_dtype_bytes(info->dtype);
   for (uint32_t axis = 0; axis < info->rank; ++axis) {
     const aot_dim_info_t *dim = &info->dims[axis];
     const bool is_static = dim->extent >= 0;
@@ -70,13 +77,11 @@ static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *pla
         (!is_static && dim->max >= 0 && dims[axis] > dim->max)) {
       return aot_reject_extent(program, index, axis, dims[axis], error);
     }
-    if (__builtin_mul_overflow(bytes, (uint64_t)dims[axis], &bytes) || bytes > PTRDIFF_MAX) {
-      return aot_fail(error, AOT_ERROR_MEMORY, "output \"%s\" does not fit the address space",
-                      info->name);
-    }
   }
-  plan->output_bytes[index] = bytes;
-  return AOT_OK;
+  plan->output_bytes[index] = aot_tensor_bytes(info, dims);
+  if (plan->output_bytes[index] <= PTRDIFF_MAX) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_MEMORY, "output \"%s\" does not fit the address space",
+                  info->name);
 }
 
 static void reset_output_dims(const aot_program_t *program, aot_plan_t *plan) {

@@ -82,6 +82,9 @@ bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);
 
 // plan.c: finds or makes the plan for the shapes that are set, and makes it current.
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
+// What a tensor of these dims takes; above PTRDIFF_MAX where it does not fit the address space.
+uint64_t aot_tensor_bytes(const aot_tensor_info_t *info, const int64_t *dims);
+
 // An error: an output has an extent that it can't have.
 aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
                                int64_t extent, aot_error_t *error);

@@ -91,7 +91,6 @@ static aot_status_t reject_shape(const aot_tensor_info_t *info, const aot_tensor
 static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
                                 aot_error_t *error, uint64_t *out_bytes) {
   if (tensor->rank != info->rank) return reject_shape(info, tensor, "", error);
-  uint64_t bytes = aot_dtype_bytes(info->dtype);
   for (uint32_t axis = 0; axis < info->rank; ++axis) {
     const aot_dim_info_t *dim = &info->dims[axis];
     const int64_t extent = tensor->dims[axis];
@@ -107,12 +106,10 @@ static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_
       if (dim->max >= 0) aot_text_append(&why, " at most %lld", (long long)dim->max);
       return reject_shape(info, tensor, why.bytes, error);
     }
-    if (__builtin_mul_overflow(bytes, (uint64_t)extent, &bytes) || bytes > PTRDIFF_MAX) {
-      return reject_shape(info, tensor, ": it does not fit the address space", error);
-    }
   }
-  *out_bytes = bytes;
-  return AOT_OK;
+  *out_bytes = aot_tensor_bytes(info, tensor->dims);
+  if (*out_bytes <= PTRDIFF_MAX) return AOT_OK;
+  return reject_shape(info, tensor, ": it does not fit the address space", error);
 }
 
 static aot_status_t check_data(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
@@ -212,9 +209,7 @@ aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, 
   out_tensor->dtype = info->dtype;
   out_tensor->rank = info->rank;
   out_tensor->dims = program->output_dims + output->first_dim;
-  out_tensor->bytes = aot_dtype_bytes(info->dtype);
-  for (uint32_t axis = 0; axis < info->rank; ++axis)
-    out_tensor->bytes *= (size_t)out_tensor->dims[axis];
+  out_tensor->bytes = (size_t)aot_tensor_bytes(info, out_tensor->dims);
   // It may be of other shapes, or set since.
   const size_t room = output->is_callers ? output->capacity : output->owned_bytes;
   if (room < out_tensor->bytes) return AOT_OK;

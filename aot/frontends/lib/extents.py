@@ -13,9 +13,9 @@ import numpy as np
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.place import Place
 from aot.ir import dims
-from aot.ir.data_dims import Largest, extents_of, limit
+from aot.ir.data_dims import extents_of, limit
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import Block, ConstantData, Value
+from aot.ir.graph import Assumption, Block, ConstantData, Value
 from aot.ir.record import lookup
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
@@ -95,28 +95,50 @@ def is_given(place: Place, dim: Dim) -> bool:
     return not dims.symbols(dim).isdisjoint(extents_of(place.rewriter.function))
 
 
+def known_elements(place: Place, x: Value) -> list[Dim | None]:
+    """The elements of an integer vector or scalar as dims, None for those that the model computes.
+    None is made a symbol: they may be negative."""
+    known = place.values.of(x)
+    if known is not None:
+        return [v if isinstance(v, DimExpr) else int(v) for v in known.reshape(-1)]
+    op, count = x.op, x.type.element_count
+    if not isinstance(count, int):
+        raise UnsupportedNodeError(f"a vector of {count} elements does not say what has that shape")
+    if op is not None and op.name == "concat":
+        parts = [known_elements(place, v) for v in op.operands if v is not None]
+        return [element for part in parts for element in part]
+    is_same = op is not None and op.name in ("reshape", "cast")
+    source = op.operands[0] if op is not None and is_same else None
+    if source is not None and not source.type.dtype.is_float:
+        return known_elements(place, source)
+    return [None] * count
+
+
+def element(place: Place, x: Value, number: int, known: Dim | None) -> Value:
+    """Element `number` of an integer vector or scalar as an i64 scalar."""
+    if known is not None:
+        return dim_value(place, known)
+    flat = place.reshape(x, (x.type.element_count,))
+    one = place.emit("slice", flat, starts=(number,), stops=(number + 1,), steps=(1,))
+    return place.cast(place.reshape(one, ()), I64)
+
+
 def bound(place: Place, dim: Dim, most: Dim | None, what: str) -> None:
-    """Sees to it that a dim which a value gives is at most `most`.
-
-    Raises:
-        UnsupportedNodeError: `most` is None, and nothing else bounds it.
-    """
-    if not is_given(place, dim):
-        return
-    assert isinstance(dim, DimExpr)
-    function = place.rewriter.function
-    for least in (most, place.most_extent):
-        found = None if least is None else limit(dim, least, f"{place.label}: {what}")
+    """Limits a dim, if a value gives it, to `most`; None where no rule says a limit. What nothing
+    limits the user must (aot/passes/check_supported.py)."""
+    if most is not None and isinstance(dim, DimExpr) and is_given(place, dim):
+        found = limit(dim, most, f"{place.label}: {what}")
         if found is not None:
-            function.assumptions[found] = None
-    if Largest.of(function).largest(dim) is None:
-        raise UnsupportedNodeError(
-            f"{what} is computed by the model, and nothing says how large it can be; bound it with "
-            f"--max {place.label}=N"
-        )
+            place.rewriter.function.assumptions[found] = None
 
 
-def extent_of(place: Place, count: Value, most: Dim, what: str) -> Dim:
+def check_equal(place: Place, a: Dim, b: Dim, what: str) -> None:
+    """Takes for granted that dims are equal, one of which a value gives."""
+    if a != b:
+        place.rewriter.function.assumptions[Assumption(a, b, f"{place.label}: {what}")] = None
+
+
+def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
     """The dim that the one element of `count` is, at most `most`."""
     found = given_dims(place, count)
     assert found is not None

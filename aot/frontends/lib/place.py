@@ -24,13 +24,11 @@ class Place:
     Attributes:
         label: what the node is called in messages, and the origin of its ops.
         values: what is known of integer values at compile time.
-        most_extent: what the user says that extents which the node's operands give are at most.
     """
 
     label: str
     rewriter: Rewriter
     values: DimValues
-    most_extent: int | None = None
 
     def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
         """The only result of a new op."""

@@ -98,7 +98,7 @@ def resize(node: Node) -> Value:
     scales = _numbers(node, 2, "scales")
     if scales:
         return resized(node, x, options, by_scales(node, x, scales, numbers, roi))
-    sizes = node.dims(3, "sizes")
+    sizes = node.extents(3, "sizes")
     if policy not in POLICIES:
         raise node.error(
             f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "

@@ -10,6 +10,7 @@ import numpy as np
 from aot.frontends.lib import normalization
 from aot.frontends.lib.builder import static_extents
 from aot.frontends.lib.deformable import Deformable, deformable_convolution
+from aot.frontends.lib.extents import check_equal, is_given
 from aot.frontends.lib.transposed import (
     Transposed,
     transposed_convolution,
@@ -162,9 +163,13 @@ def max_unpool(node: Node) -> Value:
     y = node.reshape(filled, (*x.type.dims[:2], *inner))
     if node.optional(2) is None:
         return y
-    wanted = node.dims(2, "output_shape")
+    wanted = node.extents(2, "output_shape")
     if len(wanted) != y.type.rank:
         raise node.error(f"output_shape has {len(wanted)} numbers, expected {y.type.rank}")
+    for n, have in zip(wanted, y.type.dims, strict=True):
+        if is_given(node, n):
+            least = dims.maximum(n, have)
+            check_equal(node, least, n, "output_shape is no smaller than what it holds")
     ends = [
         dims.add(n, dims.multiply(have, -1)) for n, have in zip(wanted, y.type.dims, strict=True)
     ]

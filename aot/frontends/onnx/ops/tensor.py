@@ -7,6 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.lib.extents import (
+    bound,
+    check_equal,
+    dim_value,
+    element,
+    extent_of,
+    is_given,
+    known_elements,
+)
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
@@ -55,7 +64,8 @@ def constant_of_shape(node: Node) -> Value:
     value = node.tensor_attr("value") if node.has("value") else np.zeros(1, np.float32)
     if value.size != 1:
         raise node.error(f"attribute 'value' has {value.size} elements, expected 1")
-    return node.emit("fill", shape=node.dims(0, "shape"), value=ConstantData(value.reshape(())))
+    found = node.extents(0, "shape")
+    return node.emit("fill", shape=found, value=ConstantData(value.reshape(())))
 
 
 @onnx_op("Shape")
@@ -79,11 +89,14 @@ def size(node: Node) -> Value:
 @onnx_op("Range")
 def range_(node: Node) -> Value:
     dtype = node.input(0).type.dtype
+    is_known = all(node.values.known(node.input(i)) is not None for i in range(3))
     if dtype.is_float:
         whole = [_whole_number(node, i) for i in range(3)]
         if None in whole:
-            return _float_range(node)
+            return _float_range(node) if is_known else _computed_range(node)
         first, last, by = (d for d in whole if d is not None)
+    elif not is_known:
+        return _computed_range(node)
     else:
         first, last, by = node.dim(0, "start"), node.dim(1, "limit"), node.dim(2, "delta")
     if isinstance(by, DimExpr):
@@ -117,6 +130,31 @@ def _whole_number(node: Node, index: int) -> Dim | None:
     return found
 
 
+def _computed_range(node: Node) -> Value:
+    """A range of as many numbers as the model computes; -1, which is refused, for a delta of 0."""
+    dtype = node.input(0).type.dtype
+    start, limit, delta = (node.reshape(node.input(i), ()) for i in range(3))
+    zero = node.scalar(0, dtype)
+    is_still = node.emit("equal", delta, zero)
+    by = node.emit("where", is_still, node.scalar(1, dtype), delta)
+    span = node.emit("sub", limit, start)
+    count = node.emit("div", span, by)
+    if dtype.is_float:
+        count = node.cast(node.emit("ceil", count), DType.I64)
+    else:
+        is_rest = node.emit(
+            "less", node.emit("abs", node.emit("mul", count, by)), node.emit("abs", span)
+        )
+        is_on = node.emit("equal", node.emit("less", zero, span), node.emit("less", zero, by))
+        more = node.cast(node.emit("and", is_rest, is_on), DType.I64)
+        count = node.emit("add", node.cast(count, DType.I64), more)
+    count = node.emit("maximum", count, node.scalar(0, DType.I64))
+    count = node.emit("where", is_still, node.scalar(-1, DType.I64), count)
+    n = extent_of(node, count, None, "the range")
+    counter = node.cast(node.emit("range", size=n), dtype)
+    return node.emit("add", start, node.emit("mul", counter, delta))
+
+
 def _float_range(node: Node) -> Value:
     dtype = node.input(0).type.dtype
     start, limit, step = (
@@ -136,7 +174,9 @@ def _float_range(node: Node) -> Value:
 @onnx_op("Reshape", since=5)
 def reshape(node: Node) -> Value:
     x = node.input(0)
-    shape = list(node.dims(1, "shape"))
+    shape = list(node.extents(1, "shape"))
+    for extent in shape:
+        bound(node, extent, x.type.element_count, "operand 1 (shape)")
     if not node.int_attr("allowzero", 0):
         if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
             raise node.error(
@@ -164,6 +204,8 @@ def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
             rest.append(extent)
     divisor = dims.product(rest)
     total = dims.product(old)
+    if is_given(node, divisor):
+        check_equal(node, dims.maximum(divisor, 1), divisor, "the dims beside -1 are not 0")
     if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
         raise node.error(
             f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_text_of(shape)}"
@@ -233,7 +275,7 @@ def transpose(node: Node) -> Value:
 @onnx_op("Expand", since=8)
 def expand(node: Node) -> Value:
     x = node.input(0)
-    wanted = node.dims(1, "shape")
+    wanted = node.extents(1, "shape")
     rank = max(len(wanted), x.type.rank)
     old = (*(1,) * (rank - x.type.rank), *x.type.dims)
     new = (*(1,) * (rank - len(wanted)), *wanted)
@@ -248,7 +290,7 @@ def expand(node: Node) -> Value:
 @onnx_op("Tile", since=6)
 def tile(node: Node) -> Value:
     x = node.input(0)
-    repeats = node.dims(1, "repeats")
+    repeats = node.extents(1, "repeats")
     if len(repeats) != x.type.rank:
         raise node.error(f"repeats has {len(repeats)} numbers, but x has rank {x.type.rank}")
     ones = tuple(d for extent in x.type.dims for d in (1, extent))
@@ -333,7 +375,56 @@ def slice_by_attributes(node: Node) -> Value:
 def slice_(node: Node) -> Value:
     axes = None if node.optional(3) is None else node.ints(3, "axes")
     steps = None if node.optional(4) is None else node.ints(4, "steps")
+    starts, ends = (known_elements(node, node.input(i)) for i in (1, 2))
+    if None in starts or None in ends:
+        return _computed_slice(node, starts, ends, axes, steps)
     return _sliced(node, node.dims(1, "starts"), node.dims(2, "ends"), axes, steps)
+
+
+def _computed_slice(
+    node: Node,
+    starts: Sequence[Dim | None],
+    ends: Sequence[Dim | None],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Value:
+    """A slice from or to where the model computes: None among the bounds."""
+    x = node.input(0)
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.error("starts, ends, axes and steps differ in length")
+    begin: list[Dim] = [0] * x.type.rank
+    stop: list[Dim] = list(x.type.dims)
+    by = [1] * x.type.rank
+    node.axes(axes, x.type.rank)
+    for number, axis in enumerate(node.axis(a, x.type.rank) for a in axes):
+        if steps[number] < 1:
+            raise UnsupportedNodeError("a step below 1 between bounds that the model computes")
+        extent = x.type.dims[axis]
+        first, last = (
+            _place(node, element(node, node.input(i), number, found[number]), extent)
+            for i, found in ((1, starts), (2, ends))
+        )
+        rest = node.emit("sub", last, first)
+        if steps[number] > 1:
+            step = node.scalar(steps[number], DType.I64)
+            more = node.scalar(steps[number] - 1, DType.I64)
+            rest = node.emit("div", node.emit("add", rest, more), step)
+        count = node.emit("maximum", rest, node.scalar(0, DType.I64))
+        begin[axis] = extent_of(node, first, extent, "where the slice begins")
+        length = extent_of(node, count, extent, "the slice")
+        by[axis] = steps[number]
+        stop[axis] = dims.add(begin[axis], dims.multiply(length, steps[number]))
+    return node.emit("slice", x, starts=tuple(begin), stops=tuple(stop), steps=tuple(by))
+
+
+def _place(node: Node, position: Value, extent: Dim) -> Value:
+    """A bound of a slice, which may count from the end, in [0, extent]."""
+    zero, end = node.scalar(0, DType.I64), dim_value(node, extent)
+    is_negative = node.emit("less", position, zero)
+    position = node.emit("where", is_negative, node.emit("add", position, end), position)
+    return node.emit("minimum", node.emit("maximum", position, zero), end)
 
 
 def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
@@ -384,7 +475,16 @@ def split_by_attribute(node: Node) -> list[Value]:
 def split(node: Node) -> list[Value]:
     axis = node.axis_attr(node.input(0).type.rank, 0)
     if node.optional(1) is not None:
-        return _split(node, axis, node.dims(1, "split"))
+        sizes = node.extents(1, "split")
+        extent = node.input(0).type.dims[axis]
+        for size in sizes:
+            bound(node, size, extent, "operand 1 (split)")
+        if any(is_given(node, size) for size in sizes):
+            total: Dim = 0
+            for size in sizes:
+                total = dims.add(total, size)
+            check_equal(node, total, extent, "the sizes of parts add up to the whole")
+        return _split(node, axis, sizes)
     count = node.int_attr("num_outputs", len(node.outputs))
     if count != len(node.outputs):
         raise node.error(f"has {len(node.outputs)} outputs, but attribute 'num_outputs' is {count}")
@@ -435,7 +535,7 @@ def pad_by_attributes(node: Node) -> Value:
 @onnx_op("Pad", since=11)
 def pad(node: Node) -> Value:
     x = node.input(0)
-    pads: Sequence[Dim] = node.dims(1, "pads")
+    pads: Sequence[Dim] = node.extents(1, "pads")
     value = 0.0 if node.optional(2) is None else float(node.number(2, "constant_value"))
     if node.optional(3) is not None:
         axes = [node.axis(a, x.type.rank) for a in node.ints(3, "axes")]
