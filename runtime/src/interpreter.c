@@ -109,26 +109,20 @@ static aot_status_t resolve(const aot_machine_t *m, uint32_t buffer_class, int64
                             int64_t bytes, aot_place_t *out_place) {
   static const char *const names[] = {"constants", "the arena", "any input", "any output"};
   const aot_bindings_t *bindings = &m->program->bindings;
-  const uint64_t constant_bytes = m->program->module->rodata.length;
   const uint64_t size = (uint64_t)bytes;
   const uint64_t place = (uint64_t)offset;
   bool is_inside = bytes >= 0;
-  switch (buffer_class) {
-    case AOT_FBS_BUFFER_CLASS_CONSTANTS:
-      is_inside = is_inside && place <= constant_bytes && size <= constant_bytes - place;
-      break;
-    case AOT_FBS_BUFFER_CLASS_ARENA:
-      is_inside =
-          is_inside && place <= m->plan->arena_bytes && size <= m->plan->arena_bytes - place;
-      break;
-    case AOT_FBS_BUFFER_CLASS_INPUTS:
-      is_inside = is_inside &&
-                  is_in_binding(bindings->inputs, bindings->input_count, (uintptr_t)place, size);
-      break;
-    default:
-      is_inside = is_inside &&
-                  is_in_binding(bindings->outputs, bindings->output_count, (uintptr_t)place, size);
-      break;
+  if (buffer_class <= AOT_FBS_BUFFER_CLASS_ARENA) {
+    const uint64_t limit = buffer_class == AOT_FBS_BUFFER_CLASS_ARENA
+                               ? m->plan->arena_bytes
+                               : m->program->module->rodata.length;
+    is_inside = is_inside && place <= limit && size <= limit - place;
+  } else {
+    const bool is_input = buffer_class == AOT_FBS_BUFFER_CLASS_INPUTS;
+    is_inside =
+        is_inside && is_in_binding(is_input ? bindings->inputs : bindings->outputs,
+                                   is_input ? bindings->input_count : bindings->output_count,
+                                   (uintptr_t)place, size);
   }
   if (!is_inside) {
     return aot_fail(m->error, AOT_ERROR_BOUNDS, "%lld bytes at offset %lld are not in %s, word %u",
@@ -242,17 +236,9 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
 
 static aot_status_t declare_output(aot_machine_t *m, const uint32_t *operands) {
   const aot_program_t *program = m->program;
-  const uint32_t dim = program->outputs[operands[0]].first_dim + operands[1];
-  const int64_t extent = m->registers[operands[2]];
-  int64_t *planned = &m->plan->output_dims[dim];
-  if (m->registers == m->plan->registers) {
-    *planned = extent;
-    return AOT_OK;
-  }
-  if ((uint64_t)extent > (uint64_t)*planned) {
-    return aot_reject_extent(program, operands[0], operands[1], extent, m->error);
-  }
-  program->output_dims[dim] = extent;
+  const uint32_t first = program->outputs[operands[0]].first_dim;
+  int64_t *output_dims = m->registers + program->entry->code.register_count;
+  output_dims[first + operands[1]] = m->registers[operands[2]];
   return AOT_OK;
 }
 
@@ -382,7 +368,8 @@ aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot
   const aot_bindings_t *bindings = &program->bindings;
   // A run starts from what prepare left, whatever the run before did to its registers.
   int64_t *registers = program->registers;
-  memcpy(registers, plan->registers, code->register_count * sizeof *registers);
+  const size_t count = (size_t)code->register_count + program->entry->output_dim_count;
+  memcpy(registers, plan->registers, count * sizeof *registers);
   for (uint32_t i = 0; i < code->input_offset_count; ++i) {
     registers[code->input_offset_registers[i]] = (intptr_t)bindings->inputs[i].offset;
   }

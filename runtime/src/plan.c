@@ -20,9 +20,9 @@ static aot_status_t allocate_plan(aot_program_t *program, aot_plan_t *plan, aot_
   AOT_TRY(aot_allocate(&program->allocator, plan_words(entry) * sizeof(int64_t), "a plan", error,
                        &plan->memory));
   plan->registers = plan->memory;
-  plan->input_dims = plan->registers + entry->code.register_count;
-  plan->output_dims = plan->input_dims + key_words(entry);
-  plan->output_bytes = (uint64_t *)(plan->output_dims + entry->output_dim_count);
+  plan->output_dims = plan->registers + entry->code.register_count;
+  plan->input_dims = plan->output_dims + entry->output_dim_count;
+  plan->output_bytes = (uint64_t *)(plan->input_dims + key_words(entry));
   return AOT_OK;
 }
 
@@ -57,13 +57,6 @@ uint64_t aot_tensor_bytes(const aot_tensor_info_t *info, const int64_t *dims) {
   return bytes;
 }
 
-aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
-                               int64_t extent, aot_error_t *error) {
-  return aot_fail(error, AOT_ERROR_SHAPE,
-                  "output \"%s\": axis %u has extent %lld, outside what the module declares",
-                  program->entry->outputs[output].name, (unsigned)axis, (long long)extent);
-}
-
 // Checks what prepare declared for an output and computes its bytes.
 static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *plan, uint32_t index,
                                    aot_error_t *error) {
@@ -72,10 +65,12 @@ static aot_status_t measure_output(const aot_program_t *program, aot_plan_t *pla
   for (uint32_t axis = 0; axis < info->rank; ++axis) {
     const aot_dim_info_t *dim = &info->dims[axis];
     const bool is_static = dim->extent >= 0;
-    if (dims[axis] < (is_static ? dim->extent : dim->min) ||
-        (is_static && dims[axis] != dim->extent) ||
-        (!is_static && dim->max >= 0 && dims[axis] > dim->max)) {
-      return aot_reject_extent(program, index, axis, dims[axis], error);
+    const int64_t least = is_static ? dim->extent : dim->min;
+    const int64_t most = is_static ? dim->extent : dim->max;
+    if (dims[axis] < least || (most >= 0 && dims[axis] > most)) {
+      return aot_fail(error, AOT_ERROR_SHAPE,
+                      "output \"%s\": axis %u has extent %lld, outside what the module declares",
+                      info->name, (unsigned)axis, (long long)dims[axis]);
     }
   }
   plan->output_bytes[index] = aot_tensor_bytes(info, dims);

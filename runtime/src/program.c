@@ -47,8 +47,8 @@ static void lay_out(aot_program_t *program, aot_carver_t *carver) {
   program->input_dims = carve(carver, (uint64_t)entry->input_dim_count + code->state_count,
                               sizeof *program->input_dims);
   program->next_states = carve(carver, code->state_count, sizeof *program->next_states);
-  program->registers = carve(carver, code->register_count, sizeof *program->registers);
-  program->output_dims = carve(carver, entry->output_dim_count, sizeof *program->output_dims);
+  program->registers = carve(carver, (uint64_t)code->register_count + entry->output_dim_count,
+                             sizeof *program->registers);
   program->params = carve(carver, code->most_param_words, sizeof *program->params);
   program->placements = carve(carver, code->buffer_count, sizeof *program->placements);
 }
@@ -170,8 +170,7 @@ aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
     }
     AOT_TRY(aot_plan_make(program, error));
   }
-  memcpy(program->output_dims, program->current->output_dims,
-         program->entry->output_dim_count * sizeof *program->output_dims);
+  program->output_dims = program->current->output_dims;
   for (uint32_t i = 0; !program->caller_outputs && i < program->bindings.output_count; ++i) {
     aot_output_t *output = &program->outputs[i];
     const size_t bytes = (size_t)program->current->output_bytes[i];
@@ -252,9 +251,10 @@ static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
   return aot_interpret_execute(program, program->current, error);
 }
 
-// After a run that has ended well: what it set is what the next one sees.
-static void take_states(aot_program_t *program) {
+// After a run that has ended well: what it set is what the next one, and the caller, sees.
+static void take_results(aot_program_t *program) {
   const aot_code_t *code = &program->entry->code;
+  program->output_dims = program->registers + code->register_count;
   const size_t key_bytes = code->state_key_count * sizeof *program->states;
   program->is_reset = false;  // not before: a run that failed may not have come to it
   program->is_stale = memcmp(program->states, program->next_states, key_bytes) != 0;
@@ -277,6 +277,6 @@ aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
   // The device must come to rest even after a failure.
   const aot_status_t end_status = driver->end(program->device, status == AOT_OK ? error : NULL);
   if (status != AOT_OK) return status;
-  if (end_status == AOT_OK) take_states(program);
+  if (end_status == AOT_OK) take_results(program);
   return end_status;
 }

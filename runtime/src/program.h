@@ -16,8 +16,8 @@ typedef struct aot_plan_t {
   uint64_t arena_bytes;
   void *memory;
   int64_t *registers;    // as prepare leaves them
+  int64_t *output_dims;  // behind them; -1: not declared yet, the largest where data decide
   int64_t *input_dims;   // of all inputs, one after the other; then the state scalars that are keys
-  int64_t *output_dims;  // -1: not declared yet; the largest, where data decide
   uint64_t *output_bytes;
 } aot_plan_t;
 
@@ -55,8 +55,7 @@ struct aot_program_t {
   int64_t *input_dims;   // then the state scalars, so that a plan's key is one piece of memory
   int64_t *states;       // these
   int64_t *next_states;  // what they are if the run ends well
-  int64_t *registers;    // of a run
-  int64_t *output_dims;  // of the last run, or as the plan has them
+  int64_t *registers;    // of a run, then the outputs' dims
   uint64_t *params;
   aot_placement_t *placements;
   bool is_reset;         // the state's memory is to be zero before the next run
@@ -66,7 +65,8 @@ struct aot_program_t {
   uint64_t prepare_count;
   uint32_t plan_count;
   aot_plan_t plans[AOT_MOST_PLANS];
-  aot_plan_t *current;  // the plan of the shapes that are set, or NULL
+  aot_plan_t *current;         // the plan of the shapes that are set, or NULL
+  const int64_t *output_dims;  // of that plan; of the last run if it ended well
 };
 
 // Runs the prepare part: fills the plan's registers, output dims and buffer sizes (in placements).
@@ -80,14 +80,11 @@ aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot
 // program.c: whether two pieces of memory share a byte.
 bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);
 
-// plan.c: finds or makes the plan for the shapes that are set, and makes it current.
-aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
-// What a tensor of these dims takes; above PTRDIFF_MAX where it does not fit the address space.
+// plan.c: what a tensor of these dims takes; above PTRDIFF_MAX where it does not fit memory.
 uint64_t aot_tensor_bytes(const aot_tensor_info_t *info, const int64_t *dims);
 
-// An error: an output has an extent that it can't have.
-aot_status_t aot_reject_extent(const aot_program_t *program, uint32_t output, uint32_t axis,
-                               int64_t extent, aot_error_t *error);
+// plan.c: finds or makes the plan for the shapes that are set, and makes it current.
+aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
 void aot_plan_free(aot_program_t *program, aot_plan_t *plan);
 
 #endif  // AOT_PROGRAM_H_
