@@ -36,7 +36,7 @@ def _unlimited(function: Function) -> list[str]:
     largest = Largest.of(function)
     return [
         f"{op.origin or symbol}: it computes an extent, and nothing says how large that can be; "
-        f"bound it with --max {op.origin or symbol}=N (max_extents)"
+        f"bound it with --max {(op.origin or symbol)!r}=N (max_extents)"
         for symbol, op in extents_of(function).items()
         if largest.largest(dims.symbol(symbol)) is None
     ]

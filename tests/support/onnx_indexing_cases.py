@@ -36,6 +36,26 @@ GATHERS = [
     Case("Compress", [_f(4, 5), np.array([True, False, True])], {"axis": 1}, constant=[1]),
     Case("Compress", [_f(2, 3), np.array([False, True, True, False])], constant=[1], name="flat"),
     Case("NonZero", [_ints(3, 4, low=0, high=2)], constant=[0]),
+    Case("Compress", [_f(4, 5), np.array([True, False, True])], {"axis": 1}, name="computed"),
+    Case("Compress", [_f(2, 3), np.array([False, True, True, False])], name="flat, computed"),
+    Case("NonZero", [_ints(3, 4, low=0, high=2)], name="computed"),
+    Case("NonZero", [_ints(7, low=0, high=2, dtype=np.float32)], name="vector"),
+    Case("NonZero", [_ints(2, 3, 5, low=0, high=2) > 0], name="bools"),
+    Case("NonZero", [np.zeros((2, 3), np.int32)], name="none"),
+    Case("NonZero", [np.ones((2, 3), np.uint8)], name="all"),
+    *(
+        Case(
+            "Unique",
+            [_ints(*shape, low=0, high=high, dtype=np.float32)],
+            {"sorted": is_sorted},
+            outputs=4,
+            name=f"{shape}, {high}, {is_sorted}",
+        )
+        for shape in ((12,), (3, 5))
+        for high in (1, 6)
+        for is_sorted in (0, 1)
+    ),
+    Case("Unique", [_ints(9, low=0, high=4)], {"axis": 0}, name="axis"),
     Case("Trilu", [_f(5, 7)]),
     Case("Trilu", [_f(2, 6, 4), _i(-1).reshape(())], {"upper": 0}, constant=[1], name="lower"),
     Case("Trilu", [_f(6, 5), _i(2).reshape(())], name="run-time k", is_symbolic=False),

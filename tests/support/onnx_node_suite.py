@@ -20,7 +20,10 @@ from onnx import TensorProto, numpy_helper
 import aot
 from aot.errors import AotError, InternalError, UnsupportedError
 from aot.frontends.onnx import import_onnx
+from aot.ir.builtin import EXTENT
 from aot.ir.clone import clone_function
+from aot.ir.data_dims import Largest, extents_of
+from aot.ir.dims import symbol
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 
@@ -152,15 +155,50 @@ def _array(found: Any) -> Array:
 
 
 def imported(case: Case) -> Function:
-    """The case's function. Inputs that the importer says it must know become constants."""
+    """The case's function. Inputs that the importer says it must know become constants, and so do
+    those whose elements are extents: some are negative, and most are bounded by nothing."""
     while True:
         try:
-            return import_onnx(case.model).main
+            function = import_onnx(case.model).main
+            wanted = _inputs_as_extents(function)
+            if not wanted or len(case.feeds) != 1:
+                return function
         except UnsupportedError as error:
-            wanted = [name for name in _operands_to_know(case, error) if name not in case.baked]
+            asked = _operands_to_know(case, error) or _small_integers(case)
+            wanted = [name for name in asked if name not in case.baked]
             if not wanted or len(case.feeds) != 1:
                 raise
-            _bake(case, wanted)
+        _bake(case, wanted)
+
+
+def _small_integers(case: Case) -> list[str]:
+    """Inputs that may be shapes."""
+    return [
+        i.name
+        for i in case.model.graph.input
+        if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+        and len(i.type.tensor_type.shape.dim) <= 1
+    ]
+
+
+def _inputs_as_extents(function: Function) -> list[str]:
+    """Inputs whose elements are extents, as they are or moved only."""
+    found: dict[str, None] = {}
+    largest = Largest.of(function)
+    if any(largest.largest(symbol(name)) is None for name in largest.names):
+        return [v.name for v in function.inputs if v.type.rank <= 1]
+    for op in extents_of(function).values():
+        value = op.operands[0]
+        while value is not None and value.op is not None and value.op.name in _MOVES:
+            value = value.op.operands[0]
+        if value is not None and value in function.inputs:
+            found[value.name] = None
+    return list(found)
+
+
+_MOVES = frozenset(
+    {"reshape", "slice", "cast", "less", "add", "where", "maximum", "minimum", "sub"}
+)
 
 
 def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
@@ -171,12 +209,7 @@ def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
     for item in error.items:
         numbers = [int(n) for n in _UNKNOWN.findall(item)]
         if numbers and "definition" in item:
-            wanted += [
-                i.name
-                for i in case.model.graph.input
-                if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
-                and len(i.type.tensor_type.shape.dim) <= 1
-            ]
+            wanted += _small_integers(case)
         else:
             wanted += [inputs[n] for n in numbers if n < len(inputs)]
     return list(dict.fromkeys(wanted))
@@ -305,9 +338,10 @@ def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Out
     for case in chosen:
         try:
             function = imported(case)
-            if any(op.blocks for op in function.walk()):
+            if any(op.blocks or op.record is EXTENT for op in function.walk()):
                 outcomes[case.name] = (
-                    "control flow is the runtime's, which this engine runs without"
+                    "control flow and extents that data decide are the runtime's, which this "
+                    "engine runs without"
                 )
                 continue
             outcomes[case.name] = _first(

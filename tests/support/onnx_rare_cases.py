@@ -61,6 +61,47 @@ BOXES = [
     _roi("adaptive largest", (1,), sampling_ratio=0, mode="max"),
 ]
 
+
+def _suppression(
+    name: str,
+    shape: tuple[int, int, int],
+    most: int | None,
+    *thresholds: float | None,
+    is_centered: bool = False,
+    is_flat: bool = False,
+    constant: tuple[int, ...] = (),
+) -> Case:
+    """Boxes of images of so many classes and boxes, of which many overlap; some have equal scores,
+    some corners are in the other order, and one has no area."""
+    images, classes, count = shape
+    places, sizes = _f(images, count, 2, low=0, high=1), _f(images, count, 2, low=0.05, high=0.4)
+    corners = [places, sizes] if is_centered else [places - sizes / 2, places + sizes / 2]
+    boxes = np.concatenate(corners, -1)
+    boxes[:, :1] = boxes[:, :1, [2, 3, 0, 1]] if not is_centered else boxes[:, :1]
+    boxes[:, -1:, 2:] = 0 if is_centered else boxes[:, -1:, :2]
+    scores = np.round(_f(images, classes, count, low=0, high=1), 1)
+    operands: list[Array | None] = [boxes, scores]
+    if most is not None:
+        operands.append(np.array(most if is_flat else [most], np.int64))
+    for value in thresholds:
+        operands.append(None if value is None else np.array([value], np.float32))
+    attrs = {"center_point_box": int(is_centered)}
+    return Case("NonMaxSuppression", operands, attrs, 11, constant, name=name)
+
+
+SUPPRESSION = [
+    _suppression("corners", (2, 3, 12), 4, 0.3, 0.25, constant=(2, 3, 4)),
+    _suppression("centred", (2, 3, 12), 4, 0.3, 0.25, is_centered=True, constant=(2, 3, 4)),
+    _suppression("all computed", (1, 2, 70), 5, 0.5, 0.4),
+    _suppression("one class", (1, 1, 90), 100, 0.6, 0.05, is_flat=True),
+    _suppression("no least score", (1, 4, 9), 3, 0.5),
+    _suppression("no overlap", (3, 1, 9), 9),
+    _suppression("no most", (1, 1, 5), None),
+    _suppression("none is wanted", (1, 2, 5), 0, 0.5),
+    _suppression("none is good", (2, 2, 5), 3, 0.5, 2.0),
+    _suppression("least only", (1, 2, 9), 3, None, 0.5),
+]
+
 _POOL = [2, 3, 5, 4, 5, 6, 7, 8, 6, 7, 1, 2, 3]
 _TOKENS = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8], [1, 2, 3, 5, 6, 7]], np.int64)
 
@@ -105,4 +146,4 @@ OPTIONALS = [
     Case("OptionalGetElement", [_f(2, 3)], opset=18),
 ]
 
-CASES = [*OPTIONALS, *DETERMINANTS, *BOXES, *N_GRAMS]
+CASES = [*OPTIONALS, *DETERMINANTS, *BOXES, *SUPPRESSION, *N_GRAMS]

@@ -10,6 +10,7 @@ from dataclasses import replace
 import onnx
 
 from aot.errors import CompileError
+from aot.frontends.lib.extents import is_given
 from aot.frontends.onnx.blocks import (
     GraphImporter,
     Tried,
@@ -23,7 +24,7 @@ from aot.frontends.onnx.conditions import Comparison, comparison_of
 from aot.frontends.onnx.graphs import captured_by
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
-from aot.ir.equalities import DimEqualities
+from aot.ir.equalities import DimEqualities, difference
 from aot.ir.graph import Assumption, Block, Value
 
 BRANCHES = ("then_branch", "else_branch")
@@ -47,6 +48,8 @@ def import_if(
     decided = _decided(importer, node, condition, compared)
     if decided is not None:
         return _taken(importer, node, proto, outer, decided)
+    if compared is not None and is_given(node, difference(compared.left, compared.right)):
+        compared = None  # data decide: either branch may run
     return _Open(importer, node, proto, outer, compared).results()
 
 

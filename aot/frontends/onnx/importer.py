@@ -158,10 +158,6 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
 
 # what an op without an entry is refused for, where more can be said
 _REASONS = {
-    "NonMaxSuppression": "how many boxes it selects is known only when the model runs, and so is "
-    "the shape of what follows; end the model before it",
-    "Unique": "how many distinct elements there are is known only when the model runs, and so is "
-    "the shape of what follows; end the model before it",
     **dict.fromkeys(
         (
             "ConcatFromSequence",

@@ -81,6 +81,7 @@ def roi_align(node: Node) -> Value:
 @onnx_op("NonMaxSuppression", since=10)
 def non_max_suppression(node: Node) -> Value:
     boxes, scores = node.input(0), node.input(1)
+    is_centered = bool(node.int_attr("center_point_box", 0))
     if node.optional(2) is None:
         return node.constant(np.zeros((0, 3), np.int64))  # the most boxes of a class are 0
     if boxes.type.rank != 3 or scores.type.rank != 3:
@@ -99,7 +100,7 @@ def non_max_suppression(node: Node) -> Value:
         node.scalar(0.0, DType.F32) if overlap is None else node.reshape(overlap, ()),
         None if least is None else node.reshape(least, ()),
         limit=limit,
-        centered=bool(node.int_attr("center_point_box", 0)),
+        centered=is_centered,
     )
     images, classes = counts.type.dims
     rows = dims.multiply(images, classes)

@@ -98,7 +98,9 @@ def resize(node: Node) -> Value:
     scales = _numbers(node, 2, "scales")
     if scales:
         return resized(node, x, options, by_scales(node, x, scales, numbers, roi))
-    sizes = node.extents(3, "sizes")
+    # what is computed from sizes while importing needs them as numbers, or dims of inputs
+    is_plain = policy == "stretch" and not (options.antialias or options.exclude_outside or roi)
+    sizes = node.extents(3, "sizes") if is_plain else node.dims(3, "sizes")
     if policy not in POLICIES:
         raise node.error(
             f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "

@@ -400,7 +400,10 @@ def _computed_slice(
     node.axes(axes, x.type.rank)
     for number, axis in enumerate(node.axis(a, x.type.rank) for a in axes):
         if steps[number] < 1:
-            raise UnsupportedNodeError("a step below 1 between bounds that the model computes")
+            what = "operand 1 (starts)" if None in starts else "operand 2 (ends)"
+            raise UnsupportedNodeError(
+                f"{what} is not known at compile time, and a step is {steps[number]}"
+            )
         extent = x.type.dims[axis]
         first, last = (
             _place(node, element(node, node.input(i), number, found[number]), extent)

@@ -1,0 +1,235 @@
+"""ONNX nodes whose results' shapes data decide, compiled and run against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import aot
+from aot.errors import RuntimeFailure, UnsupportedError
+from aot.frontends.onnx import import_onnx
+from aot.ir.interpreter.interpreter import run
+from aot.ir.verifier import verify
+from tests.support.onnx_models import Array, graph_model, ort_run, tensor_info
+
+F32, I64 = TensorProto.FLOAT, TensorProto.INT64
+NODE = "the node"
+X = np.random.default_rng(5).standard_normal((6, 5)).astype(np.float32)
+make = helper.make_node
+
+
+def i64(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def scalars(dtype: type, *values: float) -> dict[str, Array]:
+    return {name: np.array(v, dtype) for name, v in zip("abc", values, strict=True)}
+
+
+def of_x(name: str, rows: Sequence[Sequence[int]]) -> list[dict[str, Array]]:
+    return [{"x": X, name: i64(*row)} for row in rows]
+
+
+Feeds = Sequence[Mapping[str, Array]]
+RANGES = [(0, 5, 1), (5, 0, -2), (0, 0, 1), (3, -1, 1), (1, 10, 4), (1, 9, 4)]
+
+# node, how many outputs, constants, what it is fed, and the most extents that it computes
+CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
+    "TopK": (
+        make("TopK", ["x", "k"], ["y", "z"], NODE, axis=0),
+        {},
+        of_x("k", [[0], [1], [3], [6]]),
+        None,
+    ),
+    "Range": (
+        make("Range", ["a", "b", "c"], ["y"], NODE),
+        {},
+        [scalars(np.int64, *row) for row in RANGES],
+        16,
+    ),
+    "Range of floats": (
+        make("Range", ["a", "b", "c"], ["y"], NODE),
+        {},
+        [scalars(np.float32, *row) for row in [*RANGES, (1, 3, 0.25)]],
+        16,
+    ),
+    "Expand": (
+        make("Expand", ["x", "s"], ["y"], NODE),
+        {},
+        [{"x": X[:1], "s": i64(n, 5)} for n in (0, 1, 4)],
+        8,
+    ),
+    "Tile": (make("Tile", ["x", "s"], ["y"], NODE), {}, of_x("s", [[0, 1], [1, 1], [3, 2]]), 3),
+    "ConstantOfShape": (
+        make("ConstantOfShape", ["s"], ["y"], NODE),
+        {},
+        [{"s": i64(*row)} for row in [(0, 1), (1, 1), (3, 2)]],
+        3,
+    ),
+    "Reshape": (
+        make("Reshape", ["x", "s"], ["y"], NODE),
+        {},
+        of_x("s", [[6, 5], [30, 1], [3, 10]]),
+        None,
+    ),
+    "Slice": (
+        make("Slice", ["x", "a", "b", "axes"], ["y"], NODE),
+        {"axes": i64(0)},
+        [{"x": X, "a": i64(a), "b": i64(b)} for a in (0, 2, -2, 9) for b in (0, 3, -1, 100, 2**62)],
+        None,
+    ),
+    "Slice by steps": (
+        make("Slice", ["x", "a", "b", "axes", "steps"], ["y"], NODE),
+        {"axes": i64(1, 0), "steps": i64(1, 3)},
+        [{"x": X, "a": i64(a, 0), "b": i64(b, 4)} for a in (0, 2, -2) for b in (0, 3, -1, 100)],
+        None,
+    ),
+    "Pad": (make("Pad", ["x", "p"], ["y"], NODE), {}, of_x("p", [[0] * 4, [1, 2, 3, 4]]), 4),
+    "OneHot": (
+        make("OneHot", ["x", "d", "v"], ["y"], NODE),
+        {"v": np.array([0, 1], np.float32)},
+        [{"x": i64(0, 1, 2, -1), "d": i64(n)} for n in (3, 5)],
+        8,
+    ),
+    "Split": (
+        make("Split", ["x", "s"], ["y", "z"], NODE),
+        {},
+        of_x("s", [[n, 6 - n] for n in (0, 2, 6)]),
+        None,
+    ),
+    "Resize": (
+        make("Resize", ["x", "", "", "s"], ["y"], NODE, mode="nearest"),
+        {},
+        [{"x": X[None, None], "s": i64(1, 1, *row)} for row in [(6, 5), (12, 10), (3, 7)]],
+        16,
+    ),
+}
+
+
+def model_of(node: Any, constants: Mapping[str, Array], feeds: Mapping[str, Array]) -> Any:
+    infos = [
+        tensor_info(name, list(a.shape), helper.np_dtype_to_tensor_dtype(a.dtype))
+        for name, a in feeds.items()
+    ]
+    from onnx import numpy_helper
+
+    model = graph_model([node], infos, list(node.output), opset=18)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operands_that_the_model_computes(name: str) -> None:
+    node, constants, feeds, most = CASES[name]
+    model = model_of(node, constants, feeds[0])
+    function = import_onnx(model).main
+    verify(function)
+    bounds = {} if most is None else {NODE: most}
+    with aot.load(aot.compile(model, max_extents=bounds)) as program:
+        for feed in feeds:
+            wanted = ort_run(model, feed)
+            for results in (run(function, feed), list(program(feed).values())):
+                for found, expected in zip(results, wanted, strict=True):
+                    assert found.shape == expected.shape, feed
+                    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] is not None])
+def test_what_nothing_bounds_is_refused_by_name(name: str) -> None:
+    node, constants, feeds, _ = CASES[name]
+    with pytest.raises(UnsupportedError) as caught:
+        aot.compile(model_of(node, constants, feeds[0]))
+    for item in caught.value.items:
+        assert item == (
+            f"{NODE}: it computes an extent, and nothing says how large that can be; bound it with "
+            f"--max '{NODE}'=N (max_extents)"
+        )
+
+
+def program_of(name: str, most: int | None = None) -> Any:
+    node, constants, feeds, _ = CASES[name]
+    bounds = {} if most is None else {NODE: most}
+    return aot.load(aot.compile(model_of(node, constants, feeds[0]), max_extents=bounds))
+
+
+@pytest.mark.parametrize(
+    ("name", "feed", "message"),
+    [
+        (
+            "TopK",
+            {"x": X, "k": i64(7)},
+            f"{NODE}: operand 1 (k): n0 is 7, expected at most 6; n0 is 7, computed by node "
+            f"'{NODE}'",
+        ),
+        (
+            "TopK",
+            {"x": X, "k": i64(-1)},
+            f"{NODE}: an extent that it computes is -1, expected 0 or more",
+        ),
+        (
+            "Range",
+            scalars(np.int64, 0, 17, 1),
+            f"an extent that node '{NODE}' computes: n0 is 17, expected at most 16; n0 is 17, "
+            f"computed by node '{NODE}'",
+        ),
+        (
+            "Range",
+            scalars(np.int64, 0, 1, 0),
+            f"{NODE}: an extent that it computes is -1, expected 0 or more",
+        ),
+        (
+            "Split",
+            {"x": X, "s": i64(3, 4)},
+            f"{NODE}: the sizes of parts add up to the whole: n0 + n1 is 7, expected 6; n0 is 3, "
+            f"computed by node '{NODE}', n1 is 4, computed by node '{NODE}'",
+        ),
+    ],
+)
+def test_bad_extents(name: str, feed: dict[str, Array], message: str) -> None:
+    with program_of(name, CASES[name][3]) as program:
+        good = CASES[name][2][0]
+        before = program(good)
+        with pytest.raises(RuntimeFailure) as caught:
+            program(feed)
+        assert str(caught.value) == message
+        for a, b in zip(program(good).values(), before.values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_chain_of_nodes() -> None:
+    """Rows above a threshold, the best of them by a score, and what is said of their number."""
+    nodes = [
+        make("Greater", ["s", "least"], ["c"]),
+        make("NonZero", ["c"], ["at"], "chosen"),
+        make("Transpose", ["at"], ["rows"], perm=[1, 0]),
+        make("GatherND", ["x", "rows"], ["boxes"]),
+        make("GatherND", ["s", "rows"], ["scores"]),
+        make("Shape", ["scores"], ["count"]),
+        make("Min", ["count", "three"], ["k"]),
+        make("TopK", ["scores", "k"], ["best", "which"]),
+        make("Gather", ["boxes", "which"], ["y"]),
+        make("Softmax", ["y"], ["p"], axis=-1),
+        make("MatMul", ["p", "w"], ["z"]),
+    ]
+    rng = np.random.default_rng(1)
+    constants = {
+        "least": np.array(0.5, np.float32),
+        "three": i64(3),
+        "w": rng.standard_normal((5, 4)).astype(np.float32),
+    }
+    from onnx import numpy_helper
+
+    infos = [tensor_info("x", [6, 5]), tensor_info("s", [6])]
+    model = graph_model(nodes, infos, ["z", "best", "count"], opset=18)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    with aot.load(aot.compile(model)) as program:
+        for share in (0, 0.2, 0.5, 1):
+            scores = rng.permutation(np.linspace(share - 0.5, share + 0.49, 6)).astype(np.float32)
+            feed = {"x": X, "s": scores}
+            for found, wanted in zip(program(feed).values(), ort_run(model, feed), strict=True):
+                assert found.shape == wanted.shape
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
