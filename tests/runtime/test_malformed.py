@@ -79,7 +79,6 @@ def test_malformed_structures(path: str, value: object, message: str) -> None:
         ([("JUMP", 1)], [], "word 1: no such block in this part"),
         ([], [("JUMP", 0)], "word 2: no such block in this part"),
         ([], [("BRANCH", 0, 1, 0)], "word 4: no such block in this part"),
-        ([], [("OUTPUT_DIM", 0, 0, 0)], "word 1: the instruction is not allowed in this part"),
         ([], [("BUFFER", 0, 0)], "word 1: the instruction is not allowed in this part"),
         ([("LOAD", 0, 0, 0, 6)], [], "word 0: the instruction is not allowed in this part"),
         ([("COPY", 1, 0, 1, 0, 0)], [], "word 0: the instruction is not allowed in this part"),

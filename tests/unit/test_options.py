@@ -101,6 +101,7 @@ OTHERS: dict[str, Any] = {
     "shapes": {"x": [1, "H", None]},
     "values": {"sr": 16000},
     "states": {"past": "present"},
+    "extents": {"a node": 9},
     "switch": False,
     "text": "name",
     "file": "f.jsonl",
@@ -128,6 +129,7 @@ EXPECTED = {
     "shapes": "a mapping by name",
     "values": "a mapping by name",
     "states": "a mapping by name",
+    "extents": "a mapping by name",
     "choice": "a text",
     "switch": "true or false",
     "text": "a text",
@@ -138,7 +140,7 @@ EXPECTED = {
 }
 TAKEN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("targets", "passes"), (str, list)),
-    **dict.fromkeys(("shapes", "values", "states"), (dict,)),
+    **dict.fromkeys(("shapes", "values", "states", "extents"), (dict,)),
     **dict.fromkeys(("choice", "text", "file", "folder"), (str,)),
     "switch": (bool,),
     "count": (int,),
@@ -182,6 +184,8 @@ def test_an_argument_of_another_type(name: str, value: Any) -> None:
             "states: x is ('y', True), expected an output's name, or that and a capacity",
         ),
         ({"states": {"x": ("y", -1)}}, "state 'x': max is -1, expected a positive number"),
+        ({"max_extents": {"n": -1}}, "max_extents: n is -1, expected a number, 0 or more"),
+        ({"max_extents": {"n": True}}, "max_extents: n is True, expected a number, 0 or more"),
         ({"tune_runner": "x"}, "a tune runner is given, but no seconds to tune in"),
         (
             {"input_values": {"x": 1}, "states": {"x": "y"}},
@@ -204,8 +208,8 @@ def test_an_argument_out_of_range(options: dict[str, Any], message: str) -> None
 
 def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
     assert (
-        *("input_shapes", "input_values", "states", "optimize", "storage", "winograd", "disable"),
-        *("entry_name", "strip"),
+        *("input_shapes", "input_values", "states", "max_extents", "optimize", "storage"),
+        *("winograd", "disable", "entry_name", "strip"),
     ) == KEYS
 
 

@@ -130,6 +130,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     ]
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
+    arguments += ["--max", "/model/a=b=300"]
     arguments += ["--storage", "fp16", "--report", "r.html", "--no-winograd"]
     arguments += ["--disable", "fusion", "--disable", "cse", "--entry-name", "vad", "--strip"]
     arguments += ["--tune", "20", "--tune-runner", "ssh board aot-run", "--tune-cache", "t.jsonl"]
@@ -153,6 +154,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "entry_name": "vad",
         "strip": True,
         "states": {},
+        "max_extents": {"/model/a=b": 300},
         "cache": True,
         "cache_dir": None,
         "jobs": 0,
