@@ -21,6 +21,7 @@ class Schedule(Enum):
         the innermost result dim, whichever is contiguous.
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
     PLANES: such tiles with lanes along the rows, where these are neighbours in memory.
+    INNER: such tiles with lanes along the sum, for fewer columns than lanes.
     WINOGRAD: such tiles over transformed inputs and filters.
     RECURRENCE: a loop over steps, lanes along the gates.
     LINES: each lane goes along a line of elements in order.
@@ -31,6 +32,7 @@ class Schedule(Enum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     PLANES = "planes"
+    INNER = "inner"
     WINOGRAD = "winograd"
     RECURRENCE = "recurrence"
     LINES = "lines"

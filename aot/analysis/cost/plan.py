@@ -48,6 +48,8 @@ class Plan:
 # rows, high ones keep as many sums under way as hide an addition's latency
 TAIL_ROWS, SUMS = (2, 4), 8
 MOST_ROWS = 14
+# rows below which sums are not added up side by side
+LEAST_SUMS = 4
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
@@ -120,6 +122,9 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         along, across = contraction.tile_extents
         tile = _tile(target, lanes, across, along)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
+    if has_lanes_along_sum(contraction, target):
+        tile = _rows_of_sums(target, contraction), lanes // 2
+        return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
     is_unpacked = is_dotted and target.dot_dtype(contraction.left.dtype, right.dtype) is DType.I16
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
@@ -154,6 +159,37 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
     is_narrow = isinstance(columns, int) and columns <= lanes // 2
     is_stored = is_narrow or _innermost(contraction.result) == along
     return is_stored and _innermost(contraction.left.type) == along
+
+
+def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:
+    """Whether a CPU's vectors hold terms of a sum: where they are neighbours in the memory of the
+    left side, and most of a vector of columns would be none."""
+    lanes = lanes_of(target, contraction.accumulator.bytes)
+    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+        return False
+    columns, channels = contraction.n, contraction.channels
+    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
+        return False
+    if not isinstance(channels, int) or channels < lanes or contraction.right.batch:
+        return False
+    rows = contraction.tile_extents[0]
+    is_several = not isinstance(rows, int) or rows >= LEAST_SUMS
+    return is_several and _innermost(contraction.left.type) == contraction.left.summed
+
+
+def _rows_of_sums(target: Target, contraction: ContractionDims) -> int:
+    """Rows of a tile of all columns: a power of two, whose sums fill most registers."""
+    columns, rows = contraction.n, contraction.tile_extents[0]
+    assert isinstance(columns, int)
+    most = max(1, (target.vector_registers - columns - 1) // max(columns, 1))
+    if isinstance(rows, int):
+        most = min(most, rows)
+    return min(1 << (most.bit_length() - 1), SUMS)
+
+
+def _sums_last(right: Factor) -> Layout:
+    """Columns, taps, what is summed: [O, C, taps...] -> [O][taps...][C]."""
+    return Layout(order=(*right.own, *right.taps, right.summed))
 
 
 def _innermost(type: TensorType) -> int:

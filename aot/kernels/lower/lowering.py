@@ -32,6 +32,7 @@ from aot.kernels.schedules.general import (
     schedule_reduction,
     schedule_shared_reduction,
 )
+from aot.kernels.schedules.inner import schedule_inner
 from aot.kernels.schedules.lines import Lines, schedule_scan
 from aot.kernels.schedules.planes import schedule_planes
 from aot.kernels.schedules.recurrence import schedule_recurrence
@@ -43,6 +44,8 @@ from aot.ops.blocked import LEFT_SCALES, MATMUL_BLOCKED, WORDS, Blocks, blocks_o
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
+# ways to tile a contraction
+_TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
 
 
@@ -132,8 +135,7 @@ def _checked(
 def _is_alike(a: Schedule, b: Schedule) -> bool:
     """Whether what runs by one class may run by the other: tiles of a contraction may go either
     way, and where extents became parameters the plan no longer knows which is better."""
-    tiles = (Schedule.CONTRACTION, Schedule.PLANES)
-    return a is b or (a in tiles and b in tiles)
+    return a is b or (a in _TILES and b in _TILES)
 
 
 def _stages(
@@ -177,8 +179,11 @@ def _schedule(
         body = schedule_planes(nest, output, made, target.panel)
         if body is not None:
             return body
-    is_contraction = made.schedule in (Schedule.CONTRACTION, Schedule.PLANES)
-    if is_contraction and not is_long_for_a_lane(nest, output):
+    if made.schedule is Schedule.INNER:
+        body = schedule_inner(nest, output, made)
+        if body is not None:
+            return body
+    if made.schedule in _TILES and not is_long_for_a_lane(nest, output):
         body = schedule_contraction(nest, output, made, target.panel, blocks)
         if body is not None:
             return body

@@ -1,0 +1,188 @@
+"""Contractions of few columns: lanes along the sum, because columns don't fill a vector.
+
+A tile has some rows and all columns, and a vector of partial sums for each of their products; these
+are added up at the end. CPU only. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Fma, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.inline import reduces_of
+from aot.kernels.lower.nest import Axis, Nest, Output, collapse
+from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.schedules.contraction import merged_axes
+from aot.kernels.schedules.products import (
+    ContractionAxes,
+    Placed,
+    Tile,
+    Values,
+    by_weight_step,
+    loaded,
+)
+
+_Body = Callable[[Expr], Sequence[Stmt]]
+
+
+def schedule_inner(nest: Nest, output: Output, plan: StageSchedule) -> tuple[Stmt, ...] | None:
+    """Tiles of `plan.rows` rows by all columns; None where neighbours along the sum are no
+    neighbours in the memory of both sides."""
+    found = merged_axes(output) or _one_column(output)
+    if found is None:
+        return None
+    output, roles = found
+    columns = roles.columns.extent
+    if roles.rows is None or not isinstance(columns, int) or columns > plan.columns:
+        return None
+    axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    if not axes or not _is_contiguous(roles, by_weight_step(roles.right, axes)[-1]):
+        return None
+    rows = roles.rows
+    count = min(plan.rows, rows.extent) if isinstance(rows.extent, int) else plan.rows
+    shape = Shape(count, columns, nest.lanes, True, True)
+    scratch = ReusedScratch(nest)
+    tiles = Axis(nest.builder.var("mt"), dims.ceil_divide(rows.extent, count))
+    terms = dims.product([n for _, n in roles.reduce.axes])
+
+    def body(values: Values) -> list[Stmt]:
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            tile = Tile(nest, output, roles, nest.lanes, shape, scratch)
+            return _Placed(tile, values, first, expr.index(0)).build()
+
+        first = expr.mul(values[tiles.var], expr.index(count))
+        return over_rows(nest, rows.extent, first, shape, 0, build)
+
+    work = dims.multiply(terms, -(-count * columns // nest.lanes) * 4)
+    return nest.grid([*roles.outer, tiles], body, work)
+
+
+def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
+    """The output with neighbouring axes merged, and its contraction, whose one column has no axis;
+    None where it has none."""
+    axes, gone = collapse(output.axes, output.address, output.values)
+    output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
+    reduces = reduces_of(output.value)
+    if len(reduces) != 1 or reduces[0].op != "sum":
+        return None
+    (reduce,) = reduces
+    body = reduce.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    weight = loaded(body.b)
+    own = [axis for axis in axes if axis.var in expr.free_vars(body.a)]
+    if weight is None or not own or any(a.var in expr.free_vars(body.b) for a in axes):
+        return None
+    outer = tuple(axis for axis in axes if axis is not own[-1])
+    column = Axis(Var("column"), 1)
+    return output, ContractionAxes(reduce, body.a, body.b, weight, own[-1], column, outer)
+
+
+def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
+    """Whether both sides have neighbours along an axis side by side, under one guard."""
+    sides = expr.loads(roles.left), expr.loads(roles.right)
+    for loads in sides:
+        steps = [expr.coefficient(load.indices[0], inner.var) for load in loads]
+        if 1 not in steps or any(step not in (0, 1) for step in steps):
+            return False
+    guards = [load.guard for loads in sides for load in loads if load.guard is not None]
+    return not any(inner.var in expr.free_vars(guard) for guard in guards)
+
+
+class _Placed(Placed):
+    """A tile at its place: the columns are the chunks of its sums."""
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+    def _steps(self, inner: Axis | None, indices: Values, left: Expr) -> list[Stmt]:
+        assert inner is not None
+        nest, lanes = self.nest, self.nest.lanes
+        whole = dims.floor_divide(inner.extent, lanes)
+
+        def product(r: Expr, k: Expr, lane: Expr) -> list[Stmt]:
+            """The products of a row with all columns."""
+            here: Values = {**indices, inner.var: k}
+            stmts: list[Stmt] = []
+            a = nest.let(expr.substitute(left, {**here, **self._at(r)}), stmts, "a")
+            for number in range(self.shape.chunks):
+                u = expr.index(number)
+                column = {**here, **self.values, self.roles.columns.var: u}
+                b = expr.substitute(self.roles.right, column)
+                total = Load(self.acc, (r, u, lane), self.acc.dtype)
+                stmts.append(Store(self.acc, (r, u, lane), Fma(a, b, total, total.dtype)))
+            return stmts
+
+        def vectors(n: Expr) -> list[Stmt]:
+            start = expr.mul(n, expr.index(lanes))
+            return nest.unrolled(
+                self.shape.rows,
+                lambda r: [
+                    nest.spread(lanes, lambda lane: product(r, expr.add(start, lane), lane))
+                ],
+                "r",
+            )
+
+        done = expr.index(dims.multiply(whole, lanes))
+        zero = expr.index(0)
+        rest = nest.serial(
+            dims.modulo(inner.extent, lanes),
+            lambda t: nest.unrolled(
+                self.shape.rows, lambda r: product(r, expr.add(done, t), zero), "r"
+            ),
+            "t",
+        )
+        return nest.serial(whole, vectors, "k") + rest
+
+    def _finish(self) -> list[Stmt]:
+        """Adds the lanes of each sum up, all rows of a column side by side."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        partial = self.scratch.get("partial", acc.dtype, acc.shape)
+        stmts = self._each_row(
+            lambda r, u, lane: Store(partial, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+        )
+        zero = expr.const(0, acc.dtype)
+        for number in range(shape.chunks):
+            u = expr.index(number)
+            total = nest.builder.scratch("total", acc.dtype, (shape.rows,))
+            stmts.append(self._rows(lambda r, total=total: [Store(total, (r,), zero)]))  # type: ignore[misc]
+
+            def add(lane: Expr, u: Expr = u, total: Scratch = total) -> list[Stmt]:
+                def one(r: Expr) -> list[Stmt]:
+                    now = Load(total, (r,), total.dtype)
+                    more = Load(partial, (r, u, lane), partial.dtype)
+                    return [Store(total, (r,), expr.add(now, more))]
+
+                return [self._rows(one)]
+
+            stmts += nest.unrolled(nest.lanes, add, "l")
+            stmts += self._stored(u, total)
+        return stmts
+
+    def _rows(self, body: _Body) -> Stmt:
+        return self.nest.spread(self.shape.rows, body)
+
+    def _stored(self, u: Expr, total: Scratch) -> list[Stmt]:
+        """Epilogue and stores of column `u`, where its rows are there."""
+        rows, shape = self.roles.rows, self.shape
+        assert rows is not None
+
+        def store(r: Expr) -> list[Stmt]:
+            place = {**self._at(r, is_clamped=False), self.roles.columns.var: u}
+            done: dict[Expr, Expr] = {self.roles.reduce: Load(total, (r,), total.dtype)}
+            return self.output.stores(self.nest, place, done.get)
+
+        whole = [self._rows(store)]
+        if shape.has_all_rows:
+            return whole
+        end = expr.add(self.first, expr.index(shape.rows))
+        are_there = expr.binary("le", end, expr.index(rows.extent))
+        some: list[Stmt] = []
+        for number in range(shape.rows - 1):
+            r = expr.index(number)
+            is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+            some.append(If(is_there, tuple(store(r))))
+        return [If(are_there, tuple(whole), tuple(some))]

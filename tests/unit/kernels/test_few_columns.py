@@ -1,0 +1,74 @@
+"""Contractions of fewer columns than lanes: lanes go along the sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot.analysis.stages import schedule_of
+from aot.builder import Builder
+from aot.ir.schedule import Schedule
+from aot.target import selection as targets
+from tests.support.conv_executables import LAST, PLANES, Conv
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
+from tests.support.lowering_checks import check, on_interpreter
+
+NATIVE = native_targets()
+CASES = [
+    Conv((32, 1, 9, 11), kernel=3, pad=1),
+    Conv((37, 3, 6, 7), kernel=3, pad=1, end="residual"),
+    Conv((16, 2, 5, 17), kernel=3, stride=2),
+    Conv((64, 4, 4, 6), end="sigmoid"),
+    Conv((19, 1, 3, 2), kernel=5, pad=2),
+    Conv((40, 3, 8, 8), end="residual"),
+]
+
+
+def of(case: Conv, result: str, opened: str = "") -> Conv:
+    fields = {**vars(case), "left": LAST, "weights": LAST, "result": result, "opened": opened}
+    return Conv(**fields)
+
+
+@pytest.mark.parametrize("result", [PLANES, LAST], ids=["planes", "last"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_convolutions(case: Conv, result: str) -> None:
+    for target in NATIVE:
+        of(case, result).check(target, on_cpu(target))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic"])
+def test_interpreted(target: str) -> None:
+    of(Conv((9, 2, 2, 5), kernel=3, pad=1), PLANES).check(target, on_interpreter)
+
+
+@pytest.mark.parametrize("opened", ["W", "HW", "C", "OCHW"])
+def test_dynamic_extents(opened: str) -> None:
+    for case in CASES[:3]:
+        of(case, LAST, opened).check("x86-64-v3", on_cpu("x86-64-v3"))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_products(columns: int) -> None:
+    for rows, terms in ((50, 24), (7, 100), (16, 9)):
+        b = Builder()
+        x = b.input("x", f"f32[{rows}, {terms}]")
+        weight = np.random.default_rng(1).integers(-3, 4, (terms, columns)).astype(np.float32)
+        b.output("y", b.op("relu", b.op("matmul", x, weight)))
+        data = np.random.default_rng(2).integers(-3, 4, (rows, terms)).astype(np.float32)
+        check(b.function(), [data], "x86-64-v3", 1, 0.0, on_cpu("x86-64-v3"))
+
+
+def test_where_lanes_go_along_the_sum() -> None:
+    def schedule(conv: Conv, target: str = "x86-64-v3") -> Schedule:
+        return schedule_of(conv.function(), targets.load(target))[0].schedule
+
+    assert schedule(of(CASES[0], PLANES)) is Schedule.INNER
+    for other in (
+        Conv((32, 1, 9, 11), kernel=3, pad=1),  # planes have no neighbours along the sum
+        of(Conv((32, 5, 9, 11)), LAST),
+        of(Conv((5, 2, 9, 11)), LAST),
+        of(Conv((32, 2, 1, 2)), LAST),
+    ):
+        assert schedule(other) is not Schedule.INNER
+    assert schedule(of(CASES[0], PLANES), "vulkan-1.1") is Schedule.CONTRACTION
