@@ -23,7 +23,7 @@ from aot.target.selection import names as target_names
 
 if TYPE_CHECKING:
     from aot.report.details import Details
-    from aot.runtime.loader import Program
+    from aot.runtime.loader import Calling, Program
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,14 @@ class CompiledModule:
         image: what the file will hold.
         stats: counts and seconds of the compile, with the keys of `aotc compile --stats`.
         details: what `save_report` shows beside them; None where nobody asked for it.
+        calling: how the model is called, where that is more than arrays by name: a program of the
+            module takes and gives what a `torch.nn.Module` does. A file does not have it.
     """
 
     image: ModuleImage
     stats: Mapping[str, Any] = field(default_factory=dict)
     details: Details | None = field(default=None, repr=False)
+    calling: Calling | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"<CompiledModule {self.image.summary}>"
@@ -78,7 +81,10 @@ class CompiledModule:
 
 def compile(
     model: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
+    dynamic_shapes: Any = None,
     targets: Sequence[str] = ("host",),
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
@@ -103,10 +109,16 @@ def compile(
     """Compiles a model for one or more targets.
 
     Args:
-        model: a path of an ONNX file or of text IR, the bytes of one, an `onnx.ModelProto`, or a
-            module made with `aot.builder`. Or several, which share code and constants and have an
-            entry point each: a list of paths ("FILE:NAME" names one), or a mapping from names to
-            models. Names of inputs in other arguments then begin with the model's: "det:x".
+        model: a path of an ONNX file, of a file of `torch.export.save`, or of text IR, the bytes of
+            one, an `onnx.ModelProto`, a `torch.nn.Module`, a `torch.export.ExportedProgram`, a
+            `torch.onnx.ONNXProgram`, or a module made with `aot.builder`. Or several, which share
+            code and constants and have an entry point each: a list of paths ("FILE:NAME" names
+            one), or a mapping from names to models. Names of inputs in other arguments then begin
+            with the model's: "det:x".
+        args: example inputs of a `torch.nn.Module`, which is exported with them.
+        kwargs: example inputs of it by name.
+        dynamic_shapes: the module's open dims, as `torch.export.export` takes them; a dim may be
+            its name, or text such as "H:32..960" or "32*h".
         targets: names (`aotc targets` lists them) or paths of target files; one variant each. A
             device runs the first that it can, in this order, but that of CPU levels the best comes
             first. "host" is the best target for this machine.
@@ -152,15 +164,17 @@ def compile(
     """
     given = locals()
     from aot.driver.pipeline import compile_module
+    from aot.frontends import registry
 
     options = CompileOptions(**{name: given[name] for name in OPTIONS})
+    model, calling = registry.opened(model, args, kwargs, dynamic_shapes)
     known = None
     if details:
         from aot.report.details import Details
 
         known = Details()
     compilation = compile_module(model, options, progress or no_progress, known)
-    return CompiledModule(compilation.image, compilation.stats, known)
+    return CompiledModule(compilation.image, compilation.stats, known, calling)
 
 
 def load(
@@ -187,7 +201,10 @@ def load(
     from aot.runtime.loader import load as load_program
 
     source = module.to_bytes() if isinstance(module, CompiledModule) else module
-    return load_program(source, device, entry=entry, target=target, threads=threads)
+    calling = module.calling if isinstance(module, CompiledModule) else None
+    return load_program(
+        source, device, entry=entry, target=target, threads=threads, calling=calling
+    )
 
 
 def targets() -> tuple[Target, ...]:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 OPS = ROOT / "docs" / "internals" / "ops.md"
 CLI = ROOT / "docs" / "use" / "cli.md"
+PYTORCH = ROOT / "docs" / "use" / "pytorch.md"
 API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
 
@@ -42,6 +43,14 @@ def onnx_operators() -> str:
     names = sorted({name for domain, name, _ in supported_ops() if domain == ""} | set(CONTROL))
     others = [f"{domain}.{name}" for domain, name, _ in supported_ops() if domain]
     return textwrap.fill(", ".join([*names, *others]) + ".", 120, break_on_hyphens=False)
+
+
+def torch_operators() -> str:
+    """Names of PyTorch's ops in alphabetical order, without their overloads."""
+    from aot.frontends.torch import supported_ops
+
+    names = {name.removeprefix("aten.").partition(".")[0] for name in supported_ops()}
+    return textwrap.fill(", ".join(sorted(names)) + ".", 120, break_on_hyphens=False)
 
 
 def options_table() -> str:
@@ -131,6 +140,7 @@ def main() -> int:
     for path, make in (
         (README, lambda: generate(README, README_SECTIONS)),
         (CLI, lambda: generate(CLI, CLI_SECTIONS)),
+        (PYTORCH, lambda: generate(PYTORCH, {"torch": torch_operators})),
         (OPS, op_tables.page),
         (API, lambda: docstring_of_compile(API.read_text(encoding="utf-8"))),
     ):

@@ -99,7 +99,7 @@ def compile_command(
     input_values: tuple[Pair, ...],
     **options: Any,
 ) -> None:
-    """Compile a MODEL (ONNX, or text IR), or several, to a module file.
+    """Compile a MODEL (ONNX, a program of PyTorch, or text IR), or several, to a module file.
 
     \b
     Examples:

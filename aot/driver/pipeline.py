@@ -251,6 +251,8 @@ def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptio
     module = frontend.read(source, options.input_shapes, options.input_values)
     if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)
+    if module.states:
+        options = replace(options, states={**module.states, **options.states})
     if frontend.binds_inputs:
         options = replace(options, input_shapes={}, input_values={})
     return module, options

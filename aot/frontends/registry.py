@@ -36,7 +36,8 @@ class Frontend:
         name: as people say it.
         extensions: of files whose contents say nothing: empty ones, and broken ones.
         read: the module that a source is, given the shapes and values of inputs.
-        holds: whether a file that begins so is of this format.
+        holds: whether a file that begins so, which is given as well, is of this format.
+        is_sure: what `holds` finds is of this format whatever else it may look like.
         takes: whether an object in memory is.
         binds_inputs: `read` binds shapes and values of inputs itself, as shape rules of the format
             may need them; else the pass `bind` does.
@@ -47,8 +48,9 @@ class Frontend:
     name: str
     extensions: tuple[str, ...]
     read: Read
-    holds: Callable[[bytes], bool]
+    holds: Callable[[bytes, Any], bool]
     takes: Callable[[Any], bool] = lambda source: False
+    is_sure: bool = False
     binds_inputs: bool = False
     files: Callable[[bytes], Sequence[str]] = lambda data: ()
     portable: Callable[[Path], bytes] = Path.read_bytes
@@ -105,12 +107,15 @@ def _is_onnx(head: bytes) -> bool:
 
 def _is_model_proto(source: Any) -> bool:
     kind = type(source)
-    return kind.__name__ == "ModelProto" and kind.__module__.startswith("onnx")
+    return (kind.__name__ == "ModelProto" and kind.__module__.startswith("onnx")) or (
+        ("ONNXProgram", "torch.onnx._internal.exporter._onnx_program") in _kinds(source)
+    )
 
 
 def _read_onnx(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
     from aot.frontends.onnx import import_onnx
 
+    source = getattr(source, "model_proto", source)  # of a torch.onnx.ONNXProgram
     return import_onnx(source, input_shapes=shapes, input_values=values)
 
 
@@ -126,26 +131,6 @@ def _portable_onnx(path: Path) -> bytes:
     from aot.frontends.onnx.files import portable
 
     return portable(path) if _onnx_files(data := path.read_bytes()) else data
-
-
-BUILT = Frontend("a module of aot.builder", (), _clone, holds=lambda head: False, takes=_is_module)
-TEXT = Frontend(
-    "text IR", (".ir", ".repro"), _read_text, holds=lambda head: _TEXT.match(head) is not None
-)
-ONNX = Frontend(
-    "an ONNX model",
-    (".onnx",),
-    _read_onnx,
-    holds=_is_onnx,
-    takes=_is_model_proto,
-    binds_inputs=True,
-    files=_onnx_files,
-    portable=_portable_onnx,
-)
-FRONTENDS = (BUILT, TEXT, ONNX)
-
-
-# Formats that are known, and not read.
 
 
 def _zip_names(source: Any) -> Sequence[str]:
@@ -165,6 +150,56 @@ def _zipped(*endings: str) -> Callable[[bytes, Any], bool]:
     )
 
 
+def _is_exported(source: Any) -> bool:
+    """Whether a source is a program of torch.export, or one of ours that holds it."""
+    return not _EXPORTED.isdisjoint(_kinds(source))
+
+
+_EXPORTED = {
+    ("ExportedProgram", "torch.export.exported_program"),
+    ("Exported", "aot.frontends.torch.program"),
+}
+
+
+def _read_torch(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+    from aot.frontends.torch import import_torch
+
+    return import_torch(source)
+
+
+BUILT = Frontend(
+    "a module of aot.builder", (), _clone, holds=lambda head, source: False, takes=_is_module
+)
+TEXT = Frontend(
+    "text IR",
+    (".ir", ".repro"),
+    _read_text,
+    holds=lambda head, source: _TEXT.match(head) is not None,
+)
+ONNX = Frontend(
+    "an ONNX model",
+    (".onnx",),
+    _read_onnx,
+    holds=lambda head, source: _is_onnx(head),
+    takes=_is_model_proto,
+    binds_inputs=True,
+    files=_onnx_files,
+    portable=_portable_onnx,
+)
+TORCH = Frontend(
+    "a PyTorch program",
+    (".pt2",),
+    _read_torch,
+    holds=_zipped("archive_format", "serialized_exported_program.json", "models/model.json"),
+    takes=_is_exported,
+    is_sure=True,
+)
+FRONTENDS = (BUILT, TEXT, ONNX, TORCH)
+
+
+# Formats that are known, and not read.
+
+
 def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
     return lambda head, source: head.startswith(magic)
 
@@ -180,7 +215,7 @@ def _is_safetensors(head: bytes, source: Any) -> bool:
     return 2 <= length < 1 << 32 and head[8:9] == b"{" and head[9:10] in (b'"', b"}")
 
 
-_FROM_TORCH = "export the model with torch.onnx.export"
+_FROM_TORCH = "give the module to aot.compile in Python, or save it with torch.export.save"
 # What a file is, how it is identified, and what to do; the first match counts.
 UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
@@ -188,11 +223,6 @@ UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("an ONNX Runtime file", _flatbuffer(b"ORTM"), "give the ONNX file it was made from"),
     ("a GGUF file", _starts(b"GGUF"), "export the model to ONNX"),
     ("an HDF5 file", _starts(b"\x89HDF\r\n\x1a\n"), "convert the Keras model to ONNX"),
-    (
-        "a PyTorch program (pt2)",
-        _zipped("archive_format", "serialized_exported_program.json", "models/model.json"),
-        _FROM_TORCH,
-    ),
     ("a PyTorch file", _zipped("/data.pkl"), _FROM_TORCH),
     ("a Keras file", _zipped("model.weights.h5"), "convert the model to ONNX"),
     ("a zip archive", _starts(b"PK\x03\x04"), "unpack the model"),
@@ -220,22 +250,81 @@ def find(source: Any) -> Frontend:
                 return frontend
         raise CompileError(
             f"a model cannot be of type {type(source).__name__}: expected a path, bytes, an "
-            "onnx.ModelProto or a module of aot.builder"
+            "onnx.ModelProto, a torch.nn.Module with example inputs, a "
+            "torch.export.ExportedProgram or a module of aot.builder"
         )
     where = os.fspath(source) if is_path else "model"
     head = head_of(source) if is_path else source[:HEAD_BYTES]
+    for frontend in FRONTENDS:
+        if frontend.is_sure and frontend.holds(head, source):
+            return frontend
     for what, matches, advice in UNREAD:
         if matches(head, source):
             raise CompileError(f"{where}: is {what}, which cannot be compiled: {advice}")
     extension = Path(source).suffix.lower() if is_path else ""
     for frontend in FRONTENDS:
-        if frontend.holds(head):
+        if frontend.holds(head, source):
             return frontend
     for frontend in FRONTENDS:
         if extension in frontend.extensions:
             return frontend
-    names = " or ".join(f.name for f in FRONTENDS if f.extensions)
-    raise CompileError(f"{where}: is no model of a known format, expected {names}")
+    *names, last = (f.name for f in FRONTENDS if f.extensions)
+    raise CompileError(
+        f"{where}: is no model of a known format, expected {', '.join(names)} or {last}"
+    )
+
+
+def _kinds(source: Any) -> set[tuple[str, str]]:
+    """The names of a source's class and of those that it is derived from, with their modules."""
+    return {(kind.__name__, kind.__module__) for kind in type(source).__mro__}
+
+
+def is_torch_module(source: Any) -> bool:
+    """Whether a source is a torch.nn.Module."""
+    return ("Module", "torch.nn.modules.module") in _kinds(source)
+
+
+def opened(
+    source: Any,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> tuple[Any, Any]:
+    """A source that frontends take, and how its program is called where it says so: modules of
+    torch are exported with example arguments, and programs of torch are read.
+
+    Raises:
+        CompileError: arguments are missing, or there are some that say nothing; or the model can't
+            be exported or read.
+    """
+    if is_torch_module(source):
+        if args is None and kwargs is None:
+            raise CompileError(
+                "a torch.nn.Module is exported with example inputs: aot.compile(module, (x,))"
+            )
+        from aot.frontends.torch import calling_of, exported_module
+
+        exported = exported_module(source, () if args is None else args, kwargs, dynamic_shapes)
+        return exported, calling_of(exported)
+    if args is not None or kwargs is not None or dynamic_shapes is not None:
+        raise CompileError(
+            "example inputs and dynamic_shapes go with a torch.nn.Module; the model is "
+            f"{_described(source)}"
+        )
+    if isinstance(source, (Mapping, list, tuple)):
+        return source, None  # several models
+    source = contents(source)
+    if find(source) is not TORCH:
+        return source, None
+    from aot.frontends.torch import calling_of
+    from aot.frontends.torch import opened as opened_program
+
+    exported = opened_program(source)
+    return exported, calling_of(exported)
+
+
+def _described(source: Any) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
 
 
 def contents(source: Any) -> Any:

@@ -52,6 +52,19 @@ class ConstantData:
         """The elements by logical index, whatever the layout."""
         return self.array if self.type.layout is None else to_logical(self.array, self.type)
 
+    @classmethod
+    def borrowed(cls, array: np.ndarray[Any, Any]) -> ConstantData:
+        """A constant in the memory of `array`, which nobody may change while the constant is used;
+        a copy where that is not dense and aligned."""
+        if not array.flags.c_contiguous or not array.flags.aligned:
+            return cls(array)
+        data = cls.__new__(cls)
+        data.array = array.view()
+        data.array.flags.writeable = False
+        data.type = TensorType(DType.of(array), tuple(array.shape))
+        data._digest = data._hash = None
+        return data
+
     def __repr__(self) -> str:
         return f"<constant {self.type}>"
 
@@ -358,10 +371,16 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 class Module:
-    """Functions by name, in order; "main" is the model unless entry points say otherwise."""
+    """Functions by name, in order; "main" is the model unless entry points say otherwise.
+
+    Attributes:
+        states: inputs that the model itself ties to outputs, as `CompileOptions.states` has them;
+            only a module that was just read has any.
+    """
 
     def __init__(self, functions: Iterable[Function] = ()) -> None:
         self.functions: dict[str, Function] = {}
+        self.states: dict[str, tuple[str, int]] = {}
         for function in functions:
             self.add(function)
 

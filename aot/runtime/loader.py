@@ -17,7 +17,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -180,6 +180,16 @@ class TensorInfo:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
 
 
+class Calling(Protocol):
+    """How a model is called that takes and gives more than arrays by name."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+        """The arrays of the program's inputs, by name, and what `returned` needs of the call."""
+
+    def returned(self, results: Mapping[str, Any], call: Any) -> Any:
+        """What the model returns, of the program's outputs by name."""
+
+
 def find_library() -> Path:
     """The runtime's shared library.
 
@@ -221,6 +231,7 @@ def load(
     entry: str | None = None,
     target: str | None = None,
     threads: int = 1,
+    calling: Calling | None = None,
 ) -> Program:
     """Opens a module file, or the bytes of one, and makes a program of an entry point.
 
@@ -231,12 +242,13 @@ def load(
         target: the target whose variant must be used; the first that runs here if None.
         threads: threads that share the work on a CPU, the caller's included. They change no bit of
             a result.
+        calling: how the program is called; by names of arrays if None.
 
     Raises:
         RuntimeFailure: no such file, not a module, a wrong checksum, no variant for this machine,
             or the system starts no more threads.
     """
-    return Program(source, device, entry=entry, target=target, threads=threads)
+    return Program(source, device, entry=entry, target=target, threads=threads, calling=calling)
 
 
 class Program:
@@ -266,8 +278,10 @@ class Program:
         entry: str | None = None,
         target: str | None = None,
         threads: int = 1,
+        calling: Calling | None = None,
     ) -> None:
         """See `load`."""
+        self._calling = calling
         self._module = ctypes.c_void_p()
         self._program = ctypes.c_void_p()
         self._lock = threading.Lock()
@@ -336,24 +350,50 @@ class Program:
         if status != 0:
             raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
 
-    def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs once: arrays by input name in, new arrays by output name out.
 
-        Arrays must have the input's dtype; plain numbers and lists are converted.
+        Inputs are one mapping by name, or arguments in the order of `inputs` or by name. Arrays
+        must have the input's dtype; plain numbers and lists are converted. A program of a
+        `torch.nn.Module` that was compiled in this process takes the module's arguments and gives
+        what the module returns.
 
         Raises:
             RuntimeFailure: a name is missing or unknown, a dtype or shape is wrong, or the run
                 failed.
         """
-        known = {tensor.name for tensor in self.inputs}
-        missing = [tensor.name for tensor in self.inputs if tensor.name not in inputs]
-        unknown = [name for name in inputs if name not in known]
+        names = [tensor.name for tensor in self.inputs]
+        is_by_name = len(args) == 1 and not kwargs and isinstance(args[0], Mapping)
+        if self._calling is not None and not (is_by_name and set(args[0]) == set(names)):
+            arrays, call = self._calling.bind(args, kwargs)
+            results = self.run([arrays[name] for name in names])
+            return self._calling.returned(self._by_name(results), call)
+        inputs = args[0] if is_by_name else self._named(names, args, kwargs)
+        missing = [name for name in names if name not in inputs]
+        unknown = [name for name in inputs if name not in names]
         if missing or unknown:
             found = [f"missing {_quoted(missing)}"] if missing else []
             found += [f"unknown {_quoted(unknown)}"] if unknown else []
-            have = _quoted([tensor.name for tensor in self.inputs]) or "none"
+            have = _quoted(names) or "none"
             raise RuntimeFailure(f"inputs: {', '.join(found)}; the program has {have}", "not_found")
-        results = self.run([inputs[tensor.name] for tensor in self.inputs])
+        return self._by_name(self.run([inputs[name] for name in names]))
+
+    def _named(
+        self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Arguments by the names of inputs."""
+        if len(args) > len(names):
+            raise RuntimeFailure(
+                f"{len(args)} inputs, the program has {len(self.inputs)}", "argument"
+            )
+        found = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in found:
+                raise RuntimeFailure(f'input "{name}" is given twice', "argument")
+            found[name] = value
+        return found
+
+    def _by_name(self, results: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {tensor.name: result for tensor, result in zip(self.outputs, results, strict=True)}
 
     def run(self, inputs: Sequence[ArrayLike]) -> list[NDArray[Any]]:

@@ -118,3 +118,45 @@ def atanh(b: GraphBuilder, x: Value) -> Value:
     quotient = t("div", t("add", t.x, 1.0), t("sub", 1.0, t.x))
     far = t("mul", t("log", quotient), 0.5)
     return t.done(t.near_zero(0.25, t.odd(1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11), far))
+
+
+def log1p(b: GraphBuilder, x: Value) -> Value:
+    """log(1 + x), which near 0 is a series: the sum would lose what x adds."""
+    t = _Terms(b, x)
+    far = t("log", t("add", t.x, 1.0))
+    y = t("div", t.x, t("add", t.x, 2.0))
+    square = t("mul", y, y)
+    total = t("add", t("mul", square, 2 / 7), 2 / 5)
+    total = t("add", t("mul", square, total), 2 / 3)
+    total = t("add", t("mul", square, total), 2.0)
+    return t.done(t.near_zero(0.25, t("mul", y, total), far))
+
+
+def expm1(b: GraphBuilder, x: Value) -> Value:
+    """exp(x) - 1, which near 0 is 2 s / (1 - s) of s = tanh(x / 2): the difference would cancel."""
+    t = _Terms(b, x)
+    far = t("sub", t("exp", t.x), 1.0)
+    s = _near_tanh(t, t("mul", t.x, 0.5))
+    near = t("div", t("mul", s, 2.0), t("sub", 1.0, s))
+    return t.done(t.near_zero(0.5, near, far))
+
+
+def _near_tanh(t: Arithmetic, x: Value) -> Value:
+    """tanh below 1/4, as a continued fraction: x (105 + 10 x^2) / (105 + 45 x^2 + x^4)."""
+    square = t("mul", x, x)
+    above = t("mul", x, t("add", t("mul", square, 10.0), 105.0))
+    return t("div", above, t("add", t("mul", t("add", square, 45.0), square), 105.0))
+
+
+def atan2(b: GraphBuilder, y: Value, x: Value) -> Value:
+    """The angle of the point (x, y), from -pi to pi; 0 at the origin."""
+    t = _Terms(b, y)
+    x = b.cast(x, DType.F32)
+    rise, run = t("abs", t.x), t("abs", x)
+    low, high = t("minimum", rise, run), t("maximum", rise, run)
+    at_origin = t("equal", high, 0.0)
+    angle = t("atan", t("div", low, t("where", at_origin, 1.0, high)))
+    is_steep = t("less", run, rise)
+    angle = t("where", is_steep, t("sub", math.pi / 2, angle), angle)
+    angle = t("where", t("less", x, 0.0), t("sub", math.pi, angle), angle)
+    return t.done(t("where", t("less", t.x, 0.0), t("neg", angle), angle))

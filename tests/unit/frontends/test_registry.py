@@ -6,6 +6,8 @@ import gzip
 import io
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -21,7 +23,7 @@ from aot.builder import Builder
 from aot.driver.pipeline import prepared, read_model
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.frontends.registry import BUILT, FRONTENDS, ONNX, TEXT, UNREAD, find
+from aot.frontends.registry import BUILT, FRONTENDS, ONNX, TEXT, TORCH, UNREAD, find
 from aot.ir.graph import Module
 from aot.ir.text.printer import print_module
 from aot.options import CompileOptions
@@ -101,8 +103,9 @@ def test_objects() -> None:
     with pytest.raises(CompileError) as caught:
         aot.compile(3)
     assert str(caught.value) == (
-        "a model cannot be of type int: expected a path, bytes, an onnx.ModelProto or a module "
-        "of aot.builder"
+        "a model cannot be of type int: expected a path, bytes, an onnx.ModelProto, a "
+        "torch.nn.Module with example inputs, a torch.export.ExportedProgram or a module of "
+        "aot.builder"
     )
 
 
@@ -136,10 +139,6 @@ FILES: dict[str, list[bytes]] = {
     "an ONNX Runtime file": [FLATBUFFER + b"ORTM" + bytes(24)],
     "a GGUF file": [b"GGUF\x03\0\0\0" + bytes(16)],
     "an HDF5 file": [b"\x89HDF\r\n\x1a\n" + bytes(16)],
-    "a PyTorch program (pt2)": [
-        zipped("m/archive_format", "m/models/model.json"),
-        zipped("serialized_exported_program.json", "version"),
-    ],
     "a PyTorch file": [zipped("m/data.pkl", "m/data/0", "m/version")],
     "a Keras file": [zipped("config.json", "model.weights.h5")],
     "a zip archive": [zipped("m.onnx"), b"PK\x03\x04 broken"],
@@ -194,7 +193,7 @@ def test_contents_that_say_nothing(tmp_path: Path, data: bytes) -> None:
     for source, where in ((path, str(path)), (data, "model")):
         with pytest.raises(CompileError) as caught:
             find(source)
-        expected = "expected text IR or an ONNX model"
+        expected = "expected text IR, an ONNX model or a PyTorch program"
         assert str(caught.value) == f"{where}: is no model of a known format, {expected}"
 
 
@@ -231,8 +230,35 @@ def test_a_frontend_is_found_by_one_record_only() -> None:
     extensions = [e for f in FRONTENDS for e in f.extensions]
     assert len(set(extensions)) == len(extensions)
     heads = [b"func @main", b"# text", model().SerializeToString()]
-    assert [[f.name for f in FRONTENDS if f.holds(h)] for h in heads] == [
+    assert [[f.name for f in FRONTENDS if f.holds(h, h)] for h in heads] == [
         [TEXT.name],
         [TEXT.name],
         [ONNX.name],
     ]
+
+
+@pytest.mark.parametrize("name", ["m.pt2", "m.onnx", "m"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        zipped("m/archive_format", "m/models/model.json"),
+        zipped("serialized_exported_program.json", "version"),
+    ],
+)
+def test_programs_of_torch_whatever_their_name(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert find(tmp_path / name) is find(data) is TORCH
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(zipped("m/archive_format", "m/models/model.json"))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from aot.cli.main import entry\n"
+        f"sys.argv[1:] = ['compile', {str(tmp_path / 'm.pt2')!r}, '-o', 'm.aotm']\n"
+        "entry()\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "PyTorch is not installed: pip install 'aotc[torch]'" in done.stderr

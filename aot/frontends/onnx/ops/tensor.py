@@ -16,13 +16,12 @@ from aot.frontends.lib.extents import (
     is_given,
     known_elements,
 )
+from aot.frontends.lib.slices import position
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import ConstantData, Value
 from aot.ir.types import DType
-
-_FAR = 10**9  # exporters write "to the end" as some number from here on
 
 
 @onnx_op("Identity")
@@ -304,29 +303,6 @@ def tile(node: Node) -> Value:
 # slices
 
 
-def _is_position(value: Dim) -> bool:
-    """Whether a dim is not negative, unless a tensor is empty, where it makes no difference."""
-    known: dict[str, dims.Interval] = dict.fromkeys(dims.symbols(value), (1, None))
-    low, _ = dims.bounds(value, known)
-    return low is not None and low >= 0
-
-
-def _position(value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
-    """A bound of ONNX's Slice, which may count from the end, clamped to [low, high]."""
-    if isinstance(value, int):
-        if value >= _FAR:
-            return high
-        if value <= -_FAR:
-            return low
-        value = dims.add(extent, value) if value < 0 else value
-    elif not _is_position(value):
-        high_bound = dims.bounds(value, {})[1]
-        if high_bound is None or high_bound >= 0:
-            raise UnsupportedNodeError(f"bound {value} may count from either end")
-        value = dims.add(extent, value)
-    return dims.maximum(low, dims.minimum(value, high))
-
-
 def _sliced(
     node: Node,
     starts: Sequence[Dim],
@@ -351,12 +327,12 @@ def _sliced(
             raise node.error("a step is 0")
         by[d] = step
         if step > 0:
-            begin[d] = _position(start, extent, 0, extent)
-            stop[d] = _position(end, extent, 0, extent)
+            begin[d] = position(start, extent, 0, extent)
+            stop[d] = position(end, extent, 0, extent)
         else:
             last = dims.add(extent, -1)
-            begin[d] = _position(start, extent, -1, last)
-            stop[d] = _position(end, extent, -1, last)
+            begin[d] = position(start, extent, -1, last)
+            stop[d] = position(end, extent, -1, last)
     for d, step in enumerate(by):
         # an empty slice has one spelling, so that positions stay in range
         first, last = begin[d], stop[d]

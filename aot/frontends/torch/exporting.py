@@ -1,0 +1,133 @@
+"""From what users have to a program that the importer reads: exports modules, reads files, and has
+torch decompose what the table lacks.
+
+The only file that calls torch's exporter; what goes wrong there is told with torch's own hint.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aot.errors import CompileError
+from aot.frontends.torch.dynamic import OpenDims, dim_names
+from aot.frontends.torch.program import Exported
+from aot.frontends.torch.recurrent_shapes import known_shapes
+from aot.frontends.torch.table import TABLE
+
+
+def export(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Exported:
+    """A module as torch.export sees it when it is called with these arguments.
+
+    The module is in eval mode meanwhile, and its parameters are not copied.
+
+    Args:
+        dynamic_shapes: as torch.export.export takes it; a dim may be its name.
+
+    Raises:
+        CompileError: torch can't export it; says why, and torch's own advice.
+    """
+    if not isinstance(args, (tuple, list)):
+        raise CompileError(
+            f"the arguments of a module are given as a tuple, found {type(args).__name__}: "
+            "aot.compile(module, (x,))"
+        )
+    keywords = dict(kwargs or {})
+    open_dims = OpenDims(dynamic_shapes)
+    with _in_eval_mode(module), _quiet(), known_shapes(), torch.no_grad():
+        try:
+            program = torch.export.export(
+                module, tuple(args), keywords, dynamic_shapes=open_dims.shapes, strict=False
+            )
+        except Exception as error:  # what may go wrong in user code has no common base
+            raise CompileError(_advice(module, error)) from error
+    return Exported(program, dim_names(module, args, keywords, dynamic_shapes))
+
+
+def _advice(module: Any, error: Exception) -> str:
+    """Why an export failed, on a line, and torch's advice on others."""
+    lines = [line.rstrip() for line in str(error).strip().splitlines() if line.strip()]
+    first = lines[0] if lines else type(error).__name__
+    return "\n  ".join([f"torch.export can't export {type(module).__name__}: {first}", *lines[1:]])
+
+
+@contextmanager
+def _in_eval_mode(module: Any) -> Iterator[None]:
+    training = [m for m in module.modules() if m.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner in training:
+            inner.training = True
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings, which are about torch's own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def load(source: str | Path | bytes) -> Exported:
+    """The program in a file that torch.export.save has written.
+
+    Raises:
+        CompileError: torch can't read it.
+    """
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    where = "model" if isinstance(source, bytes) else str(source)
+    with _quiet():
+        try:
+            return Exported(torch.export.load(file), where=where)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise CompileError(f"{where}: torch.export can't load it: {reason}") from error
+
+
+@cache
+def _decompositions() -> Any:
+    """torch's decompositions, less those of the table's ops."""
+    table = torch.export.default_decompositions()
+    for op in list(table):
+        if str(op) in TABLE:
+            table.pop(op)
+    return table
+
+
+def decomposed(exported: Exported) -> Exported:
+    """The program with ops of the table only, as far as torch can; its graph is functional.
+
+    Raises:
+        CompileError: torch can't decompose it.
+    """
+    if exported.is_decomposed:
+        return exported
+    with _quiet(), known_shapes(), torch.no_grad():
+        try:
+            program = exported.program.run_decompositions(_decompositions().copy())
+        except Exception as error:  # torch's own checks have no common base
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise CompileError(
+                f"{exported.where}: torch can't decompose the program: {reason}"
+            ) from error
+    return replace(
+        exported,
+        program=program,
+        guards=tuple(getattr(exported.program, "_guards_code", None) or ()),
+        is_decomposed=True,
+    )

@@ -1,0 +1,394 @@
+"""From an exported program to a module: node by node, with all that is unsupported found first.
+
+The program's graph is functional and in the ops of the table (`exporting.decomposed`). Optimises
+nothing; nodes that nothing needs are left out. Buffers that the module changes become inputs and
+outputs that are tied, as `Module.states` says.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError, InternalError, UnsupportedError
+from aot.frontends.torch.guards import guard_assumptions
+from aot.frontends.torch.program import (
+    Exported,
+    dim_sizes,
+    dtype_of,
+    is_symbolic,
+    is_tensor,
+    is_value,
+    label_of,
+    output_names,
+    place_of,
+    range_assumptions,
+    type_of,
+    unique,
+    user_inputs,
+)
+from aot.frontends.torch.table import TABLE, Node, UnsupportedNodeError
+from aot.ir.dims import DimExpr
+from aot.ir.graph import Block, ConstantData, Function, Module, Value
+from aot.ir.rewriter import Rewriter, insert_constant
+from aot.ir.types import DType, TensorType
+from aot.ops import lookup
+
+Item = Union[Value, DimExpr, int, float, bool, None, list[Any]]
+
+# Arguments that do not change what is computed.
+_IGNORED = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
+# Checks that torch makes at run time; what they check of shapes, the runtime does as well.
+_CHECKS = {
+    "aten._assert_async.msg",
+    "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+}
+SET = ".is_set"  # whether a state that starts with other values than zeros has been assigned yet
+NEXT = ".next"
+
+
+def import_program(exported: Exported) -> Module:
+    """A module whose function "main" is the program; see `import_torch`."""
+    return _Importer(exported).run()
+
+
+class _Importer:
+    def __init__(self, exported: Exported) -> None:
+        self.exported, self.program = exported, exported.program
+        self.nodes = list(self.program.graph.nodes)
+        placeholders = {n.name: n for n in self.nodes if n.op == "placeholder"}
+        self.sizes = dim_sizes(exported, placeholders)
+        self.placeholders = placeholders
+        self.function = Function("main", Block())
+        for assumption in (
+            *range_assumptions(self.program, self.sizes),
+            *guard_assumptions(exported.guards, placeholders, self.sizes),
+        ):
+            self.function.assumptions[assumption] = None
+        self.rewriter = Rewriter(self.function)
+        self.values = DimValues(self.function)
+        self.items: dict[Any, Item] = {}
+        self.failed: set[Any] = set()
+        self.unsupported: list[str] = []
+        self.weights: dict[tuple[Any, ...], Value] = {}
+        self.states: dict[str, tuple[str, int]] = {}
+        self.names = output_names(self.program)
+        self.taken = {s.arg.name for s in user_inputs(self.program) if is_value(s)}
+        self.held: dict[str, str] = {}  # buffers that are changed -> names of their states
+
+    def run(self) -> Module:
+        signature = self.program.graph_signature
+        needed = _needed(self.nodes)
+        mutated = {s.target for s in signature.output_specs if s.kind.name in _KEPT}
+        for spec in user_inputs(self.program):
+            if is_value(spec):
+                self._add_input(spec, needed)
+        for spec in signature.input_specs:
+            if spec.kind.name != "USER_INPUT":
+                self._add_weight(spec, mutated, needed)
+        for node in self.nodes:
+            if node.op in ("call_function", "get_attr") and node in needed:
+                self._add_node(node)
+        results = self._results()
+        if self.unsupported:
+            raise UnsupportedError(
+                f"not supported in this model ({len(self.unsupported)}):", self.unsupported
+            )
+        self.function.result_names = list(results)
+        self.rewriter.create(lookup("return"), list(results.values()))
+        module = Module([self.function])
+        module.states = self.states
+        return module
+
+    # inputs and weights
+
+    def _argument(self, name: str, type: TensorType) -> Value:
+        block = self.function.block
+        value = Value(type, block, len(block.args), name)
+        block.args.append(value)
+        return value
+
+    def _add_input(self, spec: Any, needed: set[Any]) -> None:
+        node = self.placeholders[spec.arg.name]
+        found = node.meta["val"]
+        if not is_tensor(found):
+            self.unsupported.append(
+                f"input {spec.arg.name!r} is a number that shapes depend on: give it as the extent "
+                "of a tensor"
+            )
+            return
+        try:
+            self.items[node] = self._argument(spec.arg.name, type_of(found, self.sizes))
+        except UnsupportedNodeError as error:
+            self.unsupported.append(f"input {spec.arg.name!r}: {error}")
+            self.failed.add(node)
+
+    def _add_weight(self, spec: Any, mutated: set[str], needed: set[Any]) -> None:
+        node = self.placeholders.get(spec.arg.name)
+        if node is None or (node not in needed and spec.target not in mutated):
+            return
+        try:
+            if spec.kind.name not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+                raise UnsupportedNodeError(f"a {spec.kind.name.lower()} is not supported")
+            tensor = self._contents(spec)
+            if spec.target in mutated:
+                self.items[node] = self._state(spec.target, tensor)
+            else:
+                self.items[node] = self._constant(tensor, spec.target)
+        except UnsupportedNodeError as error:
+            self.unsupported.append(f"{spec.kind.name.lower()} {spec.target!r}: {error}")
+            self.failed.add(node)
+
+    def _contents(self, spec: Any) -> Any:
+        for place in (self.program.state_dict, self.program.constants):
+            if spec.target in place:
+                return place[spec.target]
+        raise CompileError(f"the program has no contents for {spec.target!r}")
+
+    def _constant(self, tensor: Any, name: str) -> Value:
+        """A constant that reads the tensor's own memory; equal tensors are one constant."""
+        dtype_of(tensor.dtype)
+        if type(tensor).__name__ == "FakeTensor" or tensor.is_meta:
+            raise UnsupportedNodeError("it has no contents")
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if key not in self.weights or tensor.numel() == 0:
+            array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+            data = ConstantData.borrowed(array)
+            self.weights[key] = insert_constant(self.rewriter, data, name)
+        return self.weights[key]
+
+    def _state(self, target: str, tensor: Any) -> Value:
+        """A buffer that the module changes: zeros at first, or as the module has it."""
+        initial = np.array(tensor.detach().cpu().numpy())
+        name = f"self.{target}" if target in self.taken else target
+        held = self._argument(name, TensorType(DType.of(initial), initial.shape))
+        self.held[target] = name
+        self.states[name] = (f"{name}{NEXT}", 0)
+        if not initial.any():
+            return held
+        is_set = self._argument(f"{name}{SET}", TensorType(DType.BOOL, ()))
+        self.states[is_set.name] = (f"{is_set.name}{NEXT}", 0)
+        first = insert_constant(self.rewriter, ConstantData(initial), name)
+        return self.rewriter.create(lookup("where"), [is_set, held, first], {}, name).result
+
+    # nodes
+
+    def _add_node(self, node: Any) -> None:
+        if is_symbolic(node.meta.get("val")):
+            return  # a size: read where it is used
+        if any(source in self.failed for source in node.all_input_nodes):
+            self.failed.add(node)
+            return
+        name = _op_name(node.target)
+        if name in _CHECKS:
+            return
+        try:
+            self.items[node] = self._imported(node, name)
+        except UnsupportedNodeError as error:
+            place = place_of(node)
+            where = f"node {label_of(node)!r}" + (f", {place}" if place else "")
+            self.unsupported.append(f"{name} ({where}): {error}")
+            self.failed.add(node)
+
+    def _imported(self, node: Any, name: str) -> Item:
+        if node.target is operator.getitem:
+            sequence, index = (self._converted(a) for a in node.args)
+            assert isinstance(sequence, list) and isinstance(index, int)
+            item: Item = sequence[index]
+            return item
+        entry = TABLE.get(name)
+        if entry is None or not hasattr(node.target, "_schema"):
+            raise UnsupportedNodeError(_reason(name))
+        place = Node(
+            name,
+            label_of(node),
+            [self._type(v) for v in _leaves(node.meta.get("val"))],
+            _wanted(node),
+            self.rewriter,
+            self.values,
+        )
+        built = entry(place, *self._arguments(node))
+        _check_types(place, built if isinstance(built, Sequence) else [built])
+        return list(built) if isinstance(built, Sequence) else built
+
+    def _type(self, value: Any) -> TensorType | None:
+        if not is_tensor(value):
+            return None
+        try:
+            return type_of(value, self.sizes)
+        except UnsupportedNodeError:
+            return None
+
+    def _arguments(self, node: Any) -> list[Any]:
+        """What the op's schema lists, in its order, less what does not matter."""
+        found = []
+        for number, argument in enumerate(node.target._schema.arguments):
+            if number < len(node.args):
+                given = node.args[number]
+            else:
+                given = node.kwargs.get(argument.name, argument.default_value)
+            if argument.name not in _IGNORED:
+                found.append(self._converted(given))
+        return found
+
+    def _converted(self, given: Any) -> Any:
+        if isinstance(given, (list, tuple)):
+            return [self._converted(item) for item in given]
+        if hasattr(given, "meta") and hasattr(given, "op"):
+            if given in self.items:
+                return self.items[given]
+            return self._number(given.meta.get("val"))
+        if type(given).__name__ == "dtype":
+            return dtype_of(given)
+        if is_symbolic(given):
+            return self._number(given)
+        return given
+
+    def _number(self, value: Any) -> Any:
+        """A size, or a number that follows from sizes."""
+        kind = type(value).__name__
+        if kind == "SymInt":
+            return self.sizes.dim(value)
+        if kind in ("SymFloat", "SymBool"):
+            expression = value.node.expr
+            if expression.is_number:
+                return float(expression)
+            raise UnsupportedNodeError(f"number {expression} depends on sizes")
+        return value
+
+    # results
+
+    def _results(self) -> dict[str, Value]:
+        """What the function returns, by name: the module's outputs, then what it has changed."""
+        specs = self.program.graph_signature.output_specs
+        (output,) = (n for n in self.nodes if n.op == "output")
+        names = iter(self.names)
+        results: dict[str, Value] = {}
+        later: dict[str, Any] = {}
+        for spec, node in zip(specs, output.args[0], strict=True):
+            kind = spec.kind.name
+            if kind == "USER_OUTPUT":
+                name = next(names)
+                if is_value(spec):
+                    self._add_result(results, name, node)
+            elif kind in (*_KEPT, "USER_INPUT_MUTATION"):
+                later[f"{self.held.get(spec.target, spec.target)}{NEXT}"] = node
+            else:
+                self.unsupported.append(f"an output of kind {kind.lower()} is not supported")
+        for name, node in later.items():
+            self._add_result(results, name, node)
+            flag = f"{name.removesuffix(NEXT)}{SET}"
+            if flag in self.states:
+                results[f"{flag}{NEXT}"] = insert_constant(
+                    self.rewriter, ConstantData(np.array(True)), flag
+                )
+        return results
+
+    def _add_result(self, results: dict[str, Value], name: str, node: Any) -> None:
+        if node in self.failed:
+            return
+        try:
+            found = self._converted(node)
+        except UnsupportedNodeError as error:
+            self.unsupported.append(f"output {name!r}: {error}")
+            return
+        if not isinstance(found, Value):
+            found = Node("output", name, [], frozenset(), self.rewriter, self.values).value(found)
+        (fresh,) = unique([name], list(results))
+        results[fresh] = found
+
+
+_KEPT = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
+
+
+def _check_types(place: Node, results: Sequence[Any]) -> None:
+    """That an entry has made what torch says that there is."""
+    for number, (found, wanted) in enumerate(zip(results, place.types, strict=False)):
+        if not isinstance(found, Value) or wanted is None or number not in place.wanted:
+            continue
+        is_fit = found.type.dtype is wanted.dtype and len(found.type.dims) == wanted.rank
+        if not is_fit or any(
+            a != b
+            for a, b in zip(found.type.dims, wanted.dims, strict=True)
+            if isinstance(a, int) and isinstance(b, int)
+        ):
+            raise InternalError(
+                f"{place.op} (node {place.label!r}): the importer made {found.type}, torch has "
+                f"{wanted}"
+            )
+
+
+def _needed(nodes: Sequence[Any]) -> set[Any]:
+    """The nodes that an output depends on."""
+    found: set[Any] = set()
+    for node in reversed(nodes):
+        if node.op == "output" or node in found:
+            found.add(node)
+            found.update(node.all_input_nodes)
+    return found
+
+
+def _leaves(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _wanted(node: Any) -> frozenset[int]:
+    """The numbers of a node's results that are read; 0 of the only one."""
+    if not isinstance(node.meta.get("val"), (list, tuple)):
+        return frozenset({0})
+    return frozenset(
+        user.args[1] for user in node.users if user.target is operator.getitem and user.users
+    )
+
+
+def _op_name(target: Any) -> str:
+    """An op as torch prints it, without `torch.ops`."""
+    return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+
+
+_RANDOM = "it makes random numbers; take them as an input"
+_COUNTED = (
+    "how many elements it gives is known only when the model runs, and so is the shape of what "
+    "follows; end the model before it"
+)
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "aten.bernoulli.p",
+            "aten.bernoulli.default",
+            "aten.multinomial.default",
+            "aten.normal_functional.default",
+            "aten.rand.default",
+            "aten.rand_like.default",
+            "aten.randint.low",
+            "aten.randn.default",
+            "aten.randn_like.default",
+            "aten.native_dropout.default",
+        ),
+        _RANDOM,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.nonzero.default",
+            "aten.masked_select.default",
+            "aten._unique2.default",
+            "aten.unique_dim.default",
+            "torchvision.nms.default",
+        ),
+        _COUNTED,
+    ),
+    "aten._local_scalar_dense.default": "a number is taken from a tensor, and shapes or branches "
+    "depend on it; keep it a tensor",
+}
+
+
+def _reason(name: str) -> str:
+    """Why an op without an entry is refused."""
+    return _REASONS.get(name, "there is no importer for this op")

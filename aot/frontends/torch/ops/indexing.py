@@ -1,0 +1,298 @@
+"""PyTorch's ops on positions: gathers, scatters, advanced indexing, searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.frontends.torch.ops.movement import permute
+from aot.frontends.torch.table import Node, Number, Operand, UnsupportedNodeError, torch_op
+from aot.ir.dims import Dim
+from aot.ir.graph import Value
+from aot.ir.types import DType
+
+I64 = DType.I64
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+@torch_op("aten.embedding.default")
+def embedding(n: Node, weight: Value, indices: Value, *options: object) -> Value:
+    return n.emit("gather", weight, indices, axis=0)
+
+
+@torch_op("aten.index_select.default")
+def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
+    if x.type.rank == 0:
+        return x
+    rows = n.reshape(indices, (indices.type.element_count,))
+    return n.emit("gather", x, rows, axis=n.axis(dim, x.type.rank))
+
+
+@torch_op("aten.gather.default")
+def gather(n: Node, x: Value, dim: int, indices: Value, sparse_grad: bool = False) -> Value:
+    if x.type.rank == 0:
+        return n.broadcast(x, indices.type.dims)
+    axis = n.axis(dim, x.type.rank)
+    return n.emit("gather_elements", _cut(n, x, indices, axis), indices, axis=axis)
+
+
+@torch_op("aten.take_along_dim.default")
+def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None) -> Value:
+    if dim is None:
+        flat = n.reshape(x, (x.type.element_count,))
+        return n.emit("gather", flat, n.reshape(indices, n.dims), axis=0)
+    axis = n.axis(dim, x.type.rank)
+    shape = [e if d != axis else x.type.dims[d] for d, e in enumerate(n.dims)]
+    return n.emit("gather_elements", n.broadcast(x, shape), n.broadcast(indices, n.dims), axis=axis)
+
+
+def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
+    """The part of x whose dims but one are those of the indices, which may be smaller."""
+    stops = tuple(
+        e if d == axis else m
+        for d, (e, m) in enumerate(zip(x.type.dims, indices.type.dims, strict=True))
+    )
+    if stops == x.type.dims:
+        return x
+    rank = x.type.rank
+    return n.emit("slice", x, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
+
+
+# scatters
+
+
+def _scattered(
+    n: Node, x: Value, dim: int, indices: Value, source: Operand, reduction: str
+) -> Value:
+    if x.type.rank == 0:
+        raise UnsupportedNodeError("a scatter into a number is not supported")
+    axis = n.axis(dim, x.type.rank)
+    shape = indices.type.dims
+    if isinstance(source, Value):
+        updates = n.cast(source, x.type.dtype)
+        if source.type.rank == 0:
+            updates = n.broadcast(updates, shape)
+        elif source.type.dims != shape:
+            rank = x.type.rank
+            updates = n.emit("slice", updates, starts=(0,) * rank, stops=shape, steps=(1,) * rank)
+    else:
+        updates = n.broadcast(n.value(source, x.type.dtype), shape)
+    return n.emit("scatter_elements", x, indices, updates, axis=axis, reduction=reduction)
+
+
+@torch_op("aten.scatter.src", "aten.scatter.value")
+def scatter(n: Node, x: Value, dim: int, indices: Value, source: Operand) -> Value:
+    return _scattered(n, x, dim, indices, source, "none")
+
+
+@torch_op("aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter_reduced(
+    n: Node, x: Value, dim: int, indices: Value, source: Operand, reduce: str
+) -> Value:
+    names = {"add": "add", "multiply": "mul"}
+    return _scattered(n, x, dim, indices, source, names[reduce])
+
+
+@torch_op("aten.scatter_add.default")
+def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    return _scattered(n, x, dim, indices, source, "add")
+
+
+@torch_op("aten.scatter_reduce.two")
+def scatter_reduce(
+    n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, includes_self: bool
+) -> Value:
+    if reduce not in _REDUCTIONS or not includes_self:
+        raise UnsupportedNodeError(
+            f"reduction {reduce!r}{'' if includes_self else ' without self'} is not supported"
+        )
+    return _scattered(n, x, dim, indices, source, _REDUCTIONS[reduce])
+
+
+def _rows(n: Node, indices: Value) -> Value:
+    """Positions as rows of one number each."""
+    flat = n.reshape(indices, (indices.type.element_count,))
+    return n.reshape(flat, (*flat.type.dims, 1))
+
+
+def _into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduction: str) -> Value:
+    """Slices along a dim in the places that indices say."""
+    axis = n.axis(dim, x.type.rank)
+    order = [axis, *(d for d in range(x.type.rank) if d != axis)]
+    back = [order.index(d) for d in range(x.type.rank)]
+    made = n.emit(
+        "scatter_nd",
+        permute(n, x, order),
+        _rows(n, indices),
+        permute(n, n.cast(source, x.type.dtype), order),
+        depth=1,
+        reduction=reduction,
+    )
+    return permute(n, made, back)
+
+
+@torch_op("aten.index_copy.default")
+def index_copy(n: Node, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    return _into_rows(n, x, dim, indices, source, "none")
+
+
+@torch_op("aten.index_add.default")
+def index_add(
+    n: Node, x: Value, dim: int, indices: Value, source: Value, alpha: Number = 1
+) -> Value:
+    scaled = source if alpha == 1 else n("mul", source, alpha)
+    return _into_rows(n, x, dim, indices, scaled, "add")
+
+
+@torch_op("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(n: Node, x: Value, dim: int, indices: Value, value: Operand) -> Value:
+    axis = n.axis(dim, x.type.rank)
+    count = indices.type.element_count
+    shape = [count if d == axis else e for d, e in enumerate(x.type.dims)]
+    return _into_rows(n, x, dim, indices, n.broadcast(n.value(value, x.type.dtype), shape), "none")
+
+
+# advanced indexing
+
+
+def _indexed_dims(n: Node, indices: Sequence[Value | None]) -> list[int]:
+    """The dims that tensors of positions index."""
+    for value in indices:
+        if value is not None and value.type.dtype is DType.BOOL:
+            raise UnsupportedNodeError(
+                "how many elements a mask chooses is known only when the model runs; use where"
+            )
+    return [d for d, value in enumerate(indices) if value is not None]
+
+
+def _positions(n: Node, x: Value, indexed: Sequence[int], indices: Sequence[Value | None]) -> Value:
+    """Rows of positions, one number for each of the dims `indexed`; those from the end are
+    counted from the front."""
+    chosen = [v for v in indices if v is not None]
+    shape = _broadcast(chosen)
+    columns = [n.reshape(n.broadcast(n.cast(v, I64), shape), (*shape, 1)) for v in chosen]
+    return columns[0] if len(columns) == 1 else n.emit("concat", *columns, axis=len(shape))
+
+
+def _broadcast(values: Sequence[Value]) -> tuple[Dim, ...]:
+    rank = max(v.type.rank for v in values)
+    padded = [(*[1] * (rank - v.type.rank), *v.type.dims) for v in values]
+    return tuple(
+        next((extent for extent in extents if extent != 1), 1)
+        for extents in zip(*padded, strict=True)
+    )
+
+
+@torch_op("aten.index.Tensor")
+def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
+    """Indexed dims go to the front, rows of positions choose, and what they chose goes where the
+    indexed dims were if these are neighbours."""
+    indexed = _indexed_dims(n, indices)
+    if len(indexed) == 1:
+        (dim,) = indexed
+        return n.emit("gather", x, n.cast(indices[dim], I64), axis=dim)  # type: ignore[arg-type]
+    rest = [d for d in range(x.type.rank) if d not in indexed]
+    rows = _positions(n, x, indexed, indices)
+    found = n.emit(
+        "gather_nd", permute(n, x, [*indexed, *rest]), rows, depth=len(indexed), batch_dims=0
+    )
+    return permute(n, found, _order(indexed, rows.type.rank - 1, x.type.rank))
+
+
+def _order(indexed: Sequence[int], count: int, rank: int) -> list[int]:
+    """Where the dims of a result are, of which the chosen ones, `count`, stand in front."""
+    others = rank - len(indexed)
+    is_together = list(indexed) == list(range(indexed[0], indexed[-1] + 1))
+    before = indexed[0] if is_together else 0
+    rest = range(count, count + others)
+    return [*rest[:before], *range(count), *rest[before:]]
+
+
+@torch_op("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(
+    n: Node, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool
+) -> Value:
+    mask = indices[0]
+    if len(indices) == 1 and mask is not None and mask.type.dtype is DType.BOOL:
+        return _put_where(n, x, mask, source, accumulate)
+    indexed = _indexed_dims(n, indices)
+    rest = [d for d in range(x.type.rank) if d not in indexed]
+    order = [*indexed, *rest]
+    rows = _positions(n, x, indexed, indices)
+    count = rows.type.rank - 1
+    where = _order(indexed, count, x.type.rank)
+    front = (*rows.type.dims[:-1], *(x.type.dims[d] for d in rest))
+    # the source broadcasts to what indexing would give, whose dims are in another order
+    wanted = [front[d] for d in where]
+    fitted = n.broadcast(n.cast(source, x.type.dtype), wanted)
+    back = [where.index(d) for d in range(len(where))]
+    made = n.emit(
+        "scatter_nd",
+        permute(n, x, order),
+        _counted_from_front(n, rows, [x.type.dims[d] for d in indexed]),
+        permute(n, fitted, back),
+        depth=len(indexed),
+        reduction="add" if accumulate else "none",
+    )
+    return permute(n, made, [order.index(d) for d in range(x.type.rank)])
+
+
+def _counted_from_front(n: Node, rows: Value, extents: Sequence[Dim]) -> Value:
+    wrap = n.emit("dim_values", dims=tuple(extents))
+    return n("where", n("less", rows, 0), n("add", rows, wrap), rows)
+
+
+def _put_where(n: Node, x: Value, mask: Value, source: Value, accumulate: bool) -> Value:
+    """A number in all places where a mask of the first dims holds."""
+    if source.type.element_count != 1:
+        raise UnsupportedNodeError("a mask that takes more than one value is not supported")
+    value = n.reshape(n.cast(source, x.type.dtype), ())
+    value = n("add", x, value) if accumulate else value
+    holds = n.reshape(mask, (*mask.type.dims, *[1] * (x.type.rank - mask.type.rank)))
+    return n("where", holds, n.broadcast(value, x.type.dims), x)
+
+
+@torch_op("aten._unsafe_index.Tensor")
+def unsafe_index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
+    return index(n, x, indices)
+
+
+# searches
+
+
+def _search(n: Node, borders: Value, values: Value, is_right: bool, dtype: DType) -> Value:
+    """How many of sorted borders [..., K] are below values [..., M] (or not above)."""
+    left = n.reshape(borders, (*borders.type.dims[:-1], 1, borders.type.dims[-1]))
+    right = n.reshape(values, (*values.type.dims, 1))
+    wide = left.type.dtype if left.type.dtype.is_float else right.type.dtype
+    pair = n.cast(left, wide), n.cast(right, wide)
+    is_before = n.emit("less_equal" if is_right else "less", *pair)
+    rank = is_before.type.rank
+    counts = n.emit("reduce_sum", n.cast(is_before, DType.I32), axes=(rank - 1,), keepdims=False)
+    return n.reshape(n.cast(counts, dtype), values.type.dims)
+
+
+@torch_op("aten.bucketize.Tensor")
+def bucketize(n: Node, x: Value, borders: Value, out_int32: bool, right: bool) -> Value:
+    return _search(n, borders, x, right, n.dtype)
+
+
+@torch_op("aten.searchsorted.Tensor")
+def search_sorted(
+    n: Node,
+    borders: Value,
+    x: Value,
+    out_int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: Value | None,
+) -> Value:
+    if sorter is not None:
+        raise UnsupportedNodeError("a sorter is not supported")
+    return _search(n, borders, x, right or side == "right", n.dtype)
+
+
+@torch_op("aten.one_hot.default")
+def one_hot(n: Node, x: Value, classes: Dim) -> Value:
+    spread = n.reshape(x, (*x.type.dims, 1))
+    extent = n.dims[-1]
+    return n.cast(n.emit("equal", spread, n.emit("range", size=extent)), n.dtype)

@@ -1,0 +1,58 @@
+"""PyTorch's matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aot.frontends.lib.einsum import einsum as lib_einsum
+from aot.frontends.lib.matrix import matrix_product
+from aot.frontends.torch.ops.reduction import vector_norm
+from aot.frontends.torch.table import Node, Number, torch_op
+from aot.ir.graph import Value
+
+
+@torch_op("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default")
+def matmul(n: Node, a: Value, b: Value) -> Value:
+    return matrix_product(n, a, b)
+
+
+@torch_op("aten.dot.default", "aten.vdot.default")
+def dot(n: Node, a: Value, b: Value) -> Value:
+    return n.emit("reduce_sum", n("mul", a, b), axes=(0,), keepdims=False)
+
+
+@torch_op("aten.linear.default")
+def linear(n: Node, x: Value, weight: Value, bias: Value | None) -> Value:
+    if weight.type.rank == 2:
+        weight = n.emit("transpose", weight, perm=(1, 0))
+    made = matrix_product(n, x, weight)
+    return made if bias is None else n.emit("add", made, bias)
+
+
+def _scaled(n: Node, x: Value, factor: Number) -> Value:
+    return x if factor == 1 else n("mul", x, factor)
+
+
+@torch_op("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default")
+def add_product(n: Node, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+    made = _scaled(n, matrix_product(n, a, b), alpha)
+    return made if beta == 0 else n.emit("add", made, _scaled(n, x, beta))
+
+
+@torch_op("aten.outer.default")
+def outer(n: Node, a: Value, b: Value) -> Value:
+    return n("mul", n.reshape(n.cast(a, n.dtype), (*a.type.dims, 1)), n.cast(b, n.dtype))
+
+
+@torch_op("aten._cdist_forward.default")
+def distances(n: Node, a: Value, b: Value, p: Number, mode: Any) -> Value:
+    """Of each row of a and each of b the norm of their difference."""
+    left = n.reshape(a, (*a.type.dims[:-1], 1, a.type.dims[-1]))
+    right = n.reshape(b, (*b.type.dims[:-2], 1, *b.type.dims[-2:]))
+    return vector_norm(n, n("sub", left, right), p, [-1], False, None)
+
+
+@torch_op("aten.einsum.default")
+def einsum(n: Node, equation: str, operands: Sequence[Value], path: Any) -> Value:
+    return lib_einsum(n, equation, operands)

@@ -1,0 +1,101 @@
+"""PyTorch's interpolations and grid samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aot.frontends.lib.resize import Axis, Options, resized
+from aot.frontends.torch.table import Node, torch_op
+from aot.ir.dims import Dim
+from aot.ir.graph import Value
+
+Scales = Sequence["float | None"]
+
+_GRID_MODES = ("linear", "nearest", "cubic")
+_GRID_PADDING = ("zeros", "border", "reflection")
+
+
+def _resized(n: Node, x: Value, options: Options, scales: Scales) -> Value:
+    """x with the extents that torch has found. A scale that is given counts for coordinates, else
+    what the extents say."""
+    spatial = x.type.rank - 2
+    axes = []
+    for number in range(spatial):
+        axis = number + 2
+        extent, size = x.type.dims[axis], n.dims[axis]
+        scale = scales[number] if number < len(scales) else None
+        if scale is None or options.coordinates == "align_corners":
+            scale = _ratio(extent, size)
+        axes.append(Axis(axis, extent, size, scale))
+    return resized(n, x, options, axes)
+
+
+def _ratio(extent: Dim, size: Dim) -> float | None:
+    if extent == size:
+        return 1.0
+    if isinstance(extent, int) and isinstance(size, int) and extent:
+        return size / extent
+    return None
+
+
+def _nearest(rounding: str, coordinates: str) -> Callable[..., Value]:
+    def build(n: Node, x: Value, size: Any, *scales: Any) -> Value:
+        return _resized(n, x, Options("nearest", coordinates, rounding), _listed(scales))
+
+    return build
+
+
+def _listed(scales: Sequence[Any]) -> Scales:
+    """Scales, which stand one by one, or in a list, or are absent."""
+    if len(scales) == 1 and isinstance(scales[0], (list, tuple)):
+        return list(scales[0])
+    return list(scales)
+
+
+for _rank in (1, 2, 3):
+    torch_op(f"aten.upsample_nearest{_rank}d.default", f"aten.upsample_nearest{_rank}d.vec")(
+        _nearest("floor", "asymmetric")
+    )
+    torch_op(
+        f"aten._upsample_nearest_exact{_rank}d.default", f"aten._upsample_nearest_exact{_rank}d.vec"
+    )(_nearest("round_prefer_ceil", "half_pixel"))
+
+
+def _between(mode: str, cubic_a: float = -0.75, antialias: bool = False) -> Callable[..., Value]:
+    def build(n: Node, x: Value, size: Any, aligns_corners: bool, *scales: Any) -> Value:
+        coordinates = "align_corners" if aligns_corners else "half_pixel"
+        # what antialiasing takes from outside counts for nothing
+        options = Options(
+            mode, coordinates, cubic_a=cubic_a, antialias=antialias, exclude_outside=antialias
+        )
+        return _resized(n, x, options, _listed(scales))
+
+    return build
+
+
+for _name, _build in {
+    "upsample_linear1d": _between("linear"),
+    "upsample_bilinear2d": _between("linear"),
+    "upsample_trilinear3d": _between("linear"),
+    "upsample_bicubic2d": _between("cubic"),
+    "_upsample_bilinear2d_aa": _between("linear", antialias=True),
+    "_upsample_bicubic2d_aa": _between("cubic", cubic_a=-0.5, antialias=True),
+}.items():
+    torch_op(f"aten.{_name}.default", f"aten.{_name}.vec")(_build)
+
+
+@torch_op(
+    "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default"
+)
+def grid_sample(
+    n: Node, x: Value, grid: Value, mode: int, padding: int, aligns_corners: bool
+) -> Value:
+    return n.emit(
+        "grid_sample",
+        x,
+        grid,
+        mode=_GRID_MODES[mode],
+        padding=_GRID_PADDING[padding],
+        align_corners=aligns_corners,
+    )

@@ -1,0 +1,167 @@
+"""The table of PyTorch ops, and what an entry sees of the node that it imports.
+
+An op more is one entry more: a function from a Node and the op's arguments, in the order of its
+schema, to values. Arguments are values, dims, numbers, texts, lists of these, or None. An op that
+has an entry is kept whole when torch decomposes a graph. Knows torch by the names of its ops only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, Union
+
+import numpy as np
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.frontends.lib.builder import (
+    UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
+)
+from aot.frontends.lib.place import Place
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Value
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import DType, TensorType
+
+Number = Union[int, float, bool]
+Operand = Union[Value, DimExpr, int, float, bool]  # a tensor, or a number beside one
+Results = Union[Operand, Sequence[Union[Operand, None]]]
+Build = Callable[..., Results]
+
+TABLE: dict[str, Build] = {}
+
+
+_B = TypeVar("_B", bound=Build)
+
+
+def torch_op(*names: str) -> Callable[[_B], _B]:
+    """Registers the importer of ops, each named as torch prints it: `aten.add.Tensor`."""
+
+    def register(build: _B) -> _B:
+        for name in names:
+            if name in TABLE:
+                raise ValueError(f"there are two entries for {name}")
+            TABLE[name] = build
+        return build
+
+    return register
+
+
+def supported_ops() -> list[str]:
+    """The ops that can be imported as they are, sorted."""
+    return sorted(TABLE)
+
+
+@dataclass
+class Node(Place):
+    """One node of an exported graph, and the GraphBuilder of `aot.frontends.lib` in its place.
+
+    Attributes:
+        op: as torch prints it.
+        types: of the node's results, as torch has found them; None for those that are no tensors,
+            or that have an element type or a dim that we don't have.
+        wanted: the numbers of the results that something reads.
+    """
+
+    op: str
+    label: str
+    types: Sequence[TensorType | None]
+    wanted: frozenset[int]
+    rewriter: Rewriter
+    values: DimValues
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the first result."""
+        found = self.types[0] if self.types else None
+        if found is None:
+            raise UnsupportedNodeError("the type of its result is not supported")
+        return found
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the first result."""
+        return self.type.dims
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the first result."""
+        return self.type.dtype
+
+    def __call__(self, op: str, *operands: Operand | None, **attrs: Any) -> Value:
+        """The result of an op on values and numbers; these take the type of the first value that
+        is no truth."""
+        dtypes = [v.type.dtype for v in operands if isinstance(v, Value)]
+        dtype = next((d for d in dtypes if d is not DType.BOOL), DType.BOOL)
+        return self.emit(
+            op,
+            *(v if v is None or isinstance(v, Value) else self.value(v, dtype) for v in operands),
+            **attrs,
+        )
+
+    def value(self, operand: Operand, dtype: DType | None = None) -> Value:
+        """An operand as a tensor, of element type `dtype` unless that is None."""
+        if isinstance(operand, Value):
+            return operand if dtype is None else self.cast(operand, dtype)
+        if isinstance(operand, DimExpr):
+            made = self.reshape(self.emit("dim_values", dims=(operand,)), ())
+            return made if dtype is None else self.cast(made, dtype)
+        return self.constant(np.array(operand).astype((dtype or default_dtype(operand)).numpy))
+
+    def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """`x` repeated up to `shape`; itself where it has these dims."""
+        return (
+            x if x.type.dims == tuple(shape) else self.emit("broadcast_to", x, shape=tuple(shape))
+        )
+
+    def wants(self, index: int) -> bool:
+        """Whether something reads a result."""
+        return index in self.wanted
+
+    def error(self, message: str) -> CompileError:
+        """The user's model is wrong in this node."""
+        return CompileError(f"{self.op} (node {self.label!r}): {message}")
+
+
+def default_dtype(number: Number) -> DType:
+    """The element type of a tensor that a number of Python becomes."""
+    if isinstance(number, bool):
+        return DType.BOOL
+    return DType.I64 if isinstance(number, int) else DType.F32
+
+
+_FLOAT, _INTEGER, _BOOL = 2, 1, 0
+
+
+def _category(dtype: DType) -> int:
+    return _FLOAT if dtype.is_float else _INTEGER if dtype.is_integer else _BOOL
+
+
+def _wider(a: DType, b: DType) -> DType:
+    """torch.promote_types: floats win over integers, whatever their widths."""
+    if _category(a) != _category(b):
+        return a if _category(a) > _category(b) else b
+    return DType.of(np.promote_types(a.numpy, b.numpy))
+
+
+def promoted(*operands: Operand) -> DType:
+    """torch.result_type: tensors with dims count before those without, these before numbers, and
+    what counts less only where it is of a higher category."""
+    found: DType | None = None
+    by_weight: list[list[DType]] = [[], [], []]
+    for operand in operands:
+        if isinstance(operand, Value):
+            by_weight[0 if operand.type.rank else 1].append(operand.type.dtype)
+        else:
+            by_weight[2].append(
+                DType.I64 if isinstance(operand, DimExpr) else default_dtype(operand)
+            )
+    for dtypes in by_weight:
+        own: DType | None = None
+        for dtype in dtypes:
+            own = dtype if own is None else _wider(own, dtype)
+        if own is not None and (found is None or _category(own) > _category(found)):
+            found = own
+    assert found is not None
+    return found

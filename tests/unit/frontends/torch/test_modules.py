@@ -1,0 +1,319 @@
+"""Modules of PyTorch from `aot.compile` to a program: arguments, results, states, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.errors import CompileError, RuntimeFailure, UnsupportedError
+from tests.support.torch_modules import imported, module_of
+
+
+def loaded(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
+    return aot.load(aot.compile(module, args, **options))
+
+
+def test_a_convolutional_network(t: Any) -> None:
+    nn = t.nn
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, groups=8, padding=1),
+        nn.Hardswish(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(8, 5),
+    )
+    network(t.randn(4, 3, 8, 8))  # statistics that are not those at the start
+    statistics = network[1].running_mean.clone()
+    image = t.randn(2, 3, 8, 8)
+    program = loaded(network, (image,), dynamic_shapes={"input": {0: "batch"}})
+    assert network.training and network[1].training  # as it was
+    assert t.equal(network[1].running_mean, statistics)
+    assert [str(i) for i in program.inputs] == ["input: f32[batch, 3, 8, 8]"]
+    assert [str(o) for o in program.outputs] == ["output: f32[batch, 5]"]
+    network.eval()
+    for given in (image, t.randn(1, 3, 8, 8), t.randn(5, 3, 8, 8)):
+        found = program(given)
+        assert isinstance(found, t.Tensor)
+        t.testing.assert_close(found, network(given), rtol=0, atol=1e-5)
+    by_name = program(input=image)
+    assert t.equal(by_name, program(image))
+    array = program(image.numpy())
+    assert isinstance(array, np.ndarray) and np.array_equal(array, by_name.numpy())
+    named = program({"input": image.numpy()})
+    assert list(named) == ["output"] and np.array_equal(named["output"], array)
+
+
+def test_trees_of_arguments_and_results(t: Any) -> None:
+    class Tree(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, pair: Any, scale: float, *, options: Any = None) -> Any:
+            a, b = pair
+            c = a + options["bias"] * scale
+            return {"sum": c, "more": [b, (a, None)], "rows": a.shape[0], "text": "x", "c": c}
+
+    module, pair = Tree(), (t.randn(3, 2), t.randn(2))
+    options = {"bias": t.randn(2)}
+    compiled = aot.compile(module, (pair, 2.0), {"options": options})
+    program = aot.load(compiled)
+    assert [i.name for i in program.inputs] == ["pair_0", "pair_1", "options_bias"]
+    assert [o.name for o in program.outputs] == ["sum", "more.0", "more.1.0", "c"]
+    found, wanted = program(pair, 2.0, options=options), module(pair, 2.0, options=options)
+    assert list(found) == list(wanted)
+    assert t.equal(found["sum"], wanted["sum"]) and t.equal(found["c"], wanted["c"])
+    assert t.equal(found["more"][0], pair[1]) and t.equal(found["more"][1][0], pair[0])
+    assert (found["more"][1][1], found["rows"], found["text"]) == (None, 3, "x")
+    assert t.equal(program(pair=pair, scale=2.0, options=options)["sum"], wanted["sum"])
+    messages = {
+        "the module takes pair, scale, options, found 1 arguments": ((pair,), {}),
+        "an argument is 3.0, but the module was compiled for 2.0 there": (
+            (pair, 3.0),
+            {"options": options},
+        ),
+        'input "pair_1": expected dtype f32, found f64': (
+            ((pair[0], pair[1].double()), 2.0),
+            {"options": options},
+        ),
+    }
+    for message, (args, kwargs) in messages.items():
+        with pytest.raises(RuntimeFailure) as failure:
+            program(*args, **kwargs)
+        assert message in str(failure.value)
+    with pytest.raises(RuntimeFailure, match="the arguments are nested otherwise"):
+        program([*pair], 2.0, options=options)
+
+
+def test_a_file_is_called_by_names_of_arrays(t: Any, tmp_path: Path) -> None:
+    compiled = aot.compile(t.nn.ReLU(), (t.randn(3),))
+    compiled.save(tmp_path / "relu.aotm")
+    program = aot.load(tmp_path / "relu.aotm")
+    x = np.array([-1, 2, 3], np.float32)
+    for found in (program({"input": x}), program(x), program(input=x)):
+        assert found["output"].tolist() == [0, 2, 3]
+    with pytest.raises(RuntimeFailure, match='input "input" is given twice'):
+        program(x, input=x)
+    with pytest.raises(RuntimeFailure, match="2 inputs, the program has 1"):
+        program(x, x)
+
+
+def test_buffers_that_change_are_states(t: Any) -> None:
+    class Cache(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("keys", t.zeros(2, 4, 3))
+            self.register_buffer("decay", t.tensor([0.5, 2.0]))
+            self.register_buffer("place", t.zeros((), dtype=t.int64))
+
+        def forward(self, key: Any, place: Any) -> Any:
+            self.keys[:, place] = key
+            self.decay.mul_(self.decay)
+            self.place.add_(1)
+            return self.keys.sum(1), self.keys[:, 0], self.decay, self.place
+
+    module = Cache()
+    program = loaded(module, (t.randn(2, 1, 3), t.tensor([1])))
+    names = ["keys", "decay", "decay.is_set", "self.place"]
+    assert [s.name for s in program.states] == names
+    assert [o.name for o in program.outputs] == ["output_0", "output_1", "output_2", "output_3"]
+    calls = [(t.randn(2, 1, 3), t.tensor([i])) for i in (0, 2, 2, 1)]
+    expected = [[r.clone() for r in module(*call)] for call in calls]
+    for _ in range(2):
+        for call, wanted in zip(calls, expected, strict=True):
+            for one, other in zip(program(*call), wanted, strict=True):
+                t.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        program.reset()
+
+
+def test_arguments_that_change_are_written(t: Any) -> None:
+    class Writes(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            x[1:] += y
+            return x, x[0], y
+
+    given, mine = t.randn(3, 2), t.randn(2)
+    program = loaded(Writes(), (given, mine))
+    ours, theirs = t.ones(3, 2), t.ones(3, 2)
+    found, wanted = program(ours, mine), Writes()(theirs, mine)
+    assert t.equal(ours, theirs)
+    assert all(t.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    array = np.ones((3, 2), np.float32)
+    program(array, mine.numpy())
+    assert np.array_equal(array, theirs.numpy())
+
+
+def test_parameters_that_are_shared_are_one_constant(t: Any) -> None:
+    class Tied(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = t.nn.Embedding(50, 16)
+            self.head = t.nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.embedding(x))
+
+    module, x = Tied(), t.tensor([[1, 2, 49]])
+    ours = imported(module, [x])
+    constants = [op for op in ours.main.walk() if op.name == "constant"]
+    (weight,) = [op.attrs["value"] for op in constants if op.origin.endswith(".weight")]
+    # torch's own memory
+    assert weight.array.ctypes.data == module.embedding.weight.data_ptr()
+
+
+def test_open_dims_have_bounds_and_names(t: Any) -> None:
+    class Pair(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x + y, x[:, :1], x.reshape(x.shape[0], -1, 4)
+
+    args = (t.randn(3, 8), t.randn(3, 8))
+    shapes = {"x": {0: "n:..9", 1: "4*k"}, "y": {0: "n", 1: "4*k"}}
+    program = loaded(Pair(), args, dynamic_shapes=shapes)
+    assert [str(i) for i in program.inputs] == ["x: f32[n, 4*k]", "y: f32[n, 4*k]"]
+    assert program(t.ones(9, 12), t.ones(9, 12))[2].shape == (9, 3, 4)
+    for shape, message in {
+        (10, 8): "axis 0, n, must be at most 9",
+        (3, 6): "axis 1 is 6, expected a multiple of 4",
+    }.items():
+        with pytest.raises(RuntimeFailure) as failure:
+            program(t.ones(shape), t.ones(shape))
+        assert message in str(failure.value)
+    dim = t.export.Dim("rows", min=3, max=6)
+    program = loaded(Pair(), args, dynamic_shapes={"x": {0: dim}, "y": {0: dim}})
+    assert program.inputs[0].bounds[0] == (3, 6)
+
+
+def test_what_torch_takes_for_granted_is_checked(t: Any) -> None:
+    class Halves(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + 1 if x.shape[0] // 2 == 3 else x
+
+    program = loaded(Halves(), (t.randn(6),), dynamic_shapes={"x": {0: "n"}})
+    assert program(t.zeros(7)).tolist() == [1] * 7
+    with pytest.raises(RuntimeFailure) as failure:
+        program(t.zeros(8))
+    assert "the module was exported for shapes with n//2 == 3" in str(failure.value)
+
+
+def test_programs_of_torch(t: Any, tmp_path: Path) -> None:
+    module, x = t.nn.Linear(3, 2), t.randn(4, 3)
+    exported = t.export.export(module, (x,))
+    path = tmp_path / "model.bin"  # told by its contents
+    with path.open("wb") as stream:
+        t.export.save(exported, stream)
+    sources: dict[str, Any] = {"program": exported, "path": path, "bytes": path.read_bytes()}
+    for what, source in sources.items():
+        found = aot.load(aot.compile(source))(x)
+        t.testing.assert_close(found, module(x), rtol=0, atol=1e-6, msg=what)
+
+
+def test_messages_for_modules(t: Any, tmp_path: Path) -> None:
+    module, x = t.nn.ReLU(), t.randn(3)
+    with pytest.raises(CompileError) as failure:
+        aot.compile(module)
+    assert str(failure.value) == (
+        "a torch.nn.Module is exported with example inputs: aot.compile(module, (x,))"
+    )
+    with pytest.raises(CompileError) as failure:
+        aot.compile(module, x)
+    assert str(failure.value) == (
+        "the arguments of a module are given as a tuple, found Tensor: aot.compile(module, (x,))"
+    )
+    with pytest.raises(CompileError) as failure:
+        aot.compile("model.onnx", (x,))
+    assert str(failure.value) == (
+        "example inputs and dynamic_shapes go with a torch.nn.Module; the model is model.onnx"
+    )
+    with pytest.raises(CompileError) as failure:
+        aot.compile(module, (x,), dynamic_shapes={"input": {0: "n*n"}})
+    assert str(failure.value) == (
+        "dynamic_shapes: 'n*n' is none of a name, a multiple of one, and one with bounds, as in "
+        "32*h and H:32..960"
+    )
+    (tmp_path / "state.pt").write_bytes(b"")
+    t.save(t.nn.Linear(2, 2).state_dict(), tmp_path / "state.pt")
+    with pytest.raises(CompileError) as failure:
+        aot.compile(tmp_path / "state.pt")
+    assert str(failure.value) == (
+        f"{tmp_path}/state.pt: is a PyTorch file, which cannot be compiled: give the module to "
+        "aot.compile in Python, or save it with torch.export.save"
+    )
+
+
+def test_branches_on_data_are_told_with_torchs_advice(t: Any) -> None:
+    class Branch(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + 1 if x.sum() > 0 else x - 1
+
+    with pytest.raises(CompileError) as failure:
+        aot.compile(Branch(), (t.randn(3),))
+    first, *more = str(failure.value).splitlines()
+    assert first.startswith("torch.export can't export Branch: Could not guard on data-dependent")
+    assert any("test_modules.py" in line for line in more)  # where in the user's code
+
+
+def test_everything_that_is_unsupported_is_listed(t: Any) -> None:
+    class Inner(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return t.special.digamma(x), t.randn(3) + x
+
+    class Outer(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = Inner()
+
+        def forward(self, x: Any) -> Any:
+            a, b = self.first(x)
+            return a * 2, b, t.special.bessel_j0(x), x.to(t.bfloat16)
+
+    with pytest.raises(UnsupportedError) as failure:
+        aot.compile(Outer(), (t.rand(3),))
+    here, text = Path(__file__).name, Path(__file__).read_text()
+    inner, outer = (
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip().startswith("return") and "t.special." in line
+    )
+    assert str(failure.value).splitlines() == [
+        "model: not supported in this model (4):",
+        f"  aten.digamma.default (node 'first/digamma', {here}:{inner}): there is no importer for "
+        "this op",
+        f"  aten.randn.default (node 'first/randn', {here}:{inner}): it makes random numbers; take "
+        "them as an input",
+        f"  aten.special_bessel_j0.default (node 'special_bessel_j0', {here}:{outer}): there is no "
+        "importer for this op",
+        f"  aten._to_copy.default (node '_to_copy', {here}:{outer}): element type bfloat16 is not "
+        "supported",
+    ]
+
+
+def test_an_ops_origin_is_its_module(t: Any) -> None:
+    network = t.nn.Sequential(t.nn.Sequential(t.nn.Linear(2, 2)), t.nn.ReLU())
+    origins = {op.origin for op in imported(network, [t.randn(1, 2)]).main.walk()}
+    assert {"0.0/linear", "0.0.weight", "0.0.bias", "1/relu"} <= origins
+
+
+def test_torch_is_imported_for_its_models_only() -> None:
+    code = (
+        "import sys, aot, numpy as np\n"
+        "from aot.builder import Builder\n"
+        "b = Builder(); b.output('y', b.op('relu', b.input('x', 'f32[3]')))\n"
+        "aot.load(aot.compile(b.module()))({'x': np.ones(3, np.float32)})\n"
+        "assert 'torch' not in sys.modules and 'aot.frontends.torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_several_results_of_one_value(t: Any) -> None:
+    module = module_of({"a": lambda x: x, "b": lambda x: x.view(-1), "c": lambda x: x[0]}, 1)
+    x = t.randn(2, 3)
+    found = loaded(module, (x,))(x)
+    assert t.equal(found["a"], x) and t.equal(found["b"], x.view(-1)) and t.equal(found["c"], x[0])
