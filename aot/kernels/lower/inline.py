@@ -38,8 +38,8 @@ class Inliner:
         self._memo: dict[tuple[object, ...], Expr] = {}
 
     def element(self, value: Value, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
-        """Element `indices` of `value`; where `guard` is false no buffer is read, unless the element
-        is computed there anyway: results of one nest use each other's as they are."""
+        """Element `indices` of `value`; where `guard` is false no buffer is read, unless the
+        element is computed there anyway: results of one nest use each other's as they are."""
         at = tuple(_key(i) for i in indices)
         anyway = (value, at, None)
         if anyway in self._memo and value not in self.buffers:
