@@ -91,6 +91,8 @@ _FACTS = {
     "index": DTypeFacts(DTypeKind.INDEX, 64, "int64"),
     "i8x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="i8"),
     "u8x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="u8"),
+    # bytes below 128: the products of two with signed bytes fit 16 bits together
+    "u7x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="u8"),
     "i16x2": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="i16"),
 }
 
@@ -120,6 +122,7 @@ class DType(Enum):
     INDEX = "index"
     I8X4 = "i8x4"
     U8X4 = "u8x4"
+    U7X4 = "u7x4"
     I16X2 = "i16x2"
 
     kind: DTypeKind

@@ -153,6 +153,13 @@ class Target:
             return any(map(self.has, ("avx512vnni", "avxvnni", "i8mm")))
         return len(pair) == 1 and left.bits == 8 and self.has("dotprod")
 
+    @property
+    def sums_codes(self) -> bool:
+        """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
+        return any(map(self.has, ("ssse3", "avx2", "dotprod"))) or self.sums_bytes(
+            DType.U8, DType.I8
+        )
+
     def dot_dtype(self, left: DType, right: DType) -> DType:
         """What `left` is when it is multiplied in words: bytes, or widened to 16 bits."""
         return left if self.sums_bytes(left, right) else DType.I16

@@ -12,7 +12,7 @@ from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 from aot.backends.cpu.traits import Traits
 from aot.ir.types import DType
 
-I8X4, U8X4, I16X2 = DType.I8X4, DType.U8X4, DType.I16X2
+I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
 Part = Callable[[Value, Value, Value], Value]
 
 
@@ -21,7 +21,7 @@ def dot(
 ) -> Value:
     """`c` plus the products of the parts of `a` and `b`, words of `dtypes`, lane by lane."""
     left, right = dtypes
-    if right is U8X4 and left is I8X4:
+    if right in (U7X4, U8X4) and left is I8X4:
         a, b, left, right = b, a, right, left
     lanes = c.type.lanes
     if lanes:
@@ -90,6 +90,29 @@ def _sum_of_long_products(asm: Assembler, traits: Traits, a: Value, b: Value, c:
     return asm.op("add", c, pairs)
 
 
+def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
+    """Two instructions that sum pairs of products in 16 bits, and pairs of these: exact where the
+    unsigned bytes are below 128."""
+    found: list[tuple[int, Part]] = []
+    for width, feature, name, wide in (
+        (16, "avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
+        (8, "avx2", "avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
+        (4, "ssse3", "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    ):
+        if not traits.target.has(feature):
+            continue
+
+        def made(a: Value, b: Value, c: Value, name: str = name, wide: str = wide) -> Value:
+            bytes_, pairs = (Type(f"i{bits}", c.type.lanes * 32 // bits) for bits in (8, 16))
+            codes, numbers = asm.bitcast_to(a, bytes_), asm.bitcast_to(b, bytes_)
+            narrow = asm.call(f"llvm.x86.{name}", pairs, [codes, numbers])
+            total = asm.call(f"llvm.x86.{wide}", c.type, [narrow, integer(1, pairs)])
+            return asm.op("add", total, c)
+
+        found.append((width, made))
+    return found
+
+
 def _instructions(
     asm: Assembler, traits: Traits, left: DType, right: DType
 ) -> list[tuple[int, Part]]:
@@ -117,6 +140,12 @@ def _instructions(
 
         found.append((width, made))
 
+    if left is U7X4:
+        for other in (U8X4, I8X4):
+            found += _instructions(asm, traits, other, right)
+        if right is I8X4:
+            found += [(w, p) for w, p in _sums_of_pairs(asm, traits) if w not in dict(found)]
+        return sorted(found, key=lambda item: -item[0])
     if (left, right) == (U8X4, I8X4):
         if target.has("avx512vnni"):
             accumulating("llvm.x86.avx512.vpdpbusd.512", 16)

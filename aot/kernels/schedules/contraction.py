@@ -15,6 +15,7 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.schedules.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
@@ -90,6 +91,9 @@ def schedule_contraction(
         panel = PANEL
         weights = None if nest.is_gpu else StoredWeights.of(found[1].right, blocks)
         if weights is not None:
+            left = QuantisedRows.of(found[1])
+            if left is not None and DotBlockTiles.fits(nest, blocks):
+                return DotBlockTiles(nest, *found, plan, weights, left).build()
             return BlockedTiles(nest, *found, plan, weights).build()
     return _Tiles(nest, *found, plan, panel).build()
 

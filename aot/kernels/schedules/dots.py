@@ -45,6 +45,7 @@ class DotAxes:
         narrow: the left side before it is widened to the sum's dtype.
         staged: the dtype in which it is brought into scratch.
         step: how far apart the weights' groups lie that follow each other.
+        group: of how many elements along the grouped axis there are zeros behind the last, too.
     """
 
     taps: tuple[Axis, ...]
@@ -52,11 +53,12 @@ class DotAxes:
     narrow: Expr
     staged: DType
     step: Dim
+    group: int = DOT_GROUP
 
     @property
     def width(self) -> int:
         """Elements along the grouped axis, whole groups of them."""
-        return -(-_number(self.grouped) // DOT_GROUP) * DOT_GROUP
+        return -(-_number(self.grouped) // self.group) * self.group
 
     @property
     def size(self) -> int:

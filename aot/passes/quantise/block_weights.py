@@ -12,15 +12,24 @@ import math
 import numpy as np
 
 from aot.ir.graph import Attr, Op, Value
-from aot.ir.record import call_of
+from aot.ir.record import OpRecord, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array
-from aot.ops.blocked import BITS, MATMUL_BLOCKED, Blocks, Codes, weights
+from aot.ops.blocked import (
+    BITS,
+    LEFT_SCALES,
+    MATMUL_BLOCKED,
+    Blocks,
+    Codes,
+    blocks_of,
+    weights,
+)
 from aot.ops.contraction import MATMUL
-from aot.ops.elementwise import CAST
-from aot.ops.movement import RESHAPE, TRANSPOSE
-from aot.ops.quantization import DEQUANTIZE
-from aot.passes.quantise.factors import F32, cast, constant, known
+from aot.ops.elementwise import ABS, CAST, DIV, MUL
+from aot.ops.movement import PAD, RESHAPE, SLICE, TRANSPOSE
+from aot.ops.quantization import DEQUANTIZE, QUANTIZE
+from aot.ops.reduction import REDUCE_MAX
+from aot.passes.quantise.factors import F32, I8, cast, constant, known
 
 FEATURE = "blocked-weights"
 LEAST_BLOCK = 4  # in smaller ones scales take as much as the weights
@@ -60,6 +69,38 @@ def product(op: Op, rewriter: Rewriter, left: Value, codes: Codes, **attrs: Attr
     constants = [constant(op, rewriter, array) for array in codes.operands()]
     attrs = {**codes.attrs(), **attrs}
     return rewriter.create(MATMUL_BLOCKED, [left, *constants], attrs, op.origin).result
+
+
+def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
+    """A `matmul_blocked` of f32 with its left side in 8 bits: each block of a row has the scale at
+    which its largest number is 127, and is rounded to the nearest."""
+    left = op.operands[0]
+    if left is None or left.type.dtype is not F32:
+        return None
+    blocks = blocks_of(call_of(op))
+    *outer, depth = left.type.dims
+    rank, more = len(outer) + 1, blocks.count * blocks.block - blocks.k
+
+    def make(record: OpRecord, *operands: Value, **attrs: Attr) -> Value:
+        return rewriter.create(record, operands, attrs, op.origin).result
+
+    whole = left
+    if more:
+        whole = make(PAD, left, pads=(*[0] * rank, *[0] * (rank - 1), more))
+    rows = make(RESHAPE, whole, shape=(*outer, blocks.count, blocks.block))
+    largest = make(REDUCE_MAX, make(ABS, rows), axes=(rank,), keepdims=True)
+    top = constant(op, rewriter, np.asarray(127, np.float32))
+    # the quotient of zeros is no number, which becomes 0
+    numbers = make(QUANTIZE, make(MUL, rows, make(DIV, top, largest)), to=I8)
+    scales = make(MUL, largest, constant(op, rewriter, np.asarray(1 / 127, np.float32)))
+    numbers = make(RESHAPE, numbers, shape=(*outer, blocks.count * blocks.block))
+    if more:
+        ends = {"starts": (0,) * rank, "stops": (*outer, depth), "steps": (1,) * rank}
+        numbers = make(SLICE, numbers, **ends)
+    scales = make(RESHAPE, scales, shape=(*outer, blocks.count))
+    operands = [numbers, *op.operands[1:LEFT_SCALES]]
+    operands += [None] * (LEFT_SCALES - len(operands))
+    return rewriter.create(MATMUL_BLOCKED, [*operands, scales], op.attrs, op.origin).result
 
 
 def codes_of(right: Value) -> Codes | None:

@@ -13,15 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from aot.analysis.control import control_ops
+from aot.analysis.cost.plan import lanes_of
 from aot.ir.graph import Attr, Function, Module, Op, Value
 from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import Array, DType
+from aot.ops.blocked import MATMUL_BLOCKED
 from aot.ops.elementwise import SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
 from aot.ops.movement import PAD
 from aot.passes.base import Pass, PassContext
+from aot.passes.quantise.block_weights import with_bytes
 from aot.passes.quantise.factors import add_number, cast, constant
 from aot.passes.simplify.rewriting import constant_of
 from aot.target.model import Target
@@ -35,8 +38,14 @@ _OTHER_SIGN = {DType.U8: (DType.I8, 128), DType.I8: (DType.U8, -128)}
 def run(module: Module, context: PassContext) -> None:
     if context.target is None or context.target.has_workgroups:
         return
+    has_vectors = lanes_of(context.target, DType.F32.bytes) > 1
     for function in module.functions.values():
         for op in list(control_ops(function)):
+            if op.record is MATMUL_BLOCKED and op.attrs["may_quantize"] and has_vectors:
+                rewriter = Rewriter(function).at(op)
+                made = with_bytes(op, rewriter)
+                if made is not None:
+                    rewriter.replace_op(op, [made])
             if op.record in (CONV_INTEGER, MATMUL_INTEGER):
                 prepare(function, op, context.target)
 

@@ -5,7 +5,7 @@ The kernels run in the kernel interpreter, in machine code here, under QEMU and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Case:
     bits: int = 4
     has_zeros: bool = False
     scale: type = np.float32
+    has_bytes: bool = False  # on the left, with a scale for each block
 
     @property
     def blocks(self) -> Blocks:
@@ -62,15 +63,29 @@ class Case:
         zeros = made.zeros if isinstance(made.zeros, int) else made.zeros[:, spread].astype(int)
         return ((made.codes.astype(int) - zeros) * made.scales.astype(float)[:, spread]).T
 
-    def left(self) -> Array:
+    def left(self) -> list[Array]:
         rng = np.random.default_rng(self.rows)
-        return rng.standard_normal((self.rows, self.k)).astype(np.float32)
+        if not self.has_bytes:
+            return [rng.standard_normal((self.rows, self.k)).astype(np.float32)]
+        numbers = rng.integers(-128, 128, (self.rows, self.k)).astype(np.int8)
+        scales = rng.uniform(0.01, 0.1, (self.rows, self.blocks.count)).astype(np.float32)
+        return [numbers, scales]
+
+    def activations(self) -> Array:
+        """[rows, k] in f64."""
+        numbers, *scales = (a.astype(float) for a in self.left())
+        spread = np.arange(self.k) // self.block
+        return numbers * scales[0][:, spread] if scales else numbers
 
     def function(self) -> tuple[Function, list[Array]]:
         """The product as an executable, and its operands."""
         made = self.codes()
-        arrays = [self.left(), *made.operands()]
-        types = [TensorType(DType.of(a), a.shape) for a in arrays]
+        numbers, *scales = self.left()
+        operands: list[Array | None] = [numbers, *made.operands()]
+        if scales:
+            operands += [*[None] * (4 - len(operands)), *scales]
+        types = [a if a is None else TensorType(DType.of(a), a.shape) for a in operands]
+        arrays = [a for a in operands if a is not None]
         sample = Sample(tuple(types), made.attrs())
         record = REGISTRY["matmul_blocked"]
         return executable(half_function(record, sample, is_half=False)), arrays
@@ -89,14 +104,33 @@ CASES: dict[str, Case] = {
     "two-bits": Case(4, 77, 65, 16, bits=2),
     "one-column": Case(6, 32, 1, 16, bits=8, scale=np.float16),
 }
-INTERPRETED = ("x86-64-v3", "aarch64-generic", "thumbv7em", "vulkan-1.1")
-EMULATED = ("aarch64-generic", "armv7-neon", "thumbv7em", "riscv64-v")
+CASES |= {
+    f"bytes-{name}": replace(CASES[name], has_bytes=True) for name in CASES if "odd-" not in name
+}
+CASES["bytes-odd-row"] = replace(CASES["odd-row"], has_bytes=True)
+CASES["bytes-odd-block"] = replace(CASES["odd-block"], has_bytes=True)
+INTERPRETED = (
+    "x86-64-v3",
+    "x86-64-v4+avx512vnni",
+    "aarch64-generic",
+    "aarch64-linux-dotprod",
+    "thumbv7em",
+    "vulkan-1.1",
+)
+EMULATED = (
+    "aarch64-generic",
+    "aarch64-linux-dotprod",
+    "aarch64-linux-dotprod+i8mm",
+    "armv7-neon",
+    "thumbv7em",
+    "riscv64-v",
+)
 
 
 def check(case: Case, target: Target, engine: Engine) -> None:
     function, arrays = case.function()
     (found,) = run_executable(function, target, arrays, [], engine)
-    left, weights = case.left().astype(float), case.weights()
+    left, weights = case.activations(), case.weights()
     size = np.abs(left) @ np.abs(weights)
     assert np.all(np.abs(found - left @ weights) <= TOLERANCE * size)
 
@@ -113,7 +147,7 @@ def test_codes_come_back(block: int, bits: int) -> None:
 
 
 @pytest.mark.parametrize("target", INTERPRETED)
-@pytest.mark.parametrize("name", ["odd-row", "rows", "odd-block"])
+@pytest.mark.parametrize("name", ["odd-row", "rows", "odd-block", "bytes-odd-row", "bytes-rows"])
 def test_products_in_the_kernel_interpreter(name: str, target: str) -> None:
     check(CASES[name], device(target), on_interpreter)
 
@@ -141,6 +175,8 @@ def test_products_elsewhere(target: str) -> None:
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
-@pytest.mark.parametrize("name", ["row", "odd-row", "rows", "odd-block", "per-channel"])
+@pytest.mark.parametrize(
+    "name", ["row", "odd-row", "rows", "odd-block", "per-channel", "bytes-rows"]
+)
 def test_products_on_gpus(name: str, driver: str) -> None:
     check(CASES[name], device("vulkan-1.1"), kernel_backends.on_driver(driver))

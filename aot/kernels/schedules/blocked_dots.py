@@ -1,0 +1,359 @@
+"""Matrix products of activations in 8 bits with weights in few bits, both by blocks of the sum.
+
+The products of a block are summed as integers, by dot products of packed words, and join the result
+once, times both scales; what zero points add is taken off by the sum of the row's block. Rows are
+brought into scratch first, as bytes where the target multiplies them, else as pairs of 16 bits, and
+weights are decoded in registers. All sums of a block are exact. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var
+from aot.ir.schedule import DOT_GROUP, StageSchedule
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import Shape
+from aot.kernels.schedules.blocked_weights import (
+    CHAINS,
+    TOGETHER,
+    BlockedTiles,
+    StoredWeights,
+)
+from aot.kernels.schedules.dots import DotAxes, StagedRows
+from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, at_splits
+from aot.ops.blocked import PANEL, Blocks
+from aot.target.model import Target
+
+F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
+I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
+UNROLLED_WORDS = 4  # words of a block whose products are written out
+_ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
+
+
+@dataclass(frozen=True)
+class WordForm:
+    """How words of weights and of rows are multiplied.
+
+    Attributes:
+        staged: the dtype of rows in scratch.
+        word: of four codes.
+        offset: what is taken off each code, so that it fits the word's parts.
+    """
+
+    staged: DType
+    word: DType
+    offset: int = 0
+
+    @staticmethod
+    def of(bits: int, target: Target) -> WordForm:
+        """The form for codes of so many bits."""
+        if bits < 8 and target.sums_codes:
+            return WordForm(I8, U7X4)
+        if bits == 8 and target.sums_bytes(I8, DType.U8):
+            return WordForm(I8, U8X4)
+        if bits == 8 and target.sums_bytes(I8, I8):
+            return WordForm(I8, I8X4, 128)
+        return WordForm(I16, U8X4)
+
+    def codes(self, word: Expr, part: int, bits: int) -> Expr:
+        """Four codes, of part `part` of the stored word."""
+        if bits < 8:
+            if part:
+                word = expr.binary("shr", word, expr.const(bits * part, U32))
+            mask = ((1 << bits) - 1) * 0x01010101
+            word = expr.binary("and", word, expr.const(mask, U32))
+        if self.offset:
+            word = expr.binary("xor", word, expr.const(0x80808080, U32))
+        return Bitcast(word, self.word)
+
+
+@dataclass(frozen=True)
+class QuantisedRows:
+    """A left side of numbers of 8 bits with a scale for each block.
+
+    Attributes:
+        numbers, scales: loads of them, as the op's `compute` has them.
+        term: the variable of the sum.
+    """
+
+    numbers: Load
+    scales: Load
+    term: Var
+
+    @staticmethod
+    def of(roles: ContractionAxes) -> QuantisedRows | None:
+        """What the left side is made of; None where it isn't of that form."""
+        left, ((term, _),) = roles.left, roles.reduce.axes
+        if not isinstance(left, Binary) or left.op != "mul" or not isinstance(left.a, Cast):
+            return None
+        numbers, scales = left.a.a, left.b
+        if not isinstance(numbers, Load) or not isinstance(scales, Load):
+            return None
+        fits = numbers.dtype is I8 and scales.dtype is F32
+        return QuantisedRows(numbers, scales, term) if fits else None
+
+
+class DotBlockTiles(BlockedTiles):
+    """The loops of such a product on a CPU."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        weights: StoredWeights,
+        left: QuantisedRows,
+    ) -> None:
+        super().__init__(nest, output, roles, plan, weights)
+        self.left = left
+        self.form = WordForm.of(weights.blocks.bits, nest.target)
+        most = nest.target.scratch_bytes // max(1, _row_bytes(weights.blocks, self.form))
+        self.rows = max(1, min(self.rows, most))
+        self.group = self.rows
+        blocks = weights.blocks
+        staged = Axis(left.term, blocks.k)
+        self.axes = DotAxes((), staged, left.numbers, self.form.staged, 0, blocks.per_word)
+
+    @staticmethod
+    def fits(nest: Nest, blocks: Blocks) -> bool:
+        """Whether words hold terms of one block each, and scratch a row."""
+        is_whole = blocks.count == 1 or blocks.block % blocks.per_word == 0
+        form = WordForm.of(blocks.bits, nest.target)
+        return (
+            is_whole and nest.lanes > 1 and (_row_bytes(blocks, form) <= nest.target.scratch_bytes)
+        )
+
+    def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+        """The rows of a tile; where some of them aren't there, one by one."""
+        extent = self.extent
+        if isinstance(extent, int) or self.rows == 1:
+            return self._tile(values, first, strip, self.rows)
+        left = dims.modulo(extent, self.rows)
+        singles = self.nest.serial(
+            left, lambda r: self._tile(values, expr.add(first, r), strip, 1), "mr"
+        )
+        end = expr.add(first, expr.index(self.rows))
+        is_whole = expr.binary("le", end, expr.index(extent))
+        return [If(is_whole, tuple(self._tile(values, first, strip, self.rows)), tuple(singles))]
+
+    def _tile(self, values: Values, first: Expr, strip: Expr, rows: int) -> list[Stmt]:
+        nest, shared = self.nest, self.scratch
+        staged = StagedRows(nest, self.roles, self.axes, rows)
+        stmts = staged.fill(values, first)
+        chunks = self.chunks
+        if rows == 1:
+            chunks = min(max(PANEL // self.width, CHAINS), TOGETHER // self.width)
+        sums = None
+        if self.weights.zeros != self.form.offset:
+            shape = (rows, self.weights.blocks.count)
+            sums = nest.builder.scratch("block_sums", F32, shape, Space.WORKGROUP)
+            stmts += self._block_sums(staged, sums)
+
+        def build(shape: Shape, start: Expr) -> list[Stmt]:
+            tile = Tile(nest, self.output, self.roles, PANEL, shape, shared)
+            return DotBlocks(self, tile, staged, sums, values, first, start).build()
+
+        return stmts + self._strip(strip, chunks, build, rows=rows)
+
+    def _block_sums(self, staged: StagedRows, sums: Scratch) -> list[Stmt]:
+        """The sum of each block of each row in scratch, as a float."""
+        nest, blocks = self.nest, self.weights.blocks
+        ones, dtype = _ONES[self.form.staged]
+        parts = dtype.parts
+        word_of_ones = Bitcast(expr.const(ones, U32), dtype)
+        word = I8X4 if self.form.staged is I8 else I16X2
+
+        def total(r: Expr, begin: Expr, terms: int) -> tuple[list[Stmt], Expr]:
+            words = -(-terms // parts)
+            lanes = nest.lanes
+            while words % lanes:
+                lanes //= 2
+            held = nest.builder.scratch("part", I32, (lanes,))
+            stmts: list[Stmt] = [
+                nest.spread(lanes, lambda lane: [Store(held, (lane,), expr.const(0, I32))])
+            ]
+
+            def some(n: Expr) -> list[Stmt]:
+                def lane(lane: Expr) -> list[Stmt]:
+                    number = expr.add(expr.mul(n, expr.index(lanes)), lane)
+                    at = expr.add(begin, expr.mul(number, expr.index(parts)))
+                    left = Load(staged.scratch, (r, at), word)
+                    old = Load(held, (lane,), I32)
+                    return [Store(held, (lane,), Dot(word_of_ones, left, old))]
+
+                return [nest.spread(lanes, lane)]
+
+            stmts += nest.serial(words // lanes, some, "o")
+            found: list[Expr] = [Load(held, (expr.index(n),), I32) for n in range(lanes)]
+            while len(found) > 1:
+                half = len(found) // 2
+                found = [expr.add(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
+            return stmts, found[0]
+
+        def block(r: Expr, b: Expr, terms: int) -> list[Stmt]:
+            stmts, found = total(r, expr.mul(b, expr.index(blocks.block)), terms)
+            return [*stmts, Store(sums, (r, b), expr.cast(found, F32))]
+
+        whole, rest = divmod(blocks.k, blocks.block)
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts = nest.serial(whole, lambda b: block(r, b, blocks.block), "b")
+            return stmts + (block(r, expr.index(whole), rest) if rest else [])
+
+        return nest.serial(staged.rows, row, "r")
+
+
+def _row_bytes(blocks: Blocks, form: WordForm) -> int:
+    """Bytes of a row in scratch, and of the sums of its blocks."""
+    return -(-blocks.k // blocks.per_word) * blocks.per_word * form.staged.bytes + 4 * blocks.count
+
+
+class DotBlocks(Placed):
+    """A register tile of such a product at its place."""
+
+    def __init__(
+        self,
+        tiles: DotBlockTiles,
+        tile: Tile,
+        staged: StagedRows,
+        sums: Scratch | None,
+        values: Values,
+        first: Expr,
+        start: Expr,
+    ) -> None:
+        super().__init__(tile, values, first, start)
+        builder = self.nest.builder
+        self.weights = tiles.weights
+        self.left = tiles.left
+        self.form = tiles.form
+        self.staged = staged
+        self.block_sums = sums
+        vectors = self.acc.shape[1:]
+        self.sums = builder.scratch("dots", I32, self.acc.shape)
+        self.codes = builder.scratch("codes", self.form.word, vectors)
+        self.scales = builder.scratch("scales", F32, vectors)
+        self.zeros = builder.scratch("zeros", F32, vectors)
+
+    def _sum(self) -> list[Stmt]:
+        blocks = self.weights.blocks
+        whole, rest = divmod(blocks.k, blocks.block)
+        stmts = self.nest.serial(whole, lambda b: self._block(b, blocks.block), "b")
+        return stmts + (self._block(expr.index(whole), rest) if rest else [])
+
+    def _block(self, block: Expr, terms: int) -> list[Stmt]:
+        """The products of a block, of which `terms` are there."""
+        nest, blocks = self.nest, self.weights.blocks
+        zero = expr.const(0, I32)
+        stmts = self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
+        words = -(-terms // blocks.per_word)
+        word = expr.mul(block, expr.index(blocks.words_per_block))
+        loop = nest.unrolled if words <= UNROLLED_WORDS else nest.serial
+        stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
+        return stmts + self._join(block)
+
+    def _word(self, word: Expr) -> list[Stmt]:
+        """The products of a word of each column: `word` counts those of all blocks before, too."""
+        weights, codes = self.weights, self.codes
+        per, bits = weights.blocks.per_word, weights.blocks.bits
+        begin = expr.mul(word, expr.index(per))
+        stmts: list[Stmt] = []
+        for part in range(per // DOT_GROUP):
+
+            def decoded(u: Expr, lane: Expr, part: int = part) -> Stmt:
+                panel, within = self._panel(u, lane)
+                stored = weights.word_at(panel, word, within)
+                return Store(codes, (u, lane), self.form.codes(stored, part, bits))
+
+            stmts += self._each_chunk(decoded)
+            at = expr.add(begin, expr.index(DOT_GROUP * part))
+            if self.form.staged is I8:
+                stmts += self._products(at, I8X4, lambda held: held)
+            else:
+                stmts += self._products(at, I16X2, lambda held: Unpack(held, 0))
+                after = expr.add(at, expr.index(2))
+                stmts += self._products(after, I16X2, lambda held: Unpack(held, 1))
+        return stmts
+
+    def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:
+        """The products of each row's word at a place with a part of the columns' codes."""
+        nest, sums, codes = self.nest, self.sums, self.codes
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            left = nest.let(Load(self.staged.scratch, (r, at), dtype), stmts, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(sums, (r, u, lane), I32)
+                held = Load(codes, (u, lane), codes.dtype)
+                return Store(sums, (r, u, lane), Dot(left, part(held), old))
+
+            return stmts + self._each_chunk(one)
+
+        return nest.unrolled(self.shape.rows, row, "r")
+
+    def _join(self, block: Expr) -> list[Stmt]:
+        """Adds the sums of a block to the result, times their scales."""
+        nest, weights = self.nest, self.weights
+
+        def parameters(u: Expr) -> list[Stmt]:
+            def lanes(lane: Expr) -> list[Stmt]:
+                panel, within = self._panel(u, lane)
+                scale = weights.scale_at(panel, block, within)
+                stmts: list[Stmt] = [Store(self.scales, (u, lane), scale)]
+                if self._has_zeros:
+                    zero = weights.zero_at(panel, block, within)
+                    zero = expr.sub(zero, expr.const(self.form.offset, I32))
+                    stmts.append(Store(self.zeros, (u, lane), expr.cast(zero, F32)))
+                return stmts
+
+            return self._each_lane(lanes)
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            scale = nest.let(self._row_scale(r, block), stmts, "scale")
+            less = self._less(r, block, scale, stmts)
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                place = r, u, lane
+                value = expr.cast(Load(self.sums, place, I32), F32)
+                own = Load(self.scales, (u, lane), F32)
+                if less is None:
+                    made: Expr = expr.mul(value, scale)
+                elif self._has_zeros:
+                    zero = Load(self.zeros, (u, lane), F32)
+                    made = Fma(zero, less, expr.mul(value, scale), F32)
+                else:
+                    made = Fma(value, scale, less, F32)
+                return Store(self.acc, place, Fma(made, own, Load(self.acc, place, F32), F32))
+
+            return stmts + self._each_chunk(one)
+
+        before = nest.unrolled(self.shape.chunks, parameters)
+        return before + nest.unrolled(self.shape.rows, row, "r")
+
+    @property
+    def _has_zeros(self) -> bool:
+        """Whether each block has a zero point of its own."""
+        return not isinstance(self.weights.zeros, int)
+
+    def _less(self, r: Expr, block: Expr, scale: Expr, into: list[Stmt]) -> Expr | None:
+        """What the zero point adds to a sum of row r, negated; where each block has one, without
+        it."""
+        if self.block_sums is None:
+            return None
+        total = expr.mul(Load(self.block_sums, (r, block), F32), scale)
+        zeros = self.weights.zeros
+        by = 1 if not isinstance(zeros, int) else zeros - self.form.offset
+        return self.nest.let(expr.mul(total, expr.const(float(-by), F32)), into, "less")
+
+    def _row_scale(self, r: Expr, block: Expr) -> Expr:
+        """The scale of a block of row r of the left side."""
+        left, size = self.left, self.weights.blocks.block
+        splits = {(left.term, size): (block, expr.index(0))}
+        return at_splits(left.scales, splits, {**self._at(r), left.term: expr.index(0)})
