@@ -153,7 +153,8 @@ class Fma:
 class Dot:
     """`c` plus the sum of the products of the parts of two packed words, in i32, which wraps.
 
-    Both words have as many parts, but signs of their own. In kernels only.
+    Both words have as many parts, but signs of their own. Words of bytes may be summed as I16X2, to
+    which each half of their parts adds its own sum, wrapping in 16 bits. In kernels only.
     """
 
     a: Expr

@@ -160,6 +160,12 @@ class Target:
             DType.U8, DType.I8
         )
 
+    @property
+    def sums_pairs_of_codes(self) -> bool:
+        """Whether it is one instruction that sums two such products in 16 bits, and several that
+        sum four in i32."""
+        return self.has("ssse3") and not self.sums_bytes(DType.U8, DType.I8)
+
     def dot_dtype(self, left: DType, right: DType) -> DType:
         """What `left` is when it is multiplied in words: bytes, or widened to 16 bits."""
         return left if self.sums_bytes(left, right) else DType.I16

@@ -14,6 +14,12 @@ from aot.ir.types import DType
 
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
 Part = Callable[[Value, Value, Value], Value]
+# lanes, the feature, and what sums pairs of products of bytes, and of 16 bits, on x86
+_PAIRS = (
+    (16, "avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
+    (8, "avx2", "avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
+    (4, "ssse3", "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+)
 
 
 def dot(
@@ -33,6 +39,41 @@ def dot(
         x = _part(asm, a, left, number)
         total = asm.op("add", total, asm.op("mul", x, _part(asm, b, right, number)))
     return total
+
+
+def dot_of_pairs(
+    asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]
+) -> Value:
+    """As `dot`, of bytes; the sum of each half of their parts joins 16 bits of `c`."""
+    left, right = dtypes
+    if right is U7X4:
+        a, b, left, right = b, a, right, left
+    lanes = c.type.lanes
+    if (left, right) == (U7X4, I8X4) and lanes:
+        for width, feature, name, _ in _PAIRS:
+            if traits.target.has(feature) and lanes % width == 0 and lanes & (lanes - 1) == 0:
+
+                def made(a: Value, b: Value, c: Value, name: str = name) -> Value:
+                    sums = _sums_of_bytes(asm, name, a, b)
+                    return asm.bitcast_to(asm.op("add", sums, asm.bitcast_to(c, sums.type)), c.type)
+
+                return _by_width(asm, width, made, a, b, c)
+    halves = []
+    for half in (0, 1):
+        total = _part(asm, c, I16X2, half)
+        for number in (2 * half, 2 * half + 1):
+            x = _part(asm, a, left, number)
+            total = asm.op("add", total, asm.op("mul", x, _part(asm, b, right, number)))
+        halves.append(total)
+    low = asm.op("and", halves[0], integer(0xFFFF, c.type))
+    return asm.op("or", low, asm.op("shl", halves[1], integer(16, c.type)))
+
+
+def _sums_of_bytes(asm: Assembler, name: str, codes: Value, numbers: Value) -> Value:
+    """The sums of neighbouring products of bytes, in 16 bits."""
+    bytes_, pairs = (Type(f"i{n}", codes.type.lanes * 32 // n) for n in (8, 16))
+    operands = [asm.bitcast_to(x, bytes_) for x in (codes, numbers)]
+    return asm.call(f"llvm.x86.{name}", pairs, operands)
 
 
 def unpack(asm: Assembler, traits: Traits, a: Value, half: int, dtype: DType) -> Value:
@@ -94,19 +135,13 @@ def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
     """Two instructions that sum pairs of products in 16 bits, and pairs of these: exact where the
     unsigned bytes are below 128."""
     found: list[tuple[int, Part]] = []
-    for width, feature, name, wide in (
-        (16, "avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
-        (8, "avx2", "avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
-        (4, "ssse3", "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
-    ):
+    for width, feature, name, wide in _PAIRS:
         if not traits.target.has(feature):
             continue
 
         def made(a: Value, b: Value, c: Value, name: str = name, wide: str = wide) -> Value:
-            bytes_, pairs = (Type(f"i{bits}", c.type.lanes * 32 // bits) for bits in (8, 16))
-            codes, numbers = asm.bitcast_to(a, bytes_), asm.bitcast_to(b, bytes_)
-            narrow = asm.call(f"llvm.x86.{name}", pairs, [codes, numbers])
-            total = asm.call(f"llvm.x86.{wide}", c.type, [narrow, integer(1, pairs)])
+            pairs = _sums_of_bytes(asm, name, a, b)
+            total = asm.call(f"llvm.x86.{wide}", c.type, [pairs, integer(1, pairs.type)])
             return asm.op("add", total, c)
 
         found.append((width, made))

@@ -108,8 +108,9 @@ class Expressions:
                 return self._fma(e, args)
             case Dot():
                 dtypes = e.a.dtype, e.b.dtype
+                made = dot_products.dot if e.dtype is DType.I32 else dot_products.dot_of_pairs
                 return self._lift(
-                    lambda a, b, c: dot_products.dot(self.asm, self.traits, a, b, c, dtypes), args
+                    lambda a, b, c: made(self.asm, self.traits, a, b, c, dtypes), args
                 )
             case Unpack():
                 return self._lift(

@@ -89,7 +89,8 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
         case Fma():
             return fma if fused else partial(_multiply_add, dtype=node.dtype)
         case Dot():
-            return partial(_dot, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
+            made = _dot if node.dtype is DType.I32 else _dot_of_pairs
+            return partial(made, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
         case Unpack():
             return partial(_unpack, half=node.half, dtype=node.a.dtype)
         case Select():
@@ -127,6 +128,15 @@ def _dot(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) -> Array:
     pairs = zip(_parts(a, a_dtype), _parts(b, b_dtype), strict=True)
     total = np.asarray(c, np.int64) + sum(x * y for x, y in pairs)
     return np.asarray(total).astype(np.int32)
+
+
+def _dot_of_pairs(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) -> Array:
+    pairs = zip(_parts(a, a_dtype), _parts(b, b_dtype), strict=True)
+    products = [x * y for x, y in pairs]
+    sums = products[0] + products[1], products[2] + products[3]
+    return word_of(
+        [old + new for old, new in zip(_parts(c, DType.I16X2), sums, strict=True)], DType.I16X2
+    )
 
 
 def _unpack(a: Array, half: int, dtype: DType) -> Array:

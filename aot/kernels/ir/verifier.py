@@ -356,7 +356,10 @@ class _Verifier:
                     raise self.fail(f"fma of {e.dtype}")
             case Dot():
                 is_word = e.a.dtype.is_packed and e.b.dtype.is_packed
-                if not is_word or e.a.dtype.parts != e.b.dtype.parts or e.c.dtype is not DType.I32:
+                is_sum = e.c.dtype is e.dtype and (
+                    e.dtype is DType.I32 or (e.dtype is DType.I16X2 and e.a.dtype.parts == 4)
+                )
+                if not is_word or e.a.dtype.parts != e.b.dtype.parts or not is_sum:
                     raise self.fail(f"dot of {e.a.dtype}, {e.b.dtype} and {e.c.dtype}")
             case Unpack():
                 if e.a.dtype not in (DType.I8X4, DType.U8X4) or e.half not in (0, 1):

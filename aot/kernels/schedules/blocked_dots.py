@@ -19,8 +19,6 @@ from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.blocked_weights import (
-    CHAINS,
-    TOGETHER,
     BlockedTiles,
     StoredWeights,
 )
@@ -148,7 +146,7 @@ class DotBlockTiles(BlockedTiles):
         stmts = staged.fill(values, first)
         chunks = self.chunks
         if rows == 1:
-            chunks = min(max(PANEL // self.width, CHAINS), TOGETHER // self.width)
+            chunks = PANEL // self.width
         sums = None
         if self.weights.zeros != self.form.offset:
             shape = (rows, self.weights.blocks.count)
@@ -209,6 +207,12 @@ class DotBlockTiles(BlockedTiles):
         return nest.serial(staged.rows, row, "r")
 
 
+def _words_in_pairs(blocks: Blocks) -> int:
+    """Of how many words the sums of pairs of products fit 16 bits, at least 1."""
+    largest = 2 * 128 * ((1 << blocks.bits) - 1) * (blocks.per_word // DOT_GROUP)
+    return max(1, ((1 << 15) - 1) // largest)
+
+
 def _row_bytes(blocks: Blocks, form: WordForm) -> int:
     """Bytes of a row in scratch, and of the sums of its blocks."""
     return -(-blocks.k // blocks.per_word) * blocks.per_word * form.staged.bytes + 4 * blocks.count
@@ -237,6 +241,9 @@ class DotBlocks(Placed):
         vectors = self.acc.shape[1:]
         self.sums = builder.scratch("dots", I32, self.acc.shape)
         self.codes = builder.scratch("codes", self.form.word, vectors)
+        self.pairs = None
+        if self.form.word is U7X4 and self.nest.target.sums_pairs_of_codes:
+            self.pairs = builder.scratch("pairs", I16X2, self.acc.shape)
         self.scales = builder.scratch("scales", F32, vectors)
         self.zeros = builder.scratch("zeros", F32, vectors)
 
@@ -253,9 +260,34 @@ class DotBlocks(Placed):
         stmts = self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
         words = -(-terms // blocks.per_word)
         word = expr.mul(block, expr.index(blocks.words_per_block))
-        loop = nest.unrolled if words <= UNROLLED_WORDS else nest.serial
-        stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
+        if self.pairs is None:
+            loop = nest.unrolled if words <= UNROLLED_WORDS else nest.serial
+            stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
+            return stmts + self._join(block)
+        together = min(UNROLLED_WORDS, _words_in_pairs(blocks))
+        whole, rest = divmod(words, together)
+
+        def some(n: Expr, count: int) -> list[Stmt]:
+            return self._in_pairs(expr.add(word, expr.mul(n, expr.index(together))), count)
+
+        stmts += nest.serial(whole, lambda n: some(n, together), "w")
+        stmts += some(expr.index(whole), rest) if rest else []
         return stmts + self._join(block)
+
+    def _in_pairs(self, word: Expr, count: int) -> list[Stmt]:
+        """The products of some words from `word` on, summed in 16 bits first."""
+        pairs, sums = self.pairs, self.sums
+        assert pairs is not None
+        none = Bitcast(expr.const(0, U32), I16X2)
+        ones = Bitcast(expr.const(_ONES[I16][0], U32), I16X2)
+
+        def joined(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            found = Load(pairs, (r, u, lane), I16X2)
+            return Store(sums, (r, u, lane), Dot(ones, found, Load(sums, (r, u, lane), I32)))
+
+        stmts = self._each_row(lambda r, u, lane: Store(pairs, (r, u, lane), none))
+        stmts += self.nest.unrolled(count, lambda w: self._word(expr.add(word, w)), "w")
+        return stmts + self._each_row(joined)
 
     def _word(self, word: Expr) -> list[Stmt]:
         """The products of a word of each column: `word` counts those of all blocks before, too."""
@@ -282,16 +314,17 @@ class DotBlocks(Placed):
 
     def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:
         """The products of each row's word at a place with a part of the columns' codes."""
-        nest, sums, codes = self.nest, self.sums, self.codes
+        nest, codes = self.nest, self.codes
+        sums = self.sums if self.pairs is None else self.pairs
 
         def row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             left = nest.let(Load(self.staged.scratch, (r, at), dtype), stmts, "a")
 
             def one(u: Expr, lane: Expr) -> Stmt:
-                old = Load(sums, (r, u, lane), I32)
+                old = Load(sums, (r, u, lane), sums.dtype)
                 held = Load(codes, (u, lane), codes.dtype)
-                return Store(sums, (r, u, lane), Dot(left, part(held), old))
+                return Store(sums, (r, u, lane), Dot(left, part(held), old, sums.dtype))
 
             return stmts + self._each_chunk(one)
 
