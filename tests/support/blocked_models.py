@@ -94,6 +94,22 @@ class NBits:
         init = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
         return _model([node], (*self.batch, self.rows, self.k), init, self.dtype)
 
+    def weights(self) -> Array:
+        """[k, columns] in f64, of a node without zero points or with packed ones."""
+        arrays, mask = self.operands(), (1 << self.bits) - 1
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+
+        def numbers(raw: Array) -> Array:
+            return ((raw[..., None] >> shifts) & mask).reshape(*raw.shape[:-1], -1).astype(int)
+
+        zeros: Array | int = (mask + 1) // 2
+        blocks = arrays["scales"].shape[1]
+        if "zero_points" in arrays:
+            zeros = numbers(arrays["zero_points"])[:, :blocks, None]
+        centred = numbers(arrays["B"])[..., : self.block] - zeros
+        scaled = centred * arrays["scales"].astype(float)[..., None]
+        return scaled.reshape(self.columns, -1)[:, : self.k].T
+
     def left(self, rows: int = 0) -> Array:
         rng = np.random.default_rng(1)
         extent = rows or self.rows

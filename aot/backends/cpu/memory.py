@@ -505,6 +505,13 @@ class Memory:
         distance = self.asm.op("mul", address.step, self.lanes.constant(lane * size))
         return self.asm.offset(address.pointer, distance)
 
+    def prefetch(self, memory: Buffer, index: Expr) -> None:
+        """Hints that the element at `index` will be loaded; no target faults where none is."""
+        pointer = self.address(memory, (index,)).pointer
+        name = "llvm.prefetch.p0"
+        self.asm.declarations[name] = f"declare void @{name}(ptr, i32, i32, i32)"
+        self.asm.emit_void(f"call void @{name}({pointer}, i32 0, i32 2, i32 1)")
+
     # Stores.
 
     def store(

@@ -29,6 +29,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Prefetch,
     Scratch,
     Space,
     Stmt,
@@ -75,6 +76,10 @@ class KernelEmitter:
                     self.store(stmt)
                 case If():
                     self.branch(stmt)
+                case Prefetch():
+                    self.scopes.open(is_region=False)
+                    self.memory.prefetch(stmt.source, stmt.index)
+                    self.scopes.close()
                 case Barrier():
                     pass  # lanes run to the end of each LANE loop before anything after it
 

@@ -33,6 +33,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Prefetch,
     Scratch,
     Stmt,
     Store,
@@ -143,6 +144,8 @@ class _Emitter:
                     self.branch(self.expressions.scalar(stmt.condition), stmt.then, stmt.otherwise)
                 case For():
                     self.loop(stmt)
+                case Prefetch():
+                    pass
                 case Barrier():
                     self.barrier(stmt)
                 case Combine():

@@ -25,6 +25,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Prefetch,
     Scratch,
     Stmt,
     Store,
@@ -152,6 +153,8 @@ class _Run:
                     self.branch(stmt, batch)
                 case Combine():
                     batch.values[stmt.result] = self.combined(stmt, batch)
+                case Prefetch():
+                    pass
                 case Barrier():
                     if self.races:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)

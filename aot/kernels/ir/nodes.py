@@ -165,9 +165,18 @@ class Combine:
     shared: Scratch
 
 
+@dataclass(frozen=True, eq=False)
+class Prefetch:
+    """A hint that what a Buffer has at an index will be loaded soon; changes no value, whether it
+    is done or not, and the index may be outside. Stands outside VECTOR and LANE loops."""
+
+    source: Buffer
+    index: Expr
+
+
 COMBINE_OPS = frozenset({"add", "mul", "max", "min"})
 
-Stmt = Union[For, Let, Store, If, Barrier, Combine]
+Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch]
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Prefetch,
     Scratch,
     Stmt,
     Store,
@@ -119,6 +120,9 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
                     f"{indent}combine {name}: {dtype} = {stmt.op} of {value} for {lane} in "
                     f"0..{stmt.extent} lane(0) by {stmt.shared.name}"
                 )
+            case Prefetch():
+                texts = _expressions([stmt.index], indent, lines)
+                lines.append(f"{indent}prefetch {_access(stmt.source, texts)}")
             case Barrier():
                 lines.append(f"{indent}barrier{' buffers' if stmt.orders_buffers else ''}")
 

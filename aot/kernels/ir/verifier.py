@@ -44,6 +44,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Prefetch,
     Scratch,
     Space,
     Stmt,
@@ -190,6 +191,8 @@ class _Verifier:
                     self.expect(stmt.condition, DType.BOOL, "the condition of an if")
                     self.body(stmt.then)
                     self.body(stmt.otherwise)
+                case Prefetch():
+                    self.prefetch(stmt)
                 case Barrier():
                     self.barrier()
                 case Combine():
@@ -257,6 +260,12 @@ class _Verifier:
         self._bind(stmt.var, stmt)
         if self._is_spread(stmt.value):
             self.spread_vars.add(stmt.var)
+
+    def prefetch(self, stmt: Prefetch) -> None:
+        self.expect(stmt.index, DType.INDEX, f"the index of a prefetch of {stmt.source.name}")
+        self._source(stmt.source, (stmt.index,))
+        if any(loop.kind in (LoopKind.VECTOR, LoopKind.LANE) for loop in self.loops):
+            raise self.fail(f"prefetch of {stmt.source.name} inside a vector or lane loop")
 
     def store(self, stmt: Store) -> None:
         target = stmt.target

@@ -257,7 +257,11 @@ class DotBlocks(Placed):
         """The products of a block, of which `terms` are there."""
         nest, blocks = self.nest, self.weights.blocks
         zero = expr.const(0, I32)
-        stmts = self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
+        stmts: list[Stmt] = []
+        if self.shape.rows == 1:
+            panel, _ = self._panel(expr.index(0), expr.index(0))
+            stmts = self.weights.ahead(panel, block)
+        stmts += self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
         words = -(-terms // blocks.per_word)
         word = expr.mul(block, expr.index(blocks.words_per_block))
         if self.pairs is None:

@@ -15,17 +15,18 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
+from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values
 from aot.ops.blocked import PANEL, Blocks
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
-TOGETHER = 64  # columns of a workgroup
-CHAINS = 4  # vectors of columns whose sums run side by side, so that they hide a sum's latency
+TOGETHER, WIDE = 64, 2048  # columns of a workgroup; twice as many where there are so many in all
 FEW_ROWS = 2  # rows that decode weights for themselves
 GROUP_ROWS = 64  # rows, at least, that a decoded piece of the weights serves
+AHEAD = 8192  # bytes of words, before they are read, that they are asked for
+LINE, MOST_AHEAD = 64, 2048  # bytes of a cache's line, and of those asked for at a time
 PIECE = 256  # terms that are decoded at a time
 
 
@@ -74,11 +75,14 @@ class StoredWeights:
             word = expr.binary("and", word, expr.const((1 << bits) - 1, U32))
         return expr.cast(word, I32)
 
-    def word_at(self, panel: Expr, word: Expr, lane: Expr) -> Expr:
+    def word_at(self, panel: Expr, word: Expr, lane: Expr) -> Load:
         return self._at(self.words, self.blocks.words, panel, word, lane)
 
     def scale_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr:
-        return expr.cast(self._at(self.scales, self.blocks.count, panel, block, lane), F32)
+        return expr.cast(self.scale_load(panel, block, lane), F32)
+
+    def scale_load(self, panel: Expr, block: Expr, lane: Expr) -> Load:
+        return self._at(self.scales, self.blocks.count, panel, block, lane)
 
     def zero_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr:
         """The zero point of a block in i32."""
@@ -95,8 +99,27 @@ class StoredWeights:
         mask = expr.const((1 << self.blocks.bits) - 1, U32)
         return expr.cast(expr.binary("and", shifted, mask), I32)
 
+    def ahead(self, panel: Expr, block: Expr) -> list[Stmt]:
+        """Asks for what a later block has in memory, for a row that goes through them too fast to
+        wait for it."""
+        blocks, zero = self.blocks, expr.index(0)
+        word = expr.mul(block, expr.index(blocks.words_per_block))
+        size = blocks.words_per_block * PANEL * U32.bytes
+        if size > MOST_AHEAD:
+            return []
+        found: list[Stmt] = []
+        for load, count in (
+            (self.word_at(panel, word, zero), blocks.words_per_block),
+            (self.scale_load(panel, block, zero), 1),
+        ):
+            step = count * PANEL
+            for place in range(0, step, LINE // load.dtype.bytes):
+                at = expr.add(load.indices[0], expr.index(AHEAD // size * step + place))
+                found.append(Prefetch(load.source, at))
+        return found
+
     @staticmethod
-    def _at(load: Load, count: int, panel: Expr, number: Expr, lane: Expr) -> Expr:
+    def _at(load: Load, count: int, panel: Expr, number: Expr, lane: Expr) -> Load:
         row = expr.add(expr.mul(panel, expr.index(count)), number)
         return Load(load.source, (expr.add(expr.mul(row, expr.index(PANEL)), lane),), load.dtype)
 
@@ -141,6 +164,9 @@ class BlockedTiles:
         self.weights = weights
         self.scratch = ReusedScratch(nest)
         self.width = min(nest.lanes, PANEL)
+        columns = roles.columns.extent
+        is_wide = isinstance(columns, int) and columns >= WIDE
+        self.together = 2 * TOGETHER if is_wide else TOGETHER
         extent: Dim = 1 if roles.rows is None else roles.rows.extent
         self.extent = extent
         self.rows = min(plan.rows, extent) if isinstance(extent, int) else plan.rows
@@ -157,7 +183,7 @@ class BlockedTiles:
         if roles.rows is not None:
             groups = Axis(groups.var, dims.ceil_divide(self.extent, self.group))
             axes.append(groups)
-        work = self.weights.blocks.k * TOGETHER * self.group
+        work = self.weights.blocks.k * self.together * self.group
 
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
@@ -166,7 +192,7 @@ class BlockedTiles:
             return self._rows(values, first, strip)
 
         stmts = nest.grid(axes, body, work, first=1)
-        strips = dims.ceil_divide(roles.columns.extent, TOGETHER)
+        strips = dims.ceil_divide(roles.columns.extent, self.together)
         return (For(strip, strips, LoopKind.WORKGROUP, stmts, axis=0),)
 
     def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
@@ -182,8 +208,7 @@ class BlockedTiles:
         return [If(is_few, tuple(few), tuple(self._many(values, first, strip)))]
 
     def _few(self, values: Values, first: Expr, count: Dim, strip: Expr) -> list[Stmt]:
-        chunks = max(PANEL // self.width, CHAINS)
-        chunks = min(chunks, TOGETHER // self.width)
+        chunks = PANEL // self.width  # one stream of words
 
         def row(r: Expr) -> list[Stmt]:
             return self._strip(
@@ -210,7 +235,7 @@ class BlockedTiles:
     ) -> list[Stmt]:
         """The columns of a workgroup, by tiles of `chunks` vectors."""
         extent, width = self.roles.columns.extent, self.width
-        count = -(-TOGETHER // (chunks * width))
+        count = -(-self.together // (chunks * width))
         has_all = dims.modulo(extent, count * chunks * width) == 0
         has_all_rows = rows == 1 or dims.modulo(self.extent, rows) == 0
         shape = Shape(rows, chunks, width, has_all_rows, has_all)
@@ -266,7 +291,7 @@ class _PlacedRow(Placed):
             k = expr.add(begin, expr.mul(w, expr.index(blocks.per_word)))
             return self._words(expr.add(word, w), k, block, count)
 
-        stmts = self._each_chunk(cleared)
+        stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self._each_chunk(cleared)
         stmts += nest.serial(whole, lambda w: some(w, blocks.per_word), "w")
         stmts += some(expr.index(whole), rest) if rest else []
 
@@ -399,8 +424,8 @@ class _Group:
                 def lanes(lane: Expr) -> list[Stmt]:
                     stmts: list[Stmt] = []
                     panel, within = placed._panel(u, lane)
-                    held = weights.word_at(panel, expr.add(word, w), within)
-                    held = self.nest.let(held, stmts, "word")
+                    found = weights.word_at(panel, expr.add(word, w), within)
+                    held = self.nest.let(found, stmts, "word")
                     scale = self.nest.let(weights.scale_at(panel, block, within), stmts, "scale")
                     zero = self.nest.let(weights.zero_at(panel, block, within), stmts, "zero")
                     base = expr.add(place, expr.mul(w, expr.index(per)))

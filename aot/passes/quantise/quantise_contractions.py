@@ -123,7 +123,7 @@ def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, i
 
 
 def _reason(op: Op, is_enabled: bool) -> str:
-    if op.record is MATMUL_BLOCKED:
+    if op.record is MATMUL_BLOCKED and not op.attrs["may_quantize"]:
         return f"only the weights are quantised, in {op.attrs['bits']} bits"
     if op.record.kind is Kind.CONTRACTION and op.record not in RECORDS:
         return IN_INTEGERS

@@ -147,6 +147,27 @@ def test_rows_may_be_as_many_as_there_are(name: str, rows: int) -> None:
     assert_close(np.asarray(found), expected)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 19])
+@pytest.mark.parametrize("name", ["plain", "uneven", "bytes-zeros", "two-bits", "half"])
+def test_activations_are_rounded_where_the_model_permits_it(name: str, rows: int) -> None:
+    """By 1 / 254 of the largest of their block at most; ONNX Runtime does the same."""
+    exact = replace(NBITS[name], rows="m")
+    left = exact.left(rows)
+    left[1:2] = 0  # the quotient of which is no number
+    (expected,) = ort_run(exact.model(), {"a": left})
+    compiled = aot.compile(replace(exact, attrs={"accuracy_level": 4}).model())
+    assert "100.0 % of" in compile_summary(compiled.stats, "y.aotm", 1, 1)
+    (found,) = aot.load(compiled).run([left])
+    blocks = np.array_split(np.abs(left.astype(float)), range(exact.block, exact.k, exact.block), 1)
+    spread = [np.broadcast_to(b.max(axis=1, keepdims=True), b.shape) for b in blocks]
+    bound = np.concatenate(spread, axis=1) / 254 @ np.abs(exact.weights())
+    slack = 2e-3 if exact.dtype == np.float16 else 1e-5
+    off = np.abs(np.asarray(found).astype(float) - expected.astype(float))
+    assert np.all(off <= 1.01 * bound + slack * np.abs(expected.astype(float)).max())
+    assert off[1:2].max(initial=0) <= slack * np.abs(expected.astype(float)).max()
+    assert off.max() > 0
+
+
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
     [("UINT4", 0, 15), ("INT4", -8, 7), ("UINT2", 0, 3), ("INT2", -2, 1)],

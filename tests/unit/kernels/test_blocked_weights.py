@@ -5,17 +5,19 @@ The kernels run in the kernel interpreter, in machine code here, under QEMU and 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from aot.backends.cpu.compile import compile_kernel
+from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.ir.graph import Function
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Kernel
+from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
 from aot.target.model import Target
@@ -97,6 +99,7 @@ CASES: dict[str, Case] = {
     "two-rows": Case(2, 48, 100, 16, bits=8, has_zeros=True),
     "rows": Case(13, 128, 33, 32),
     "many-rows": Case(131, 300, 17, 128, scale=np.float16),
+    "half": Case(7, 64, 20, 32, bits=8, has_zeros=True, scale=np.float16),
     "per-channel": Case(9, 531, 48, 531, bits=8),
     "long-block": Case(5, 1100, 20, 512, has_zeros=True),
     "odd-block": Case(7, 41, 16, 5, bits=2, has_zeros=True),
@@ -109,6 +112,7 @@ CASES |= {
 }
 CASES["bytes-odd-row"] = replace(CASES["odd-row"], has_bytes=True)
 CASES["bytes-odd-block"] = replace(CASES["odd-block"], has_bytes=True)
+ELSEWHERE = ("odd-row", "odd-block", "half", "bytes-odd-row", "bytes-half", "bytes-two-bits")
 INTERPRETED = (
     "x86-64-v3",
     "x86-64-v4+avx512vnni",
@@ -169,8 +173,8 @@ def test_products_elsewhere(target: str) -> None:
         run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
         cpu_running.store_results(job, buffers)
 
-    for case in CASES.values():
-        check(case, machine, run_kernel)
+    for name in ELSEWHERE:
+        check(CASES[name], machine, run_kernel)
 
 
 @pytest.mark.vulkan
@@ -180,3 +184,48 @@ def test_products_elsewhere(target: str) -> None:
 )
 def test_products_on_gpus(name: str, driver: str) -> None:
     check(CASES[name], device("vulkan-1.1"), kernel_backends.on_driver(driver))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "instruction"),
+    [
+        ("x86-64-v2", "bytes-rows", r"\bpmaddubsw\b"),
+        ("x86-64-v3", "bytes-rows", r"\bvpmaddubsw\b.*%ymm"),
+        ("x86-64-v3", "bytes-per-channel", r"\bvpmaddwd\b.*%ymm"),
+        ("x86-64-v3", "bytes-row", r"\bprefetcht1\b"),
+        ("x86-64-v4", "bytes-rows", r"\bvpmaddubsw\b.*%zmm"),
+        ("x86-64-v4+avx512vnni", "bytes-rows", r"\bvpdpbusd\b.*%zmm"),
+        ("x86-64-v4+avx512vnni", "bytes-per-channel", r"\bvpdpbusd\b.*%zmm"),
+        ("aarch64-linux-dotprod", "bytes-rows", r"\bsdot\b"),
+        ("aarch64-linux-dotprod", "bytes-per-channel", r"\bsdot\b"),
+        ("wasm32", "bytes-rows", r"i32x4\.dot_i16x8_s"),
+    ],
+)
+def test_instructions_for_dot_products_are_used(target: str, name: str, instruction: str) -> None:
+    machine = device(target)
+    function, _ = CASES[name].function()
+    assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_sums_of_extremes_are_exact(bits: int) -> None:
+    """Sums in 16 bits on the way hold what the largest codes and activations give."""
+    top = (1 << bits) - 1
+    for block in (16, 32, 128):
+        case = Case(3, 256, 16, block, bits, has_bytes=True)
+        made = Codes(
+            np.full((16, 256), top, np.uint8),
+            np.ones((16, case.blocks.count), np.float32),
+            0,
+            case.blocks,
+        )
+        arrays = [np.full((3, 256), -128, np.int8), *made.operands()]
+        scales = np.ones((3, case.blocks.count), np.float32)
+        types = [TensorType(DType.of(a), a.shape) for a in arrays]
+        sample = Sample((*types, None, TensorType(DType.F32, scales.shape)), made.attrs())
+        record = REGISTRY["matmul_blocked"]
+        function = executable(half_function(record, sample, is_half=False))
+        for target in cpu_running.native_targets():
+            engine = kernel_backends.on_cpu(target)
+            (found,) = run_executable(function, device(target), [*arrays, scales], [], engine)
+            np.testing.assert_array_equal(found, np.full((3, 16), -128.0 * top * 256))

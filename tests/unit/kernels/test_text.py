@@ -19,6 +19,7 @@ from aot.kernels.ir.nodes import (
     KernelBuilder,
     Let,
     LoopKind,
+    Prefetch,
     Space,
     Stmt,
 )
@@ -194,7 +195,7 @@ def test_statements_of_every_kind() -> None:
                 ],
             ),
             Barrier(),
-            serial(w, symbol("N"), [vector(b.var("u"), 2, [])]),
+            serial(w, symbol("N"), [Prefetch(y, add(w, ix(9))), vector(b.var("u"), 2, [])]),
         )
     )
     assert (
@@ -212,6 +213,7 @@ kernel all(y_offset: index) {
   }
   barrier
   for w in 0..N serial {
+    prefetch y[w + 9]
     for u in 0..2 vector {
     }
   }

@@ -34,6 +34,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     KernelBuilder,
     LoopKind,
+    Prefetch,
     Scratch,
     Space,
     Stmt,
@@ -217,6 +218,14 @@ BROKEN: list[tuple[str, Rule]] = [
     ),
     ("barrier inside a lane loop in lane loop i", lambda k: (lane(LOOP, 8, [Barrier()]),)),
     ("barrier inside a vector loop in vector loop i", lambda k: (vector(LOOP, 8, [Barrier()]),)),
+    (
+        "prefetch of x inside a vector or lane loop in vector loop i",
+        lambda k: (vector(LOOP, 8, [Prefetch(k.x, LOOP)]),),
+    ),
+    (
+        "the index of a prefetch of x is f32, expected index",
+        lambda k: (Prefetch(k.x, ONE),),
+    ),
     (
         "barrier inside a parallel loop in serial loop j",
         lambda k: (parallel(LOOP, 8, [serial(Var("j"), 2, [Barrier()])]),),
