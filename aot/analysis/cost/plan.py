@@ -122,6 +122,9 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         along, across = contraction.tile_extents
         tile = _tile(target, lanes, across, along)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
+    if _is_window_of_planes(contraction, target):
+        rows, columns = _window_tile(call, target, lanes)
+        return Plan(Schedule.REDUCTION, lanes, rows, columns, right.operand, None, flops)
     if has_lanes_along_sum(contraction, target):
         tile = _rows_of_sums(target, contraction), lanes // 2
         return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
@@ -159,6 +162,22 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
     is_narrow = isinstance(columns, int) and columns <= lanes // 2
     is_stored = is_narrow or _innermost(contraction.result) == along
     return is_stored and _innermost(contraction.left.type) == along
+
+
+def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
+    """Whether windows slide over planes for few columns: as those of pooling, an output at a time,
+    because most of a vector of columns would be none."""
+    lanes = lanes_of(target, contraction.accumulator.bytes)
+    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+        return False
+    columns, windows = contraction.n, contraction.windows
+    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
+        return False
+    if contraction.is_pointwise or not windows or not windows[-1].is_padded:
+        return False
+    along = contraction.row_axis
+    is_plane = _innermost(contraction.left.type) == along == windows[-1].axis
+    return is_plane and _innermost(contraction.result) == along
 
 
 def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:

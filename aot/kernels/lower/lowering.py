@@ -133,9 +133,10 @@ def _checked(
 
 
 def _is_alike(a: Schedule, b: Schedule) -> bool:
-    """Whether what runs by one class may run by the other: tiles of a contraction may go either
-    way, and where extents became parameters the plan no longer knows which is better."""
-    return a is b or (a in _TILES and b in _TILES)
+    """Whether what runs by one class may run by the other: a contraction may go any of these ways,
+    and where extents became parameters the plan no longer knows which is best."""
+    ways = (*_TILES, Schedule.REDUCTION)
+    return a is b or (a in ways and b in ways)
 
 
 def _stages(

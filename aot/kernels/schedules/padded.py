@@ -8,7 +8,7 @@ neighbours. CPU only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
@@ -68,13 +68,16 @@ class PaddedWindow:
 
     Attributes:
         load: of the plane.
-        slides: along the innermost axis, and along the one before it if windows slide there.
+        along: how windows slide along the innermost axis.
+        down: and along the one before it, if they do.
+        planes: what is summed over beside taps, a plane after the other.
     """
 
     reduce: Reduce
     load: Load
     along: Slide
     down: Slide | None
+    planes: tuple[Axis, ...] = ()
 
 
 def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> PaddedWindow | None:
@@ -104,11 +107,12 @@ def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Padded
             slides.append(slide)
             conditions = [c for c in conditions if c not in asked]
             taps = [tap for tap in taps if tap is not slide.tap]
-    if conditions or taps or not slides[0].step >= 1 or slides[0].taps > MOST_TAPS:
+    if conditions or not slides[0].step >= 1 or slides[0].taps > MOST_TAPS:
         return None
     if slides[0].stride != 1 or slides[0].tap is None:
         return None
-    return PaddedWindow(reduce, load, slides[0], slides[1] if len(slides) > 1 else None)
+    down = slides[1] if len(slides) > 1 else None
+    return PaddedWindow(reduce, load, slides[0], down, tuple(taps))
 
 
 def _is_filler(load: Load) -> bool:
@@ -207,6 +211,10 @@ class _Rows:
         shape = (height, along.step, -(-along.count // along.step))
         dtype = window.load.dtype
         self.scratch: Scratch = nest.builder.scratch("rows", dtype, shape, Space.WORKGROUP)
+        self.sums: Scratch | None = None
+        if window.planes:
+            sums = rows, _number(along.at)
+            self.sums = nest.builder.scratch("sums", window.reduce.dtype, sums, Space.WORKGROUP)
 
     @staticmethod
     def of(nest: Nest, output: Output, window: PaddedWindow) -> _Rows | None:
@@ -232,19 +240,32 @@ class _Rows:
             outer = [tiles if a is down.at else a for a in outer]
 
         def body(values: Values) -> list[Stmt]:
-            if down is None:
-                return self._fill(values, expr.index(0)) + self._row(values, expr.index(0))
-            first = expr.mul(values[tiles.var], expr.index(self.rows))
+            first = expr.index(0)
+            if down is not None:
+                first = expr.mul(values[tiles.var], expr.index(self.rows))
+            start = first if down is None else expr.mul(first, expr.index(down.step))
 
             def row(r: Expr) -> list[Stmt]:
+                if down is None:
+                    return self._row(values, r)
                 at = expr.add(first, r)
                 stmts = self._row({**values, down.at.var: at}, r)
                 if _number(down.at) % self.rows == 0:
                     return stmts
                 return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
 
-            start = expr.mul(first, expr.index(down.step))
-            return self._fill(values, start) + nest.serial(self.rows, row, "r")
+            rows = nest.serial(self.rows, row, "r")
+            if self.sums is None:
+                return self._fill(values, start) + rows
+            nothing = identity(window.reduce.op, window.reduce.dtype)
+            cleared = self._each_sum(lambda r, x, width, lane: ([], nothing))
+
+            def plane(indices: Values) -> list[Stmt]:
+                here = {**values, **indices}
+                more = self._each_sum(lambda *place: self._sum(here, *place))
+                return self._fill(here, start) + more
+
+            return cleared + nest.inside(window.planes, {}, plane) + rows
 
         taps = dims.product([n for _, n in window.reduce.axes])
         return nest.grid(outer, body, dims.multiply(taps, self.rows * _number(along.at)))
@@ -329,6 +350,30 @@ class _Rows:
 
     # What is computed of it
 
+    def _each_sum(
+        self, value: Callable[[Expr, Expr, int, Expr | None], tuple[list[Stmt], Expr]]
+    ) -> list[Stmt]:
+        """Stores `value(row, place, width, lane)`, after its statements, for all sums."""
+        nest, sums = self.nest, self.sums
+        assert sums is not None
+        rows, count = sums.shape
+
+        def row(r: Expr) -> list[Stmt]:
+            def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+                stmts, made = value(r, x, width, lane)
+                return [*stmts, Store(sums, (r, x), made)]
+
+            return row_of_vectors(nest, expr.index(0), count, self._width(count), element)
+
+        return nest.serial(rows, row, "r")
+
+    def _width(self, count: int) -> int:
+        """Of the widest vectors of a row of so many elements."""
+        width = self.nest.lanes * SUMS
+        while width > 1 and width > count:
+            width //= 2
+        return width
+
     def _row(self, values: Values, r: Expr) -> list[Stmt]:
         """Row `r` of those that share what is in scratch, by segments of what is done with it."""
         nest, at, reduce = self.nest, self.window.along.at, self.window.reduce
@@ -342,14 +387,15 @@ class _Rows:
             part = segments.output_within(around, at.var, first, end)
 
             def element(x: Expr, width: int, lane: Expr | None, part: Output = part) -> list[Stmt]:
-                loops, value = self._sum(values, r, x, width, lane)
+                if self.sums is None:
+                    loops, value = self._sum(values, r, x, width, lane)
+                else:
+                    loops, value = [], Load(self.sums, (r, x), self.sums.dtype)
                 place = {**values, at.var: x}
                 return loops + part.stores(nest, place, {total: value}.get)  # type: ignore[arg-type]
 
-            width = nest.lanes * SUMS
-            while width > 1 and width > end - first:
-                width //= 2
-            stmts += row_of_vectors(nest, expr.index(first), end - first, width, element)
+            count = end - first
+            stmts += row_of_vectors(nest, expr.index(first), count, self._width(count), element)
             first = end
         return stmts
 
@@ -377,7 +423,10 @@ class _Rows:
         def line(v: Expr, indices: Values) -> list[Stmt]:
             return [tap(v, indices, k) for k in range(along.taps)]
 
-        start: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
+        nothing: Expr = identity(reduce.op, reduce.dtype)
+        if self.sums is not None:
+            nothing = Load(self.sums, (r, x), reduce.dtype)
+        start: list[Stmt] = [Store(acc, (slot,), nothing)]
         if down is None:
             return start + line(expr.index(0), {}), total
         v = expr.mul(r, expr.index(down.step))

@@ -9,7 +9,7 @@ from aot.analysis.stages import schedule_of
 from aot.builder import Builder
 from aot.ir.schedule import Schedule
 from aot.target import selection as targets
-from tests.support.conv_executables import LAST, PLANES, Conv
+from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check, on_interpreter
@@ -57,6 +57,22 @@ def test_products(columns: int) -> None:
         b.output("y", b.op("relu", b.op("matmul", x, weight)))
         data = np.random.default_rng(2).integers(-3, 4, (rows, terms)).astype(np.float32)
         check(b.function(), [data], "x86-64-v3", 1, 0.0, on_cpu("x86-64-v3"))
+
+
+@pytest.mark.parametrize("end", ["", "residual", "sigmoid"])
+def test_padded_windows_of_planes(end: str) -> None:
+    """A plane of the sum after the other."""
+    for case in (
+        Conv((6, 3, 9, 11), kernel=3, pad=1),
+        Conv((17, 1, 20, 33), kernel=5, pad=2),
+        Conv((5, 2, 7, 8), kernel=3, stride=2, pad=1),
+        Conv((3, 4, 30, 5), kernel=5, pad=1),
+    ):
+        for weights in (PLANES, PACKED):
+            for opened in ("", "W", "HW", "C"):
+                fields = {**vars(case), "end": end, "weights": weights, "opened": opened}
+                Conv(**fields).check("x86-64-v3", on_cpu("x86-64-v3"))
+    Conv((2, 1, 4, 5), kernel=3, pad=1, end=end).check("aarch64-generic", on_interpreter)
 
 
 def test_where_lanes_go_along_the_sum() -> None:
