@@ -19,7 +19,7 @@ LEVELS = ("structural", "despecialised", "emitted")
 
 # Of what executables take with kernels of their own: an estimate of what despecialising saved of it
 # is within a quarter of what it did save where it is this much or more.
-_SURE_SHARE = 0.2
+_SURE_SHARE = 0.25
 
 
 def level_stats(

@@ -119,7 +119,7 @@ class Key(NamedTuple):
 def _key(family: Family) -> Key:
     """The body's key with names for its parts."""
     found: Any = family.key
-    types, ops, _ = found
+    (types, ops), _ = found
     made = [OpKey(attrs, tuple(map(_type_key, results))) for _, _, attrs, results in ops]
     return Key(tuple(map(_type_key, types)), tuple(made))
 
@@ -140,7 +140,8 @@ class _Executable:
         self.ties = ties
         self.ops = tuple(op.name for op in function.block)
         self.plans = plans_of(function, target)
-        family, _ = family_of(function, self.plans)
+        family, _ = family_of(function, self.plans, has_classes=target.has_workgroups)
+        self.classes = family.classes
         self.key = _key(family)
         self.schedules = family.schedules
         self.word_sums = family.word_sums
@@ -224,10 +225,11 @@ def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference
     found = _body_difference(a, b)
     if found is not None:
         return found
-    if first.bindings != second.bindings:
-        texts = [" ".join(_BINDINGS[n] for n in f.bindings) for f in (first, second)]
+    are_compiled_in = a.is_for_gpu or not settings.despecialise
+    if a.classes != b.classes or (are_compiled_in and first.bindings != second.bindings):
+        texts = [" ".join(map(_class_text, f.bindings)) for f in (first, second)]
         return Difference("their buffers are of other classes", texts[0], texts[1])
-    if attr_key(a.ties) != attr_key(b.ties):
+    if are_compiled_in and attr_key(a.ties) != attr_key(b.ties):
         ties = [f"ties {print_attr(e.ties)}" for e in (a, b)]
         return Difference("one may write over an operand that the other keeps", ties[0], ties[1])
     if a.word_sums != b.word_sums:
@@ -238,6 +240,10 @@ def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference
         texts = [", ".join(f"{n} groups of {c} columns" for n, c in g) for g in groups]
         return Difference("a tile must not straddle groups", texts[0], texts[1])
     return _extents(a, b, settings)
+
+
+def _class_text(place: int | str) -> str:
+    return place if isinstance(place, str) else _BINDINGS[place]
 
 
 def _body_difference(a: _Executable, b: _Executable) -> Difference | None:

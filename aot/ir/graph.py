@@ -326,7 +326,8 @@ class Function:
         result_names: one per operand of the block's `return`.
         dim_names: symbols of an executable that are its dim parameters, in order.
         bindings: buffer class of each input, then each result, of an executable (the numbers of
-            BufferClass in module.fbs); empty before buffers are bound.
+            BufferClass in module.fbs); empty before buffers are bound. A name is the dim parameter
+            that says the class, which is not that of constants.
         schedule: how each stage of an executable runs, in the order of their results' definition;
             empty before that is decided.
     """
@@ -339,7 +340,7 @@ class Function:
         self.kind = kind
         self.result_names = list(result_names)
         self.dim_names: tuple[str, ...] = ()
-        self.bindings: tuple[int, ...] = ()
+        self.bindings: tuple[int | str, ...] = ()
         self.schedule: tuple[StageSchedule, ...] = ()
         self.assumptions: dict[Assumption, None] = {}
         self.listeners: list[Listener] = []

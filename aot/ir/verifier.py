@@ -384,6 +384,11 @@ class _FunctionCheck:
                 f"inputs and {count} results",
                 function.block.last,
             )
+        for name in (b for b in function.bindings if isinstance(b, str)):
+            if name not in function.dim_names:
+                raise self.fail(
+                    f"the buffer class {name} is none of its dim parameters", function.block.last
+                )
         if len(function.schedule) not in (0, len(set(function.results))):
             raise self.fail(
                 f"has schedules of {len(function.schedule)} stages for {count} results",

@@ -132,8 +132,18 @@ def copies_of(
                 choice = choices.get(callee.name)
                 name = _copied(made, module.functions[callee.name], choice, target)
                 copy.attrs["executable"] = FunctionRef(name)
+                copy.attrs["dims"] = _in_arena(copy, module.functions[callee.name])
     rewriter.insert(Op(RETURN, [], {}, []))
     return Copies(made, dispatched(module))
+
+
+def _in_arena(dispatch: Op, function: Function) -> tuple[Attr, ...]:
+    """What a dispatch gives for dim parameters where no result is an output of the program."""
+    given = dispatch.attrs.get("dims", ())
+    assert isinstance(given, tuple)
+    told = zip(function.dim_names, given, strict=True)
+    classes = {b for b in function.bindings if isinstance(b, str)}
+    return tuple(ARENA if name in classes and dim == OUTPUTS else dim for name, dim in told)
 
 
 def _copied(into: Module, function: Function, choice: Choice | None, target: Target) -> str:

@@ -136,7 +136,7 @@ class Memory:
         """Address of the first element."""
         if memory not in self._bases:
             if isinstance(memory, Buffer):
-                start, offset = self.field(_FIELDS[memory.binding]), self.param(memory.offset)
+                start, offset = self._start(memory), self.param(memory.offset)
             else:
                 slot = self.plan.slots[memory]
                 if slot.offset is None:
@@ -152,6 +152,22 @@ class Memory:
             self._bases[memory] = self.asm.offset(start, offset)
             self.asm.current = here
         return self._bases[memory]
+
+    def _start(self, buffer: Buffer) -> Value:
+        """The start of the dispatch's buffer that `buffer` is in."""
+        if buffer.class_param is None:
+            return self.field(_FIELDS[buffer.binding])
+        number = self.param(buffer.class_param)
+        here, self.asm.current = self.asm.current, self.asm.entry
+        width = self.traits.target.word_bytes
+        distance = self.lanes.index_binary(
+            "mul", number, self.lanes.constant(width), is_nonnegative=True
+        )
+        assert isinstance(distance, Value)
+        address = self.asm.offset(Value("%dispatch", PTR), distance)
+        start = self.asm.load(PTR, address, width, INVARIANT)
+        self.asm.current = here
+        return start
 
     def from_memory(self, value: Value, dtype: DType) -> Value:
         if dtype is not DType.BOOL:

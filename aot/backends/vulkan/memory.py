@@ -48,6 +48,8 @@ class Memory:
         self._quads: dict[BufferClass, int] = {}
         self.texels = texels
         self.bindings: set[BufferClass] = set()
+        if any(buffer.class_param is not None for buffer in kernel.buffers):
+            raise InternalError(f"kernel {kernel.name}: the bindings of a shader must be known")
         self._buffers: dict[tuple[BufferClass, int], int] = {}
         self._scratch: dict[Scratch, int] = {}
         self._version = 0

@@ -133,13 +133,16 @@ class _FunctionParser:
                 names.append(self.tokens.string("a result's name in quotes"))
         return names
 
-    def bindings(self) -> tuple[int, ...]:
-        classes: list[int] = []
+    def bindings(self) -> tuple[int | str, ...]:
+        classes: list[int | str] = []
         if self.tokens.take("bindings"):
             self.tokens.expect("[")
             while not self.tokens.take("]"):
                 if classes:
                     self.tokens.expect(",")
+                if self.tokens.kind == "word":
+                    classes.append(self.tokens.next("word", "a dim parameter"))
+                    continue
                 number = self.tokens.next("int", "the number of a buffer class")
                 if number not in ("0", "1", "2", "3"):
                     raise self.tokens.error(

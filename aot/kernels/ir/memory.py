@@ -98,7 +98,7 @@ class Memory:
         self.shapes = {b: _numbers(b.shape, dims) for b in kernel.buffers}
         self.strides = {b: _numbers(b.strides, dims) for b in kernel.buffers}
         self.spaces: dict[Buffer, object] = {
-            b: b.binding if by_class else b for b in kernel.buffers
+            b: self._class_of(b) if by_class else b for b in kernel.buffers
         }
         self.lane_counts = kernel.workgroup_size
         self.values: dict[Scratch, Array] = {}
@@ -116,8 +116,13 @@ class Memory:
             values[param.name] = np.array(params.get(param.name, 0), param.dtype.numpy)
         return values
 
+    def _class_of(self, buffer: Buffer) -> BufferClass:
+        if buffer.class_param is None:
+            return buffer.binding
+        return BufferClass(int(self.params[buffer.class_param.name]))
+
     def _view(self, buffer: Buffer, buffers: Mapping[str, Array], by_class: bool) -> Array:
-        key = buffer.binding.name.lower() if by_class else buffer.name
+        key = self._class_of(buffer).name.lower() if by_class else buffer.name
         if key not in buffers:
             raise self.fail(f"buffer {buffer.name} needs {key!r}, which was not given")
         array = buffers[key]

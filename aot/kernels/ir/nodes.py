@@ -34,7 +34,9 @@ class Buffer:
     bytes, or of the element's size where that is more. Buffers of class CONSTANTS or INPUTS are
     never written, and nothing that is written overlaps them; nor those with an alignment. Other
     arena and output buffers may overlap each other only where the kernel was built for it (an
-    element is read before the same iteration writes it).
+    element is read before the same iteration writes it). A buffer with a `class_param` is in the
+    buffer of the class whose number that is, and as free as one of the arena, its `binding`; a
+    CPU's only.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Buffer:
     strides: tuple[Dim, ...]
     is_written: bool = False
     alignment: int = 1
+    class_param: Param | None = None
 
 
 class Space(Enum):
@@ -266,10 +269,12 @@ class KernelBuilder:
         *,
         is_written: bool = False,
         alignment: int = 1,
+        class_param: Param | None = None,
     ) -> Buffer:
         name = self.unique(name)
         offset = Param(f"{name}_offset", DType.INDEX)
-        made = Buffer(name, dtype, binding, offset, shape, strides, is_written, alignment)
+        placed = (binding, offset, shape, strides, is_written, alignment, class_param)
+        made = Buffer(name, dtype, *placed)
         self.buffers.append(made)
         return made
 

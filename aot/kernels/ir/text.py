@@ -86,9 +86,10 @@ def _buffer(b: Buffer) -> str:
     shape, strides = ", ".join(map(str, b.shape)), ", ".join(map(str, b.strides))
     written = " written" if b.is_written else ""
     aligned = f" aligned {b.alignment}" if b.alignment > 1 else ""
+    where = b.binding.name.lower() if b.class_param is None else f"class {b.class_param.name}"
     return (
         f"buffer {b.name}: {b.dtype}[{shape}] strides [{strides}] "
-        f"in {b.binding.name.lower()} at {b.offset.name}{aligned}{written}"
+        f"in {where} at {b.offset.name}{aligned}{written}"
     )
 
 

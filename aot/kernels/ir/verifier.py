@@ -142,6 +142,8 @@ class _Verifier:
                 f"buffer {buffer.name} has {len(buffer.shape)} dims and "
                 f"{len(buffer.strides)} strides"
             )
+        if buffer.class_param is not None:
+            self._param(buffer.class_param)
         if buffer.is_written and buffer.binding in _READ_ONLY:
             raise self.fail(f"buffer {buffer.name} of class {buffer.binding.name} is written")
         for dim in (*buffer.shape, *buffer.strides):

@@ -71,7 +71,9 @@ def lower(
     """
     builder = KernelBuilder(function.name)
     buffers: dict[Value, Buffer] = {}
-    classes = [BufferClass(c) for c in function.bindings]
+    for name in function.dim_names:
+        builder.dim_param(name)
+    classes = function.bindings
     count = len(function.inputs)
     known = alignments or (1,) * count
     for value, binding, alignment in zip(function.inputs, classes[:count], known, strict=True):
@@ -80,8 +82,6 @@ def lower(
         _buffer(builder, "out", value, binding, is_written=True)
         for value, binding in zip(function.results, classes[count:], strict=True)
     ]
-    for name in function.dim_names:
-        builder.dim_param(name)
     root = root_of(function)
     stages = stages_of(function.block, function.results)
     schedule = _checked(function, stages, schedule_of(function, target), target)
@@ -197,16 +197,20 @@ def _buffer(
     builder: KernelBuilder,
     name: str,
     value: Value,
-    binding: BufferClass,
+    place: int | str,
     *,
     is_written: bool = False,
     alignment: int = 1,
 ) -> Buffer:
-    """A flat buffer: lowerings compute element numbers themselves."""
+    """A flat buffer: lowerings compute element numbers themselves. Its `place` is its class, or
+    the dim parameter that says which."""
     return builder.buffer(
-        *(name, value.type.dtype, binding, (value.type.span,), (1,)),
+        *(name, value.type.dtype),
+        BufferClass.ARENA if isinstance(place, str) else BufferClass(place),
+        *((value.type.span,), (1,)),
         is_written=is_written,
         alignment=alignment,
+        class_param=builder.dim_param(place) if isinstance(place, str) else None,
     )
 
 

@@ -58,6 +58,7 @@ from aot.passes.specialise.slots import (
     have_common_groups,
     parameters,
     rebuilt,
+    shared_bindings,
 )
 from aot.target.model import Target
 
@@ -214,8 +215,9 @@ class _Member:
         if is_by_hand and target.has_workgroups:
             return _Member(number, entry, function, calls, [], function.name, (), (), ())
         plans = plans_of(function, target)
-        family, slots = family_of(function, plans)
-        ties = frozenset(op.attrs.get("ties", ()) for op in calls)
+        family, slots = family_of(function, plans, has_classes=target.has_workgroups)
+        # a CPU's kernels are the same whoever owns their buffers, and whatever is reused
+        ties = frozenset(op.attrs.get("ties", ()) for op in calls if target.has_workgroups)
         stages, dynamic = _stages(function, calls, plans, target)
         return _Member(
             number,
@@ -519,6 +521,7 @@ def _merge(module: Module, part: _Part, name: str) -> None:
     fresh, values = parameters([m.slots for m in members])
     made = rebuilt(first.function, fresh)
     made.name = name
+    made.bindings = shared_bindings([m.function for m in members], values)
     made.dim_names = tuple(values)
     made.schedule = tuple(
         replace(stage, rows=rows, columns=columns)

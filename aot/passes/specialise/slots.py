@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import is_window
+from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
@@ -154,7 +155,8 @@ class Family(NamedTuple):
     """What executables that may become one have in common.
 
     Attributes:
-        key: all of the body but its slots' values.
+        key: all of the body but its slots' values, and `classes`.
+        classes: of the buffers, as far as kernels have them compiled in.
         schedules: of its stages: which, and whether as tiles of neighbours by channels.
         word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
             are.
@@ -163,21 +165,27 @@ class Family(NamedTuple):
     """
 
     key: Hashable
+    classes: tuple[int | str | bool, ...]
     schedules: tuple[tuple[Schedule, bool], ...]
     word_sums: tuple[tuple[Dim, ...], ...]
     known: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
 
 
-def family_of(function: Function, plans: Sequence[Plan]) -> tuple[Family, list[Slot]]:
+def family_of(
+    function: Function, plans: Sequence[Plan], *, has_classes: bool
+) -> tuple[Family, list[Slot]]:
     """An executable's family, and its slots; `plans` are those of its stages.
 
-    Who may write over what is another condition, which the callers' dispatches say.
+    Where kernels have their buffers' classes compiled in (`has_classes`), these are of the family.
     """
     schedules = tuple((p.schedule, is_window(p)) for p in plans)
     # tiles of rows and columns have loops for both, be there a gap between them or none
     is_tiled = all(schedule in _TILED or window for schedule, window in schedules)
     key, slots = slots_of(function, loose=1 if is_tiled else 0)
-    return Family(key, schedules, _word_sums(function), _known_extents(function)), slots
+    classes = tuple(b if has_classes else b == CONSTANTS for b in function.bindings)
+    return Family(
+        (key, classes), classes, schedules, _word_sums(function), _known_extents(function)
+    ), slots
 
 
 # By kind: operands, and the dim of each whose extent is a number in its kernel.
@@ -222,7 +230,7 @@ def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:
             numbers[result] = len(numbers)
         named = tuple(sorted((name, attr_key(value)) for name, value in attrs.items()))
         ops.append((op.name, operands, named, tuple(results)))
-    return (tuple(types), tuple(ops), function.bindings), walk.found
+    return (tuple(types), tuple(ops)), walk.found
 
 
 def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
@@ -237,8 +245,25 @@ def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
         attrs = walk.attrs(op)
         copy = clone_op(op, values, into, lambda type: walk.type(type, type.rank)[1])
         copy.attrs = attrs
-    made.bindings = function.bindings
     return made
+
+
+def shared_bindings(
+    functions: Sequence[Function], values: dict[str, list[Dim]]
+) -> tuple[int | str, ...]:
+    """The buffer classes of the one executable: a class, or a parameter that is it in each member
+    where they differ, which joins those in `values`."""
+    known: dict[tuple[int | str, ...], str] = {}
+    made: list[int | str] = []
+    for column in zip(*(f.bindings for f in functions), strict=True):
+        if len(set(column)) == 1:
+            made.append(column[0])
+            continue
+        if column not in known:
+            known[column] = f"d{len(values)}"
+            values[known[column]] = [b for b in column if isinstance(b, int)]
+        made.append(known[column])
+    return tuple(made)
 
 
 def _kernels(function: Function) -> Mapping[Value, int]:

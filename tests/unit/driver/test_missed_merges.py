@@ -12,6 +12,7 @@ from aot.frontends.text import import_text
 from aot.ir.graph import Module
 from aot.passes.specialise.despecialise import BOUNDS, despecialise
 from aot.target import selection as targets
+from aot.target.model import Target
 
 TARGET = targets.load("x86-64-v3")
 UNARY = ("f32[4, 16]", "f32[4, 16]")
@@ -33,11 +34,12 @@ def misses(
     types: tuple[str, ...] = UNARY,
     others: tuple[str, ...] | None = None,
     ties: tuple[str, str] = ("-1", "-1"),
+    target: Target = TARGET,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Of a module with a dispatch of each; `types` are those of the inputs and of the result."""
     module = dispatching(first, second, types, others, ties)
-    return missed_merges(module, {"e0": 300, "e1": 200}, TARGET, Settings(**settings))
+    return missed_merges(module, {"e0": 300, "e1": 200}, target, Settings(**settings))
 
 
 def dispatching(
@@ -165,20 +167,26 @@ def test_the_order_of_operands() -> None:
 
 def test_ties() -> None:
     made = relu("f32[4, 16]", "1, 1")
-    assert said(misses(made[0], made[1], ties=("-1", "0"))) == (
-        "one may write over an operand that the other keeps",
-        "ties [-1]",
-        "ties [0]",
-    )
+    for settings in (on_gpu(), {"despecialise": False}):
+        assert said(misses(made[0], made[1], ties=("-1", "0"), **settings)) == (
+            "one may write over an operand that the other keeps",
+            "ties [-1]",
+            "ties [0]",
+        )
 
 
 def test_classes_of_buffers() -> None:
     made = relu("f32[4, 16]")[0], relu("f32[4, 16]", "1, 3")[1]
-    assert said(misses(*made)) == (
-        "their buffers are of other classes",
-        "inputs outputs",
-        "arena outputs",
-    )
+    for settings in (on_gpu(), {"despecialise": False}):
+        assert said(misses(*made, **settings)) == (
+            "their buffers are of other classes",
+            "inputs outputs",
+            "arena outputs",
+        )
+
+
+def on_gpu() -> dict[str, Any]:
+    return {"target": targets.load("vulkan-1.1")}
 
 
 def test_element_types() -> None:
@@ -261,9 +269,7 @@ def test_kernels_that_are_written_by_hand() -> None:
         for n, extent in enumerate((16, 32))
     ]
     types = [(f"f32[4, {n}]", f"f32[4, {n}]") for n in (16, 32)]
-    module = dispatching(made[0], made[1], types[0], types[1])
-    gpu = targets.load("vulkan-1.1")
-    assert said(missed_merges(module, {"e0": 300, "e1": 200}, gpu, Settings())) == (
+    assert said(misses(made[0], made[1], types[0], types[1], **on_gpu())) == (
         "kernels of scan are written for their extents on a GPU", "f32[4, 16]", "f32[4, 32]"
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
 from aot.ir.dims import parse
 from aot.ir.graph import Module, Value
-from aot.ir.text.printer import print_function
+from aot.ir.text.printer import print_function, print_module
 from aot.ir.verifier import verify
 from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
@@ -133,6 +133,9 @@ def constant(text: str, type: str = "f32[4]") -> Given:
 
 
 PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
+    "ties": (unary(8, 64), unary(16, 64, ties="0")),
+    "classes of buffers": (unary(8, 64), unary(16, 64, bindings="2, 1")),
+    "classes of buffers alone": (unary(8, 64), unary(8, 64, bindings="2, 3")),
     "rows": (unary(8, 64), unary(24, 64)),
     "columns": (unary(8, 64), unary(8, 128)),
     "channels": (conv(32), conv(48)),
@@ -170,8 +173,7 @@ PAIRS_THAT_DO_NOT: dict[str, tuple[Given, ...]] = {
     "ops": (unary(8, 64), unary(16, 64, "exp")),
     "a constant's bytes": (constant("1.0, 2.0, 3.0, 4.0"), constant("1.0, 2.0, 3.0, 5.0")),
     "signs of zero": (constant("0.0, 2.0, 3.0, 4.0"), constant("-0.0, 2.0, 3.0, 4.0")),
-    "ties": (unary(8, 64), unary(16, 64, ties="0")),
-    "bindings": (unary(8, 64), unary(16, 64, bindings="2, 1")),
+    "a constant": (unary(8, 64), unary(16, 64, bindings="0, 1")),
     "the order in memory": (unary(8, 64), unary(16, 64, layout="{order=1:0}")),
     "rows that can't be walked as one": (
         unary(8, 64),
@@ -201,6 +203,28 @@ def test_kernels_stay_apart_where_one_for_all_is_larger() -> None:
     many = tuple(conv(32 * n, 32 * n + 32, 2 * n + 10) for n in range(1, 9))
     assert (kept(*two), kept(*two, each=EXECUTABLE_BYTES)) == (1, 2)
     assert (kept(*many), kept(*many, each=EXECUTABLE_BYTES)) == (1, 1)
+
+
+def test_a_class_of_buffers_is_a_parameter_of_its_own() -> None:
+    """What reads an input, and what writes an output, are told where their buffers are."""
+    module = module_of(
+        *(unary(8, 64, bindings=classes) for classes in ("2, 1", "1, 1", "1, 3")),
+    )
+    despecialise(module, TARGET, 0.0)
+    verify(module)
+    (executable,) = module.executables
+    assert (executable.dim_names, executable.bindings) == (("d0", "d1"), ("d0", "d1"))
+    given = [op.attrs["dims"] for op in module.main.block if op.name == "dispatch"]
+    assert given == [(2, 1), (1, 1), (1, 3)]
+    text = to_text(lower(executable, TARGET))
+    assert "in class d0 at in_offset" in text and "in class d1 at out_offset" in text
+    assert import_text(print_module(module)).executables[0].bindings == ("d0", "d1")
+
+
+def test_a_gpu_s_kernels_know_the_classes_of_their_buffers() -> None:
+    module = module_of(unary(8, 64), unary(8, 64, bindings="2, 1"), unary(8, 64, ties="0"))
+    despecialise(module, targets.load("vulkan-1.1"), 10.0)
+    assert len(module.executables) == 3
 
 
 def test_a_gpu_is_saved_pipelines_whatever_their_code() -> None:
