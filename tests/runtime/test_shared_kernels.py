@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import aot
 from aot.builder import Builder
 from aot.ir.graph import Module
+from tests.support.cross import require_runtime, run_module
 
 TARGET = "x86-64-v2"
 LENGTHS = (20, 33, 64, 97)
@@ -105,3 +107,42 @@ def test_attentions_of_other_depths_have_kernels_of_their_own() -> None:
         b.output(f"y{n}", b.op("attention", q, k, v, scale=0.25))
     module = aot.compile(b.module(), targets=[TARGET], optimize="size")
     assert len(module.image.variants[0].executables) == 2
+
+
+def equal_layers(count: int) -> Module:
+    """Dense layers of one shape: the first reads the input, the last writes the output."""
+    b = Builder()
+    draw = np.random.default_rng(6)
+    x = b.input("x", "f32[512, 64]")
+    for _ in range(count):
+        weights = b.constant(draw.standard_normal((64, 64)).astype(np.float32) / 8)
+        x = b.op("relu", b.op("matmul", x, weights))
+    b.output("y", x)
+    return b.module()
+
+
+@pytest.mark.parametrize("optimize", ["speed", "balanced", "size"])
+def test_equal_layers_have_one_kernel_the_first_and_the_last_included(optimize: str) -> None:
+    module = aot.compile(equal_layers(10), targets=[TARGET], optimize=optimize)
+    assert len(module.image.variants[0].executables) == 1
+    apart = aot.compile(equal_layers(10), targets=[TARGET], disable=["despecialise"])
+    with aot.load(module) as one, aot.load(apart) as other:
+        arrays = given(one)
+        np.testing.assert_array_equal(one(arrays)["y"], other(arrays)["y"])
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("arch", "target"),
+    [("aarch64", "aarch64-generic"), ("arm", "armv7-neon"), ("riscv64", "riscv64")],
+)
+def test_classes_of_buffers_on_other_cpus(arch: str, target: str, tmp_path: Path) -> None:
+    require_runtime(arch)
+    module = aot.compile(equal_layers(3), targets=[target])
+    assert len(module.image.variants[0].executables) == 1
+    apart = aot.compile(equal_layers(3), targets=[TARGET], disable=["despecialise"])
+    with aot.load(apart) as program:
+        arrays = given(program)
+        expected = program(arrays)["y"]
+    outputs, _ = run_module(arch, tmp_path, module.to_bytes(), arrays)
+    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-5, atol=1e-5)
