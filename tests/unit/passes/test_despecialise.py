@@ -139,7 +139,7 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
     "rows": (unary(8, 64), unary(24, 64)),
     "columns": (unary(8, 64), unary(8, 128)),
     "channels": (conv(32), conv(48)),
-    "filters, few among them": (conv(columns=64), conv(columns=4)),
+    "filters, few among them": (conv(columns=64), conv(columns=12)),
     "planes": (conv(width=20), conv(width=13)),
     "all of a convolution": (conv(32, 64, 20), conv(64, 96, 10), conv(128, 16, 5)),
     "a result that is part of a larger one": (
