@@ -92,6 +92,7 @@ def compile(
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
+    activations: str = "model",
     winograd: bool = True,
     disable: Sequence[str] = (),
     entry_name: str | None = None,
@@ -135,6 +136,9 @@ def compile(
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.
+        activations: "model", "f32" or "int8": how activations meet weights that alone are
+            quantised. int8 rounds them by blocks to 8 bits on CPUs, f32 never does, and by default
+            MatMulNBits with accuracy_level 4 does.
         winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
             otherwise and may overflow where inputs come near the largest floats.
         disable: names of passes and features to do without, to compare or to find a fault

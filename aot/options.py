@@ -283,6 +283,15 @@ class CompileOptions:
         "file and rounds what it stores; inputs, outputs and arithmetic stay float32.",
         choices=("fp32", "fp16"),
     )
+    activations: str = _option(
+        "model",
+        CHOICE,
+        "How activations meet weights that alone are quantised; int8 rounds them.",
+        '"model", "f32" or "int8": how activations meet weights that alone are quantised. int8 '
+        "rounds them by blocks to 8 bits on CPUs, f32 never does, and by default MatMulNBits with "
+        "accuracy_level 4 does.",
+        choices=("model", "f32", "int8"),
+    )
     winograd: bool = _option(
         True,
         SWITCH,

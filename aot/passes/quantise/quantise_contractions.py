@@ -52,6 +52,7 @@ def run(module: Module, context: PassContext) -> None:
             context.count(NAME, "rewritten", rewrite(function))
         is_blocked = context.options.is_enabled(block_weights.FEATURE)
         context.count(NAME, "blocked", keep_blocks(function, is_enabled=is_blocked))
+        _choose_activations(function, context.options.activations)
         remove_dead(function)
         for reason, amount in multiply_adds(function, is_enabled=is_enabled).items():
             context.count(NAME, _COUNTER + reason, amount)
@@ -104,6 +105,19 @@ def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
                 rewriter.replace_op(op, [made])
                 found += 1
     return found
+
+
+def _choose_activations(function: Function, activations: str) -> None:
+    """Notes which products may round their left side, where the options say so."""
+    if activations == "model":
+        return
+    for op in list(function.walk()):
+        if op.record is MATMUL_BLOCKED:
+            attrs = {**op.attrs, "may_quantize": activations == "int8"}
+            rewriter = Rewriter(function).at(op)
+            rewriter.replace_op(
+                op, rewriter.create(op.record, op.operands, attrs, op.origin).results
+            )
 
 
 def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, int]:

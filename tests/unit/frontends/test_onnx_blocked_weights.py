@@ -168,6 +168,21 @@ def test_activations_are_rounded_where_the_model_permits_it(name: str, rows: int
     assert off.max() > 0
 
 
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize(
+    ("activations", "share"),
+    [("f32", "0.0 % of"), ("int8", "100.0 % of")],
+)
+def test_an_option_decides_about_activations(activations: str, share: str, level: int) -> None:
+    case = replace(NBITS["plain"], attrs={"accuracy_level": level} if level else {})
+    compiled = aot.compile(case.model(), activations=activations)
+    assert f"quantised: {share}" in compile_summary(compiled.stats, "y.aotm", 1, 1)
+    (found,) = aot.load(compiled).run([case.left()])
+    (expected,) = ort_run(NBITS["plain"].model(), {"a": case.left()})
+    difference = np.abs(np.asarray(found) - expected).max() / np.abs(expected).max()
+    assert difference < 1e-5 if activations == "f32" else 1e-5 < difference < 2e-2
+
+
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
     [("UINT4", 0, 15), ("INT4", -8, 7), ("UINT2", 0, 3), ("INT2", -2, 1)],
