@@ -26,6 +26,7 @@ class DimValues:
 
     Attributes:
         MAX_ELEMENTS: larger tensors are data, not shapes, and are never known.
+        given: the symbols that elements of values were made.
     """
 
     MAX_ELEMENTS = 1 << 14
@@ -37,7 +38,7 @@ class DimValues:
         self._names = {
             name for v in function.inputs for dim in v.type.dims for name in symbols(dim)
         }
-        self._given = 0
+        self.given: set[str] = set()
 
     def of(self, value: Value) -> Array | None:
         """The elements of an integer or bool tensor as an object array of dims (or bools).
@@ -49,18 +50,13 @@ class DimValues:
         found = self._find(value)
         return None if found is None else found.astype(object)
 
-    @property
-    def has_given(self) -> bool:
-        """Whether some value's elements were made symbols."""
-        return self._given > 0
-
     def fresh_symbol(self) -> str:
         """A name for a dim that a value gives, which no other dim has."""
-        while True:
-            name = f"n{self._given}"
-            self._given += 1
-            if name not in self._names:
-                return name
+        number = len(self.given)
+        while (name := f"n{number}") in self._names or name in self.given:
+            number += 1
+        self.given.add(name)
+        return name
 
     def define(self, value: Value, elements: Array) -> None:
         """Makes known what the elements of a value are as dims; what follows from them may be."""

@@ -155,7 +155,8 @@ class _FunctionCheck:
 
         map_dims(op.attrs, note)
         for value in op.results:
-            used.update(name for dim in value.type.dims for name in symbols(dim))
+            strides = () if value.type.layout is None else value.type.layout.strides
+            used.update(name for dim in (*value.type.dims, *strides) for name in symbols(dim))
         early = sorted(used & self.hidden)
         if early:
             raise self.fail(f"symbol {early[0]} is used where no value has given it", op)

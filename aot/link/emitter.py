@@ -121,6 +121,7 @@ class Header:
     """A place in the execute part to which instructions are added while what follows is made."""
 
     steps: list[Step] = field(default_factory=list)
+    is_placed: bool = False
 
     def emit(self, name: str, *operands: int) -> None:
         self.steps.append((name, operands))
@@ -148,6 +149,7 @@ class ExecutePart:
     def header(self, made: Header | None = None) -> Header:
         """A header that stands here."""
         made = Header() if made is None else made
+        made.is_placed = True
         self.items.append(made)
         self._touched = ""
         return made

@@ -289,6 +289,9 @@ class Flow:
             emit = self.out.emit if is_known else self.code.emit
             what = f"{entry.root} ({where(op.origin, executable_of(op))})"
             self.shapes.check_iterations(what, iterations, entry.most_iterations, emit)
+        given = self.out.header_of(*env.values())
+        if given is not None and not given.is_placed:
+            raise InternalError(f"{op} has extents that no value has given yet")
         grid = [self.out.dim(dims.substitute(g, env)) for g in entry.grid]
         buffers = [*(v for v in op.operands if v is not None), *op.results]
         params = [self.offset(self.assignment.of(v)) for v in buffers]

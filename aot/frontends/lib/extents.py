@@ -13,7 +13,7 @@ import numpy as np
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.place import Place
 from aot.ir import dims
-from aot.ir.data_dims import extents_of, limit
+from aot.ir.data_dims import Largest, limit, limits_of
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Assumption, Block, ConstantData, Value
 from aot.ir.record import lookup
@@ -90,9 +90,14 @@ def _give(place: Place, leaf: Value) -> None:
 
 def is_given(place: Place, dim: Dim) -> bool:
     """Whether a value has a part in a dim."""
-    if isinstance(dim, int) or not place.values.has_given:
-        return False
-    return not dims.symbols(dim).isdisjoint(extents_of(place.rewriter.function))
+    return not isinstance(dim, int) and not dims.symbols(dim).isdisjoint(place.values.given)
+
+
+def largest(place: Place, dim: Dim) -> Dim | None:
+    """A dim that no value gives and that is never less; None where nothing says one."""
+    names = place.values.given
+    limits = limits_of(names, place.rewriter.function.assumptions)
+    return Largest(names, limits).largest(dim)
 
 
 def known_elements(place: Place, x: Value) -> list[Dim | None]:
@@ -220,3 +225,24 @@ def is_nonzero(place: Place, x: Value) -> Value:
     if x.type.dtype is DType.BOOL:
         return x
     return place.emit("not", place.emit("equal", x, place.scalar(0, x.type.dtype)))
+
+
+def widened(place: Place, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` with zeros behind it along each axis, so that it has a shape."""
+    for axis, extent in enumerate(shape):
+        more = dims.add(extent, dims.multiply(x.type.dims[axis], -1))
+        if more == 0:
+            continue
+        rest = tuple(more if d == axis else n for d, n in enumerate(x.type.dims))
+        zero = ConstantData(np.zeros((), x.type.dtype.numpy))
+        x = place.emit("concat", x, place.emit("fill", shape=rest, value=zero), axis=axis)
+    return x
+
+
+def narrowed(place: Place, x: Value, counts: Sequence[tuple[int, Value]], what: str) -> Value:
+    """The first elements of `x` along axes, of which it has as many as i64 scalars say."""
+    shape = list(x.type.dims)
+    for axis, count in counts:
+        shape[axis] = extent_of(place, count, x.type.dims[axis], what)
+    starts = (0,) * x.type.rank
+    return place.emit("slice", x, starts=starts, stops=tuple(shape), steps=(1,) * x.type.rank)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import onnx
 
 from aot.errors import CompileError
-from aot.frontends.lib.extents import is_given
+from aot.frontends.lib.extents import dim_value, is_given, largest, narrowed, widened
 from aot.frontends.onnx.blocks import (
     GraphImporter,
     Tried,
@@ -24,8 +24,12 @@ from aot.frontends.onnx.conditions import Comparison, comparison_of
 from aot.frontends.onnx.graphs import captured_by
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
+from aot.ir import dims
+from aot.ir.builtin import EXTENT
+from aot.ir.dims import Dim
 from aot.ir.equalities import DimEqualities, difference
-from aot.ir.graph import Assumption, Block, Value
+from aot.ir.graph import Assumption, Block, Value, walk
+from aot.ir.rewriter import Rewriter
 
 BRANCHES = ("then_branch", "else_branch")
 IN_BRANCH = " (in the "  # what a reason says of a branch that may not run
@@ -141,12 +145,24 @@ class _Open:
                 "branches: give the inputs that it depends on a value (input_values, --input-value)"
             )
         yielded = [[t.present[n] for n in self.wanted] for t in self.tried]
-        for number, (a, b) in enumerate(zip(*yielded, strict=True)):
+        counts: dict[int, list[int]] = {}  # of results: axes along which data decide the extent
+        for number, (a, b) in enumerate(list(zip(*yielded, strict=True))):
             same = as_type(node, b, a.type, other.block)
-            if same is None:
+            if same is not None and not self._is_made_inside(a.type.dims):
+                yielded[1][number] = same
+                continue
+            wide = self._wide_shape(a, b)
+            if wide is None:
                 node.rewriter.function.assumptions = before
                 return None
-            yielded[1][number] = same
+            counts[number] = [
+                d for d, n in enumerate(wide) if not a.type.dims[d] == b.type.dims[d] == n
+            ]
+            for values, tried in zip(yielded, self.tried, strict=True):
+                inside = replace(node, rewriter=Rewriter(node.rewriter.function, tried.block))
+                x = values[number]
+                values[number] = widened(inside, x, wide)
+                values += [dim_value(inside, x.type.dims[d]) for d in counts[number]]
         of_branches = {**before, **then.assumed, **other.assumed}
         node.rewriter.function.assumptions = before
         before.update({a: None for a in assumptions if a not in of_branches})
@@ -156,9 +172,39 @@ class _Open:
         condition = node.reshape(node.input(0), ())
         made = insert_op(node, "if", [condition], [then.block, other.block])
         results: list[Value | None] = [None] * len(node.outputs)
-        for number, value in zip(self.wanted, made.results, strict=True):
-            results[number] = value
+        given = iter(made.results[len(self.wanted) :])
+        for position, number in enumerate(self.wanted):
+            axes = [(d, next(given)) for d in counts.get(position, ())]
+            value = made.results[position]
+            results[number] = (
+                narrowed(node, value, axes, "its branches' results") if axes else value
+            )
         return results
+
+    def _is_made_inside(self, extents: Iterable[Dim]) -> bool:
+        """Whether dims have symbols that only a branch knows."""
+        inside = {
+            str(op.attrs["dim"])
+            for tried in self.tried
+            for op in walk(tried.block)
+            if op.record is EXTENT
+        }
+        return any(not inside.isdisjoint(dims.symbols(extent)) for extent in extents)
+
+    def _wide_shape(self, a: Value, b: Value) -> list[Dim] | None:
+        """The dims that both branches' results fit into; None where there are none."""
+        if a.type.dtype is not b.type.dtype or a.type.rank != b.type.rank:
+            return None
+        found: list[Dim] = []
+        for pair in zip(a.type.dims, b.type.dims, strict=True):
+            if pair[0] == pair[1] and not self._is_made_inside(pair):
+                found.append(pair[0])
+                continue
+            most = [largest(self.node, extent) for extent in pair]
+            if most[0] is None or most[1] is None:
+                return None
+            found.append(dims.maximum(most[0], most[1]))
+        return found
 
     def _explained(self, assumed: Iterable[Assumption], branch: str) -> dict[Assumption, None]:
         """What a branch assumes, with a word on why it is asked of every run."""
@@ -166,9 +212,14 @@ class _Open:
             return dict.fromkeys(assumed)
         where = f"{IN_BRANCH}{branch} of If {self.node.label!r}, which data choose)"
         return {
-            a if IN_BRANCH in a.reason else replace(a, reason=f"{a.reason}{where}"): None
+            a
+            if IN_BRANCH in a.reason or self._is_given(a)
+            else replace(a, reason=f"{a.reason}{where}"): None
             for a in assumed
         }
+
+    def _is_given(self, assumption: Assumption) -> bool:
+        return any(is_given(self.node, dim) for dim in (assumption.left, assumption.right))
 
     def _refusal(self) -> UnsupportedNodeError | CompileError:
         """Why an If on what the model computes can't be an op."""
@@ -188,9 +239,8 @@ class _Open:
             return UnsupportedNodeError("")
         return UnsupportedNodeError(
             "its condition is known only when the model runs, and its branches' results differ in "
-            f"type: {self._types()}; what follows would have a shape that data decide: give the "
-            "inputs that it depends on a value (input_values, --input-value), or let both branches "
-            "give one shape"
+            f"type: {self._types()}; give the inputs that it depends on a value (input_values, "
+            "--input-value), or let both branches give results of one element type and rank"
         )
 
     def _types(self) -> str:

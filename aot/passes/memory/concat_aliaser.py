@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import is_view, map_of, view_type
 from aot.ir.builtin import CONSTANT
-from aot.ir.dims import Dim, add
+from aot.ir.data_dims import extents_of
+from aot.ir.dims import Dim, add, symbols
 from aot.ir.graph import Function, Op, Value
 from aot.ir.index_map import IndexMap, Slice, make_map
 from aot.ir.record import Kind
@@ -35,6 +36,19 @@ class ConcatAliaser:
     target: Target | None
     db: AliasDb | None
     placed: set[Value] = field(default_factory=set)
+    given: set[str] = field(init=False)  # symbols that values give
+
+    def __post_init__(self) -> None:
+        self.given = set(extents_of(self.function))
+
+    def is_known(self, type: TensorType, begin: Dim = 0) -> bool:
+        """Whether all is known of a place in something larger where a value of its dims is made."""
+        if not self.given:
+            return True
+        own = {name for dim in type.dims for name in symbols(dim)}
+        strides = type.layout.strides if type.layout is not None else ()
+        named = {name for dim in (begin, *strides) for name in symbols(dim)}
+        return (named & self.given) <= own
 
     def is_written(self, *values: Value | None) -> bool:
         """Whether anything may write the memory of one of the values."""
@@ -54,8 +68,9 @@ class ConcatAliaser:
         roots: dict[Value, None] = {}
         copied: list[int] = []
         places = places_of(op, op.result.type)
+        begins = part_begins(op)
         for number, (part, place) in enumerate(zip(op.operands, places, strict=True)):
-            if part is None or place is None:
+            if part is None or place is None or not self.is_known(place, begins[number]):
                 return False
             found = self.placed_types(op, part, place)
             if found is None or found[0] in roots or part in op.operands[:number]:
@@ -63,7 +78,7 @@ class ConcatAliaser:
             else:
                 roots[found[0]] = None
                 types.update(found[1])
-        if len(copied) > 1 or not roots:
+        if len(copied) > 1 or not roots or not all(map(self.is_known, types.values())):
             return False
         rewriter = Rewriter(self.function)
         self.set_types(types)
@@ -133,6 +148,8 @@ class ConcatAliaser:
             return False
         is_serial = self.target is not None and not self.target.has_workgroups
         if is_serial and _has_contraction(maker):
+            return False
+        if not all(map(self.is_known, types.values())):
             return False
         old = {value: value.type for value in types}
         self.set_types(types)
@@ -215,8 +232,7 @@ def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     found: list[TensorType | None] = []
-    begin: Dim = 0
-    for part in op.operands:
+    for part, begin in zip(op.operands, part_begins(op), strict=True):
         assert part is not None
         end = add(begin, part.type.dims[axis])
         starts = tuple(begin if d == axis else 0 for d in range(whole.rank))
@@ -224,7 +240,17 @@ def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
         steps = make_map([Slice(starts, stops, (1,) * whole.rank)], whole.dims)
         place = view_type(steps, whole)
         found.append(place and TensorType(place.dtype, part.type.dims, place.layout))
-        begin = end
+    return found
+
+
+def part_begins(op: Op) -> list[Dim]:
+    """Where each part of a concat begins along its axis."""
+    axis = op.attrs["axis"]
+    assert isinstance(axis, int)
+    found: list[Dim] = [0]
+    for part in op.operands[:-1]:
+        assert part is not None
+        found.append(add(found[-1], part.type.dims[axis]))
     return found
 
 

@@ -259,22 +259,48 @@ def test_rows_of_a_loop_that_data_end_are_refused() -> None:
     assert_same(our_run(function, {"x": x}), ort_run(model, {"x": x}))
 
 
-def test_an_if_on_data_with_results_of_two_shapes_is_refused() -> None:
+def test_an_if_on_data_with_results_of_two_shapes() -> None:
+    """Of each result as much as the branch that was taken gives, whichever extents differ."""
+    g = Graph(np.random.RandomState(34))
+    then, other = Body("t_"), Body("e_")
+    found = g.op(
+        "If",
+        "c",
+        outputs=2,
+        then_branch=then.graph([], [then.op("Concat", "x", "x", axis=0), then.op("Neg", "x")]),
+        else_branch=other.graph(
+            [], [other.op("Concat", "x", "x", "x", axis=1), other.op("Exp", "x")]
+        ),
+    )
+    g.named(g.op("Relu", found[0]), "y")
+    g.named(found[1], "z")
+    model = g.model([tensor_info("c", [], BOOL), tensor_info("x", ["N", 2])], ["y", "z"])
+    with aot.load(aot.compile(model)) as program:
+        for rows in (3, 0, 1):
+            x = np.random.RandomState(rows).standard_normal((rows, 2)).astype(np.float32)
+            for c in (True, False):
+                feed = {"c": np.array(c), "x": x}
+                wanted = ort_run(model, feed)
+                assert_same(list(program(feed).values()), wanted)
+                assert_same(our_run(import_onnx(model).main, feed), wanted)
+
+
+def test_an_if_on_data_with_results_of_two_ranks_is_refused() -> None:
     g = Graph(np.random.RandomState(34))
     then, other = Body("t_"), Body("e_")
     found = g.op(
         "If",
         "c",
         then_branch=then.graph([], [then.op("Concat", "x", "x", axis=0)]),
-        else_branch=other.graph([], [other.op("Identity", "x")]),
+        else_branch=other.graph([], [other.op("Flatten", "x")]),
     )
     g.named(found, "y")
     model = g.model([tensor_info("c", [], BOOL), tensor_info("x", [2])], ["y"])
     assert refused(model) == (
         "If (node 'if_0_0'): its condition is known only when the model runs, and its branches' "
-        "results differ in type: f32[4] and f32[2]; what follows would have a shape that data "
-        "decide: give the inputs that it depends on a value (input_values, --input-value), or let "
-        "both branches give one shape"
+        "results differ in type: f32[4] and f32[2, 1]; give the inputs that it depends on a value "
+        "(input_values, --input-value), or let both branches give results of one element type and "
+        "rank"
     )
 
 
