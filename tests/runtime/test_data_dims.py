@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from tests.support.runtime_api import CountingAllocator, Program
 from tests.support.runtime_api import Module as Opened
+from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_runtime import running_on
 
 Array = np.ndarray[Any, Any]
 
@@ -283,3 +286,13 @@ def test_random_graphs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(8, 80))
 def test_more_random_graphs(seed: int) -> None:
     check_graph(seed, "cpu", ("host",))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_random_graphs_on_a_gpu(driver: str, tmp_path: Path) -> None:
+    """What lanes would be long at runs on the host, or all does where there is none."""
+    with running_on(driver, tmp_path):
+        for seed in (1, 4):
+            check_graph(seed, "vulkan", ("vulkan-1.1", "host"))
+        check_graph(2, "vulkan", ("vulkan-1.1",))

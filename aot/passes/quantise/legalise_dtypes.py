@@ -34,6 +34,7 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
+from aot.ir.builtin import EXTENT
 from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value
 from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
@@ -267,6 +268,9 @@ class _Narrowing:
             self.end(op)
         elif op.blocks:
             self.control(op)
+        elif op.record is EXTENT and op.operands[0] is not None:
+            rewriter = Rewriter(self.function).at(op)
+            rewriter.rewire(op, 0, self.narrow(op.operands[0], rewriter, op.origin))
         elif op in self.stays.ops or op.record.is_state or op.record.writes or self.views_kept(op):
             self.leave(op)
         elif self.is_touched(op):
