@@ -159,7 +159,7 @@ def compile(
         tune_cache: a file of tuning records; with it and without `tune` nothing is measured, and
             the module is the same on every machine.
         details: whether to write down what `CompiledModule.save_report` shows: why regions end, and
-            where what lies when. It takes a little time; the module is the same.
+            where each buffer is placed, and when. It takes a little time; the module is the same.
         progress: called with each stage's name, items done and items in all.
 
     Raises:

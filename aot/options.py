@@ -444,4 +444,4 @@ def split_name(source: Any) -> tuple[Any, str | None]:
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """A Progress that tells nobody."""
+    """A Progress that reports to nobody."""

@@ -238,7 +238,7 @@ def make_python(rules: ProgramRules) -> list[str]:
         "",
         "",
         "class OperandRule(NamedTuple):",
-        '    """What an operand may be; `holds` is told of what is around it, and of it."""',
+        '    """What an operand may be; `holds` takes what is around it, and it."""',
         "",
         "    kind: str",
         "    fault: str",

@@ -124,7 +124,7 @@ def _write(node: ast.expr, d: Dialect) -> str:
 
 # ---- C ----
 
-# Of each table: the type that has its fields in C, and what its function is told beside it.
+# Of each table: the type that has its fields in C, and what its function takes beside it.
 C_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "Module": ("aot_module_t", ()),
     "Segment": ("aot_segment_t", ("const aot_parser_t *parser",)),
@@ -289,7 +289,7 @@ def make_python(schema: Any, rules: Sequence[Rule]) -> str:
         "",
         "",
         "class Rule(NamedTuple):",
-        '    """What must hold; the functions are told of what is around a table, and of it."""',
+        '    """What must hold; the functions take what is around a table, and the table."""',
         "",
         "    message: str",
         "    sort: str",

@@ -132,7 +132,7 @@ def accesses_of_call(call: Call) -> tuple[Accesses, ...]:
         InternalError: the record has no `compute`.
     """
     if call.record.compute is None:
-        raise InternalError(f"{call.record.name} has no compute, so that nothing tells its reads")
+        raise InternalError(f"{call.record.name} has no compute, so that its reads are not known")
     # attributes such as 1, 1.0 and True are equal and mean different things
     attrs = tuple((name, type(value), value) for name, value in sorted(call.attrs.items()))
     key = (call.record.name, call.record.compute, call.operands, attrs, call.result_types)

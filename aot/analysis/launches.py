@@ -1,6 +1,6 @@
 """What a dispatch computes and moves, as dims: what a benchmark compares its time with.
 
-Counts what the op table says, not what a schedule does: a product's terms where a window lies in
+Counts what the op table says, not what a schedule does: a product's terms where a window is in
 the padding count, and what a faster algorithm saves is still counted. Chooses nothing.
 """
 

@@ -35,7 +35,7 @@ class Backend(Protocol):
     overlaps_dispatches: bool
 
     def expect(self, source: Any) -> None:
-        """Is told of a model that will be compiled, before it is read."""
+        """Prepares for a model that will be compiled, before it is read."""
 
     def compile(
         self,

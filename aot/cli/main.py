@@ -430,7 +430,7 @@ def entry() -> NoReturn:
     cli_text.open_standard_streams()
     status = main()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, CompileError):  # which `main` has told of
+        with suppress(OSError, CompileError):  # which `main` has reported
             stream.flush()
     atexit._run_exitfuncs()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""`aotc package`: its options, and what it tells of the result."""
+"""`aotc package`: its options, and what it prints of the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotc quantize`: its options, and what it tells of the result."""
+"""`aotc quantize`: its options, and what it prints of the result."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def quantize(
 
 
 def _json(result: Quantised) -> str:
-    told = dataclasses.asdict(result)
-    return json.dumps({**told, "path": str(result.path)}, indent=2)
+    fields = dataclasses.asdict(result)
+    return json.dumps({**fields, "path": str(result.path)}, indent=2)
 
 
 def _text(result: Quantised) -> str:

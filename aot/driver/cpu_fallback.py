@@ -65,7 +65,7 @@ class VariantPlan:
                     break
 
     def built(self, *, uses_host: bool) -> None:
-        """Is told whether the host of this variant has anything to run."""
+        """Notes whether the host of this variant has anything to run."""
         self._uses_host = uses_host
 
 

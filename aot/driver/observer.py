@@ -16,7 +16,7 @@ from aot.passes.base import PassContext
 
 
 class VariantObserver(Protocol):
-    """Is told of one variant."""
+    """Receives the decisions of one variant."""
 
     def formed(self, module: Module, context: PassContext) -> None:
         """Called when the regions are formed; `context.remarks` says why each ends."""
@@ -33,7 +33,7 @@ class VariantObserver(Protocol):
 
 
 class Observer(Protocol):
-    """Is told of one compile."""
+    """Receives the decisions of one compile."""
 
     def variant(self) -> VariantObserver:
         """The observer of the next variant."""

@@ -12,7 +12,7 @@ from typing import Final
 # is longer than a vector and dearer than a dispatch.
 LAYOUT: Final = 64
 
-# Strides that are compared to find which dim lies innermost: anything above 1 tells them apart, and
+# Strides that are compared to find which dim is innermost: anything above 1 distinguishes them, and
 # as for layouts both sides of a comparison are of one size.
 STRIDE: Final = 64
 

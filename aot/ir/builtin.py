@@ -72,8 +72,8 @@ def _pending_value(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 PENDING = register(
     OpRecord(
         name="pending_shape_change",
-        summary="What users that were not told yet see of a value of another type: element i is "
-        "x[map(i)] as `dtype`. It never runs: resolve-shapes folds, pushes or materialises it.",
+        summary="What users that are not updated yet read of a value of another type: element i "
+        "is x[map(i)] as `dtype`. It never runs: resolve-shapes folds, pushes or materialises it.",
         operands=(Operand("x"),),
         attributes=(
             Attribute("map", "map", (), "steps from x to the result; none is the identity"),

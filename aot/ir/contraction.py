@@ -147,7 +147,7 @@ class ContractionDims:
 
     @property
     def is_in_words(self) -> bool:
-        """Whether the right side's summed dim lies in groups that fill a word each."""
+        """Whether the right side's summed dim is split into groups that fill a word each."""
         layout = self.right.type.layout
         return layout is not None and (self.right.summed, DOT_GROUP) in layout.splits
 

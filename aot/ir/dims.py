@@ -376,7 +376,7 @@ def _dominates(a: Dim, b: Dim, is_max: bool, known: Mapping[str, Interval]) -> b
 
 
 def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
-    """Inclusive (low, high) that `dim` surely lies in; None is unbounded.
+    """Inclusive bounds (low, high) of `dim`; None is unbounded.
 
     A symbol that is not in `known` is at least 0.
     """
@@ -398,7 +398,7 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
 
 
 def decided(op: str, difference: Interval) -> bool | None:
-    """`a op b` where `a - b` lies in an interval; None where it depends, or for other ops."""
+    """`a op b` where `a - b` is in an interval; None where it depends, or for other ops."""
     low, high = difference
     match op:
         case "lt":

@@ -1,6 +1,6 @@
 """The one API that changes a function once it is built.
 
-Keeps use lists and tells listeners of every change. Must not decide what to change.
+Keeps use lists and notifies listeners of every change. Must not decide what to change.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Rewriter:
     def replace_lazily(self, old: Value, fresh: Value, map: IndexMap = IndexMap()) -> Value:  # noqa: B008
         """Lets every user of `old` see `fresh` through `map`, whatever the type of `fresh`.
 
-        Users are not told: where the types differ, they get a `pending_shape_change` of old's type
-        whose element i is `fresh[map(i)]`, for resolve-shapes to carry on. A chain of pending
+        Users are not updated: where the types differ, they get a `pending_shape_change` of old's
+        type whose element i is `fresh[map(i)]`, for resolve-shapes to carry on. A chain of pending
         changes is one. Costs as much as `old` has uses; no shape rule runs. Gives what the users
         got.
 

@@ -140,7 +140,7 @@ def _strategies(requests: Sequence[ArenaRequest]) -> list[tuple[list[int], bool]
 
 class _Placed:
     """Placed requests. Of many, those of a lifetime are found in grids of positions, each eight
-    times as wide as the one before; a request lies in a few cells of the grid that is as wide as
+    times as wide as the one before; a request is in a few cells of the grid that is as wide as
     its lifetime. Of few, all are looked at, which is faster."""
 
     NARROWEST_BITS = 4

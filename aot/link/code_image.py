@@ -327,7 +327,7 @@ class _Linker:
         """The address of a constant: the entry that the symbol is in, or the whole section.
 
         Where an addend holds the distance from the place to the program counter too, only a named
-        symbol tells which entry is meant.
+        symbol says which entry is meant.
         """
         size, at = section.entry_bytes, symbol.value + addend
         is_plain = self.machine in _PLAIN_ADDENDS

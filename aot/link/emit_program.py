@@ -50,7 +50,7 @@ class PlacedBuffer:
 
 @dataclass(frozen=True)
 class EmittedProgram:
-    """A program and what the summary tells of it.
+    """A program and what the summary says of it.
 
     Attributes:
         dispatches: launches, copies and fills that stand in it; of one inference, where there is

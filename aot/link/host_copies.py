@@ -51,7 +51,7 @@ class HostCopies:
     _held: dict[Hashable, dict[Span, bool]] = field(default_factory=dict)
 
     def before_host(self, op: Op, position: int) -> None:
-        """Before a dispatch that the host runs: what it reads, and what lies between what it
+        """Before a dispatch that the host runs: what it reads, and what is between what it
         writes, is there."""
         self._forget(position)
         spaced = [v for v in op.results if not is_contiguous(v.type)]

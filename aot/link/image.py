@@ -97,8 +97,8 @@ class ProgramImage:
         state_bytes: at the arena's start, kept between runs.
         state_count: scalars that are kept between runs.
         state_key_count: the first of them, which `prepare` may read.
-        scratch_offset: in the arena's fixed part, where a CPU worker's scratch lies free of all
-            that lives while it is used; None where it is elsewhere.
+        scratch_offset: in the arena's fixed part, where a CPU worker's scratch overlaps
+            nothing that lives while it is used; None where it is elsewhere.
     """
 
     register_count: int

@@ -244,8 +244,8 @@ class _Piece:
             name = given.names.get(entry.name, entry.name)
             entries.append(replace(entry, name=name, program=program, launches=launches))
         if known.why_on_cpu:
-            told = zip(variant.executables, known.why_on_cpu, strict=False)
-            executables = tuple(replace(e, why_on_cpu=why) for e, why in told)
+            reasons = zip(variant.executables, known.why_on_cpu, strict=False)
+            executables = tuple(replace(e, why_on_cpu=why) for e, why in reasons)
             variant = replace(variant, executables=executables)
         return _Piece(given.label, variant, known.parts, tuple(entries))
 

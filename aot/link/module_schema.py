@@ -19,7 +19,7 @@ class Field(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What must hold; the functions are told of what is around a table, and of it."""
+    """What must hold; the functions take what is around a table, and the table."""
 
     message: str
     sort: str
@@ -444,7 +444,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 class OperandRule(NamedTuple):
-    """What an operand may be; `holds` is told of what is around it, and of it."""
+    """What an operand may be; `holds` takes what is around it, and it."""
 
     kind: str
     fault: str

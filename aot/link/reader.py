@@ -58,7 +58,7 @@ class FileSegment:
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """A module as read from a file: what it holds, and what only the file tells."""
+    """A module as read from a file: what it holds, and what only the file says."""
 
     image: ModuleImage
     file_bytes: int

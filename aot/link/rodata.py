@@ -195,8 +195,9 @@ class RodataPool:
 def _contained(contents: Sequence[bytes]) -> dict[int, tuple[int, int]]:
     """The contents that lie inside others: number -> number of the other and distance in it.
 
-    Distances are multiples of the pool's alignment, so that a content lies there whatever is asked
-    of it. Others are the largest first, then the first met; those are inside none themselves.
+    Distances are multiples of the pool's alignment, so that a content may be placed there
+    whatever its alignment. Others are the largest first, then the first met; those are inside none
+    themselves.
     Candidates are found by their first bytes: it takes time linear in all bytes, may miss what
     begins as very many places do, and is never wrong.
     """
@@ -245,7 +246,7 @@ def _candidates(whole: bytes, starts: NDArray[np.unsignedinteger]) -> Iterator[t
     if not len(starts) or not count:
         return
     words = np.frombuffer(whole, starts.dtype, count)[:: ALIGNMENT // width]
-    # Nearly all places are out by 16 of their bits, which a table tells sooner than a search.
+    # Nearly all places are out by 16 of their bits, which a table finds sooner than a search.
     is_low = np.zeros(1 << 16, np.bool_)
     is_low[starts.astype(np.uint16)] = True
     places = np.flatnonzero(is_low[words.astype(np.uint16)])

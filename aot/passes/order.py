@@ -59,7 +59,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
 TARGET_PASSES: tuple[Pass, ...] = (
     CHECK_SUPPORTED,  # before passes that know only what can be run
     LEGALISE_DTYPES,
-    PREPARE_DOTS,  # what it pads and moves lies as it should, and is part of what makes it
+    PREPARE_DOTS,  # what it pads and moves gets its layout here, and is fused into its producer
     ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
     RESOLVE_SHAPES,
     CHOOSE_ALGORITHMS,  # by the layouts that are
@@ -82,6 +82,6 @@ TARGET_PASSES: tuple[Pass, ...] = (
 )
 
 
-FORMED = TARGET_PASSES.index(JOIN_REGIONS) + 1  # where it can be told why regions end
+FORMED = TARGET_PASSES.index(JOIN_REGIONS) + 1  # where it is known why regions end
 OUTLINED = TARGET_PASSES.index(OUTLINE) + 1  # where the ledger asks what became one
 TUNED = TARGET_PASSES.index(APPLY_TUNING)  # where executables are measured, if at all

@@ -124,7 +124,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Module:
-    """A module file as a page tells of it.
+    """A module file as a page shows it.
 
     Attributes:
         parts: what its bytes are.

@@ -1,4 +1,4 @@
-"""What the runtime's Vulkan driver tells of a program, through its C interface.
+"""What the runtime's Vulkan driver reports of a program, through its C interface.
 
 Owns the structures of `aot/vulkan.h` and of `options.profile` as Python sees them; `loader` has the
 others. Measures and runs nothing.

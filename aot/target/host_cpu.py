@@ -1,6 +1,6 @@
 """What the CPU of this machine has, by LLVM's names of features.
 
-Asks the system where it tells, because loading LLVM for it would cost more than the rest of a small
+Asks the system where it knows, because loading LLVM for it would cost more than the rest of a small
 compile, and LLVM elsewhere. Decides nothing.
 """
 
@@ -69,8 +69,7 @@ def features() -> frozenset[str]:
     """LLVM's names of the features that every core of this machine has."""
     if sys.platform == "darwin" and machine() == "aarch64":
         return _APPLE
-    told = _features_of(machine(), _cpuinfo())
-    return told if told else _features_by_llvm()
+    return _features_of(machine(), _cpuinfo()) or _features_by_llvm()
 
 
 def _cpuinfo() -> str:

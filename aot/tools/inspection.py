@@ -111,8 +111,8 @@ def _variant(variant: VariantImage, why: Sequence[str], program: bool) -> dict[s
     }
     if host is None:
         return facts
-    told = zip(facts["executables"], variant.executables, strict=True)
-    for number, (executable, image) in enumerate(told):
+    pairs = zip(facts["executables"], variant.executables, strict=True)
+    for number, (executable, image) in enumerate(pairs):
         if variant.is_cpu_fallback(image):
             executable["why_on_cpu"] = why[number] if number < len(why) else ""
     facts["host"] = {

@@ -1,7 +1,7 @@
 """Post-training quantisation of an ONNX model, by ONNX Runtime's quantiser.
 
-Owns what goes in and what is told of the result: the error of each layer and output, measured on
-the calibration data. The numbers of the quantised model are those of our own compile, because
+Owns what goes in and what is reported of the result: the error of each layer and output, measured
+on the calibration data. The numbers of the quantised model are those of our own compile, because
 engines may saturate sums on CPUs that lack instructions for them.
 """
 

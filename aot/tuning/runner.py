@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _times(output: str) -> list[float]:
     """The dispatches' least times in the last line, which is JSON of `aot-run`.
 
-    Others' work only makes a machine look slower: of runs that follow each other the least tells
+    Others' work only makes a machine look slower: of runs that follow each other the least says
     most.
     """
     lines = output.strip().splitlines()

@@ -268,7 +268,7 @@ class AliasDb(Listener):
         own = facts.graph.answers[node]
         return own if kept == EMPTY else union([own, kept])
 
-    # changes; a Rewriter tells of them, so that nobody else has to
+    # changes; a Rewriter reports them, so that nobody else has to
 
     def create(self, op: Op) -> None:
         """`op` has come into the function, with all that is in it."""

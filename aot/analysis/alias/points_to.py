@@ -93,7 +93,7 @@ class PointsTo:
             self.set_constraint(node, EMPTY, ())
 
     def retire(self, node: int) -> None:
-        """Forgets a node; what depends on it must be told otherwise."""
+        """Forgets a node; what depends on it must be updated by the caller."""
         for source in self._sources[node]:
             dependents = self._dependents[source]
             if dependents is not None:
@@ -126,7 +126,7 @@ class PointsTo:
     def swap_fixed(self, one: Sequence[int], other: Sequence[int]) -> None:
         """Exchanges the locations at the ends of two private paths.
 
-        What depends on the start of one and is told to depend on the start of the other before
+        What depends on the start of one and is changed to depend on the start of the other before
         the next `settle` keeps its answer then.
         """
         a, b = one[-1], other[-1]

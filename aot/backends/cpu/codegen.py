@@ -184,7 +184,7 @@ def _result(text: _Text, target: Target) -> bytes:
 
 
 def _model_id(source: Any) -> bytes | None:
-    """What tells a model from others, as far as can be told without reading it."""
+    """What distinguishes a model from others, as far as is known without reading it."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).digest()
     if not isinstance(source, (str, os.PathLike)):

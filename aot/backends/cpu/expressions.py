@@ -189,7 +189,7 @@ class Expressions:
         )
 
     def _difference(self, a: Expr, b: Expr) -> Interval:
-        """Where `a - b` lies at every iteration of the loops around."""
+        """The interval of `a - b` at all iterations of the loops around."""
         terms: dict[Expr, Dim] = {}
         constant = self.memory.linear(a, 1, terms)
         constant = dims.add(constant, self.memory.linear(b, -1, terms))

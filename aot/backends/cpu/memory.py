@@ -195,7 +195,7 @@ class Memory:
     # Addresses.
 
     def address(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> Address:
-        """Where element `indices` lies in each lane."""
+        """The address of element `indices` in each lane."""
         strides = memory.strides if isinstance(memory, Buffer) else _dense(memory.shape)
         if len(indices) != len(strides):
             raise InternalError(
@@ -260,7 +260,7 @@ class Memory:
 
     def linear(self, e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
         """Adds `scale * e` to `terms` as a sum of products; the part without variables comes
-        back. Copies of unrolled loops are told apart by it alone."""
+        back. Copies of unrolled loops differ in it alone."""
         dim = dim_of(e)
         if dim is not None:
             return dims.multiply(scale, dim)
@@ -514,7 +514,7 @@ class Memory:
         return result
 
     def lane_pointer(self, address: Address, lane: int, size: int) -> Value:
-        """Where a lane's element of `size` bytes lies."""
+        """The address of a lane's element of `size` bytes."""
         if address.pointers:
             return address.pointers[lane]
         assert address.step is not None

@@ -238,7 +238,7 @@ class ObjectCache:
         return data
 
     def _book(self, added: int) -> int | None:
-        """Bytes in all, as far as compiles have told; None where they must be counted."""
+        """Bytes in all, as far as compiles have counted them; None where they must be counted."""
         assert self.folder is not None
         ledger = self.folder / _LEDGER
         is_new = not ledger.exists()

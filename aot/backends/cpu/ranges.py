@@ -13,7 +13,7 @@ from aot.ir.expr import Expr
 
 
 def interval(constant: Dim, terms: Mapping[Expr, Dim], ranges: Mapping[Expr, Interval]) -> Interval:
-    """Where `constant` plus each term times its factor lies; a term without a range may be
+    """The interval of `constant` plus each term times its factor; a term without a range may be
     anything."""
     low, high = dims.bounds(constant, {})
     for term, factor in terms.items():

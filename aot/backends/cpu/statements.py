@@ -315,7 +315,7 @@ class KernelEmitter:
         extent = _constant_extent(stmt)
         is_spread = self.is_spread(stmt)
         if self.lanes.count or not self.traits.has_vectors or extent == 1:
-            # Registers are told apart by constants, so a loop over them is spelled out.
+            # Registers are named by constants, so a loop over them is spelled out.
             if is_spread or self.lanes.count:
                 self.unrolled(stmt)
             else:

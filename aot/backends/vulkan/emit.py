@@ -271,7 +271,7 @@ class _Emitter:
         return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, whole, literals=(axis,))
 
     def bind(self, loop: For, value: int) -> None:
-        """Makes `value`, which lies in the loop's range, its variable."""
+        """Makes `value`, which is in the loop's range, its variable."""
         _, most = bounds(loop.extent, {})
         self.values.remember(value, (0, None if most is None else most - 1))
         self.expressions.environment[loop.var] = self.values.atom(value)

@@ -228,7 +228,7 @@ class Memory:
         return buffer.binding in _READ_ONLY or buffer.alignment % 4 == 0
 
     def _load_from_quad(self, buffer: Buffer, word: Linear, guard: int | None) -> int | None:
-        """A word out of the four that it lies among, loaded together; None where it isn't known
+        """A word out of the four that are loaded with it at once; None where it isn't known
         which of them it is. Where `guard` is false, of four that exist."""
         place = word.constant % QUAD
         whole = self._quad(buffer, word - Linear((), place), guard)

@@ -8,7 +8,7 @@ The dispatch ABI, which the C driver and the tests' harness follow, is written d
   also four words may be read at once: each starts at a multiple of 16 bytes, and what is bound is
   a multiple of 16 bytes long.
 - The parameter block is `param_words` words of 32 bits. It is the push constants where
-  `param_buffer_bytes` is 0. Else it lies in a uniform buffer at binding 4, of which
+  `param_buffer_bytes` is 0. Else it is in a uniform buffer at binding 4, of which
   `param_buffer_bytes` are bound, and the only push constant is the word at which it starts, a
   multiple of four.
 - `texel`, where there is one, does the same, and reads through uniform texel buffers what the

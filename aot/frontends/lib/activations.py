@@ -83,7 +83,7 @@ def tanh_gelu(b: GraphBuilder, x: Value) -> Value:
 
 def integer_power(b: GraphBuilder, base: Value, exponent: Value) -> Value:
     """By squaring: every power that does not overflow has an exponent below 64, or base -1 to 1,
-    of which the exponent's last bit tells enough. A negative exponent is taken for a positive one
+    for which the exponent's last bit is enough. A negative exponent is taken for a positive one
     of 1 and -1, and gives 0 of others."""
     dtype = base.type.dtype
     one, zero = b.scalar(1, dtype), b.scalar(0, dtype)

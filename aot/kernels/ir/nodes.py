@@ -29,7 +29,7 @@ class BufferClass(Enum):
 class Buffer:
     """A tensor in one of the four buffers.
 
-    Element (i, j, ...) lies at byte `offset + dtype.bytes * (i*strides[0] + j*strides[1] + ...)`
+    Element (i, j, ...) is at byte `offset + dtype.bytes * (i*strides[0] + j*strides[1] + ...)`
     of the class's buffer. Dims' symbols are INDEX parameters. `offset` is a multiple of `alignment`
     bytes, or of the element's size where that is more. Buffers of class CONSTANTS or INPUTS are
     never written, and nothing that is written overlaps them; nor those with an alignment. Other

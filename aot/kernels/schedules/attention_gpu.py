@@ -72,7 +72,7 @@ class OnGpu(Elements):
         self.at_query = self.keys + self.peers
         self.at_mix = self.at_query + self.depth
         pitch = self.at_mix + self.padded + -self.depth % self.peers
-        # odd, so that a place of neighbouring rows lies in different banks
+        # odd, so that a place of neighbouring rows is in different banks
         self.rows = self.scratch("rows", rows, pitch | 1)
         # of each lane: its largest score, and in the end the sum of its weights
         self.peaks = self.scratch("peaks", self.nest.lanes)

@@ -91,7 +91,7 @@ class KeptRows:
         }
 
     def _address(self, place: Expr, lane: Expr | None) -> Expr:
-        """Where element `place` of a row lies in scratch."""
+        """The index of element `place` of a row in scratch."""
         if self.lanes == 1:
             return place
         slot = expr.index(0) if lane is None else lane

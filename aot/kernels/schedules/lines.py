@@ -54,7 +54,7 @@ class Lines:
         return buffer
 
     def address(self, number: int, indices: Sequence[Expr]) -> Expr:
-        """Where in its buffer a result's element lies."""
+        """The index of a result's element in its buffer."""
         return flat_index(self.op.results[number].type, indices)
 
     def store(self, number: int, indices: Sequence[Expr], value: Expr) -> Store:

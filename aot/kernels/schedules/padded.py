@@ -294,7 +294,7 @@ class _Rows:
         return self.nest.serial(self.scratch.shape[0], row, "v")
 
     def _fill_row(self, values: Values, v: Expr, ahead: Expr) -> list[Stmt]:
-        """A row that lies `ahead` elements behind the first place of all, between its padding."""
+        """A row that begins `ahead` elements behind the first place of all, between its padding."""
         along, load, width = self.window.along, self.window.load, self.scratch.shape[2]
         down = self.window.down
         zero = {along.at.var: expr.index(0)}

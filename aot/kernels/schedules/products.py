@@ -290,7 +290,7 @@ class Placed:
         return before + nest.unrolled(shape.rows, one_row, "r")
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        """Which sides to convert into scratch before they are multiplied: a left one that lies in
+        """Which sides to convert into scratch before they are multiplied: a left one that is in
         order, because a scalar at a time is slow; a right one where conversions are no instructions
         and would leave the tile no registers."""
         lanes, right = self.nest.lanes, self.roles.weight

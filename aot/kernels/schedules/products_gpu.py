@@ -1,7 +1,7 @@
 """A contraction's register tile on a GPU: a workgroup's lanes in a grid over rows and columns.
 
 Each lane has a small outer product of its own: a few rows, and neighbouring columns, so that what
-it reads of packed weights lies together. Owns the lanes' geometry; what is summed is products.py's.
+it reads of packed weights is contiguous. Owns the lanes' geometry; what is summed is products.py's.
 """
 
 from __future__ import annotations

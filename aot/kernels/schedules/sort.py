@@ -155,7 +155,7 @@ class _TopK:
         """Whether an element comes after another in the result."""
         is_worse = expr.binary(self.compare, other, value)
         if POSITIONS not in self.wanted:
-            return is_worse  # equal values can't be told apart
+            return is_worse  # equal values do not differ
         is_later = expr.binary(
             "and", expr.binary("eq", value, other), expr.binary("gt", position, than)
         )

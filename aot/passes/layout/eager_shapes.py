@@ -63,7 +63,7 @@ class EagerShapes(Listener):
             heapq.heappush(queue, (self._order.get(op, 0.0), len(self._inputs) + len(queue), op))
 
     def _ask_rule(self, op: Op) -> bool:
-        """Asks the op's shape rule once; gives whether its users must be told too."""
+        """Asks the op's shape rule once; gives whether its users must be updated too."""
         self._sweep.has_asked = False
         is_news = self._decide(op)
         is_ruled = op.record.results_from == "rule" and not op.record.is_terminator

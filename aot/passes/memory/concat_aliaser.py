@@ -1,5 +1,5 @@
-"""Giving values their places in something larger: types under which an op's result lies in the
-memory of a whole, and whether all who read it can take that.
+"""Giving values their places in something larger: types under which an op's result is stored in
+the memory of a whole, and whether all who read it can take that.
 
 Part of alias-concat, which decides what is placed. Never places a value twice.
 """

@@ -9,7 +9,7 @@ Ensures: a `conv` or `matmul` of quantised operands is `conv_integer` or `matmul
     constant is left: it is written as small ops, which fold.
     Counts the multiply-adds in integers, and the others by reason, where the model is quantised.
 Never: changes a sum. A number of 8 bits differs from the model's definition in exact arithmetic by
-    one step at most, and only where that lies within 1e-4 of a tie. Touches weights and
+    one step at most, and only where that is within 1e-4 of a tie. Touches weights and
     activations that are floats.
 """
 

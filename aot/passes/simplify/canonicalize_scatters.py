@@ -1,5 +1,5 @@
-"""Rules of canonicalize about scatters whose positions are constants: each element is told which
-update it takes, so that all of them are made side by side.
+"""Rules of canonicalize about scatters whose positions are constants: each element gets the number
+of the update that it takes, so that all of them are made side by side.
 
 Owns those equations. A scatter's kernel applies updates in order, by one lane for all that they can
 reach; where positions are known, the last update that reaches an element is known too.
@@ -29,7 +29,7 @@ _COMBINE: dict[str, OpRecord] = {
     "max": elementwise.MAXIMUM,
     "min": elementwise.MINIMUM,
 }
-# Each element that could take an update is told its number and whether there is one. Where that
+# Each element that could take an update gets its number and whether there is one. Where that
 # takes so much more than the positions did, and more than this, few elements of many are written,
 # and it stays a scatter.
 _BYTES_AN_ELEMENT = 5

@@ -257,8 +257,8 @@ def _bytes(
 ) -> float:
     """The code of a kernel for `member` and others, of whose stages rows and columns are multiples
     of `steps`."""
-    told = zip(member.stages, steps, tiles, dynamic, strict=True)
-    return executable_bytes([s.code.bytes(step, tile, what) for s, step, tile, what in told])
+    costs = zip(member.stages, steps, tiles, dynamic, strict=True)
+    return executable_bytes([s.code.bytes(step, tile, what) for s, step, tile, what in costs])
 
 
 def _stages(

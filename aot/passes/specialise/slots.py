@@ -302,7 +302,7 @@ def groups_of(function: Function) -> tuple[Groups, ...]:
 
 def have_common_groups(members: Iterable[tuple[Groups, ...]]) -> bool:
     """Whether one kernel can know where groups end in all of `members`, which are of a family: a
-    contraction has one number of columns a group in all, or one number of groups that is told by
+    contraction has one number of columns a group in all, or one number of groups that follows from
     the number of all columns."""
     for groups in zip(*members, strict=True):
         counts = {g.number for g in groups}
@@ -341,7 +341,7 @@ def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, li
 
 
 def _is_joined(slot: Slot) -> bool:
-    """Whether a stride's dim lies without a gap around the next one in."""
+    """Whether a stride's dim is stored without a gap around the next one in."""
     assert slot.inner is not None
     return slot.value == multiply(slot.inner[0].value, slot.inner[1].value)
 
@@ -376,7 +376,7 @@ def _parameter(
 
 def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> int:
     """What a parameter for `column` must be known to be a multiple of, so that a part of it for
-    each of `count` is told; 1 where it has no such parts."""
+    each of `count` follows; 1 where it has no such parts."""
     first = count[0]
     if isinstance(first, int) and all(n == first for n in count):
         return first if common % first == 0 else 1
