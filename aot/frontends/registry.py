@@ -284,6 +284,11 @@ def is_torch_module(source: Any) -> bool:
     return ("Module", "torch.nn.modules.module") in _kinds(source)
 
 
+def is_torch(source: Any) -> bool:
+    """Whether a source is a torch.nn.Module or a program of torch.export."""
+    return is_torch_module(source) or _is_exported(source)
+
+
 def opened(
     source: Any,
     args: Any = None,

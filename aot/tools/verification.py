@@ -6,7 +6,6 @@ under test as well as everything behind it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.api import CompiledModule, load
+from aot.api import compile as compile_model
 from aot.errors import CompileError
+from aot.frontends import registry
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
 from aot.tools.onnx_engine import first_line, numpy_name
@@ -84,11 +85,13 @@ class Verification:
 
 
 def verify(
-    module: str | os.PathLike[str] | bytes | CompiledModule,
-    model: str | os.PathLike[str],
+    module: Any,
+    model: Any,
     *,
     against: str = "reference",
-    inputs: Mapping[str, ArrayLike] | None = None,
+    inputs: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
@@ -101,11 +104,18 @@ def verify(
 ) -> Verification:
     """Runs a compiled module and the model it came from on the same inputs, and compares.
 
+    A module of PyTorch is its own engine: `verify(module, (x,))` compiles it and compares what both
+    make of x, `verify(compiled, module, inputs=(x,))` compares what was compiled.
+
     Args:
-        module: what was compiled.
-        model: the model file it was compiled from.
+        module: what was compiled; or a `torch.nn.Module` or `torch.export.ExportedProgram`.
+        model: the model file it was compiled from; or the module of PyTorch; or, where `module` is
+            one, the tuple of its arguments.
         against: "reference", our numpy interpreter, or "onnxruntime", where that is installed.
-        inputs: input name -> array; the others are random.
+        inputs: input name -> array; the others are random. Of a module of PyTorch, the tuple of its
+            arguments.
+        kwargs: more arguments of a module of PyTorch, by name.
+        dynamic_shapes: the open dims of a module of PyTorch, as `aot.compile` takes them.
         shapes: input name -> extents, for random inputs with symbolic dims.
         input_values: what the module was compiled with; the engine gets it as input.
         states: what the module was compiled with; the engine gets its own outputs as inputs of the
@@ -120,10 +130,16 @@ def verify(
         CompileError: an input, a shape or the engine is wrong.
         RuntimeFailure: the module does not run.
     """
+    if registry.is_torch(module) or registry.is_torch(model):
+        return _with_module(
+            module, model, inputs, kwargs, dynamic_shapes, steps, tolerance, device, target
+        )
+    if kwargs is not None or dynamic_shapes is not None:
+        raise CompileError("kwargs and dynamic_shapes go with a module of PyTorch")
     if against not in ENGINES:
         raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
     with load(module, device, entry=entry, target=target) as program:
-        outputs = _outputs_of_states(program.states, states or {})
+        outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
         kept = {t.name: _at_first(t) for t in program.states}
         values, found = _arrays(input_values or {}), []
         is_random = (
@@ -139,6 +155,60 @@ def verify(
                 break
         variant = program.target
     return Verification(against, variant, tolerance, arrays, _worst(found))
+
+
+def _with_module(
+    module: Any,
+    model: Any,
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    steps: int | None,
+    tolerance: float,
+    device: str,
+    target: str | None,
+) -> Verification:
+    """A module of PyTorch against what was compiled of it, or is compiled now."""
+    from aot.tools.module_verification import run_both
+
+    if registry.is_torch(module):
+        source, args = module, model
+        options = (args, kwargs, dynamic_shapes) if registry.is_torch_module(module) else ()
+        names = ("args", "kwargs", "dynamic_shapes")
+        compiled = compile_model(
+            source, targets=[target or "host"], **dict(zip(names, options, strict=False))
+        )
+    else:
+        source, args, compiled = model, inputs, module
+    if not isinstance(compiled, CompiledModule) or not isinstance(args, (tuple, list)):
+        raise CompileError(
+            "a module of PyTorch is verified with a tuple of arguments, as "
+            "aot.verify(module, (x,)), or aot.verify(compiled, module, inputs=(x,))"
+        )
+    variant, arrays, found = run_both(
+        compiled,
+        source,
+        args,
+        kwargs or {},
+        steps=steps,
+        usual_steps=STATE_STEPS,
+        device=device,
+        target=target,
+    )
+    worst = _worst([_compare_all(ours, theirs) for ours, theirs in found])
+    return Verification("torch", variant, tolerance, arrays, worst)
+
+
+def _states(
+    kept: Sequence[TensorInfo], model: Any, states: Mapping[str, str | tuple[str, int]]
+) -> Mapping[str, str | tuple[str, int]]:
+    """The states that were given, and those that the model has itself."""
+    if all(t.name in states for t in kept):
+        return states
+    from aot.driver.pipeline import read_model
+    from aot.options import CompileOptions
+
+    return {**read_model(model, CompileOptions()).states, **states}
 
 
 def _outputs_of_states(

@@ -47,7 +47,7 @@ def export(
         )
     keywords = dict(kwargs or {})
     open_dims = OpenDims(dynamic_shapes)
-    with _in_eval_mode(module), _quiet(), known_shapes(), torch.no_grad():
+    with in_eval_mode(module), _quiet(), known_shapes(), torch.no_grad():
         try:
             program = torch.export.export(
                 module, tuple(args), keywords, dynamic_shapes=open_dims.shapes, strict=False
@@ -65,7 +65,8 @@ def _advice(module: Any, error: Exception) -> str:
 
 
 @contextmanager
-def _in_eval_mode(module: Any) -> Iterator[None]:
+def in_eval_mode(module: Any) -> Iterator[None]:
+    """With a module in eval mode, which afterwards is as it was."""
     training = [m for m in module.modules() if m.training]
     module.eval()
     try:
@@ -93,10 +94,20 @@ def load(source: str | Path | bytes) -> Exported:
     where = "model" if isinstance(source, bytes) else str(source)
     with _quiet():
         try:
-            return Exported(torch.export.load(file), where=where)
+            return Exported(_without_expressions(torch.export.load(file)), where=where)
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             raise CompileError(f"{where}: torch.export can't load it: {reason}") from error
+
+
+def _without_expressions(program: Any) -> Any:
+    """The program, whose bounds are those of symbols only: torch writes bounds of sums of them to
+    files, and can't decompose what it reads there."""
+    modes = (getattr(n.meta.get("val"), "fake_mode", None) for n in program.graph.nodes)
+    for env in {id(m.shape_env): m.shape_env for m in modes if m is not None}.values():
+        for expression in [e for e in getattr(env, "var_to_range", ()) if not e.is_Symbol]:
+            del env.var_to_range[expression]
+    return program
 
 
 @cache

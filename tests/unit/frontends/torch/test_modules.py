@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import aot
+from aot.cli.main import cli
 from aot.errors import CompileError, RuntimeFailure, UnsupportedError
-from tests.support.torch_modules import imported, module_of
+from tests.support.torch_modules import check, imported, module_of
 
 
 def loaded(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
@@ -317,3 +319,123 @@ def test_several_results_of_one_value(t: Any) -> None:
     x = t.randn(2, 3)
     found = loaded(module, (x,))(x)
     assert t.equal(found["a"], x) and t.equal(found["b"], x.view(-1)) and t.equal(found["c"], x[0])
+
+
+class Kept:
+    """Makes a module with a buffer that it changes, and arguments of it."""
+
+    def __new__(cls, t: Any) -> Any:
+        class Keeps(t.nn.Module):  # type: ignore[name-defined, misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("total", t.tensor([1.0, 2.0]))
+
+            def forward(self, x: Any, *, scale: Any) -> Any:
+                self.total += x * scale
+                return {"total": self.total, "rows": 2, "x": x}
+
+        return Keeps()
+
+
+def test_verification_with_the_module_itself(t: Any) -> None:
+    module, x, scale = Kept(t), t.randn(2), {"scale": t.tensor(3.0)}
+    found = aot.verify(module, (x,), kwargs=scale)
+    assert (found.engine, found.agrees) == ("torch", True)
+    assert [o.name for o in found.outputs] == ["total", "x"]
+    assert module.total.tolist() == [1.0, 2.0]  # as it was
+    compiled = aot.compile(module, (x,), scale)
+    assert aot.verify(compiled, module, inputs=(x,), kwargs=scale, steps=5).agrees
+    module.total += 1  # the program has it as it was
+    assert not aot.verify(compiled, module, inputs=(x,), kwargs=scale).agrees
+    exported = t.export.export(t.nn.Tanh(), (x,))
+    assert aot.verify(exported, (x,)).agrees
+    for wrong in (x, "model.onnx"):
+        with pytest.raises(CompileError) as failure:
+            aot.verify(t.nn.Tanh(), wrong)
+        assert "tuple" in str(failure.value)
+    with pytest.raises(CompileError) as failure:
+        aot.verify("m.aotm", module, inputs=(x,), kwargs=scale)
+    assert str(failure.value) == (
+        "a module of PyTorch is verified with a tuple of arguments, as aot.verify(module, (x,)), "
+        "or aot.verify(compiled, module, inputs=(x,))"
+    )
+
+
+def test_the_command_takes_files_of_torch(t: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    t.export.save(t.export.export(Kept(t), (t.randn(2),), {"scale": t.tensor(2.0)}), path)
+    for line in (
+        ["compile", str(path), "-o", str(tmp_path / "model.aotm")],
+        ["inspect", str(tmp_path / "model.aotm")],
+        ["verify", str(path)],
+    ):
+        result = CliRunner().invoke(cli, line)
+        assert result.exit_code == 0, result.output
+    assert "agrees" in result.output
+
+
+def test_sums_of_open_dims_in_files(t: Any, tmp_path: Path) -> None:
+    """torch writes bounds of a sum of dims, which it can't decompose when it has read them."""
+
+    class Joins(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            z = t.cat([x, y])
+            return z[: x.shape[0]] * 2 if z.shape[0] >= 4 else z[: x.shape[0]]
+
+    args, dim = (t.randn(3), t.randn(4)), t.export.Dim.DYNAMIC
+    shapes = {"x": {0: dim}, "y": {0: dim}}
+    t.export.save(t.export.export(Joins(), args, dynamic_shapes=shapes), tmp_path / "m.pt2")
+    program = aot.load(aot.compile(tmp_path / "m.pt2"))
+    assert program(t.ones(7), t.ones(2)).tolist() == [2] * 7
+
+
+def test_quantised_graphs_run_in_integers(t: Any) -> None:
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    q = t.ops.quantized_decomposed
+
+    def around(x: Any, scale: float, zero: int) -> Any:
+        bounds = (-128, 127, t.int8)
+        made = q.quantize_per_tensor(x, scale, zero, *bounds)
+        return q.dequantize_per_tensor(made, scale, zero, *bounds)
+
+    class Quantised(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", t.randint(-127, 128, (8, 3, 3, 3), dtype=t.int8))
+            self.register_buffer("scales", t.rand(8) * 0.01 + 0.001)
+            self.register_buffer("zeros", t.zeros(8, dtype=t.int64))
+            self.register_buffer("v", t.randint(-127, 128, (5, 8), dtype=t.int8))
+
+        def forward(self, x: Any) -> Any:
+            parameters = (self.scales, self.zeros, 0, -127, 127, t.int8)
+            w = q.dequantize_per_channel(self.w, *parameters)
+            y = t.relu(t.nn.functional.conv2d(around(x, 0.03, 3), w, padding=1))
+            y = around(around(y, 0.05, -128).mean((2, 3)), 0.02, -128)
+            v = q.dequantize_per_tensor(self.v, 0.01, 0, -127, 127, t.int8)
+            return around(t.nn.functional.linear(y, v), 0.04, 5)
+
+    module, x = Quantised(), t.randn(2, 3, 8, 8)
+    compiled = aot.compile(module, (x,))
+    work = compiled.stats["variants"][0]["multiply_adds"]
+    assert list(work) == ["in integers"] and work["in integers"] > 0
+    # one step of what the results are rounded to
+    t.testing.assert_close(aot.load(compiled)(x), module(x), rtol=0, atol=0.0401)
+
+
+def test_quantising_ops(t: Any) -> None:
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    q, i8 = t.ops.quantized_decomposed, t.int8
+    scales, zeros = t.tensor([0.1, 0.03, 0.5]), t.tensor([0, 3, -5])
+    functions = {
+        "tensor": lambda x: q.quantize_per_tensor(x, 0.05, 3, -128, 127, i8),
+        "narrow": lambda x: q.quantize_per_tensor(x, 0.05, 0, -7, 7, i8),
+        "unsigned": lambda x: q.quantize_per_tensor(x, 0.05, 128, 0, 255, t.uint8),
+        "words": lambda x: q.quantize_per_tensor(x, 0.0005, 0, -32768, 32767, t.int16),
+        "channels": lambda x: q.quantize_per_channel(x, scales, zeros, 1, -127, 127, i8),
+        "back": lambda x: q.dequantize_per_channel(
+            q.quantize_per_channel(x, scales, zeros, 1, -128, 127, i8),
+            scales, zeros, 1, -128, 127, i8,
+        ),
+        "chosen": lambda x: tuple(q.choose_qparams(x, -128, 127, 1e-7, i8)),
+    }  # fmt: skip
+    check(functions, [t.randn(4, 3, 2)])
