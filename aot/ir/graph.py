@@ -71,13 +71,18 @@ class ConstantData:
     @property
     def bytes(self) -> bytes:
         """Little-endian bytes as the module stores them."""
-        return self.array.astype(self.array.dtype.newbyteorder("<"), copy=False).tobytes()
+        return self._stored.tobytes()
+
+    @property
+    def _stored(self) -> np.ndarray[Any, Any]:
+        """The array as the module stores it: itself on most machines."""
+        return self.array.astype(self.array.dtype.newbyteorder("<"), copy=False)
 
     @property
     def digest(self) -> str:
         """BLAKE2b-128 of the bytes, in hex."""
         if self._digest is None:
-            self._digest = hashlib.blake2b(self.bytes, digest_size=16).hexdigest()
+            self._digest = hashlib.blake2b(self._stored.data, digest_size=16).hexdigest()
         return self._digest
 
     def __eq__(self, other: object) -> bool:

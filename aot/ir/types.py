@@ -447,6 +447,10 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
     layout = type.layout or Layout()
     if layout.strides:
         raise ValueError(f"type {type} has strides: it has no dense physical array")
+    if len(layout.splits) == 1:
+        ((dim, factor),) = layout.splits
+        assert isinstance(factor, int)
+        return _split(array, dim, factor, layout.order)
     for dim, factor in layout.splits:
         outer = -(-array.shape[dim] // factor)
         padding = [(0, 0)] * array.ndim
@@ -456,6 +460,27 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
         array = np.moveaxis(padded.reshape(shape), dim + 1, -1)
     order = layout.order or tuple(range(array.ndim))
     return np.asarray(array.transpose(order), order="C")  # ascontiguousarray gives rank 0 a dim
+
+
+def _split(
+    array: np.ndarray[Any, Any], dim: int, factor: int, order: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """A logical array whose one dim is split, in memory order; it takes no memory beside that."""
+    extent, rank = array.shape[dim], array.ndim
+    order = order or tuple(range(rank + 1))
+    shape = [*array.shape, factor]
+    shape[dim] = -(-extent // factor)
+    made = np.zeros([shape[d] for d in order], array.dtype)
+    # [..., outer, inner, ...]
+    pieces = np.moveaxis(made.transpose(np.argsort(order)), rank, dim + 1)
+    before = (slice(None),) * dim
+    whole = extent // factor
+    split = (*array.shape[:dim], whole, factor, *array.shape[dim + 1 :])
+    pieces[(*before, slice(whole))] = array[(*before, slice(whole * factor))].reshape(split)
+    if whole * factor < extent:
+        rest = array[(*before, slice(whole * factor, None))]
+        pieces[(*before, whole, slice(extent - whole * factor))] = rest
+    return made
 
 
 def to_logical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:

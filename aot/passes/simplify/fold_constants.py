@@ -40,7 +40,7 @@ GROWTH_BYTES = {"speed": 16 << 20, "balanced": 4 << 20, "size": 64 << 10}
 REPEAT_BYTES = 4 << 10
 # Sources that are distinguished; a sum of ten thousand constants must not list them at every step.
 MAX_SOURCES = 64
-# More is not computed at compile time at all.
+# More is not computed at compile time at all, unless it only moves what is stored already.
 LIMIT_BYTES = 1 << 28
 
 
@@ -163,10 +163,13 @@ def _bytes_of(sources: Iterable[Value], known: Mapping[Value, Known]) -> int:
 
 def _results(op: Op, inputs: Sequence[Array | None]) -> list[Array] | None:
     """What `op` computes, by its reference; None where that cannot be told or is too much."""
-    if not all(
-        v.type.is_static and v.type.dtype.storage_bytes(math.prod(v.type.shape)) <= LIMIT_BYTES
-        for v in op.results
-    ):
+    if not all(v.type.is_static for v in op.results):
+        return None
+    most = LIMIT_BYTES
+    if op.record.kind in (Kind.MOVEMENT, Kind.VIEW):
+        most = max([most, *(array.nbytes for array in inputs if array is not None)])
+    sizes = [v.type.dtype.storage_bytes(math.prod(v.type.shape)) for v in op.results]
+    if max(sizes, default=0) > most and not _is_constant_op(op):
         return None
     assert op.record.reference is not None
     call = call_of(op, is_exact=True)
