@@ -27,11 +27,27 @@ SHOWN = 10  # layers
     ".npy files where there is one input; or one such file, of several samples.",
 )
 @click.option(
-    "--activations",
-    type=click.Choice(["int8", "dynamic"]),
+    "--weights",
+    type=click.Choice(["int8", "int4"]),
     default="int8",
     show_default=True,
-    help="int8: steps found on the calibration data; dynamic: found by each run.",
+    help="int4: those of matrix products, by blocks; all else stays in floats.",
+)
+@click.option(
+    "--activations",
+    type=click.Choice(["int8", "dynamic", "none"]),
+    default="int8",
+    show_default=True,
+    help="int8: steps found on the calibration data, or by each run with weights by blocks; "
+    "dynamic: found by each run; none: floats, with weights by blocks.",
+)
+@click.option(
+    "--block-size",
+    type=int,
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Weights of a block that share a step.",
 )
 @click.option(
     "--skip", multiple=True, metavar="NODE", help="A node that stays in floats; repeatable."
@@ -53,19 +69,22 @@ def quantize(
     model: str,
     output: str,
     calibrate: str,
+    weights: str,
     activations: str,
+    block_size: int,
     skip: tuple[str, ...],
     skip_below: float | None,
     per_channel: bool,
     as_json: bool,
 ) -> None:
-    """Quantise an ONNX model in float32 to 8 bits, on data of yours.
+    """Quantise an ONNX model in float32 to 8 or 4 bits, on data of yours.
 
     \b
     Examples:
       aotc quantize model.onnx --calibrate images/ -o model.q.onnx
       aotc quantize model.onnx --calibrate data.npz --skip-below 20 -o model.q.onnx
       aotc quantize bert.onnx --calibrate data.npz --activations dynamic -o bert.q.onnx
+      aotc quantize llm.onnx --calibrate data.npz --weights int4 -o llm.q.onnx
 
     Needs onnxruntime. docs/use/quantised.md says what to look at in the result.
     """
@@ -75,7 +94,9 @@ def quantize(
         model,
         output,
         calibrate,
+        weights=weights,
         activations=activations,
+        block_size=block_size,
         skip=skip,
         skip_below=skip_below,
         per_channel=per_channel,

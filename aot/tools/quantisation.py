@@ -23,6 +23,7 @@ from aot import api
 from aot.errors import CompileError
 from aot.ir.types import Array
 from aot.link.files import write_atomically
+from aot.tools.block_quantisation import quantise_weights
 from aot.tools.calibration import InputSpec, Sample, samples_of
 from aot.tools.engines import check_onnx
 from aot.tools.onnx_engine import first_line, numpy_name
@@ -78,19 +79,25 @@ def quantize(
     output: str | os.PathLike[str],
     calibration: str | os.PathLike[str],
     *,
+    weights: str = "int8",
     activations: str = "int8",
+    block_size: int = 32,
     skip: Sequence[str] = (),
     skip_below: float | None = None,
     per_channel: bool = True,
 ) -> Quantised:
-    """Writes a quantised model: weights i8, activations u8, as QuantizeLinear and DequantizeLinear.
+    """Writes a quantised model: weights i8, activations u8, as QuantizeLinear and DequantizeLinear;
+    or products alone with weights in blocks, as MatMulNBits.
 
     Args:
         model: an ONNX file in float32.
         output: the ONNX file to write.
         calibration: a folder or a file, see `aot.tools.calibration.samples_of`.
-        activations: "int8", with steps found on the calibration data; "dynamic", with steps that
-            each run finds.
+        weights: "int8"; or "int4", by blocks.
+        activations: "int8", with steps found on the calibration data, or by each run for each block
+            of weights by blocks; "dynamic", with steps that each run finds; "none": they stay
+            floats, and weights are in blocks.
+        block_size: weights of a block: a power of two of 16 or more.
         skip: names of nodes that stay in floats.
         skip_below: layers whose signal to noise is below so many decibels stay in floats, too.
         per_channel: a step for each output channel of the weights, rather than one for all.
@@ -104,7 +111,15 @@ def quantize(
     if not Path(model).is_file():
         raise CompileError(f"cannot read {os.fspath(model)}: no such file")
     check_onnx("onnxruntime", model)
-    job = _Job(Path(model), activations, per_channel)
+    in_blocks = weights == "int4" or activations == "none"
+    if in_blocks and (activations == "dynamic" or not per_channel):
+        raise CompileError(
+            "weights by blocks have steps of their own: neither dynamic nor per tensor"
+        )
+    if block_size < 16 or block_size & (block_size - 1):
+        raise CompileError(f"block size is {block_size}, expected a power of two of 16 or more")
+    bits = 0 if not in_blocks else 4 if weights == "int4" else 8
+    job = _Job(Path(model), activations, per_channel, bits, block_size)
     unknown = [name for name in skip if name not in job.names]
     if unknown:
         raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
@@ -174,13 +189,17 @@ class _Reader:
 class _Job:
     """One model to quantise."""
 
-    def __init__(self, model: Path, activations: str, per_channel: bool) -> None:
+    def __init__(
+        self, model: Path, activations: str, per_channel: bool, bits: int, block_size: int
+    ) -> None:
         import onnx
         import onnxruntime
 
         self.model = model
         self.activations = activations
         self.per_channel = per_channel
+        self.bits = bits  # of weights by blocks; 0 where they are not
+        self.block_size = block_size
         try:
             graph = onnx.load(os.fspath(model), load_external_data=False).graph
             self.session = onnxruntime.InferenceSession(
@@ -208,6 +227,9 @@ class _Job:
         """
         from onnxruntime import quantization as q
 
+        if self.bits:
+            self._in_blocks(source, made, skipped)
+            return
         common: dict[str, Any] = {
             "weight_type": q.QuantType.QInt8,
             "per_channel": self.per_channel,
@@ -229,6 +251,21 @@ class _Job:
             raise CompileError(
                 f"ONNX Runtime cannot quantise {self.model}: {first_line(error)}"
             ) from None
+
+    def _in_blocks(self, source: Path, made: Path, skipped: Sequence[str]) -> None:
+        import onnx
+
+        model = onnx.load(os.fspath(source))
+        rounds = self.activations != "none"
+        found = quantise_weights(
+            model, self.bits, self.block_size, skipped, rounds_activations=rounds
+        )
+        if not found:
+            raise CompileError(
+                f"{self.model}: no MatMul or Gemm has constant weights of at least "
+                f"{self.block_size} rows, which could be quantised by blocks"
+            )
+        onnx.save(model, made)
 
     def prepared(self, folder: Path) -> Path:
         """The model in an opset that has steps by channel, with shapes inferred and constants
