@@ -21,6 +21,8 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
 STAGED = 256
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
+# addresses that a first cache keeps at one place, and how far apart those are
+WAYS, PAGE = 8, 4096
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
 
@@ -162,6 +164,9 @@ class Placed:
         indices: Values = {a.var: expr.index(0) for a in axes if a.extent == 1}
         axes = [a for a in axes if a.extent != 1]
         axes = by_weight_step(roles.right, axes)
+        if not self.nest.is_gpu and has_far_terms(roles.left, axes):
+            # each cache line is read for all taps before others want its place
+            axes = [axes[-1], *axes[:-1]]
         inner = axes[-1:]
         rows = [roles.rows] if roles.rows is not None else []
         borders = Borders.of(roles.reduce, [a.var for a in (*inner, *rows)])
@@ -595,6 +600,18 @@ def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
     if total.dtype.is_float:
         return Fma(a, b, total, total.dtype)
     return expr.add(total, expr.mul(a, b))
+
+
+def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
+    """Whether what lies along the last of the axes of a sum, with others around it, is so far apart
+    that a cache has one place for all of it: multiples of a page."""
+    if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= WAYS):
+        return False
+    for load in expr.loads(left):
+        step = expr.coefficient(load.indices[0], axes[-1].var)
+        if isinstance(step, int) and step and step * load.dtype.bytes % PAGE == 0:
+            return True
+    return False
 
 
 def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:

@@ -11,6 +11,7 @@ import pytest
 from aot.analysis.stages import schedule_of
 from aot.backends.cpu.compile import emit_assembly
 from aot.ir.schedule import Schedule
+from aot.kernels.ir.nodes import For, LoopKind, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PLANES, Conv
@@ -70,6 +71,18 @@ def test_windows_and_strides() -> None:
     ):
         for left in (PLANES, LAST):
             replace(conv, left=left).check(NATIVE[0], on_cpu(NATIVE[0]))
+
+
+def test_planes_a_page_apart() -> None:
+    """One line of each of many planes has one place in a cache: taps go along a plane first."""
+    target = targets.load("x86-64-v3")
+    for size, is_apart in (((12, 20, 32, 32), True), ((12, 20, 32, 30), False)):
+        conv = Conv(size, kernel=3, pad=1)
+        for name in NATIVE:
+            conv.check(name, on_cpu(name))
+        loops = [s for s in walk(lower(conv.function(), target).body) if isinstance(s, For)]
+        extents = [s.extent for s in loops if s.kind is LoopKind.SERIAL]
+        assert (extents.index(12) < extents.index(3)) == is_apart
 
 
 def test_which_lanes() -> None:
