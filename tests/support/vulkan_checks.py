@@ -8,8 +8,9 @@ from aot.ir.dims import evaluate
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass
 from aot.target.model import Target
-from tests.support import vulkan_device, vulkan_running
+from tests.support import vulkan_running
 from tests.support.hard_kernels import HardKernel, class_buffers, results_of
+from tests.support.vulkan_dispatch import dispatched
 from tests.support.vulkan_kernels import Array
 
 
@@ -19,11 +20,9 @@ def check_hard_kernel(case: HardKernel, driver: str, target: Target | None = Non
     shader = vulkan_running.build(kernel, target)
     arrays, params, places = class_buffers(case)
     dims = {p.name: int(params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
-    x, y, z = (evaluate(extent, dims) for extent in kernel.grid)
+    grid = [evaluate(extent, dims) for extent in kernel.grid]
     buffers = {binding: arrays[binding.name.lower()].tobytes() for binding in BufferClass}
-    after = vulkan_device.device(driver).run(
-        shader, buffers, vulkan_device.pack_params(kernel, params), (x, y, z)
-    )
+    after = dispatched(driver, kernel, shader, buffers, params, grid)
     for binding, data in after.items():
         arrays[binding.name.lower()][:] = list(data)
     assert case.largest_error(results_of(case, arrays, places)) <= case.tolerance

@@ -27,7 +27,7 @@ from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel
 from aot.kernels.ir.verifier import verify
 from aot.target import selection as targets
 from aot.target.model import Target
-from tests.support import vulkan_device
+from tests.support.vulkan_dispatch import dispatched
 
 Array = NDArray[Any]
 # What a buffer holds before a kernel stores to it: NaN as f32, and no sensible number otherwise.
@@ -159,15 +159,10 @@ def run_on(
     """
     shader = shader or build(kernel)
     laid = lay_out(kernel, arrays, params or {})
-    device = vulkan_device.device(driver)
     dims = {p.name: int(laid.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
     grid = [evaluate(d, dims) for d in kernel.grid]
-    after = device.run(
-        shader,
-        {c: bytes(b) for c, b in laid.buffers.items()},
-        vulkan_device.pack_params(kernel, laid.params),
-        (grid[0], grid[1], grid[2]),
-    )
+    given = {binding: bytes(data) for binding, data in laid.buffers.items()}
+    after = dispatched(driver, kernel, shader, given, laid.params, grid)
     results: dict[str, Array] = {}
     for binding, data in after.items():
         may_change = np.zeros(len(data), np.bool_)

@@ -19,6 +19,7 @@ import pytest
 
 from aot.backends.vulkan import requirements
 from aot.backends.vulkan.emit import compile_kernel
+from aot.backends.vulkan.shader import Shader
 from aot.kernels.ir.nodes import Kernel
 from aot.link.image import (
     Arch,
@@ -173,14 +174,15 @@ def module_of(
     kernels: Sequence[Kernel] = (),
     *,
     shaders: Sequence[ExecutableImage] = (),
+    needs: Sequence[Shader] = (),
     rodata: bytes = b"",
     registers: Mapping[str, Sequence[int]] | None = None,
     **program: Any,
 ) -> bytes:
     """A module file of one Vulkan variant with this program.
 
-    Its executables are the kernels, then the shaders. `registers` may give "inputs" and "outputs"
-    their offset registers.
+    Its executables are the kernels, then the shaders, whose limits and features are those that
+    `needs` asks for. `registers` may give "inputs" and "outputs" their offset registers.
     """
     target = load_target("vulkan-1.1")
     compiled = [compile_kernel(k, target) for k in kernels]
@@ -208,9 +210,16 @@ def module_of(
     entry = EntryPointImage(
         "main", tuple(t.info() for t in inputs), tuple(t.info() for t in outputs), made
     )
-    limits = requirements.limits(compiled)
+    asking = [*compiled, *needs]
     variant = VariantImage(
-        "test", Device.VULKAN, Arch.NONE, 4, (*executables, *shaders), (entry,), limits=limits
+        "test",
+        Device.VULKAN,
+        Arch.NONE,
+        4,
+        (*executables, *shaders),
+        (entry,),
+        requirements.features(asking),
+        limits=requirements.limits(asking),
     )
     return module_bytes(ModuleImage((variant,), rodata, (), "tests"))
 

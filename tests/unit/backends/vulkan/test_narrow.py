@@ -45,7 +45,7 @@ from tests.support.op_samples import by_op, naming
 from tests.support.random_graphs import Graph, difference, graphs
 from tests.support.vulkan_checks import assert_close, check_hard_kernel
 from tests.support.vulkan_kernels import CASES, Array, load, spread, tensor
-from tests.support.vulkan_runtime import running_on
+from tests.support.vulkan_runtime import VALIDATION_MANIFESTS, running_on
 
 pytestmark = pytest.mark.vulkan
 
@@ -201,6 +201,19 @@ def computed(
     kernel = each(dtype, result, of, a, b)
     shader = vulkan_running.build(kernel, targets.load(machine))
     return vulkan_running.run_on(DRIVER, kernel, {"a": a, "b": b}, shader=shader)["y"]
+
+
+def test_the_validation_layer_listens() -> None:
+    """A capability whose feature is not enabled, in the process that runs kernels."""
+    if not (VALIDATION_MANIFESTS / "VkLayer_khronos_validation.json").exists():
+        pytest.skip("the validation layer is not installed")
+    a = HALVES[:64]
+    kernel = each(F16, F16, lambda x, y: binary("add", x, y), a, a)
+    shader = vulkan_running.build(kernel, targets.load(FULL))
+    undeclared = replace(shader, features=())
+    with pytest.raises(AssertionError, match=r"the validation layer says: [\s\S]*Capability"):
+        vulkan_running.run_on(DRIVER, kernel, {"a": a, "b": a}, shader=undeclared)
+    vulkan_running.run_on(DRIVER, kernel, {"a": a, "b": a}, shader=shader)
 
 
 def interpreted(result: DType, of: Callable[[Expr, Expr], Expr], a: Array, b: Array) -> Array:

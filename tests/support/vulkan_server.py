@@ -1,0 +1,109 @@
+"""Runs small modules on a software Vulkan driver, in a process of its own that stays open.
+
+Most of the time that a program takes to start on Vulkan goes into loading the driver and the
+validation layer. There they stay loaded, with settings of their own: a layer keeps those that it
+was loaded with.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import runtime_api, vulkan_runtime
+from tests.support.runtime_modules import Assembler
+
+VULKAN = 2  # of aot_device_t
+
+
+def run(driver: str, module: bytes, inputs: Sequence[bytes], *, reads_texels: bool) -> list[bytes]:
+    """The outputs of the module's program, whose inputs are bytes.
+
+    Raises:
+        AssertionError: the validation layer said something.
+        runtime_api.Failed: the runtime did.
+    """
+    connection = _server(driver)
+    connection.send((module, inputs, reads_texels))
+    found, said = connection.recv()
+    assert not said, f"{driver}: the validation layer says: {said}"
+    if isinstance(found, tuple):
+        raise runtime_api.Failed(*found)
+    assert isinstance(found, list), found
+    return found
+
+
+@cache
+def _server(driver: str) -> Connection:
+    """The process's end of a connection to the one that has the driver; skips where it is not
+    there."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    folder = Path(tempfile.mkdtemp(prefix=f"aotc-{driver}-"))
+    variables = {**vulkan_runtime.environment(driver, folder), "AOT_PIPELINE_CACHE": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        context.Process(target=_serve, args=(there, folder), daemon=True).start()
+    there.close()
+    return here
+
+
+def _serve(connection: Connection, folder: Path) -> None:
+    """Answers with the outputs of each program, or why it failed, and what the layer said of it."""
+    runtime_api.library = vulkan_runtime.library
+    resident = _opened(_nothing())
+    heard = 0
+    try:
+        while True:
+            module, inputs, reads_texels = connection.recv()
+            os.environ["AOT_VULKAN_TEXELS"] = "on" if reads_texels else "off"
+            try:
+                answer: Any = _outputs(module, inputs)
+            except runtime_api.Failed as error:
+                answer = (error.status, error.message)
+            except Exception:
+                answer = traceback.format_exc()
+            log = folder / "validation.log"
+            said = log.read_text() if log.exists() else ""
+            connection.send((answer, said[heard:]))
+            heard = len(said)
+    except EOFError:
+        resident.close()
+
+
+def _opened(module: bytes) -> runtime_api.Program:
+    return runtime_api.Program(runtime_api.Module(module), device=VULKAN)
+
+
+def _outputs(module: bytes, inputs: Sequence[bytes]) -> list[bytes]:
+    program = _opened(module)
+    for number, data in enumerate(inputs):
+        program.set_input(number, np.frombuffer(data, np.uint8))
+    try:
+        program.run()
+        count = vulkan_runtime.library().aot_program_output_count(program.handle)
+        return [program.output(number).tobytes() for number in range(count)]
+    finally:
+        program.close()
+        program.module.close()
+
+
+def _nothing() -> bytes:
+    """A module whose program does nothing."""
+    a = Assembler()
+    a.block()
+    a.emit("RETURN")
+    a.execute()
+    a.emit("RETURN")
+    return vulkan_runtime.module_of(a, [], [])
