@@ -21,7 +21,7 @@ from aot.ir.builder import Builder
 from aot.ir.dims import symbol
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY
+from aot.ir.record import REGISTRY, Kind, OpRecord
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, For, If, Kernel, KernelBuilder, LoopKind, Store
 from aot.kernels.lower.steps import body_iterations, lane_iterations
@@ -306,6 +306,13 @@ def test_updates_by_positions_that_are_read(driver: str, is_open: bool, tmp_path
         assert check(b.function(), inputs, "read") == "right"
 
 
+def drivers_for(record: OpRecord, extent: int) -> tuple[str, ...]:
+    """SwiftShader takes a fraction of a millisecond for each workgroup whose lanes wait for each
+    other: a million of them are lavapipe's alone."""
+    waits = record.kind in (Kind.ATTENTION, Kind.RECURRENCE)
+    return DRIVERS[:1] if waits and extent > 100_000 else DRIVERS
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("extent", [100_000, 1_000_000])
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
@@ -317,13 +324,15 @@ def test_every_op_at_long_extents(name: str, extent: int, tmp_path: Path) -> Non
         for long in grown(record, sample, extent):
             function = function_of(record, long)
             inputs = arrays_of(record, long, function)
-            expected = list(run(function, inputs))
+            expected: list[Array] = []  # of what some driver runs: a million steps take minutes
             unknown = opened(record, long, extent)
             what = f"{name} of {', '.join(map(str, long.operands))} with {dict(long.attrs)}"
             for asked, of in ((function, what), (unknown, f"{what}, extents unknown")):
                 data = None if asked is None else compiled(asked)
-                for driver in DRIVERS if asked is not None and data is not None else ():
+                drivers = drivers_for(record, extent)
+                for driver in drivers if asked is not None and data is not None else ():
                     with running_on(driver, tmp_path):
                         found = given(data, asked, inputs, f"{of}, on {driver}")
                     if found is not None:
+                        expected = expected or list(run(function, inputs))
                         compare(found, expected, f"{of}, on {driver}", tolerance)

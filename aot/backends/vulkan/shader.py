@@ -1,6 +1,6 @@
 """What the Vulkan backend hands on: a shader's words and everything that a driver must know of it.
 
-The dispatch ABI, which the C driver and the tests' harness follow, is written down here.
+The dispatch ABI, which the C driver follows, is written down here.
 
 - Descriptor set 0 holds a storage buffer for each class in `bindings`, at the binding that is the
   class's number: 0 constants, 1 arena, 2 inputs, 3 outputs. Each is read and written in whole

@@ -196,8 +196,8 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
                         (by_data if s.has_data else others).add(record.name)
     chosen = {"gather", "gather_elements", "gather_nd", "put_slice", "table_lookup"}
     assert by_data == chosen | {"grid_sample", "resample", "roi_align"}
-    # groups of channels, overlapping blocks, mirrored borders, dims that don't divide
-    assert others == {"conv", "conv_integer", "col2im", "pad", "reshape"}
+    # groups of channels, overlapping blocks, mirrored borders, dims that don't divide, blocks
+    assert others == {"conv", "conv_integer", "col2im", "pad", "reshape", "matmul_blocked"}
 
 
 def subscript_of(index: e.Expr, variables: tuple[e.Var, ...], rank: int) -> Subscript:
