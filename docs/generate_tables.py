@@ -38,9 +38,10 @@ def targets_table() -> str:
 
 def onnx_operators() -> str:
     """Names in alphabetical order, those of other domains last."""
-    from aot.frontends.onnx import CONTROL, supported_ops
+    from aot.frontends.onnx import CONTROL, SEQUENCES, supported_ops
 
-    names = sorted({name for domain, name, _ in supported_ops() if domain == ""} | set(CONTROL))
+    plain = {name for domain, name, _ in supported_ops() if domain == ""}
+    names = sorted(plain | set(CONTROL) | set(SEQUENCES))
     others = [f"{domain}.{name}" for domain, name, _ in supported_ops() if domain]
     return textwrap.fill(", ".join([*names, *others]) + ".", 120, break_on_hyphens=False)
 

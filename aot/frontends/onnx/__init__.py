@@ -21,10 +21,12 @@ from aot.frontends.onnx.ops import signal as ops_signal
 from aot.frontends.onnx.ops import spatial as ops_spatial
 from aot.frontends.onnx.ops import tensor as ops_tensor
 from aot.frontends.onnx.ops import text as ops_text
+from aot.frontends.onnx.sequences import SEQUENCES
 from aot.frontends.onnx.table import supported_ops
 
 __all__ = [
     "CONTROL",
+    "SEQUENCES",
     "import_onnx",
     "ops_attention",
     "ops_detection",

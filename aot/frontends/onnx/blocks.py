@@ -14,7 +14,7 @@ import onnx
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.onnx.choices import Choices
-from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.scopes import Held, Scope, TensorList
 from aot.frontends.onnx.table import Node
 from aot.ir.builtin import YIELD
 from aot.ir.equalities import DimEqualities
@@ -34,7 +34,7 @@ class Subgraph:
         lacks: why some are not.
     """
 
-    values: list[Value | None]
+    values: list[Held | None]
     lacks: list[str]
 
 
@@ -50,7 +50,7 @@ class GraphImporter(Protocol):
     branching: dict[Value, bool]
 
     def subgraph(
-        self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Scope, rewriter: Rewriter
+        self, graph: onnx.GraphProto, given: Mapping[str, Held], outer: Scope, rewriter: Rewriter
     ) -> Subgraph:
         """Imports a graph's nodes at `rewriter`; its inputs are what `given` says.
 
@@ -91,7 +91,7 @@ def try_block(
     graph: onnx.GraphProto,
     outer: Scope,
     block: Block,
-    given: Mapping[str, Value] | None = None,
+    given: Mapping[str, Held] | None = None,
 ) -> Tried:
     """Imports a graph into `block`. What it assumes is taken back until somebody keeps it."""
     function = node.rewriter.function
@@ -103,10 +103,18 @@ def try_block(
         made = importer.subgraph(graph, given or {}, outer, Rewriter(function, block))
     except CompileError as raised:
         error = raised
+    values: list[Value | None] = []
+    for output, value in zip(graph.output, made.values):
+        values.append(value if isinstance(value, Value) else None)
+        if isinstance(value, TensorList):
+            made.lacks.append(
+                f"{node.op_type} (node {node.label!r}): its output {output.name!r} is a sequence "
+                "of tensors, and which is known only when the model runs"
+            )
     assumed = {a: None for a in function.assumptions if a not in before}
     function.assumptions = before
     fresh = list(importer.choices.made)[chosen:]
-    return Tried(block, made.values, made.lacks, error, assumed, fresh)
+    return Tried(block, values, made.lacks, error, assumed, fresh)
 
 
 def discard(importer: GraphImporter, node: Node, tried: Tried) -> None:

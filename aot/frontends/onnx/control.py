@@ -22,7 +22,7 @@ from aot.frontends.onnx.blocks import (
 )
 from aot.frontends.onnx.conditions import Comparison, comparison_of
 from aot.frontends.onnx.graphs import captured_by
-from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.scopes import Held, Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
@@ -37,7 +37,7 @@ IN_BRANCH = " (in the "  # what a reason says of a branch that may not run
 
 def import_if(
     importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope
-) -> Sequence[Value | None]:
+) -> Sequence[Held | None]:
     """The results of an If.
 
     Raises:
@@ -82,7 +82,7 @@ def _branch(node: Node, name: str) -> onnx.GraphProto:
 
 def _taken(
     importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope, is_first: bool
-) -> Sequence[Value | None]:
+) -> Sequence[Held | None]:
     """Imports one branch in line; the other one is not looked at."""
     graph = _branch(node, BRANCHES[0 if is_first else 1])
     found = importer.subgraph(graph, {}, outer, node.rewriter)

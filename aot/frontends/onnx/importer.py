@@ -37,7 +37,8 @@ from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.loops import import_loop
 from aot.frontends.onnx.ops.scan import import_scan
 from aot.frontends.onnx.schema import check_node, find_schema, is_known_domain
-from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.scopes import Held, Scope, TensorList
+from aot.frontends.onnx.sequences import SEQUENCES, TAKING_LISTS
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
@@ -156,36 +157,15 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
     return True
 
 
-# what an op without an entry is refused for, where more can be said
-_REASONS = {
-    **dict.fromkeys(
-        (
-            "ConcatFromSequence",
-            "SequenceAt",
-            "SequenceConstruct",
-            "SequenceEmpty",
-            "SequenceErase",
-            "SequenceInsert",
-            "SequenceLength",
-            "SplitToSequence",
-        ),
-        "sequences of tensors are not supported; what a loop gives may be stacked as rows (scan "
-        "outputs), and Split gives tensors",
-    ),
-}
-
-
 def _reason(op_type: str, domain: str, opset: int) -> str:
     """Why an op without an entry is refused."""
-    if domain == "" and op_type in _REASONS:
-        return _REASONS[op_type]
     has_newer = find_entry(domain, op_type, 1 << 30) is not None
     return "there is no importer for this op" + (f" at opset {opset}" if has_newer else "")
 
 
 # ops with graphs in them
 CONTROL: dict[
-    str, Callable[[GraphImporter, Node, onnx.NodeProto, Scope], Sequence[Value | None]]
+    str, Callable[[GraphImporter, Node, onnx.NodeProto, Scope], Sequence[Held | None]]
 ] = {
     "If": import_if,
     "Loop": lambda importer, node, _, scope: import_loop(importer, node, scope),
@@ -194,7 +174,7 @@ CONTROL: dict[
 
 
 def _is_control(proto: onnx.NodeProto) -> bool:
-    return domain_of(proto) == "" and proto.op_type in CONTROL
+    return domain_of(proto) == "" and (proto.op_type in CONTROL or proto.op_type in SEQUENCES)
 
 
 class _Importer:
@@ -244,10 +224,17 @@ class _Importer:
         unsupported = [
             *self.input_types.unsupported,
             *scope.lacks(nodes, list(self.outputs)),
+            *(
+                f"output {name!r} is a sequence, and a program gives tensors; give each tensor of "
+                "it (SequenceAt), or all joined (ConcatFromSequence)"
+                for name in self.outputs
+                if isinstance(scope.known[name], TensorList)
+            ),
         ]
         if unsupported:
             raise UnsupportedError("not supported:", unsupported)
-        results = {name: scope.known[name] for name in self.outputs}
+        held = {name: scope.known[name] for name in self.outputs}
+        results = {name: v for name, v in held.items() if isinstance(v, Value)}
         if self.choices.made:
             _check_ranks(results, self.graph)
         self.rewriter.create(lookup("return"), list(results.values()))
@@ -312,12 +299,17 @@ class _Importer:
         if not (_is_control(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
             return _reason(proto.op_type, domain, opset)
         inputs: list[Value | None] = []
-        for name in proto.input:
+        lists: dict[int, TensorList] = {}
+        for number, name in enumerate(proto.input):
             value = scope.find(name) if name else None
             if name and value is None:
                 return ""
-            inputs.append(value)
-        while inputs and inputs[-1] is None:
+            if isinstance(value, TensorList):
+                lists[number] = value
+            inputs.append(value if isinstance(value, Value) else None)
+        if lists and domain + proto.op_type not in (*SEQUENCES, *TAKING_LISTS, "Loop"):
+            return f"operand {min(lists)} is a sequence of tensors, expected a tensor"
+        while inputs and inputs[-1] is None and len(inputs) - 1 not in lists:
             inputs.pop()
         outputs = [name if name in scope.read else "" for name in proto.output]
         node = Node(
@@ -330,6 +322,7 @@ class _Importer:
             scope.rewriter,
             self.values,
             self.folder,
+            lists,
         )
         check_node(node, schema)
         try:
@@ -346,7 +339,7 @@ class _Importer:
 
     def _results(
         self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str, scope: Scope
-    ) -> Sequence[Value | None]:
+    ) -> Sequence[Held | None]:
         """The node's outputs: by its entry, or else by ONNX's own definition of the op.
 
         Raises:
@@ -354,6 +347,9 @@ class _Importer:
         """
         if domain == "" and node.op_type in CONTROL:
             return CONTROL[node.op_type](self, node, proto, scope)
+        if domain == "" and (node.op_type in SEQUENCES or node.lists):
+            build = SEQUENCES.get(node.op_type) or TAKING_LISTS[node.op_type]
+            return build(self, node, proto, scope)
         entry = find_entry(domain, node.op_type, node.opset)
         reason = _reason(node.op_type, domain, node.opset)
         if entry is not None:
@@ -376,7 +372,7 @@ class _Importer:
             )
         return results
 
-    def _body(self, node: Node, body: Body) -> tuple[Sequence[Value | None], list[str]]:
+    def _body(self, node: Node, body: Body) -> tuple[Sequence[Held | None], list[str]]:
         """Imports what the node means in smaller ops, with names of its own; also gives what in
         it is not supported."""
         outputs = [name for number, name in enumerate(body.outputs) if node.wants(number)]
@@ -391,7 +387,7 @@ class _Importer:
         return results, scope.lacks(nodes, outputs)
 
     def subgraph(
-        self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Scope, rewriter: Rewriter
+        self, graph: onnx.GraphProto, given: Mapping[str, Held], outer: Scope, rewriter: Rewriter
     ) -> Subgraph:
         """Imports a graph in a node; see `GraphImporter`."""
         if outer.depth == MAX_DEPTH:

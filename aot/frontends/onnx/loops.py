@@ -22,7 +22,7 @@ from aot.frontends.onnx.blocks import (
     insert_op,
     try_block,
 )
-from aot.frontends.onnx.scopes import Scope
+from aot.frontends.onnx.scopes import Held, Scope, TensorList
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
@@ -62,7 +62,7 @@ class LoopForm:
     node: Node
     outer: Scope
     body: onnx.GraphProto
-    initial: list[Value]
+    initial: list[Held]
     carried_names: Sequence[str]
     arguments: Arguments
     trips: Dim | None
@@ -75,16 +75,29 @@ class LoopForm:
     def row_count(self) -> int:
         return len(self.body.output) - self.has_condition - len(self.initial)
 
-    def results(self) -> list[Value]:
+    def results(self) -> Sequence[Held]:
         """What was carried at last, then rows stacked along a dim in front; for outputs that
         nothing reads, any value.
 
         Raises:
             UnsupportedNodeError, CompileError: neither way is open.
         """
+        if any(isinstance(v, TensorList) for v in self.initial):
+            try:
+                return _Unrolled(self).results()
+            except _NotUnrollableError as why:
+                raise UnsupportedNodeError(
+                    f"it carries a sequence of tensors, and {why}; what a loop gives may be "
+                    "stacked as rows (scan outputs)"
+                ) from None
         return _AsOp(self).results()
 
-    def named(self, carried: Sequence[Value]) -> dict[str, Value]:
+    @property
+    def tensors(self) -> list[Value]:
+        """What is carried into the first run, if no sequences are."""
+        return [v for v in self.initial if isinstance(v, Value)]
+
+    def named(self, carried: Sequence[Held]) -> dict[str, Held]:
         return dict(zip(self.carried_names, carried, strict=True))
 
 
@@ -94,7 +107,7 @@ class _AsOp:
     def __init__(self, form: LoopForm) -> None:
         self.form = form
         self.node = form.node
-        types = [INDEX_TYPE, *(v.type for v in form.initial)]
+        types = [INDEX_TYPE, *(v.type for v in form.tensors)]
         self.before = dict(self.node.rewriter.function.assumptions)
         self.block = Block(types, ["", *form.carried_names])
         number, *carried = self.block.args
@@ -114,7 +127,7 @@ class _AsOp:
         self.node.rewriter.function.assumptions = self.before
         discard(self.form.importer, self.node, tried)
         try:
-            return _Unrolled(self.form).results()
+            return [v for v in _Unrolled(self.form).results() if isinstance(v, Value)]
         except _NotUnrollableError as why:
             if isinstance(problem, CompileError):
                 raise problem from None
@@ -189,7 +202,7 @@ class _AsOp:
         rows = self._rows
         finish(node, self.tried, [condition, *self.carried, *(v for _, v in rows)])
         trip_count = form.trip_count if trips is None else None
-        operands = [trip_count, form.condition, *form.initial]
+        operands = [trip_count, form.condition, *form.tensors]
         attrs = {"trips": -1 if trips is None else trips}
         made = insert_op(node, "loop", operands, [self.block], attrs).results
         count = len(form.initial)
@@ -208,7 +221,7 @@ class _AsOp:
             else node.scalar(0, DType.I64)
             for n in range(count, count + form.row_count)
         ]
-        return [*form.initial, *empty]
+        return [*form.tensors, *empty]
 
 
 class _NotUnrollableError(Exception):
@@ -221,10 +234,10 @@ class _Unrolled:
     def __init__(self, form: LoopForm) -> None:
         self.form = form
         self.node = form.node
-        self.carried = list(form.initial)
+        self.carried: list[Held] = list(form.initial)
         self.rows: list[list[Value]] = [[] for _ in range(form.row_count)]
 
-    def results(self) -> list[Value]:
+    def results(self) -> list[Held]:
         form, trips = self.form, self.form.trips
         if form.condition is not None or form.trip_count is not None:
             raise _NotUnrollableError("how often it runs is known only when the model runs")
@@ -261,8 +274,13 @@ class _Unrolled:
         carried = values[form.has_condition :]
         self.carried = carried[: len(form.initial)]
         for rows, value in zip(self.rows, carried[len(form.initial) :], strict=True):
-            rows.append(value)
-        return _truth(form.importer, values[0]) if form.has_condition else True
+            rows.append(self._tensor(value))
+        return _truth(form.importer, self._tensor(values[0])) if form.has_condition else True
+
+    def _tensor(self, value: Held) -> Value:
+        if isinstance(value, TensorList):
+            raise UnsupportedNodeError("its row or its condition is a sequence of tensors")
+        return value
 
     def _stacked(self, number: int) -> Value:
         """Rows along a dim in front."""
@@ -296,7 +314,7 @@ def declared_rank(info: onnx.ValueInfoProto) -> int | None:
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
 
-def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[Value | None]:
+def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[Held | None]:
     """The results of an ONNX Loop.
 
     Raises:
@@ -304,7 +322,7 @@ def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[V
         CompileError: the model is wrong.
     """
     body = node.attribute("body").g
-    initial = [node.input(n) for n in range(2, len(node.inputs))]
+    initial = [node.lists.get(n) or node.input(n) for n in range(2, len(node.inputs))]
     names = [i.name for i in body.input]
     if len(names) != 2 + len(initial):
         raise node.error(

@@ -87,6 +87,8 @@ def _check_types(node: Node, schema: defs.OpSchema) -> None:
     for number, value in enumerate(node.inputs):
         formal = schema.inputs[min(number, len(schema.inputs) - 1)]
         if value is None:
+            if number in node.lists:
+                continue
             if formal.option is not _OPTIONAL:
                 raise node.error(f"operand {number} ({formal.name}) is missing")
             continue
@@ -103,6 +105,8 @@ def _check_types(node: Node, schema: defs.OpSchema) -> None:
 
 def _check_type(node: Node, number: int, name: str, value: Value, allowed: Sequence[str]) -> None:
     dtype = value.type.dtype
-    if f"tensor({_TYPE_NAMES[dtype]})" not in allowed:
+    own = f"tensor({_TYPE_NAMES[dtype]})"
+    if own not in allowed and f"optional({own})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
-        raise node.error(f"operand {number} ({name}) is {dtype}, expected one of {', '.join(ours)}")
+        expected = f"one of {', '.join(ours)}" if ours else "a sequence of tensors"
+        raise node.error(f"operand {number} ({name}) is {dtype}, expected {expected}")

@@ -7,12 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Union
 
 import onnx
 
 from aot.frontends.onnx.graphs import captured
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
+
+
+@dataclass(frozen=True)
+class TensorList:
+    """A sequence of tensors whose length is known, or an optional without an element.
+
+    Attributes:
+        values: its tensors, in order.
+        is_absent: whether it is such an optional.
+    """
+
+    values: tuple[Value, ...]
+    is_absent: bool = False
+
+
+Held = Union[Value, TensorList]
+"""What a name may stand for."""
 
 
 @dataclass
@@ -34,7 +52,7 @@ class Scope:
     opsets: Mapping[str, int]
     rewriter: Rewriter
     unsupported: list[tuple[str, str]] = field(default_factory=list)
-    known: dict[str, Value | None] = field(default_factory=dict)
+    known: dict[str, Held | None] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     captured: dict[str, set[str]] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +60,7 @@ class Scope:
     origin: str = ""
     depth: int = 0
 
-    def find(self, name: str) -> Value | None:
+    def find(self, name: str) -> Held | None:
         scope = self._scope_of(name)
         return None if scope is None else scope.known[name]
 

@@ -21,6 +21,7 @@ from aot.frontends.lib.builder import (
 )
 from aot.frontends.lib.extents import bound, given_dims
 from aot.frontends.lib.place import Place
+from aot.frontends.onnx.scopes import TensorList
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
@@ -75,6 +76,7 @@ class Node(Place):
         inputs: operand values; None where an optional one is absent. Trailing ones are left out.
         outputs: output names; "" where one is absent or nothing reads it.
         opset: version of the node's domain.
+        lists: operands that are sequences of tensors, by number; `inputs` has None for them.
     """
 
     op_type: str
@@ -86,6 +88,7 @@ class Node(Place):
     rewriter: Rewriter
     values: DimValues
     folder: Path | None = None
+    lists: dict[int, TensorList] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 
     # operands

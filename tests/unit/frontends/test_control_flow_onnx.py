@@ -348,27 +348,6 @@ def test_what_a_body_lacks_is_said_of_its_node() -> None:
     )
 
 
-def test_a_loop_that_carries_a_sequence_is_refused() -> None:
-    g = Graph(np.random.RandomState(42))
-    b = Body("b_")
-    body = b.graph(
-        loop_inputs(onnx.ValueInfoProto(name="rows")),
-        [always(b), b.op("SequenceInsert", "rows", "x")],
-    )
-    rows = g.op("Loop", g.constant(3), "", g.op("SequenceEmpty"), body=body)
-    g.named(g.op("ConcatFromSequence", rows, axis=0), "y")
-    with pytest.raises(UnsupportedError) as caught:
-        import_onnx(g.model([tensor_info("x", [2])], ["y"]))
-    why = (
-        "sequences of tensors are not supported; what a loop gives may be stacked as rows (scan "
-        "outputs), and Split gives tensors"
-    )
-    assert caught.value.items == (
-        f"SequenceEmpty (node 'sequenceempty_0_0'): {why}",
-        f"ConcatFromSequence (node 'concatfromsequence_2_0'): {why}",
-    )
-
-
 def test_a_scan_before_opset_9_is_refused() -> None:
     g = Graph(np.random.RandomState(36))
     b = Body("b_")

@@ -65,7 +65,7 @@ def import_scan(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[V
     )
     axes = _list(node, "scan_output_axes", rows)
     directions = _list(node, "scan_output_directions", rows)
-    results = form.results()
+    results = [v for v in form.results() if isinstance(v, Value)]
     for n in range(rows):
         if node.wants(kept + n):
             results[kept + n] = _placed(node, results[kept + n], axes[n], bool(directions[n]))

@@ -407,9 +407,14 @@ def _place(node: Node, position: Value, extent: Dim) -> Value:
 
 
 def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
-    x = node.input(0)
     if len(sizes) != len(node.outputs):
         raise node.error(f"has {len(node.outputs)} outputs, but {len(sizes)} sizes")
+    return parts_along(node, axis, sizes)
+
+
+def parts_along(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
+    """The first operand in parts of `sizes` along an axis, which must add up to its extent."""
+    x = node.input(0)
     total: Dim = 0
     results = []
     for extent in sizes:
