@@ -12,7 +12,7 @@ def cast_array(x: Array, to: DType) -> Array:
     """`x` converted as Cast does: float to int truncates and saturates, NaN gives 0."""
     if x.dtype == object:
         return _cast_dims(x, to)
-    if x.dtype.kind == "f" and to.is_integer:
+    if DType.of(x).is_float and to.is_integer:
         info = np.iinfo(to.numpy)
         wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
         low, high = wide <= float(info.min), wide >= float(info.max)

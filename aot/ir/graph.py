@@ -96,7 +96,8 @@ class ConstantData:
     def __hash__(self) -> int:
         # Weights are hashed in most passes that compare ops: by a hash as fast as memory.
         if self._hash is None:
-            self._hash = hash((self.type, xxhash.xxh3_64_intdigest(self.array.data)))
+            raw = self.array.reshape(-1).view(np.uint8)  # bfloat16 is no buffer of its own
+            self._hash = hash((self.type, xxhash.xxh3_64_intdigest(raw.data)))
         return self._hash
 
 

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 
 def _of_kind(kind: DTypeKind) -> frozenset[DType]:
-    return frozenset(d for d in DType if d.kind is kind)
+    """The dtypes of a kind that some target computes in."""
+    return frozenset(d for d in DType if d.kind is kind and not d.is_storage_only)
 
 
 FLOATS, SIGNED, UNSIGNED = map(_of_kind, (DTypeKind.FLOAT, DTypeKind.SIGNED, DTypeKind.UNSIGNED))
 INTEGERS = SIGNED | UNSIGNED
 NUMBERS = FLOATS | INTEGERS
-ANY = NUMBERS | {DType.BOOL}
+STORED_ONLY = frozenset(d for d in DType if d.is_storage_only)
+ANY = NUMBERS | STORED_ONLY | {DType.BOOL}
 BOOL = _of_kind(DTypeKind.BOOL)
 
 

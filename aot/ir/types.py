@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, overload
 
+import ml_dtypes  # noqa: F401  numpy learns of bfloat16
 import numpy as np
 
 from aot.ir.dims import Dim, DimExpr, ceil_divide, multiply, product
@@ -44,6 +45,8 @@ class DTypeFacts:
             for it computes; "" where there is none.
         narrows_to: the same of types wider than 32 bits.
         is_storage_only: no target computes in it: what is read is widened at once.
+        bits_as: name of the integer dtype as which kernels load, move and store it; "" where they
+            know it.
         block: how many elements lie in whole bytes together; more than 1 where one takes less.
         part: name of the dtype of the elements that a PACKED word has, lowest bits first.
     """
@@ -55,6 +58,7 @@ class DTypeFacts:
     widens_to: str = ""
     narrows_to: str = ""
     is_storage_only: bool = False
+    bits_as: str = ""
     block: int = 1
     part: str = ""
 
@@ -78,6 +82,15 @@ _FACTS = {
     "f32": DTypeFacts(DTypeKind.FLOAT, 32, "float32"),
     # half precision would lose most of a sum
     "f16": DTypeFacts(DTypeKind.FLOAT, 16, "float16", accumulator="f32", widens_to="f32"),
+    "bf16": DTypeFacts(
+        DTypeKind.FLOAT,
+        16,
+        "bfloat16",
+        accumulator="f32",
+        widens_to="f32",
+        is_storage_only=True,
+        bits_as="u16",
+    ),
     "f64": DTypeFacts(DTypeKind.FLOAT, 64, "float64", narrows_to="f32"),
     "i8": DTypeFacts(DTypeKind.SIGNED, 8, "int8", widens_to="i32"),
     "i16": DTypeFacts(DTypeKind.SIGNED, 16, "int16", widens_to="i32"),
@@ -109,6 +122,7 @@ class DType(Enum):
 
     F32 = "f32"
     F16 = "f16"
+    BF16 = "bf16"
     F64 = "f64"
     I8 = "i8"
     I16 = "i16"
@@ -185,6 +199,11 @@ class DType(Enum):
     def narrows_to(self) -> DType | None:
         """The dtype of 32 bits that stands for one of more."""
         return DType(self.facts.narrows_to) if self.facts.narrows_to else None
+
+    @property
+    def bits_as(self) -> DType:
+        """The dtype as which kernels load, move and store it."""
+        return DType(self.facts.bits_as) if self.facts.bits_as else self
 
     @property
     def part(self) -> DType:

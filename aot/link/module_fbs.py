@@ -20,6 +20,7 @@ class DType(object):
     U32 = 9
     U64 = 10
     BOOL = 11
+    BF16 = 12
 
 
 class Device(object):

@@ -14,6 +14,7 @@ class DType:
     U32: Final = 9
     U64: Final = 10
     BOOL: Final = 11
+    BF16: Final = 12
 
 class Device:
     CPU: Final = 0

@@ -60,7 +60,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "Tensor": (
         Field("name", "string", 0, True, 0),
-        Field("dtype", "ubyte", 0, False, 12),
+        Field("dtype", "ubyte", 0, False, 13),
         Field("dims", "[Dim]", 0, True, 0),
     ),
     "ArenaBuffer": (

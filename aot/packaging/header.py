@@ -15,6 +15,7 @@ _C_TYPES = {
     DType.F32: "float",
     DType.F64: "double",
     DType.F16: "uint16_t",  # the bits: C has no type that all compilers know
+    DType.BF16: "uint16_t",
     DType.BOOL: "uint8_t",
     **{d: f"{'' if d.is_signed else 'u'}int{d.bits}_t" for d in INTEGERS},
 }

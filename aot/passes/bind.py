@@ -130,11 +130,11 @@ def _array(value: Value, given: Any) -> Array:
             array = found.astype(dtype.numpy)
     except (TypeError, ValueError) as error:
         raise CompileError(f"value of input {value.name!r}: {error}") from None
-    is_kind = found.dtype.kind == array.dtype.kind or (
-        found.dtype.kind in "iu" and array.dtype.kind in "fiu"
+    is_kind = known.kind is dtype.kind or (
+        known.is_integer and (dtype.is_integer or dtype.is_float)
     )
     # narrower floats round, as a user who writes 0.1 expects; integers must stay what they are
-    is_kept = array.dtype.kind == "f" or bool((array.astype(found.dtype) == found).all())
+    is_kept = dtype.is_float or bool((array.astype(found.dtype) == found).all())
     if known is not dtype and not (is_kind and is_kept):
         raise CompileError(f"value of input {value.name!r} is {known}, expected {dtype}")
     if array.ndim == 0 and value.type.rank and value.type.is_static:

@@ -110,6 +110,6 @@ def _shape(
 def _random(
     generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    if dtype.kind == "f":
+    if dtype.kind not in "iub":  # bfloat16 is of no kind that numpy knows
         return generator.standard_normal(shape).astype(dtype)
     return generator.integers(0, 2, shape).astype(dtype)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -31,11 +32,14 @@ FEW = 6  # tensors that `repr` lists
 
 _DEVICES = {"auto": 0, "cpu": 1, "vulkan": 2}
 _CODE_MAPPINGS = ("none", "mapped", "copied")
-_DTYPES = ("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
+_DTYPES = (
+    *("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"),
+    "bf16",
+)
 _NUMPY: dict[str, np.dtype[Any]] = {
-    name: np.dtype(np.bool_) if name == "bool" else np.dtype(f"{name[0]}{int(name[1:]) // 8}")
-    for name in _DTYPES
+    name: np.dtype(f"{name[0]}{int(name[1:]) // 8}") for name in _DTYPES if name[1:].isdecimal()
 }
+_NUMPY |= {"bool": np.dtype(np.bool_), "bf16": np.dtype(ml_dtypes.bfloat16)}
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 _UNKNOWN = (1 << 64) - 1  # UINT64_MAX of aot_program_info_t

@@ -24,8 +24,8 @@ static const struct {
   const char *name;
   size_t bytes;
 } aot_dtypes[AOT_DTYPE_COUNT] = {
-    {"f32", 4}, {"f16", 2}, {"f64", 8}, {"i8", 1},  {"i16", 2}, {"i32", 4},
-    {"i64", 8}, {"u8", 1},  {"u16", 2}, {"u32", 4}, {"u64", 8}, {"bool", 1},
+    {"f32", 4}, {"f16", 2}, {"f64", 8}, {"i8", 1},  {"i16", 2},  {"i32", 4},  {"i64", 8},
+    {"u8", 1},  {"u16", 2}, {"u32", 4}, {"u64", 8}, {"bool", 1}, {"bf16", 2},
 };
 
 const char *aot_dtype_name(aot_dtype_t dtype) {

@@ -24,8 +24,9 @@ static void fill_random(npy_array_t *array, uint64_t seed) {
     const float value = (float)(bits >> 40) / 8388608.0f - 1.0f;
     const double wide = value;
     // A half in [1, 2) less 1.5, without a conversion routine: sign, exponent 14, 10 random bits
-    // give +-[0.5, 1); close enough to uniform for a timing run.
+    // give +-[0.5, 1); close enough to uniform for a timing run. So do the upper halves of floats.
     const uint16_t half = (uint16_t)((bits >> 63) << 15 | 14u << 10 | (bits >> 40 & 0x3ff));
+    const uint16_t upper = (uint16_t)((bits >> 63) << 15 | 126u << 7 | (bits >> 40 & 0x7f));
     const int64_t integer =
         (int64_t)(bits >> 33) & (array->dtype == AOT_DTYPE_BOOL ? 1 : integer_mask);
     switch (array->dtype) {
@@ -37,6 +38,9 @@ static void fill_random(npy_array_t *array, uint64_t seed) {
         break;
       case AOT_DTYPE_F16:
         memcpy(target, &half, width);
+        break;
+      case AOT_DTYPE_BF16:
+        memcpy(target, &upper, width);
         break;
       default:
         memcpy(target, &integer, width);  // little endian: the low bytes

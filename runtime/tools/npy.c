@@ -16,7 +16,7 @@
 #endif
 
 static const char *const descriptions[AOT_DTYPE_COUNT] = {
-    "<f4", "<f2", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1",
+    "<f4", "<f2", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1", "<V2",
 };
 
 bool npy_size(const npy_array_t *array, size_t *out_bytes) {

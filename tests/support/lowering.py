@@ -109,16 +109,19 @@ def run_executable(
     buffers: dict[str, Array] = {}
     count = len(inputs)
     for buffer, array in zip(kernel.buffers[:count], inputs, strict=True):
-        buffers[buffer.name] = np.ascontiguousarray(array).reshape(-1)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        # a kernel may know nothing but the bits of what it stores
+        buffers[buffer.name] = flat.view(buffer.dtype.numpy)
     written = list(zip(kernel.buffers[count:], function.results, strict=True))
     for buffer, value in written:
         size = evaluate(value.type.bytes, env) // value.type.dtype.bytes
         # poison: what isn't written shows
-        buffers[buffer.name] = np.full(size, 77, value.type.dtype.numpy)
+        poison = np.full(size, 77, value.type.dtype.numpy)
+        buffers[buffer.name] = poison.view(buffer.dtype.numpy)
     engine(kernel, buffers, {**env, **{p.name: 0 for p in kernel.params if p.name not in env}})
     results: list[Array] = []
     for buffer, value in written:
-        flat = buffers[buffer.name]
+        flat = buffers[buffer.name].view(value.type.dtype.numpy)
         numbers = element_numbers(value.type, env)
         results.append(flat[numbers])
         between = np.delete(flat, numbers.reshape(-1))

@@ -14,6 +14,7 @@ from aot.ir.graph import Attr, ConstantData, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 from aot.ops import lookup
+from aot.ops.elementwise import CAST
 
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
 
@@ -42,11 +43,29 @@ class Place:
             UnsupportedNodeError: our op does not take an element type that the model's does.
         """
         record = lookup(op)
+        stored: DType | None = None
+        taken: list[Value | None] = []
         for number, operand in enumerate(operands):
-            spec = record.operands[min(number, len(record.operands) - 1)]
-            if operand is not None and operand.type.dtype not in spec.dtypes:
-                raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
-        return self.rewriter.create(record, operands, attrs, self.label).results
+            dtypes = record.operands[min(number, len(record.operands) - 1)].dtypes
+            if operand is not None and operand.type.dtype not in dtypes:
+                wide = operand.type.dtype.widens_to
+                if not operand.type.dtype.is_storage_only or wide not in dtypes:
+                    raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
+                stored, operand = operand.type.dtype, self._widened(operand, wide)
+            taken.append(operand)
+        results = self.rewriter.create(record, taken, attrs, self.label).results
+        if stored is None:
+            return results
+        return [self.cast(v, stored) if v.type.dtype is stored.widens_to else v for v in results]
+
+    def _widened(self, x: Value, dtype: DType) -> Value:
+        """`x`, which nothing computes in, as `dtype`: what it was before this importer rounded it,
+        which is no part of the model."""
+        op = x.op
+        source = op.operands[0] if op is not None and op.record is CAST else None
+        if op is None or source is None or source.op is None or source.type.dtype is not dtype:
+            return self.cast(x, dtype)
+        return source if source.op.origin == op.origin else self.cast(x, dtype)
 
     def constant(self, array: Array) -> Value:
         """A constant with the elements of `array`."""

@@ -160,8 +160,9 @@ class InputTypes:
 
     def _value(self, name: str, value: Any, type: TensorType) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
-        if array.dtype.kind not in "fiub" or (
-            type.dtype is not DType.BOOL and array.dtype.kind == "f" and not type.dtype.is_float
+        is_float = array.dtype == DType.BF16.numpy or array.dtype.kind == "f"
+        if not (is_float or array.dtype.kind in "iub") or (
+            type.dtype is not DType.BOOL and is_float and not type.dtype.is_float
         ):
             raise CompileError(
                 f"input {name!r} is {type.dtype}, but the value given for it is {array.dtype}"

@@ -18,6 +18,7 @@ from aot.ir.types import DType
 _TYPE_NAMES = {
     DType.F32: "float",
     DType.F16: "float16",
+    DType.BF16: "bfloat16",
     DType.F64: "double",
     DType.I8: "int8",
     DType.I16: "int16",

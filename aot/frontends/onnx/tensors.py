@@ -19,6 +19,7 @@ from aot.ir.types import Array, DType
 DTYPES = {
     TensorProto.FLOAT: DType.F32,
     TensorProto.FLOAT16: DType.F16,
+    TensorProto.BFLOAT16: DType.BF16,
     TensorProto.DOUBLE: DType.F64,
     TensorProto.INT8: DType.I8,
     TensorProto.INT16: DType.I16,
@@ -153,8 +154,8 @@ def _typed(tensor: Any, what: str, dtype: DType, count: int) -> Array:
         raise CompileError(
             f"{what} has {len(values)} elements, but its dims {list(tensor.dims)} make {count}"
         )
-    if dtype is DType.F16:
-        return np.array(values, np.int64).astype(np.uint16).view(np.float16)
+    if dtype.is_float and dtype.bits == 16:
+        return np.array(values, np.int64).astype(np.uint16).view(dtype.numpy)
     wide = np.float64 if dtype.is_float else np.uint64 if dtype is DType.U64 else np.int64
     return np.array(values, wide).astype(dtype.numpy)
 

@@ -16,13 +16,14 @@ from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import STORED_ONLY, Kind, call_of
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.inline import Inliner, flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.stages import schedule_stages
+from aot.kernels.lower.stored_bits import as_bits
 from aot.kernels.lower.two_ways import two_ways
 from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.contraction import schedule_contraction
@@ -69,6 +70,14 @@ def lower(
     With `is_long` extents that only the device knows may be more than a GPU's lane goes through: of
     a sum that lanes can share there are two ways then, and the extents choose.
     """
+    kernel = _lower(function, target, alignments, is_long=is_long)
+    values = (v for op in function.walk() for v in (*op.operands, *op.results) if v is not None)
+    return as_bits(kernel) if any(v.type.dtype in STORED_ONLY for v in values) else kernel
+
+
+def _lower(
+    function: Function, target: Target, alignments: Sequence[int] = (), *, is_long: bool = False
+) -> Kernel:
     builder = KernelBuilder(function.name)
     buffers: dict[Value, Buffer] = {}
     for name in function.dim_names:
@@ -103,7 +112,7 @@ def lower(
         return builder.build(body)
     most = target.gpu.max_lane_iterations
     both = two_ways(builder, body, schedule_shared_reduction(nest, output), most)
-    return lower(function, target, alignments) if both is None else builder.build(both)
+    return _lower(function, target, alignments) if both is None else builder.build(both)
 
 
 def _checked(

@@ -62,11 +62,20 @@ def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
         # a weight that is stored quantised keeps its numbers: its scales are another operand
         if not will_fold(part) or part.type.dtype is not op.result.type.dtype:
             return None
+        if number == dims.right.operand and _is_widened(part):
+            return None
         extents = part.type.dims
         shape = tuple(n if d == column else 1 for d, n in enumerate(extents))
         factor = shaped(op, rewriter, scale, shape)
         operands[number] = emit(op, rewriter, elementwise.MUL, part, factor)
     return make(op, rewriter, maker.record, *operands, **maker.attrs)
+
+
+def _is_widened(value: Value) -> bool:
+    """Whether the value is stored in fewer bits than it has, which would have to hold a scale."""
+    cast = definer(value, elementwise.CAST)
+    source = None if cast is None else cast.operands[0]
+    return source is not None and source.type.dtype.bits < value.type.dtype.bits
 
 
 def _shift_columns(op: Op, rewriter: Rewriter) -> Value | None:

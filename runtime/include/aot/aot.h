@@ -79,6 +79,7 @@ typedef enum aot_dtype_t {
   AOT_DTYPE_U32 = 9,
   AOT_DTYPE_U64 = 10,
   AOT_DTYPE_BOOL = 11,
+  AOT_DTYPE_BF16 = 12,
   AOT_DTYPE_COUNT
 } aot_dtype_t;
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aot.ir.dims import parse, substitute
-from aot.ir.record import ANY, FLOATS, INTEGERS, SIGNED, UNSIGNED
+from aot.ir.record import ANY, FLOATS, INTEGERS, SIGNED, STORED_ONLY, UNSIGNED
 from aot.ir.types import DType, DTypeFacts, DTypeKind, Layout, TensorType
 from aot.link.reader import DTYPE_CODES
 from aot.runtime import loader
@@ -18,9 +18,12 @@ STORED = [d for d in DType if d.is_stored]
 def test_a_row_fits_numpy_and_the_other_rows(dtype: DType) -> None:
     assert dtype.numpy.itemsize == dtype.bytes == dtype.bits // 8
     kinds = {"f": DTypeKind.FLOAT, "i": DTypeKind.SIGNED, "u": DTypeKind.UNSIGNED}
+    assert (dtype.bits_as is not dtype) == dtype.is_storage_only
+    assert dtype.bits_as.bits == dtype.bits
     if dtype.is_stored:
-        assert kinds.get(dtype.numpy.kind, DTypeKind.BOOL) is dtype.kind
         assert DType.of(np.zeros((), dtype.numpy)) is dtype
+    if dtype.is_stored and not dtype.is_storage_only:  # of which numpy knows no kind
+        assert kinds.get(dtype.numpy.kind, DTypeKind.BOOL) is dtype.kind
     for other, is_narrower in ((dtype.widens_to, True), (dtype.narrows_to, False)):
         if other is not None:
             assert other.kind is dtype.kind
@@ -44,11 +47,12 @@ def test_what_needs_another_dtype_has_one() -> None:
 
 
 def test_kinds_part_the_dtypes() -> None:
-    assert FLOATS | SIGNED | UNSIGNED | {DType.BOOL} == ANY == set(STORED)
-    assert len(FLOATS) + len(SIGNED) + len(UNSIGNED) + 1 == len(ANY)
+    parts = [FLOATS, SIGNED, UNSIGNED, STORED_ONLY, {DType.BOOL}]
+    assert frozenset().union(*parts) == ANY == set(STORED)
+    assert sum(map(len, parts)) == len(ANY)
     assert {d for d in STORED if d.is_integer} == INTEGERS
     assert {d for d in STORED if d.is_signed} == SIGNED
-    assert {d for d in STORED if d.is_float} == FLOATS
+    assert {d for d in STORED if d.is_float} == FLOATS | STORED_ONLY
 
 
 def test_the_loader_has_the_codes_and_elements_of_the_file() -> None:

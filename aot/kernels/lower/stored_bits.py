@@ -1,0 +1,124 @@
+"""Element types that backends do not know, as the bits that stand for them.
+
+A bfloat16 is the upper half of a float32: what is loaded of it is a u16 that moves up by 16 bits,
+and what is stored is rounded to nearest, halves to even. Kernels go through here last, so that no
+schedule and no backend has code for such a type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from aot.ir import expr
+from aot.ir.expr import Bitcast, Cast, Const, Expr, Load, Select, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Buffer, Combine, For, If, Kernel, Let, Scratch, Stmt, Store
+
+F32, U16, U32 = DType.F32, DType.U16, DType.U32
+Memory = Buffer | Scratch
+
+_SHIFT, _SIGN, _QUIET_NAN = 16, 0x80000000, 0x7FC00000
+
+
+def as_bits(kernel: Kernel) -> Kernel:
+    """The kernel, whose buffers and scratch have dtypes that backends know."""
+    buffers = [replace(b, dtype=b.dtype.bits_as) for b in kernel.buffers]
+    scratch = [replace(s, dtype=s.dtype.bits_as) for s in kernel.scratch]
+    memory: dict[Memory, Memory] = {
+        **dict(zip(kernel.buffers, buffers, strict=True)),
+        **dict(zip(kernel.scratch, scratch, strict=True)),
+    }
+    body = _Rewriter(memory).body(kernel.body)
+    return replace(kernel, buffers=tuple(buffers), scratch=tuple(scratch), body=body)
+
+
+class _Rewriter:
+    def __init__(self, memory: Mapping[Memory, Memory]) -> None:
+        self.memory = memory
+        self.vars: dict[Var, Var] = {}
+        self.done: dict[Expr, Expr] = {}
+
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(map(self.stmt, body))
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case For():
+                return replace(stmt, body=self.body(stmt.body))
+            case If():
+                then, otherwise = self.body(stmt.then), self.body(stmt.otherwise)
+                return If(self.value(stmt.condition), then, otherwise)
+            case Let():
+                value = self.value(stmt.value)
+                if stmt.var.dtype is not value.dtype:
+                    self.vars[stmt.var] = Var(stmt.var.name, value.dtype)
+                return Let(self.vars.get(stmt.var, stmt.var), value)
+            case Store():
+                guard = None if stmt.guard is None else self.value(stmt.guard)
+                indices = tuple(map(self.value, stmt.indices))
+                return Store(self.memory[stmt.target], indices, self.value(stmt.value), guard)
+            case Combine():
+                shared = self.memory[stmt.shared]
+                assert isinstance(shared, Scratch)
+                return replace(stmt, value=self.value(stmt.value), shared=shared)
+            case _:
+                return stmt
+
+    def value(self, e: Expr) -> Expr:
+        return expr.transform(e, self._rewritten, self.done)
+
+    def _rewritten(self, e: Expr) -> Expr | None:
+        """What stands for an expression that is of such a dtype, or reads one; None for others."""
+        match e:
+            case Var():
+                return self.vars.get(e)
+            case Load():
+                indices = tuple(map(self.value, e.indices))
+                guard = None if e.guard is None else self.value(e.guard)
+                other = None if e.other is None else self.value(e.other)
+                source = self.memory[e.source]
+                dtype = e.dtype if e.dtype.is_packed else source.dtype
+                return Load(source, indices, dtype, guard, other)
+            case Const() if e.dtype.bits_as is not e.dtype:
+                bits = np.asarray(e.value, e.dtype.numpy).view(e.dtype.bits_as.numpy)
+                return Const(e.dtype.bits_as, int(bits))
+            case Select() if e.dtype.bits_as is not e.dtype:
+                condition, a, b = map(self.value, (e.condition, e.a, e.b))
+                return Select(condition, a, b, e.dtype.bits_as)
+            case Cast() if DType.BF16 in (e.dtype, e.a.dtype):
+                return self._cast(e)
+            case _:
+                return None
+
+    def _cast(self, e: Cast) -> Expr:
+        value = self.value(e.a)
+        if e.dtype is e.a.dtype:
+            return value
+        if e.a.dtype is DType.BF16:
+            return expr.cast(_widened(value), e.dtype)
+        return _narrowed(expr.cast(value, F32))
+
+
+def _u32(number: int) -> Expr:
+    return Const(U32, number)
+
+
+def _widened(bits: Expr) -> Expr:
+    """The float32 whose upper half the bits are."""
+    return Bitcast(expr.binary("shl", Cast(bits, U32), _u32(_SHIFT)), F32)
+
+
+def _narrowed(value: Expr) -> Expr:
+    """The upper half of a float32, rounded; a NaN stays one, without its payload."""
+    bits = Bitcast(value, U32)
+    odd = expr.binary("and", expr.binary("shr", bits, _u32(_SHIFT)), _u32(1))
+    rounded = expr.binary("add", bits, expr.binary("add", odd, _u32((1 << _SHIFT - 1) - 1)))
+    nan = expr.binary("or", expr.binary("and", bits, _u32(_SIGN)), _u32(_QUIET_NAN))
+    # magnitudes beyond infinity's bits, without their sign, are NaN
+    size = expr.binary("and", bits, _u32(_SIGN - 1))
+    is_nan = expr.binary("gt", size, _u32(0x7F800000))
+    upper = expr.binary("shr", expr.select(is_nan, nan, rounded), _u32(_SHIFT))
+    return Cast(upper, U16)
