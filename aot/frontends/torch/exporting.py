@@ -21,7 +21,7 @@ from aot.errors import CompileError
 from aot.frontends.torch.dynamic import OpenDims, dim_names
 from aot.frontends.torch.program import Exported
 from aot.frontends.torch.recurrent_shapes import known_shapes
-from aot.frontends.torch.table import TABLE
+from aot.frontends.torch.table import is_kept
 
 
 def export(
@@ -115,7 +115,7 @@ def _decompositions() -> Any:
     """torch's decompositions, less those of the table's ops."""
     table = torch.export.default_decompositions()
     for op in list(table):
-        if str(op) in TABLE:
+        if is_kept(str(op)):
             table.pop(op)
     return table
 

@@ -31,14 +31,15 @@ from aot.frontends.torch.program import (
     unique,
     user_inputs,
 )
-from aot.frontends.torch.table import TABLE, Node, UnsupportedNodeError
+from aot.frontends.torch.table import COMPLEX, TABLE, Complex, Node, UnsupportedNodeError
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Block, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
 
-Item = Union[Value, DimExpr, int, float, bool, None, list[Any]]
+_COMPLEX_TYPES = {"torch.complex64": DType.F32, "torch.complex128": DType.F64}
+Item = Union[Value, Complex, DimExpr, int, float, bool, None, list[Any]]
 
 # Arguments that do not change what is computed.
 _IGNORED = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
@@ -203,9 +204,13 @@ class _Importer:
             assert isinstance(sequence, list) and isinstance(index, int)
             item: Item = sequence[index]
             return item
-        entry = TABLE.get(name)
+        has_complex = any(_is_complex(n) for n in (node, *node.all_input_nodes))
+        entry = (COMPLEX if has_complex else TABLE).get(name)
         if entry is None or not hasattr(node.target, "_schema"):
-            raise UnsupportedNodeError(_reason(name))
+            is_real = not has_complex or name not in TABLE
+            raise UnsupportedNodeError(
+                _reason(name) if is_real else "complex numbers are not supported here"
+            )
         place = Node(
             name,
             label_of(node),
@@ -221,7 +226,10 @@ class _Importer:
     def _type(self, value: Any) -> TensorType | None:
         if not is_tensor(value):
             return None
+        part = _COMPLEX_TYPES.get(str(value.dtype))
         try:
+            if part is not None:  # of each of its parts
+                return TensorType(part, tuple(self.sizes.dim(n) for n in value.shape))
             return type_of(value, self.sizes)
         except UnsupportedNodeError:
             return None
@@ -246,7 +254,7 @@ class _Importer:
                 return self.items[given]
             return self._number(given.meta.get("val"))
         if type(given).__name__ == "dtype":
-            return dtype_of(given)
+            return _COMPLEX_TYPES.get(str(given)) or dtype_of(given)
         if is_symbolic(given):
             return self._number(given)
         return given
@@ -299,6 +307,9 @@ class _Importer:
         except UnsupportedNodeError as error:
             self.unsupported.append(f"output {name!r}: {error}")
             return
+        if isinstance(found, Complex):
+            self.unsupported.append(f"output {name!r} is complex: give torch.view_as_real of it")
+            return
         if not isinstance(found, Value):
             found = Node("output", name, [], frozenset(), self.rewriter, self.values).value(found)
         (fresh,) = unique([name], list(results))
@@ -306,6 +317,13 @@ class _Importer:
 
 
 _KEPT = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
+
+
+def _is_complex(node: Any) -> bool:
+    """Whether a node gives a complex tensor."""
+    return any(
+        str(getattr(v, "dtype", "")) in _COMPLEX_TYPES for v in _leaves(node.meta.get("val"))
+    )
 
 
 def _check_types(place: Node, results: Sequence[Any]) -> None:

@@ -154,9 +154,10 @@ def label_of(node: Any) -> str:
 def place_of(node: Any) -> str:
     """Where in the user's source a node comes from, as `model.py:12`; "" where that is not known.
 
-    The innermost frame counts that is not torch's own."""
+    The innermost frame counts that is neither torch's nor ours."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = str(PurePath(sys.modules["torch"].__file__ or "").parent)
+    names = ("torch", "aot")
+    own = tuple(str(PurePath(sys.modules[name].__file__ or "").parent) for name in names)
     for path, line in reversed(frames):
         if not path.startswith(own):
             return f"{PurePath(path).name}:{line}"

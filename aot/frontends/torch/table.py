@@ -24,12 +24,22 @@ from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex tensor: its two parts, of the same dims."""
+
+    real: Value
+    imaginary: Value
+
+
 Number = Union[int, float, bool]
 Operand = Union[Value, DimExpr, int, float, bool]  # a tensor, or a number beside one
-Results = Union[Operand, Sequence[Union[Operand, None]]]
+Results = Union[Operand, Complex, Sequence[Union[Operand, None]]]
 Build = Callable[..., Results]
 
 TABLE: dict[str, Build] = {}
+COMPLEX: dict[str, Build] = {}  # the same of ops that take or make complex tensors
 
 
 _B = TypeVar("_B", bound=Build)
@@ -48,9 +58,24 @@ def torch_op(*names: str) -> Callable[[_B], _B]:
     return register
 
 
+def complex_op(*names: str) -> Callable[[_B], _B]:
+    """Registers the importer of ops where an operand or the result is complex."""
+
+    def register(build: _B) -> _B:
+        COMPLEX.update(dict.fromkeys(names, build))
+        return build
+
+    return register
+
+
+def is_kept(name: str) -> bool:
+    """Whether an op has an entry, so that it need not be decomposed."""
+    return name in TABLE or name in COMPLEX
+
+
 def supported_ops() -> list[str]:
     """The ops that can be imported as they are, sorted."""
-    return sorted(TABLE)
+    return sorted({*TABLE, *COMPLEX})
 
 
 @dataclass

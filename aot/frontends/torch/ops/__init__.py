@@ -2,6 +2,7 @@
 
 from aot.frontends.torch.ops import (
     attention,
+    complex_numbers,
     convolution,
     creation,
     elementwise,
@@ -15,8 +16,11 @@ from aot.frontends.torch.ops import (
     resize,
 )
 
+complex_numbers.register()
+
 __all__ = [
     "attention",
+    "complex_numbers",
     "convolution",
     "creation",
     "elementwise",

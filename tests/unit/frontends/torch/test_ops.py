@@ -459,3 +459,55 @@ def test_products(t: Any) -> None:
     }
     shapes = {"x0": {0: "n"}, "x1": {0: "n"}, "x2": None}
     check(functions, [x, y, v], shapes, [[t.randn(3, 3, 4), t.randn(3, 4, 5), v]], tolerance=1e-5)
+
+
+def test_complex_numbers(t: Any) -> None:
+    def pair(x: Any) -> Any:
+        return t.view_as_complex(x.reshape(2, 4, 2))
+
+    functions: Functions = {
+        "conjugate": lambda x: t.view_as_real(pair(x) * pair(x).conj()),
+        "arithmetic": lambda x: t.view_as_real((pair(x) + 1) * 2 - pair(x) / 3),
+        "alpha": lambda x: t.view_as_real(t.sub(pair(x), pair(x).flip(0), alpha=2)),
+        "quotient": lambda x: t.view_as_real(pair(x) / (pair(x).roll(1, 1) + 2)),
+        "real factor": lambda x: t.view_as_real(x.reshape(2, 2, 4)[0] * pair(x)),
+        "abs": lambda x: pair(x).abs(),
+        "angle": lambda x: pair(x).angle(),
+        "exp": lambda x: t.exp(pair(x)).real,
+        "polar": lambda x: t.polar(x.abs(), x).imag,
+        "complex": lambda x: t.complex(x, x * 2).abs(),
+        "shapes": lambda x: t.cat([pair(x).t()[None], pair(x).t()[None]], 0)[..., 1:].imag,
+        "sum": lambda x: pair(x).sum(1).real,
+        "matrix": lambda x: t.view_as_real(pair(x) @ pair(x).t()),
+        "square": lambda x: (pair(x) ** 2).real,
+        "rotary": lambda x: t.view_as_real(
+            pair(x) * t.polar(t.ones(2, 4), t.outer(t.arange(2.0), t.arange(4.0)))
+        ).flatten(1),
+    }
+    check(functions, [t.randn(16)], tolerance=5e-6)
+
+
+def test_fourier_transforms(t: Any) -> None:
+    window = t.hann_window(8)
+    functions: Functions = {
+        "real": lambda x: t.view_as_real(t.fft.rfft(x)),
+        "ortho": lambda x: t.fft.rfft(x, norm="ortho").abs(),
+        "back": lambda x: t.fft.irfft(t.fft.rfft(x), n=9),
+        "back odd": lambda x: t.fft.irfft(t.fft.rfft(x[:, :7]), n=7),
+        "complex": lambda x: t.view_as_real(t.fft.fft(x)),
+        "inverse": lambda x: t.fft.ifft(t.fft.fft(x)).real,
+        "planes": lambda x: t.fft.fft2(x).abs(),
+        "planes back": lambda x: t.fft.irfft2(t.fft.rfft2(x), s=(4, 9)),
+        "shift": lambda x: t.fft.fftshift(t.fft.fft(x).real),
+        "padded": lambda x: t.fft.rfft(x, n=12).imag,
+        "frames": lambda x: t.stft(x, 8, return_complex=True, window=window).abs(),
+        "frames plain": lambda x: (
+            t.stft(
+                x[0], 8, 3, 6, center=False, onesided=False, normalized=True, return_complex=True
+            ).real
+        ),
+        "frames back": lambda x: t.istft(
+            t.stft(x, 8, return_complex=True, window=window), 8, window=window
+        ),
+    }
+    check(functions, [t.randn(4, 9)], tolerance=2e-5)
