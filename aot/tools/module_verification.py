@@ -88,4 +88,6 @@ def _leaves(tree: Any) -> list[Any]:
 
 def _array(value: Any) -> NDArray[Any]:
     # a copy: a module may give a buffer that its next step writes
-    return np.array(value.detach().numpy() if hasattr(value, "detach") else value)
+    from aot.frontends.torch.program import array_of
+
+    return np.array(array_of(value) if hasattr(value, "detach") else value)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from aot.errors import RuntimeFailure
 from aot.frontends.torch.importer import NEXT
-from aot.frontends.torch.program import is_value, output_names, user_inputs, user_outputs
+from aot.frontends.torch.program import array_of, is_value, output_names, user_inputs, user_outputs
 
 Arrays = Mapping[str, Any]
 
@@ -30,11 +30,16 @@ class Constant:
 
 @dataclass(frozen=True)
 class Named:
-    """A leaf that is an input or output of the program; `is_number` where the module has a number,
-    not a tensor, there."""
+    """A leaf that is an input or output of the program.
+
+    Attributes:
+        is_number: the module has a number, not a tensor, there.
+        dtype: of the module's tensor; None where that is not known.
+    """
 
     name: str
     is_number: bool = False
+    dtype: Any = None
 
 
 Leaf = Constant | Named
@@ -62,6 +67,7 @@ class Calling:
         """The signature of a torch.export.ExportedProgram."""
         signature = program.module_call_graph[0].signature
         names = output_names(program)
+        types = {n.name: getattr(n.meta.get("val"), "dtype", None) for n in program.graph.nodes}
         mutated = {
             s.target: f"{s.target}{NEXT}"
             for s in program.graph_signature.output_specs
@@ -71,8 +77,8 @@ class Calling:
             list((signature and signature.forward_arg_names) or ()),
             program.call_spec.in_spec,
             program.call_spec.out_spec,
-            [_leaf(s, s.arg.name) for s in user_inputs(program)],
-            [_leaf(s, name) for s, name in zip(user_outputs(program), names, strict=True)],
+            [_leaf(s, s.arg.name, types) for s in user_inputs(program)],
+            [_leaf(s, name, types) for s, name in zip(user_outputs(program), names, strict=True)],
             mutated,
         )
 
@@ -146,22 +152,26 @@ class Calling:
         return ", ".join(names) or "no arguments"
 
 
-def _leaf(spec: Any, name: str) -> Leaf:
+def _leaf(spec: Any, name: str, types: Mapping[str, Any]) -> Leaf:
     if not is_value(spec):
         return Constant(getattr(spec.arg, "value", None))
-    return Named(name, is_number=type(spec.arg).__name__ != "TensorArgument")
+    is_number = type(spec.arg).__name__ != "TensorArgument"
+    return Named(name, is_number, types.get(spec.arg.name))
 
 
 def _array(value: Any) -> Any:
     """An array in the tensor's memory; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    return array_of(value) if isinstance(value, torch.Tensor) else value
 
 
 def _result(leaf: Named, results: Arrays, is_numpy: bool) -> Any:
     array = results.get(leaf.name)
     if array is None or is_numpy:
         return array
-    return array.item() if leaf.is_number else torch.from_numpy(array)
+    if leaf.is_number:
+        return array.item()
+    found = torch.from_numpy(array)
+    return found.bfloat16() if leaf.dtype is torch.bfloat16 else found
 
 
 def _write(target: Any, array: Any) -> None:

@@ -18,6 +18,7 @@ from aot.errors import CompileError, InternalError, UnsupportedError
 from aot.frontends.torch.guards import guard_assumptions
 from aot.frontends.torch.program import (
     Exported,
+    array_of,
     dim_sizes,
     dtype_of,
     is_symbolic,
@@ -160,14 +161,13 @@ class _Importer:
             raise UnsupportedNodeError("it has no contents")
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         if key not in self.weights or tensor.numel() == 0:
-            array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-            data = ConstantData.borrowed(array)
+            data = ConstantData.borrowed(array_of(tensor))
             self.weights[key] = insert_constant(self.rewriter, data, name)
         return self.weights[key]
 
     def _state(self, target: str, tensor: Any) -> Value:
         """A buffer that the module changes: zeros at first, or as the module has it."""
-        initial = np.array(tensor.detach().cpu().numpy())
+        initial = np.array(array_of(tensor))
         name = f"self.{target}" if target in self.taken else target
         held = self._argument(name, TensorType(DType.of(initial), initial.shape))
         self.held[target] = name

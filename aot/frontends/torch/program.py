@@ -22,6 +22,7 @@ from aot.ir.types import DType, TensorType
 
 DTYPES = {
     "torch.float32": DType.F32,
+    "torch.bfloat16": DType.F32,  # which has all of its values; nothing is rounded to fewer bits
     "torch.float16": DType.F16,
     "torch.float64": DType.F64,
     "torch.int8": DType.I8,
@@ -34,6 +35,7 @@ DTYPES = {
     "torch.uint64": DType.U64,
     "torch.bool": DType.BOOL,
 }
+BFLOAT16 = "torch.bfloat16"
 LEAST_CHECKED = 2  # torch lets dims be 0 and 1 whatever their lower bound, if that is at most 2
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -77,6 +79,12 @@ def type_of(tensor: Any, sizes: Sizes) -> TensorType:
         UnsupportedNodeError: its element type or a size is not supported.
     """
     return TensorType(dtype_of(tensor.dtype), tuple(sizes.dim(n) for n in tensor.shape))
+
+
+def array_of(tensor: Any) -> Any:
+    """A tensor's elements as numpy has them, in its own memory where it can be."""
+    known = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return (known.float() if str(tensor.dtype) == BFLOAT16 else known).numpy()
 
 
 def is_tensor(value: Any) -> bool:

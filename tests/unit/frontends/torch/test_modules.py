@@ -274,7 +274,7 @@ def test_everything_that_is_unsupported_is_listed(t: Any) -> None:
 
         def forward(self, x: Any) -> Any:
             a, b = self.first(x)
-            return a * 2, b, t.special.bessel_j0(x), x.to(t.bfloat16)
+            return a * 2, b, t.special.bessel_j0(x), x.to(t.float8_e5m2)
 
     with pytest.raises(UnsupportedError) as failure:
         aot.compile(Outer(), (t.rand(3),))
@@ -292,8 +292,8 @@ def test_everything_that_is_unsupported_is_listed(t: Any) -> None:
         "them as an input",
         f"  aten.special_bessel_j0.default (node 'special_bessel_j0', {here}:{outer}): there is no "
         "importer for this op",
-        f"  aten._to_copy.default (node '_to_copy', {here}:{outer}): element type bfloat16 is not "
-        "supported",
+        f"  aten._to_copy.default (node '_to_copy', {here}:{outer}): element type float8_e5m2 is "
+        "not supported",
     ]
 
 
@@ -439,3 +439,14 @@ def test_quantising_ops(t: Any) -> None:
         "chosen": lambda x: tuple(q.choose_qparams(x, -128, 127, 1e-7, i8)),
     }  # fmt: skip
     check(functions, [t.randn(4, 3, 2)])
+
+
+def test_bfloat16_is_computed_in_float32(t: Any) -> None:
+    module = t.nn.Sequential(t.nn.Linear(8, 16), t.nn.GELU(), t.nn.LayerNorm(16)).bfloat16()
+    x = t.randn(3, 8).bfloat16()
+    program = loaded(module, (x,))
+    found = program(x)
+    assert found.dtype is t.bfloat16 and str(program.inputs[0]) == "input: f32[3, 8]"
+    exact = module.float()(x.float())
+    t.testing.assert_close(program(x.float().numpy()), exact.detach().numpy(), rtol=0, atol=1e-5)
+    assert aot.verify(module.bfloat16(), (x,), tolerance=0.03).agrees
