@@ -36,18 +36,25 @@ class Inliner:
         self.buffers = buffers
         self._computes: dict[Op, Sequence[Compute]] = {}
         self._memo: dict[tuple[object, ...], Expr] = {}
+        self._stored: dict[tuple[Value, tuple[object, ...]], Expr] = {}
 
     def element(self, value: Value, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
         """Element `indices` of `value`; where `guard` is false no buffer is read, unless the
-        element is computed there anyway: results of one nest use each other's as they are."""
+        element is one that the nest stores."""
         at = tuple(_key(i) for i in indices)
-        anyway = (value, at, None)
-        if anyway in self._memo and value not in self.buffers:
-            return self._memo[anyway]
+        if (value, at) in self._stored:
+            return self._stored[value, at]
         key = (value, at, guard)
         if key not in self._memo:
             self._memo[key] = self._element(value, indices, guard)
         return self._memo[key]
+
+    def result(self, value: Value, indices: Sequence[Expr]) -> Expr:
+        """Element `indices` of `value`, which the nest computes at all of its own indices and
+        stores: whatever reads it under a condition uses it as it is."""
+        made = self.element(value, indices)
+        self._stored[value, tuple(_key(i) for i in indices)] = made
+        return made
 
     def _element(self, value: Value, indices: Sequence[Expr], guard: Expr | None) -> Expr:
         op, buffer = value.op, self.buffers.get(value)

@@ -248,7 +248,7 @@ def _output(
         var = Var(f"i{number}")
         axes.append(Axis(var, extent))
         indices[number] = var
-    elements = [inliner.element(v, indices) for v, _ in results]
+    elements = [inliner.result(v, indices) for v, _ in results]
     simple = simplifier(elements, {axis.var: axis.extent for axis in axes})
     others = [(b, simple(e)) for (_, b), e in zip(results[1:], elements[1:], strict=True)]
     address = flat_index(value.type, indices)
