@@ -118,8 +118,9 @@ def loops_of(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
     """The stages by loop nest, in order: one nest makes results whose elements need no others'.
 
     A stage without reductions goes into the nest of those before it where its result has their
-    dims and layout, and where it loads of their results only the elements at its own indices. Each
-    element is then stored from the register that it was computed in, and never loaded again.
+    dims and layout, and where it loads of their results only the elements at its own indices, and
+    one that does elementwise ops of the same contraction as they. Each element is then stored from
+    the register that it was computed in, and never loaded again.
     """
     found: list[tuple[Stage, ...]] = []
     for stage in stages:
@@ -133,8 +134,10 @@ def loops_of(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
 def _continues(nest: Sequence[Stage], stage: Stage) -> bool:
     """Whether a nest of loops may store the result of `stage` as well."""
     first, type = nest[0].result.type, stage.result.type
-    if (first.dims, first.layout) != (type.dims, type.layout) or not _is_elementwise(stage):
+    if (first.dims, first.layout) != (type.dims, type.layout):
         return False
+    if not _is_elementwise(stage):
+        return _has_same_root(nest[0], stage)
     if any(op.record.kind.blocks_fusion for op in nest[0].ops):
         return False
     aligned = {s.result: type.rank for s in nest}
@@ -144,6 +147,29 @@ def _continues(nest: Sequence[Stage], stage: Stage) -> bool:
     made = {v for s in (*nest, stage) for op in s.ops for v in op.results}
     reads = [v for op in stage.ops for v in op.operands if v is not None and v in made]
     return all(aligned.get(v, 0) == v.type.rank for v in (*reads, stage.result))
+
+
+def _has_same_root(first: Stage, stage: Stage) -> bool:
+    """Whether all that two stages do after a contraction is done to its elements, one by one."""
+    roots = {op for op in (*first.ops, *stage.ops) if op.record.kind is Kind.CONTRACTION}
+    if len(roots) != 1 or not all(root in s.ops for root in roots for s in (first, stage)):
+        return False
+    (root,) = roots
+    extents = stage.result.type.dims
+    made = set(root.results)
+    if root.results[0].type.dims != extents:
+        return False
+    for s in (first, stage):
+        for op in s.ops:
+            own = [v for v in op.operands if v in made]
+            if op is root or not own:
+                continue
+            is_alike = all(v is not None and v.type.dims == extents for v in (*own, *op.results))
+            if op.record.kind is not Kind.ELEMENTWISE or not is_alike:
+                return False
+            made.update(op.results)
+    before = [op for s in (first, stage) for op in s.ops if op is not root]
+    return all(op.record.kind not in _WORK and op.record.compute is not None for op in before)
 
 
 def _is_elementwise(stage: Stage) -> bool:

@@ -207,7 +207,7 @@ class _Joiner:
         if facts.work <= self.most:
             return None
         loops = _loops(block)
-        if (len(loops) == 1 and not facts.contractions) or self.is_short_each(facts, loops):
+        if len(loops) == 1 or self.is_short_each(facts, loops):
             return None
         return self.too_long(facts)
 
@@ -279,8 +279,12 @@ def _may_be_one_nest(facts: _Facts, first: Op, second: Op) -> bool:
     """Whether two regions could be one nest of loops, in which what one makes, or both read, is
     loaded once."""
     types = [v.type for v in (*first.results, *second.results)]
-    if facts.contractions or any(type.dims != types[0].dims for type in types):
+    if any(type.dims != types[0].dims for type in types):
         return False
+    if facts.contractions:
+        # what a contraction makes is stored as it is, too, beside what elementwise ops make of it
+        kinds = {op.record.kind for op in second.blocks[0] if not op.record.is_terminator}
+        return kinds == {Kind.ELEMENTWISE} and not set(first.results).isdisjoint(second.operands)
     shared = {*first.operands, *first.results} & set(second.operands)
     return any(v is not None and v.type.dims == types[0].dims for v in shared)
 

@@ -12,16 +12,19 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.ir import expr
 from aot.ir.clone import clone_module
-from aot.ir.graph import Module, Value
+from aot.ir.graph import Function, Module, Value
 from aot.ir.interpreter.interpreter import run
-from aot.kernels.ir.nodes import For, If, Kernel, LoopKind, Stmt
+from aot.kernels.ir.nodes import Buffer, For, If, Kernel, LoopKind, Stmt, Store, walk
 from aot.kernels.ir.verifier import verify
 from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
+from aot.passes.fusion.join_regions import join_regions
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
+from tests.support.lowering_checks import check
 from tests.support.random_graphs import difference
 
 TARGETS = ("x86-64-v3", "vulkan-1.1")
@@ -174,3 +177,67 @@ def test_a_result_that_another_reads_in_part(root: str, axis: int, is_head: bool
     for target in TARGETS:
         for kernel, _ in kernels(module, target):
             verify(kernel)
+
+
+def _window(b: Builder, x: Value) -> Value:
+    channels = x.type.shape[1]
+    shape = (2 * channels, channels, 3, 3)
+    w = b.constant(np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32))
+    return b.op("conv", x, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, group=1)
+
+
+def _product(b: Builder, x: Value) -> Value:
+    shape = (x.type.shape[-1], 40)
+    w = b.constant(np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32))
+    return b.op("matmul", x, w)
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("extent", [5, 40])
+@pytest.mark.parametrize("root", [_conv, _window, _product], ids=lambda root: root.__name__)
+def test_a_contraction_stores_several_results(
+    root: Callable[[Builder, Value], Value], extent: int, is_stored: bool
+) -> None:
+    """Of what it makes and of what elementwise ops make of that, whatever the extents: its sums
+    were once done again for each result, or what it made was loaded again."""
+    b = Builder()
+    x = b.input("x", f"f32[1, 8, {extent}, {extent}]")
+    made = root(b, x)
+    results = [b.op("relu", made), b.op("mul", b.op("neg", made), made)]
+    for number, value in enumerate([made, *results] if is_stored else results):
+        b.output(f"y{number}", value)
+    module = b.module()
+    for target in TARGETS:
+        ((kernel, count),) = kernels(module, target)
+        verify(kernel)
+        assert count == len(module.main.results)
+        loads = {
+            load
+            for stmt in walk(kernel.body)
+            if isinstance(stmt, Store)
+            for load in expr.loads(stmt.value)
+            if isinstance(load.source, Buffer) and load.source.is_written
+        }
+        assert not loads
+        grids = [nest for nest in loops(kernel.body) if nest[-1].kind is LoopKind.WORKGROUP]
+        assert len({nest[0] for nest in grids}) == 1
+    data = np.random.default_rng(0).standard_normal(x.type.shape).astype(np.float32)
+    expected = run(module.main, {"x": data})
+    with aot.load(aot.compile(module, targets=["host"])) as program:
+        found = list(program({"x": data}).values())
+    assert not difference(module.main, {"x": data}, expected, found)
+
+
+@pytest.mark.parametrize("root", [_conv, _window, _product], ids=lambda root: root.__name__)
+def test_results_of_a_contraction_on_a_gpu(root: Callable[[Builder, Value], Value]) -> None:
+    target = targets.load("vulkan-1.1")
+    b = Builder()
+    made = root(b, b.input("x", "f32[1, 8, 5, 5]"))
+    b.output("y", made)
+    b.output("z", b.op("relu", made))
+    data = np.random.default_rng(0).standard_normal((1, 8, 5, 5)).astype(np.float32)
+
+    def join(function: Function) -> None:
+        assert join_regions(function, target) == 1
+
+    check(b.function(), [data], "vulkan-1.1", 1, after_fuse=join)
