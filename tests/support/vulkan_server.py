@@ -7,8 +7,10 @@ was loaded with.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
+import shutil
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -50,6 +52,7 @@ def _server(driver: str) -> Connection:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     folder = Path(tempfile.mkdtemp(prefix=f"aotc-{driver}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     variables = {**vulkan_runtime.environment(driver, folder), "AOT_PIPELINE_CACHE": "0"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
