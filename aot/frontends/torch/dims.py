@@ -25,6 +25,7 @@ class Sizes:
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
+        self._given: dict[str, Dim] = {}
         self._known: dict[Any, Dim] = {}
 
     def dim(self, size: Any) -> Dim:
@@ -63,11 +64,23 @@ class Sizes:
             raise UnsupportedNodeError(f"size {e} is not supported")
         return build([self._ratio(a) for a in e.args], e)
 
+    def give(self, size: Any, dim: Dim) -> str | None:
+        """Takes `dim` for a size that is a symbol which nothing gave before, as data decide it;
+        returns torch's name of it, None of any other size."""
+        if isinstance(size, int) or not size.node.expr.is_Symbol:
+            return None
+        name = str(size.node.expr)
+        if name in self.names or name in self._given:
+            return None
+        self._given[name] = dim
+        return name
+
     def _symbol(self, name: str) -> Dim:
+        if name in self._given:
+            return self._given[name]
         if name not in self.names:
             raise UnsupportedNodeError(
-                f"size {name} depends on the elements of a tensor; sizes may depend on those of "
-                "inputs only"
+                f"size {name} depends on the elements of a tensor in a way that is not supported"
             )
         return dims.symbol(self.names[name])
 

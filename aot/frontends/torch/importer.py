@@ -15,6 +15,8 @@ import numpy as np
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, InternalError, UnsupportedError
+from aot.frontends.lib import extents
+from aot.frontends.torch.control import CONTROL, NotImportedError
 from aot.frontends.torch.guards import guard_assumptions
 from aot.frontends.torch.program import (
     Exported,
@@ -40,7 +42,8 @@ from aot.ir.types import DType, TensorType
 from aot.ops import lookup
 
 _COMPLEX_TYPES = {"torch.complex64": DType.F32, "torch.complex128": DType.F64}
-Item = Union[Value, Complex, DimExpr, int, float, bool, None, list[Any]]
+# Of graphs, that are in nodes, Any.
+Item = Union[Value, Complex, DimExpr, int, float, bool, None, list[Any], Any]
 
 # Arguments that do not change what is computed.
 _IGNORED = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
@@ -182,21 +185,33 @@ class _Importer:
     # nodes
 
     def _add_node(self, node: Any) -> None:
-        if is_symbolic(node.meta.get("val")):
+        name = _op_name(node.target)
+        if is_symbolic(node.meta.get("val")) and name not in TABLE:
             return  # a size: read where it is used
         if any(source in self.failed for source in node.all_input_nodes):
             self.failed.add(node)
             return
-        name = _op_name(node.target)
+        if node.op == "get_attr":
+            self._add_attribute(node)
+            return
         if name in _CHECKS:
             return
         try:
             self.items[node] = self._imported(node, name)
+        except NotImportedError:
+            self.failed.add(node)
         except UnsupportedNodeError as error:
             place = place_of(node)
             where = f"node {label_of(node)!r}" + (f", {place}" if place else "")
             self.unsupported.append(f"{name} ({where}): {error}")
             self.failed.add(node)
+
+    def _add_attribute(self, node: Any) -> None:
+        """A graph that another node runs, or a tensor that stands in the graph."""
+        found = node.graph.owning_module
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        self.items[node] = self._constant(found, node.target) if is_tensor(found) else found
 
     def _imported(self, node: Any, name: str) -> Item:
         if node.target is operator.getitem:
@@ -204,6 +219,8 @@ class _Importer:
             assert isinstance(sequence, list) and isinstance(index, int)
             item: Item = sequence[index]
             return item
+        if name in CONTROL:
+            return self._controlled(node, name)
         has_complex = any(_is_complex(n) for n in (node, *node.all_input_nodes))
         entry = (COMPLEX if has_complex else TABLE).get(name)
         if entry is None or not hasattr(node.target, "_schema"):
@@ -211,17 +228,58 @@ class _Importer:
             raise UnsupportedNodeError(
                 _reason(name) if is_real else "complex numbers are not supported here"
             )
-        place = Node(
-            name,
-            label_of(node),
-            [self._type(v) for v in _leaves(node.meta.get("val"))],
-            _wanted(node),
-            self.rewriter,
-            self.values,
-        )
+        place = self._place(node, name)
         built = entry(place, *self._arguments(node))
-        _check_types(place, built if isinstance(built, Sequence) else [built])
-        return list(built) if isinstance(built, Sequence) else built
+        results = list(built) if isinstance(built, Sequence) else [built]
+        _check_types(place, results)
+        self._give_sizes(place, node, results)
+        return results if isinstance(built, Sequence) else built
+
+    def _place(self, node: Any, name: str) -> Node:
+        types = [self._type(v) for v in _leaves(node.meta.get("val"))]
+        return Node(name, label_of(node), types, _wanted(node), self.rewriter, self.values)
+
+    def _controlled(self, node: Any, name: str) -> list[Any]:
+        """The results of an op with graphs in it."""
+        place = self._place(node, name)
+        found = CONTROL[name](self, place, *(self._converted(a) for a in node.args))
+        _check_types(place, found)
+        return list(found)
+
+    def subgraph(self, graph: Any, given: Sequence[Any], rewriter: Rewriter) -> list[Value]:
+        """Imports a graph in a node; see `GraphImporter`."""
+        outer, self.rewriter = self.rewriter, rewriter
+        try:
+            nodes = list(graph.graph.nodes)
+            arguments = [n for n in nodes if n.op == "placeholder"]
+            self.items.update(zip(arguments, given, strict=True))
+            needed = _needed(nodes)
+            for node in nodes:
+                if node.op in ("call_function", "get_attr") and node in needed:
+                    self._add_node(node)
+            (output,) = (n for n in nodes if n.op == "output")
+            results = _leaves(output.args[0])
+            if any(node in self.failed for node in results):
+                raise NotImportedError
+            here = Node("output", "output", [], frozenset(), rewriter, self.values)
+            return [here.value(self._converted(node)) for node in results]
+        finally:
+            self.rewriter = outer
+
+    def _give_sizes(self, place: Node, node: Any, results: Sequence[Any]) -> None:
+        """What torch's symbols stand for whose values data decide, now that they are made."""
+        for found, value in zip(results, _leaves(node.meta.get("val")), strict=False):
+            pairs = [(value, found)]
+            if is_tensor(value) and isinstance(found, Value):
+                pairs = list(zip(value.shape, found.type.dims, strict=True))
+            for size, dim in pairs:
+                if type(size).__name__ != "SymInt" or isinstance(dim, Value):
+                    continue
+                name = self.sizes.give(size, dim)
+                ranges = {str(s): r for s, r in self.program.range_constraints.items()}
+                if name in ranges and ranges[name].upper.is_Integer:
+                    most = int(ranges[name].upper)
+                    extents.bound(place, dim, most, f"a size is at most {most}")
 
     def _type(self, value: Any) -> TensorType | None:
         if not is_tensor(value):
@@ -394,16 +452,12 @@ _REASONS: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "aten.nonzero.default",
-            "aten.masked_select.default",
             "aten._unique2.default",
             "aten.unique_dim.default",
             "torchvision.nms.default",
         ),
         _COUNTED,
     ),
-    "aten._local_scalar_dense.default": "a number is taken from a tensor, and shapes or branches "
-    "depend on it; keep it a tensor",
 }
 
 

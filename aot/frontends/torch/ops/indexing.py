@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.frontends.lib import extents
+from aot.frontends.torch.ops.elementwise import truth
 from aot.frontends.torch.ops.movement import permute
 from aot.frontends.torch.table import Node, Number, Operand, UnsupportedNodeError, torch_op
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, product
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -154,14 +156,60 @@ def index_fill(n: Node, x: Value, dim: int, indices: Value, value: Operand) -> V
 # advanced indexing
 
 
-def _indexed_dims(n: Node, indices: Sequence[Value | None]) -> list[int]:
+def _indexed_dims(indices: Sequence[Value | None]) -> list[int]:
     """The dims that tensors of positions index."""
-    for value in indices:
-        if value is not None and value.type.dtype is DType.BOOL:
-            raise UnsupportedNodeError(
-                "how many elements a mask chooses is known only when the model runs; use where"
-            )
     return [d for d, value in enumerate(indices) if value is not None]
+
+
+def _without_masks(n: Node, indices: Sequence[Value | None]) -> list[Value | None]:
+    """Positions in place of masks: of a mask, those of its true elements, a vector for each of its
+    dims."""
+    found: list[Value | None] = []
+    for value in indices:
+        if value is None or value.type.dtype is not DType.BOOL:
+            found.append(value)
+            continue
+        places = _true_places(n, value)
+        count = places.type.dims[1]
+        for number in range(value.type.rank):
+            row = n.emit(
+                "slice", places, starts=(number, 0), stops=(number + 1, count), steps=(1, 1)
+            )
+            found.append(n.reshape(row, (count,)))
+    return found
+
+
+def _true_places(n: Node, mask: Value) -> Value:
+    """The positions of true elements: i64[rank, count], where data decide the count."""
+    flat = n.reshape(mask, (mask.type.element_count,))
+    return extents.coordinates(n, extents.true_positions(n, flat), mask.type.dims)
+
+
+@torch_op("aten.nonzero.default")
+def non_zero(n: Node, x: Value) -> Value:
+    if x.type.rank == 0:
+        raise UnsupportedNodeError("the places of a number are not supported")
+    return n.emit("transpose", _true_places(n, truth(n, x)), perm=(1, 0))
+
+
+@torch_op("aten.masked_select.default")
+def masked_select(n: Node, x: Value, mask: Value) -> Value:
+    dims = _broadcast([x, mask])
+    flat = n.reshape(n.broadcast(truth(n, mask), dims), (product(dims),))
+    places = extents.true_positions(n, flat)
+    return n.emit("gather", n.reshape(n.broadcast(x, dims), (product(dims),)), places, axis=0)
+
+
+@torch_op("aten._local_scalar_dense.default")
+def number_of(n: Node, x: Value) -> Value | Dim:
+    """A number that data decide: a size where it is whole, else a tensor without dims."""
+    if x.type.dtype is DType.BOOL or x.type.dtype.is_float:
+        return n.reshape(x, ())
+    found = extents.given_dims(n, n.reshape(x, (1,)))
+    if found is None:
+        raise UnsupportedNodeError("a number that is taken from a tensor here is not supported")
+    dim: Dim = found.reshape(-1)[0]
+    return dim
 
 
 def _positions(n: Node, x: Value, indexed: Sequence[int], indices: Sequence[Value | None]) -> Value:
@@ -186,7 +234,8 @@ def _broadcast(values: Sequence[Value]) -> tuple[Dim, ...]:
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
     """Indexed dims go to the front, rows of positions choose, and what they chose goes where the
     indexed dims were if these are neighbours."""
-    indexed = _indexed_dims(n, indices)
+    indices = _without_masks(n, indices)
+    indexed = _indexed_dims(indices)
     if len(indexed) == 1:
         (dim,) = indexed
         return n.emit("gather", x, n.cast(indices[dim], I64), axis=dim)  # type: ignore[arg-type]
@@ -214,7 +263,8 @@ def index_put(
     mask = indices[0]
     if len(indices) == 1 and mask is not None and mask.type.dtype is DType.BOOL:
         return _put_where(n, x, mask, source, accumulate)
-    indexed = _indexed_dims(n, indices)
+    indices = _without_masks(n, indices)
+    indexed = _indexed_dims(indices)
     rest = [d for d in range(x.type.rank) if d not in indexed]
     order = [*indexed, *rest]
     rows = _positions(n, x, indexed, indices)

@@ -1,0 +1,98 @@
+"""PyTorch's control flow, torch.cond and torch.while_loop, as ops with blocks.
+
+torch has made functions of what branches and bodies read from around them: they have arguments for
+all of it, and their results have the same types whichever branch runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from aot.frontends.torch.table import Node, UnsupportedNodeError
+from aot.ir.builtin import YIELD
+from aot.ir.graph import Block, Op, Value
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import DType, TensorType
+from aot.ops import lookup
+
+
+class GraphImporter(Protocol):
+    """What control flow needs of the importer."""
+
+    def subgraph(self, graph: Any, given: Sequence[Any], rewriter: Rewriter) -> list[Value]:
+        """The results of a graph, imported at a rewriter with these arguments.
+
+        Raises:
+            NotImportedError: something in it is not supported, which the importer has noted.
+        """
+
+
+class NotImportedError(Exception):
+    """A graph in a node can't be imported, and the importer has noted why."""
+
+
+def _with_blocks(
+    n: Node, name: str, operands: Sequence[Value | None], block: Block, *others: Block
+) -> list[Value]:
+    """The results of an op with blocks, which are what the first one yields."""
+    record = lookup(name)
+    call = record.check([None if v is None else v.type for v in operands], {}, n.label)
+    assert record.body is not None
+    yielded = [v.type for v in block.terminator.operands if v is not None]
+    types = record.body.result_types(call, yielded)
+    op = Op(record, operands, call.attrs, types, [block, *others], n.label)
+    return n.rewriter.insert(op).results
+
+
+def _truth(n: Node, value: Any) -> Value:
+    """A condition as a scalar."""
+    found = n.value(value)
+    if found.type.dtype is not DType.BOOL:
+        raise UnsupportedNodeError(f"its condition is {found.type}, expected a truth")
+    return n.reshape(found, ())
+
+
+def import_cond(
+    importer: GraphImporter, n: Node, condition: Any, then: Any, other: Any, given: Sequence[Any]
+) -> list[Value]:
+    """Both branches as blocks, of which one runs."""
+    blocks = []
+    for graph in (then, other):
+        block = Block()
+        inside = Rewriter(n.rewriter.function, block)
+        results = importer.subgraph(graph, given, inside)
+        inside.create(YIELD, results, {}, n.label)
+        blocks.append(block)
+    return _with_blocks(n, "if", [_truth(n, condition)], *blocks)
+
+
+def import_while(
+    importer: GraphImporter,
+    n: Node,
+    condition: Any,
+    body: Any,
+    carried: Sequence[Any],
+    more: Sequence[Any],
+) -> list[Value]:
+    """A loop that computes its condition once before, and then at the end of each run."""
+    starts = [n.value(v) for v in carried]
+    (first,) = importer.subgraph(condition, [*starts, *more], n.rewriter)
+    types = [TensorType(DType.I64, ()), *(v.type for v in starts)]
+    block = Block(types)
+    inside = Rewriter(n.rewriter.function, block)
+    values = importer.subgraph(body, [*block.args[1:], *more], inside)
+    for number, (value, start) in enumerate(zip(values, starts, strict=True)):
+        if value.type != start.type:
+            raise UnsupportedNodeError(
+                f"value {number} that it carries is {start.type} at first and {value.type} later"
+            )
+    (again,) = importer.subgraph(condition, [*values, *more], inside)
+    inside.create(YIELD, [again, *values], {}, n.label)
+    return _with_blocks(n, "loop", [None, _truth(n, first), *starts], block)
+
+
+CONTROL: Mapping[str, Callable[..., list[Value]]] = {
+    "cond": import_cond,
+    "while_loop": import_while,
+}

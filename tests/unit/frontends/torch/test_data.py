@@ -1,0 +1,95 @@
+"""What data decide in modules of PyTorch: sizes, numbers, branches and loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aot
+from aot.errors import UnsupportedError
+
+
+def same(found: Any, wanted: Any) -> None:
+    """That two trees of tensors are equal, up to roundings."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-5)
+
+
+def test_sizes_that_data_decide(t: Any) -> None:
+    class Chooses(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, n: Any) -> Any:
+            count = n.item()
+            t._check(count >= 0)
+            t._check(count <= 4)
+            return {
+                "places": x.nonzero(),
+                "where": t.where(x[0] > 0)[0],
+                "chosen": x[x > 0],
+                "rows": x[x[:, 0] > 0] * 2,
+                "selected": t.masked_select(x, x[0] > 0.5),
+                "first": x[:count],
+                "numbers": t.arange(count),
+                "scaled": x * x.max().item(),
+            }
+
+    module, x = Chooses(), t.randn(4, 5)
+    program = aot.load(aot.compile(module, (x, t.tensor(3))))
+    for given in ((x, t.tensor(3)), (-x.abs(), t.tensor(0)), (x.abs(), t.tensor(4))):
+        same(program(*given), module(*given))
+
+
+def test_branches_on_data(t: Any) -> None:
+    class Branches(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = t.nn.Linear(4, 4)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            def positive(x: Any, y: Any) -> Any:
+                return self.inner(x) + 1, y - 1
+
+            def negative(x: Any, y: Any) -> Any:
+                return t.cond(y.sum() > 0, lambda a: a * 2, lambda a: a - x.sum(), (x,)), y * 3
+
+            a, b = t.cond(x.sum() > 0, positive, negative, (x, y))
+            return a * 2, b
+
+    module = Branches()
+    x, y = t.rand(3, 4), t.rand(2)
+    program = aot.load(aot.compile(module, (x, y), dynamic_shapes={"x": {0: "n"}, "y": None}))
+    for given in ((x, y), (-x, y), (-x[:2], -y)):
+        same(program(*given), module(*given))
+
+
+def test_loops_on_data(t: Any) -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    class Loops(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return while_loop(
+                lambda i, x: (i < 5) & (x.sum() < 100),
+                lambda i, x: (i + 1, x * 2 + i),
+                (t.tensor(0), x),
+            )
+
+    module, x = Loops(), t.rand(4)
+    program = aot.load(aot.compile(module, (x,)))
+    for factor in (1, -1, 20, 1000):
+        same(program(x * factor), module(x * factor))
+
+
+def test_what_a_branch_lacks_is_listed(t: Any) -> None:
+    class Lacks(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return t.cond(x.sum() > 0, t.special.digamma, lambda x: t.randn(3) + x, (x,))
+
+    with pytest.raises(UnsupportedError) as failure:
+        aot.compile(Lacks(), (t.rand(3),))
+    first, *items = str(failure.value).splitlines()
+    assert first == "model: not supported in this model (1):"
+    assert "aten.digamma.default" in items[0] and "there is no importer for this op" in items[0]
