@@ -257,7 +257,8 @@ TUPLE = register(
         reference=lambda call, inputs: [np.stack(inputs)],
         kind=Kind.STRUCTURE,
         container="holds",
-        unsupported="tuples",
+        unsupported="a tuple that is written, or whose rows are chosen at run time; take rows at "
+        "known positions, or join copies (concat)",
     )
 )
 
@@ -283,6 +284,6 @@ GET = register(
         kind=Kind.STRUCTURE,
         view_of=0,
         container="opens",
-        unsupported="rows that are chosen at run time, as views",
+        unsupported="rows that are chosen at run time, as views; gather copies them",
     )
 )

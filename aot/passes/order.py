@@ -20,6 +20,7 @@ from aot.passes.layout.pack import PACK
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.memory.alias_concat import ALIAS_CONCAT
 from aot.passes.memory.bind_state import BIND_STATE
+from aot.passes.memory.inline import INLINE
 from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
@@ -38,6 +39,7 @@ from aot.passes.specialise.despecialise import DESPECIALISE
 
 # Once a model, whatever the target.
 MODEL_PASSES: tuple[Pass, ...] = (
+    INLINE,  # the model is one function from here on
     BIND,
     BIND_STATE,  # while what grows is still a concat, and before what is not read goes
     WRITE_VALUES,  # rules are for values that never change

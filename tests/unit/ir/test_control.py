@@ -353,6 +353,7 @@ def test_compiling_names_all_that_is_missing() -> None:
     with pytest.raises(UnsupportedError) as caught:
         aot.compile(CACHE.encode(), targets=["x86-64-v3"])
     assert caught.value.items == (
-        "get: rows that are chosen at run time, as views",
-        "write_slice: memory written in place that callers, loops or tuples hold as well",
+        "get: rows that are chosen at run time, as views; gather copies them",
+        "write_slice: memory written in place that callers, loops or tuples hold as well; make it "
+        "a state, or use the new value in its place",
     )
