@@ -20,7 +20,7 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
-from aot.ir.data_dims import extents_of, limit
+from aot.ir.data_dims import extents_of, limit, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
@@ -38,16 +38,19 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
     """Limits extents that values give when the model runs.
 
     Args:
-        most: of extents that a node of the model computes, by its name, or by the extent's symbol.
+        most: of extents that a node of the model computes and nothing else limits, by its name, or
+            of any extent by its symbol.
 
     Raises:
         CompileError: no extent is computed by such a node.
     """
     known: dict[str, None] = {}
     for function in module.entry_points:
-        for symbol, op in extents_of(function).items():
+        extents = extents_of(function)
+        limits = limits_of(extents, function.assumptions)
+        for symbol, op in extents.items():
             known[op.origin or symbol] = None
-            for name in (op.origin, symbol):
+            for name in (symbol,) if symbol in limits else (op.origin, symbol):
                 if name in most:
                     dim, where = (
                         op.attrs["dim"],

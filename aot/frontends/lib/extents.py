@@ -13,9 +13,10 @@ import numpy as np
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.place import Place
 from aot.ir import dims
+from aot.ir.builtin import EXTENT
 from aot.ir.data_dims import Largest, limit, limits_of
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.graph import Assumption, Block, ConstantData, Value
+from aot.ir.graph import Assumption, Block, ConstantData, Value, walk
 from aot.ir.record import lookup
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
@@ -91,6 +92,12 @@ def _give(place: Place, leaf: Value) -> None:
 def is_given(place: Place, dim: Dim) -> bool:
     """Whether a value has a part in a dim."""
     return not isinstance(dim, int) and not dims.symbols(dim).isdisjoint(place.values.given)
+
+
+def is_made_inside(block: Block, extents: Sequence[Dim]) -> bool:
+    """Whether dims have symbols that are given in a block."""
+    inside = {str(op.attrs["dim"]) for op in walk(block) if op.record is EXTENT}
+    return any(not inside.isdisjoint(dims.symbols(extent)) for extent in extents)
 
 
 def largest(place: Place, dim: Dim) -> Dim | None:

@@ -10,7 +10,14 @@ from dataclasses import replace
 import onnx
 
 from aot.errors import CompileError
-from aot.frontends.lib.extents import dim_value, is_given, largest, narrowed, widened
+from aot.frontends.lib.extents import (
+    dim_value,
+    is_given,
+    is_made_inside,
+    largest,
+    narrowed,
+    widened,
+)
 from aot.frontends.onnx.blocks import (
     GraphImporter,
     Tried,
@@ -25,10 +32,9 @@ from aot.frontends.onnx.graphs import captured_by
 from aot.frontends.onnx.scopes import Held, Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
-from aot.ir.builtin import EXTENT
 from aot.ir.dims import Dim
 from aot.ir.equalities import DimEqualities, difference
-from aot.ir.graph import Assumption, Block, Value, walk
+from aot.ir.graph import Assumption, Block, Value
 from aot.ir.rewriter import Rewriter
 
 BRANCHES = ("then_branch", "else_branch")
@@ -181,15 +187,9 @@ class _Open:
             )
         return results
 
-    def _is_made_inside(self, extents: Iterable[Dim]) -> bool:
+    def _is_made_inside(self, extents: Sequence[Dim]) -> bool:
         """Whether dims have symbols that only a branch knows."""
-        inside = {
-            str(op.attrs["dim"])
-            for tried in self.tried
-            for op in walk(tried.block)
-            if op.record is EXTENT
-        }
-        return any(not inside.isdisjoint(dims.symbols(extent)) for extent in extents)
+        return any(is_made_inside(tried.block, extents) for tried in self.tried)
 
     def _wide_shape(self, a: Value, b: Value) -> list[Dim] | None:
         """The dims that both branches' results fit into; None where there are none."""

@@ -8,12 +8,21 @@ output, is in `ops_scan.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
 
 from aot.errors import CompileError
+from aot.frontends.lib.extents import (
+    bound,
+    dim_value,
+    extent_of,
+    is_made_inside,
+    largest,
+    narrowed,
+    widened,
+)
 from aot.frontends.onnx.blocks import (
     GraphImporter,
     as_type,
@@ -26,6 +35,7 @@ from aot.frontends.onnx.scopes import Held, Scope, TensorList
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
+from aot.ir.equalities import DimEqualities
 from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType
@@ -38,6 +48,10 @@ HOW_TO_KEEP_SIZE = (
     "carry a buffer of a fixed capacity and write into it (ScatterND, ScatterElements, Where), or "
     "keep it between calls (--state)"
 )
+
+MOST_TRIES = 4  # to find out how what a loop carries grows
+# By the number of a carried value and an axis: its most extent, and what a run adds at most.
+Growth = dict[tuple[int, int], tuple[Dim, Dim]]
 
 Arguments = Callable[[Rewriter, Value], Mapping[str, Value]]
 """What names of the body are in a run, made at a rewriter, by the run's number i64[]."""
@@ -97,6 +111,14 @@ class LoopForm:
         """What is carried into the first run, if no sequences are."""
         return [v for v in self.initial if isinstance(v, Value)]
 
+    def bounded_trips(self) -> Dim | None:
+        """How often it runs at most, as a dim, which data may give; None where nothing says it."""
+        if self.trips is None and self.trip_count is not None:
+            node, wide = self.node, self.node.cast(self.trip_count, DType.I64)
+            runs = node.emit("maximum", wide, node.scalar(0, DType.I64))
+            self.trips, self.trip_count = extent_of(node, runs, None, "its runs"), None
+        return self.trips
+
     def named(self, carried: Sequence[Held]) -> dict[str, Held]:
         return dict(zip(self.carried_names, carried, strict=True))
 
@@ -107,19 +129,52 @@ class _AsOp:
     def __init__(self, form: LoopForm) -> None:
         self.form = form
         self.node = form.node
-        types = [INDEX_TYPE, *(v.type for v in form.tensors)]
         self.before = dict(self.node.rewriter.function.assumptions)
-        self.block = Block(types, ["", *form.carried_names])
-        number, *carried = self.block.args
-        rewriter = Rewriter(self.node.rewriter.function, self.block)
-        given = {**form.arguments(rewriter, number), **form.named(carried)}
+        self.growth: Growth = {}
+        self._try()
+
+    def _try(self) -> None:
+        """Imports the body; what grows is as large as it can be, with its extents beside."""
+        form, function = self.form, self.node.rewriter.function
+        types = [v.type for v in form.tensors]
+        for (n, axis), (most, _) in self.growth.items():
+            extents = list(types[n].dims)
+            extents[axis] = most
+            types[n] = types[n].with_dims(tuple(extents))
+        counts = [INDEX_TYPE] * len(self.growth)
+        names = ["", *form.carried_names, *[""] * len(counts)]
+        self.block = Block([INDEX_TYPE, *types, *counts], names)
+        number, *arguments = self.block.args
+        carried = arguments[: len(types)]
+        inside = replace(self.node, rewriter=Rewriter(function, self.block))
+        for place, argument in enumerate(carried):
+            axes = [
+                (axis, count)
+                for (n, axis), count in zip(self.growth, arguments[len(types) :], strict=True)
+                if n == place
+            ]
+            if axes:
+                carried[place] = narrowed(inside, argument, axes, "what it carries")
+        self.entering = [v.type for v in carried]
+        limits = {a: None for a in function.assumptions if a not in self.before}
+        given = {**form.arguments(inside.rewriter, number), **form.named(carried)}
         self.tried = try_block(form.importer, self.node, form.body, form.outer, self.block, given)
+        self.tried.assumed.update(limits)
 
     def results(self) -> list[Value]:
         tried = self.tried
         problem: Exception | None = tried.error
         if problem is None and not tried.is_whole:
             problem = UnsupportedNodeError("")
+        for _ in range(MOST_TRIES):
+            if problem is not None or not self._grows():
+                break
+            self.node.rewriter.function.assumptions = dict(self.before)
+            discard(self.form.importer, self.node, self.tried)
+            self._try()
+            tried = self.tried
+            if tried.error is not None or not tried.is_whole:
+                problem = tried.error or UnsupportedNodeError("")
         if problem is None:
             problem = self._problem_with_carried() or self._problem_with_rows()
         if problem is None:
@@ -162,25 +217,95 @@ class _AsOp:
             return 1 if trips is None else dims.minimum(trips, 1)
         return trips
 
+    def _grows(self) -> bool:
+        """Finds out along which axes carried values change, and how large they are at most after
+        all runs, each of which adds as much; whether that is other than was known."""
+        form = self.form
+        if self._can_be_unrolled():
+            return False
+        self.node.rewriter.function.assumptions.update(self.tried.assumed)
+        found: Growth = dict(self.growth)
+        for number, value in enumerate(self._carried):
+            first, entering = form.tensors[number].type, self.entering[number]
+            if value.type.rank != first.rank or value.type.dtype is not first.dtype:
+                return False
+            for axis, after in enumerate(value.type.dims):
+                before = entering.dims[axis]
+                if after == before or self._are_equal(after, before):
+                    continue
+                trips = form.bounded_trips()
+                if trips is None:
+                    return False
+                more = dims.add(after, dims.multiply(before, -1))
+                least = largest(self.node, more) if self._is_free_of(more, before) else None
+                if least is None:  # that its runs are bounded does not bound it
+                    self.growth = {}
+                    return False
+                each = dims.maximum(least, 0)
+                most = dims.add(first.dims[axis], dims.multiply(trips, each))
+                if found.get((number, axis), (0, -1))[1] != each:
+                    found[number, axis] = (most, each)
+        is_new, self.growth = found != self.growth, dict(sorted(found.items()))
+        return is_new
+
+    def _are_equal(self, a: Dim, b: Dim) -> bool:
+        assumed = {**self.node.rewriter.function.assumptions, **self.tried.assumed}
+        return DimEqualities(assumed).are_equal(a, b)
+
+    @staticmethod
+    def _is_free_of(dim: Dim, other: Dim) -> bool:
+        """Whether a dim has none of the symbols of another one."""
+        return isinstance(other, int) or dims.symbols(dim).isdisjoint(dims.symbols(other))
+
+    def _can_be_unrolled(self) -> bool:
+        """Whether its runs may be compiled one by one, each with its own shapes."""
+        form = self.form
+        is_known = form.condition is None and form.trip_count is None
+        has_number = form.trips is None or isinstance(form.trips, int)
+        return is_known and has_number and self._goes_on() is not None
+
     def _problem_with_rows(self) -> UnsupportedNodeError | None:
-        is_exact = self.form.condition is None and self._goes_on() is not None
-        if not self._rows or (is_exact and self._trips() is not None):
+        for number, row in self._rows:
+            if is_made_inside(self.block, row.type.dims):
+                return UnsupportedNodeError(
+                    f"rows of its output {number} are {row.type}, which data decide"
+                )
+        if not self._rows or self.form.bounded_trips() is not None or self._trips() is not None:
             return None
         name = self.form.body.output[self.form.has_condition + self._rows[0][0]].name
         return UnsupportedNodeError(f"its output {self._rows[0][0]} has a row ({name!r}) a run")
 
+    def _is_counted(self) -> bool:
+        """Whether only the runs say how many of them there are, and with that how many rows."""
+        is_exact = self.form.condition is None and self._goes_on() is not None
+        return bool(self._rows) and not is_exact
+
     def _problem_with_carried(self) -> UnsupportedNodeError | None:
         """Brings what is carried to the types that it came with."""
         self.carried: list[Value] = []
-        self.node.rewriter.function.assumptions.update(self.tried.assumed)
-        for number, (value, argument) in enumerate(
-            zip(self._carried, self.block.args[1:], strict=True)
-        ):
-            same = as_type(self.node, value, argument.type, self.block)
+        self.counts: list[Value] = []
+        function = self.node.rewriter.function
+        function.assumptions.update(self.tried.assumed)
+        inside = replace(self.node, rewriter=Rewriter(function, self.block))
+        for number, value in enumerate(self._carried):
+            argument = self.block.args[1 + number]
+            axes = [axis for n, axis in self.growth if n == number]
+            wide = value
+            for axis in axes:
+                extent, most = value.type.dims[axis], argument.type.dims[axis]
+                bound(inside, extent, most, "what it carries")
+                self.counts.append(dim_value(inside, extent))
+            if axes and value.type.rank == argument.type.rank:
+                shape = [
+                    most if axis in axes else value.type.dims[axis]
+                    for axis, most in enumerate(argument.type.dims)
+                ]
+                wide = widened(inside, value, shape)
+            same = as_type(self.node, wide, argument.type, self.block)
             if same is None:
                 name = self.form.carried_names[number]
                 return UnsupportedNodeError(
-                    f"what it carries as {name!r} is {argument.type} before a run and "
+                    f"what it carries as {name!r} is {self.entering[number]} before a run and "
                     f"{value.type} after it"
                 )
             self.carried.append(same)
@@ -200,15 +325,38 @@ class _AsOp:
             data = ConstantData(np.array(True))
             condition = insert_constant(inside, data, node.label)
         rows = self._rows
-        finish(node, self.tried, [condition, *self.carried, *(v for _, v in rows)])
+        more = [dim_value(node, form.tensors[n].type.dims[axis]) for n, axis in self.growth]
+        initial, following = list(form.tensors), list(self.counts)
+        for number, axis in self.growth:
+            shape = list(initial[number].type.dims)
+            shape[axis] = self.block.args[1 + number].type.dims[axis]
+            initial[number] = widened(node, initial[number], shape)
+        if self._is_counted():  # one more value is carried: how many runs there were
+            more.append(node.scalar(0, DType.I64))
+            self.block.args.append(Value(INDEX_TYPE, self.block, len(self.block.args)))
+            end = replace(node, rewriter=inside)
+            following.append(end.emit("add", self.block.args[0], end.scalar(1, DType.I64)))
+        finish(node, self.tried, [condition, *self.carried, *following, *(v for _, v in rows)])
         trip_count = form.trip_count if trips is None else None
-        operands = [trip_count, form.condition, *form.tensors]
+        operands = [trip_count, form.condition, *initial, *more]
         attrs = {"trips": -1 if trips is None else trips}
         made = insert_op(node, "loop", operands, [self.block], attrs).results
         count = len(form.initial)
-        stacked = dict(zip((n for n, _ in rows), made[count:], strict=True))
+        found = made[count + len(more) :]
+        if self._is_counted():
+            runs = [(0, made[count + len(more) - 1])]
+            found = [narrowed(node, value, runs, "its runs") for value in found]
+        results = list(made[:count])
+        for number in dict.fromkeys(n for n, _ in self.growth):
+            axes = [
+                (axis, made[count + place])
+                for place, (n, axis) in enumerate(self.growth)
+                if n == number
+            ]
+            results[number] = narrowed(node, results[number], axes, "what it carries")
+        stacked = dict(zip((n for n, _ in rows), found, strict=True))
         filler = made[0] if made else condition
-        return [*made[:count], *(stacked.get(count + n, filler) for n in range(form.row_count))]
+        return [*results, *(stacked.get(count + n, filler) for n in range(form.row_count))]
 
     def _never_run(self) -> list[Value]:
         node, form = self.node, self.form

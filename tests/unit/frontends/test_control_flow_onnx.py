@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 import aot
-from aot.errors import CompileError, UnsupportedError
+from aot.errors import CompileError, RuntimeFailure, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Function
 from aot.ir.verifier import verify
@@ -226,10 +226,19 @@ KEEP_SIZE = (
 )
 
 
-def test_a_loop_that_grows_what_it_carries_is_refused() -> None:
-    assert refused(growing_list("n")) == (
-        "Loop (node 'loop_0_0'): what it carries as 'rows' is f32[1, 4] before a run and f32[2, 4] "
-        f"after it, and how often it runs is known only when the model runs; {KEEP_SIZE}"
+def test_a_loop_that_doubles_what_it_carries_is_refused() -> None:
+    """How large it becomes does not follow from the number of its runs."""
+    g = Graph(np.random.RandomState(35))
+    b = Body("b_")
+    body = b.graph(
+        loop_inputs(tensor_info("v", [None])), [always(b), b.op("Concat", "v", "v", axis=0)]
+    )
+    g.named(g.op("Loop", "n", "", "x", body=body), "y")
+    model = g.model([tensor_info("n", [], I64), tensor_info("x", [2])], ["y"])
+    assert refused(model) == (
+        "Loop (node 'loop_0_0'): what it carries as 'v' is f32[n1] before a run and f32[2*n1] "
+        "after it, and it runs n0 times, which must be a number for its runs to be compiled one "
+        f"by one (--input-shape); {KEEP_SIZE}"
     )
 
 
@@ -239,7 +248,61 @@ def test_a_loop_that_grows_for_too_long_is_refused() -> None:
     )
 
 
-def test_rows_of_a_loop_that_data_end_are_refused() -> None:
+# what data decide
+
+
+def test_a_loop_that_grows_what_it_carries() -> None:
+    model = growing_list("n")
+    function = import_onnx(model).main
+    verify(function)
+    name = "loop_0_0"
+    with aot.load(aot.compile(model, max_extents={name: 5})) as program:
+        feed = {v.name: np.ones(v.type.shape, v.type.dtype.numpy) for v in function.inputs}
+        for count in (0, 1, 3, 5):
+            feed["n"] = np.array(count, np.int64)
+            wanted = ort_run(model, feed)
+            assert_same(list(program(feed).values()), wanted)
+            assert_same(our_run(function, feed), wanted)
+        feed["n"] = np.array(6, np.int64)
+        with pytest.raises(RuntimeFailure) as caught:
+            program(feed)
+        assert str(caught.value) == (
+            f"an extent that node '{name}' computes: n0 is 6, expected at most 5; n0 is 6, "
+            f"computed by node '{name}'"
+        )
+    with pytest.raises(UnsupportedError) as unbounded:
+        aot.compile(model)
+    assert unbounded.value.items == (
+        f"{name}: it computes an extent, and nothing says how large that can be; bound it with "
+        f"--max '{name}'=N (max_extents)",
+    )
+
+
+def test_a_list_that_grows_by_what_data_choose() -> None:
+    g = Graph(np.random.RandomState(36))
+    b = Body("b_")
+    mean = b.op("ReduceMean", "list", keepdims=0)
+    more = b.op("Compress", "x", b.op("Greater", "x", mean), axis=0)
+    longer = b.op("Concat", "list", more, axis=0)
+    goes_on = b.op("Less", b.op("Size", longer), b.constant(9))
+    body = b.graph(loop_inputs(tensor_info("list", [None])), [goes_on, longer, mean])
+    found = g.op("Loop", "n", "", "start", outputs=2, body=body)
+    g.named(g.op("Neg", found[0]), "y")
+    g.named(found[1], "means")
+    infos = [tensor_info("n", [], I64), tensor_info("x", [5]), tensor_info("start", [1])]
+    model = g.model(infos, ["y", "means"])
+    function = import_onnx(model).main
+    name = "loop_0_0"
+    with aot.load(aot.compile(model, max_extents={name: 7})) as program:
+        for seed in range(6):
+            x = np.random.RandomState(seed).standard_normal(5).astype(np.float32)
+            feed = {"n": np.array(seed + 1), "x": x, "start": np.zeros(1, np.float32)}
+            wanted = ort_run(model, feed)
+            assert_same(list(program(feed).values()), wanted)
+            assert_same(our_run(function, feed), wanted)
+
+
+def test_rows_of_a_loop_that_data_end() -> None:
     g = Graph(np.random.RandomState(33))
     b = Body("b_")
     twice = b.op("Add", "v", "v")
@@ -249,14 +312,31 @@ def test_rows_of_a_loop_that_data_end_are_refused() -> None:
     g.named(found[1], "rows")
     g.named(found[0], "last")
     model = g.model([tensor_info("x", [2])], ["last", "rows"])
-    assert refused(model) == (
-        "Loop (node 'loop_0_0'): its output 1 has a row ('b_Add0_0') a run, and whether it goes on "
-        f"is known only when the model runs; {KEEP_SIZE}"
-    )
+    function = import_onnx(model).main
+    with aot.load(aot.compile(model)) as program:
+        for scale in (0.001, 0.5, 1, 20):
+            feed = {"x": np.array([1, 0.5], np.float32) * np.float32(scale)}
+            wanted = ort_run(model, feed)
+            assert_same(list(program(feed).values()), wanted)
+            assert_same(our_run(function, feed), wanted)
     del model.graph.output[1]  # nobody asks for the rows any more
     function = import_onnx(model).main
+    assert not function.assumptions
     x = np.array([1, 0.5], np.float32)
     assert_same(our_run(function, {"x": x}), ort_run(model, {"x": x}))
+
+
+def test_rows_whose_shape_data_decide_are_refused() -> None:
+    g = Graph(np.random.RandomState(37))
+    b = Body("b_")
+    row = b.op("NonZero", "v")
+    body = b.graph(loop_inputs(tensor_info("v", [2])), [always(b), b.op("Neg", "v"), row])
+    found = g.op("Loop", "n", "", "x", outputs=2, body=body)
+    g.named(found[1], "rows")
+    model = g.model([tensor_info("n", [], I64), tensor_info("x", [2])], ["rows"])
+    assert refused(model).startswith(
+        "Loop (node 'loop_0_0'): rows of its output 1 are i64[1, n0], which data decide, and how "
+    )
 
 
 def test_an_if_on_data_with_results_of_two_shapes() -> None:
