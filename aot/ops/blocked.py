@@ -1,10 +1,10 @@
 """Matrix products whose constant weights are stored in few bits, with a scale for each block of K.
 
 Owns the way such weights are stored. A *code* is an unsigned number of 2, 4 or 8 bits; a weight is
-`(code - zero_point) * scale`. Columns stand in panels of 16, as other packed weights do, and a word
-of 32 bits has neighbours along K of one column: code t of a word is in byte `t % 4`, above the
-`t // 4` codes before it there, so that one mask gives four neighbours as bytes. A block begins in a
-word of its own. Where a target runs them, loads of such words are the only ones of weights.
+`(code - zero_point) * scale`, plus a minimum where blocks have them. Columns stand in panels of 16,
+as other packed weights do, and a word of 32 bits has neighbours along K of one column: code t of a
+word is in byte `t % 4`, above the `t // 4` codes before it there, so that one mask gives four
+neighbours as bytes. A block begins in a word of its own. Every target loads weights by such words.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ PANEL = 16  # columns side by side, whatever the target
 BITS = (2, 4, 8)
 _BYTES = 4  # of a word
 WORDS, SCALES, ZERO_POINTS, LEFT_SCALES = 1, 2, 3, 4  # operands
+_FLOATS = frozenset({F16, F32})
 _CHUNK = 1 << 22  # weights that are packed at a time
 
 
@@ -167,16 +168,22 @@ class Codes:
         codes: u8[columns, k].
         scales: [columns, blocks].
         zeros: zero points u8[columns, blocks], or one number for all.
+        minimums: floats [columns, blocks], with one zero point for all.
     """
 
     codes: Array
     scales: Array
     zeros: Array | int
     blocks: Blocks
+    minimums: Array | None = None
 
     def operands(self) -> list[Array]:
-        """The constants that a `matmul_blocked` reads: words, scales, and zero points if any."""
+        """The constants that a `matmul_blocked` reads: words, scales, and zero points or minimums
+        if any."""
         zeros = self.zeros
+        if self.minimums is not None:
+            minimums = pack_scales(self.minimums)
+            return [pack_codes(self.codes, self.blocks), pack_scales(self.scales), minimums]
         return [
             pack_codes(self.codes, self.blocks),
             pack_scales(self.scales),
@@ -202,10 +209,18 @@ def weights(call: Call, inputs: Sequence[Any]) -> Array:
     spread = np.arange(blocks.k) // blocks.block
     scale = _by_column(inputs[SCALES], columns).astype(np.float64)[:, spread]
     zero: Any = call.int("zero_point")
-    if inputs[ZERO_POINTS] is not None:
+    minimum: Any = 0.0
+    if has_minimums(call):
+        minimum = _by_column(inputs[ZERO_POINTS], columns).astype(np.float64)[:, spread]
+    elif inputs[ZERO_POINTS] is not None:
         zero = _unpacked_words(_by_column(inputs[ZERO_POINTS], columns), blocks.bits)
         zero = zero.astype(np.int64)[:, spread]
-    return np.asarray(((codes - zero) * scale).T)
+    return np.asarray(((codes - zero) * scale + minimum).T)
+
+
+def has_minimums(call: Call) -> bool:
+    """Whether blocks have minimums, in the place of zero points."""
+    return call.has(ZERO_POINTS) and call.operand(ZERO_POINTS).dtype.is_float
 
 
 def _type(call: Call) -> Sequence[TensorType]:
@@ -224,7 +239,7 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _compute(call: Call) -> Sequence[Compute]:
-    """`sum over k of left[k] * ((code - zero_point) * scale)`."""
+    """`sum over k of left[k] * ((code - zero_point) * scale + minimum)`."""
     blocks = blocks_of(call)
     indices = result_indices(call.result_types[0].rank)
     k = e.Var("k")
@@ -237,12 +252,15 @@ def _compute(call: Call) -> Sequence[Compute]:
         left = e.mul(left, e.Load(LEFT_SCALES, (*indices[:-1], block), F32))
     code = _code(WORDS, (panel, *_place(blocks, k, block), lane), blocks)
     zero: e.Expr = e.const(call.int("zero_point"), I32)
-    if call.has(ZERO_POINTS):
+    if call.has(ZERO_POINTS) and not has_minimums(call):
         per = e.index(blocks.per_word)
         at = e.binary("floordiv", block, per), e.binary("floormod", block, per)
         zero = _code(ZERO_POINTS, (panel, *at, lane), blocks)
     scale = e.Load(SCALES, (panel, block, lane), call.operand(SCALES).dtype)
     weight = e.mul(e.cast(e.sub(code, zero), F32), e.cast(scale, F32))
+    if has_minimums(call):
+        minimum = e.Load(ZERO_POINTS, (panel, block, lane), call.operand(ZERO_POINTS).dtype)
+        weight = e.add(weight, e.cast(minimum, F32))
     return [Compute(indices, e.Reduce("sum", ((k, blocks.k),), e.mul(left, weight), F32))]
 
 
@@ -312,10 +330,11 @@ def _fits(call: Call, operand: int, extent: int) -> bool:
 
 def _weights_fit(call: Call) -> bool:
     blocks = blocks_of(call)
+    zeros = blocks.count if has_minimums(call) else blocks.zero_words
     return (
         _fits(call, WORDS, blocks.words)
         and _fits(call, SCALES, blocks.count)
-        and (not call.has(ZERO_POINTS) or _fits(call, ZERO_POINTS, blocks.zero_words))
+        and (not call.has(ZERO_POINTS) or _fits(call, ZERO_POINTS, zeros))
     )
 
 
@@ -343,6 +362,7 @@ def _sample(
     *,
     scale: DType = F32,
     zeros: bool = False,
+    minimums: DType | None = None,
     left_scales: bool = False,
 ) -> Sample:
     blocks, panels = Blocks(k, block, bits), -(-columns // PANEL)
@@ -350,24 +370,28 @@ def _sample(
         TensorType(I8 if left_scales else F32, (*rows, k)),
         TensorType(U32, (panels, blocks.words, PANEL)),
         TensorType(scale, (panels, blocks.count, PANEL)),
-        TensorType(U32, (panels, blocks.zero_words, PANEL)) if zeros else None,
+        TensorType(minimums, (panels, blocks.count, PANEL))
+        if minimums
+        else TensorType(U32, (panels, blocks.zero_words, PANEL))
+        if zeros
+        else None,
         TensorType(F32, (*rows, blocks.count)) if left_scales else None,
     ]
     attrs = {"columns": columns, "depth": k, "block": block, "bits": bits}
     attrs["zero_point"] = 1 << (bits - 1)
-    return Sample(tuple(types), attrs, constant_operands=(1, 2, 3) if zeros else (1, 2))
+    return Sample(tuple(types), attrs, constant_operands=(1, 2, 3) if types[3] else (1, 2))
 
 
 MATMUL_BLOCKED = register(
     OpRecord(
         name="matmul_blocked",
         summary="Matrix product of a [..., M, K] with weights that are stored in few bits, by "
-        "blocks of K: (code - zero_point) * scale.",
+        "blocks of K: (code - zero_point) * scale, plus a minimum where there is one.",
         operands=(
             Operand("a", frozenset({F32, I8})),
             Operand("words", frozenset({U32})),
-            Operand("scales", frozenset({F16, F32})),
-            Operand("zero_points", frozenset({U32}), "optional"),
+            Operand("scales", _FLOATS),
+            Operand("zero_points", frozenset({U32}) | _FLOATS, "optional"),
             Operand("a_scales", frozenset({F32}), "optional"),
         ),
         attributes=(
@@ -399,6 +423,8 @@ MATMUL_BLOCKED = register(
             _sample((7,), 35, 33, 35, 8),
             _sample((3,), 33, 17, 5, 2, zeros=True),
             _sample((2, 9), 96, 48, 32, 4, left_scales=True),
+            _sample((3,), 70, 33, 32, 4, minimums=F16),
+            _sample((1,), 64, 18, 16, 8, minimums=F32, left_scales=True),
         ),
     )
 )

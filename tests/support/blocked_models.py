@@ -95,7 +95,7 @@ class NBits:
         return _model([node], (*self.batch, self.rows, self.k), init, self.dtype)
 
     def weights(self) -> Array:
-        """[k, columns] in f64, of a node without zero points or with packed ones."""
+        """[k, columns] in f64, of a node without zero points, with packed ones or with floats."""
         arrays, mask = self.operands(), (1 << self.bits) - 1
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
 
@@ -104,7 +104,9 @@ class NBits:
 
         zeros: Array | int = (mask + 1) // 2
         blocks = arrays["scales"].shape[1]
-        if "zero_points" in arrays:
+        if self.zeros == "float":
+            zeros = arrays["zero_points"].astype(float)[..., None]
+        elif "zero_points" in arrays:
             zeros = numbers(arrays["zero_points"])[:, :blocks, None]
         centred = numbers(arrays["B"])[..., : self.block] - zeros
         scaled = centred * arrays["scales"].astype(float)[..., None]

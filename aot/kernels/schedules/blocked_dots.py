@@ -148,7 +148,7 @@ class DotBlockTiles(BlockedTiles):
         if rows == 1:
             chunks = PANEL // self.width
         sums = None
-        if self.weights.zeros != self.form.offset:
+        if self.weights.zeros != self.form.offset or self.weights.minimums is not None:
             shape = (rows, self.weights.blocks.count)
             sums = nest.builder.scratch("block_sums", F32, shape, Space.WORKGROUP)
             stmts += self._block_sums(staged, sums)
@@ -246,6 +246,7 @@ class DotBlocks(Placed):
             self.pairs = builder.scratch("pairs", I16X2, self.acc.shape)
         self.scales = builder.scratch("scales", F32, vectors)
         self.zeros = builder.scratch("zeros", F32, vectors)
+        self.minimums = builder.scratch("minimums", F32, vectors)
 
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
@@ -347,6 +348,9 @@ class DotBlocks(Placed):
                     zero = weights.zero_at(panel, block, within)
                     zero = expr.sub(zero, expr.const(self.form.offset, I32))
                     stmts.append(Store(self.zeros, (u, lane), expr.cast(zero, F32)))
+                minimum = weights.minimum_at(panel, block, within)
+                if minimum is not None:
+                    stmts.append(Store(self.minimums, (u, lane), minimum))
                 return stmts
 
             return self._each_lane(lanes)
@@ -354,7 +358,8 @@ class DotBlocks(Placed):
         def row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             scale = nest.let(self._row_scale(r, block), stmts, "scale")
-            less = self._less(r, block, scale, stmts)
+            total = self._block_total(r, block, scale, stmts)
+            less = self._less(total, stmts)
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 place = r, u, lane
@@ -367,7 +372,10 @@ class DotBlocks(Placed):
                     made = Fma(zero, less, expr.mul(value, scale), F32)
                 else:
                     made = Fma(value, scale, less, F32)
-                return Store(self.acc, place, Fma(made, own, Load(self.acc, place, F32), F32))
+                old: Expr = Load(self.acc, place, F32)
+                if weights.minimums is not None and total is not None:
+                    old = Fma(Load(self.minimums, (u, lane), F32), total, old, F32)
+                return Store(self.acc, place, Fma(made, own, old, F32))
 
             return stmts + self._each_chunk(one)
 
@@ -379,14 +387,20 @@ class DotBlocks(Placed):
         """Whether each block has a zero point of its own."""
         return not isinstance(self.weights.zeros, int)
 
-    def _less(self, r: Expr, block: Expr, scale: Expr, into: list[Stmt]) -> Expr | None:
-        """What the zero point adds to a sum of row r, negated; where each block has one, without
-        it."""
+    def _block_total(self, r: Expr, block: Expr, scale: Expr, into: list[Stmt]) -> Expr | None:
+        """The sum of a block of row r, if it is asked for."""
         if self.block_sums is None:
             return None
         total = expr.mul(Load(self.block_sums, (r, block), F32), scale)
+        return self.nest.let(total, into, "total")
+
+    def _less(self, total: Expr | None, into: list[Stmt]) -> Expr | None:
+        """What the zero point adds to a block's sum, negated; where each block has one, without
+        it."""
         zeros = self.weights.zeros
         by = 1 if not isinstance(zeros, int) else zeros - self.form.offset
+        if total is None or by == 0:
+            return None
         return self.nest.let(expr.mul(total, expr.const(float(-by), F32)), into, "less")
 
     def _row_scale(self, r: Expr, block: Expr) -> Expr:

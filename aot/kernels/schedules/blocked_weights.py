@@ -37,16 +37,25 @@ class StoredWeights:
     Attributes:
         words, scales: loads of them, as the op's `compute` has them.
         zeros: a load of a word of zero points, or one number.
+        minimums: a load of them, where blocks have them.
     """
 
     blocks: Blocks
     words: Load
     scales: Load
     zeros: Load | int
+    minimums: Load | None = None
 
     @staticmethod
     def of(right: Expr, blocks: Blocks) -> StoredWeights | None:
-        """What `right`, `(code - zero_point) * scale`, is made of; None where it isn't."""
+        """What `right`, `(code - zero_point) * scale`, a minimum added perhaps, is made of; None
+        where it isn't."""
+        minimums = None
+        if isinstance(right, Binary) and right.op == "add":
+            loaded = _uncast(right.b)
+            if not isinstance(loaded, Load):
+                return None
+            right, minimums = right.a, loaded
         if not isinstance(right, Binary) or right.op != "mul":
             return None
         centred, scales = _uncast(right.a), _uncast(right.b)
@@ -59,8 +68,8 @@ class StoredWeights:
             zero = _uncast(centred.b)
             if not isinstance(zero, expr.Const):
                 return None
-            return StoredWeights(blocks, words, scales, int(zero.value))
-        return StoredWeights(blocks, words, scales, zeros)
+            return StoredWeights(blocks, words, scales, int(zero.value), minimums)
+        return StoredWeights(blocks, words, scales, zeros, minimums)
 
     def decoded(self, word: Expr, place: int, zero: Expr) -> Expr:
         """Code number `place` of a word, less the zero point, in f32."""
@@ -83,6 +92,12 @@ class StoredWeights:
 
     def scale_load(self, panel: Expr, block: Expr, lane: Expr) -> Load:
         return self._at(self.scales, self.blocks.count, panel, block, lane)
+
+    def minimum_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr | None:
+        """The minimum of a block in f32."""
+        if self.minimums is None:
+            return None
+        return expr.cast(self._at(self.minimums, self.blocks.count, panel, block, lane), F32)
 
     def zero_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr:
         """The zero point of a block in i32."""
@@ -141,6 +156,8 @@ def word_of(code: Expr) -> Load | None:
 
 def weight_of(right: Expr) -> Load | None:
     """The load of the words of a right side that is stored in blocks."""
+    if isinstance(right, Binary) and right.op == "add":
+        right = right.a
     if not isinstance(right, Binary) or right.op != "mul":
         return None
     centred = _uncast(right.a)
@@ -258,6 +275,7 @@ class DecodedRow(Tile):
         super().__init__(tiles.nest, tiles.output, tiles.roles, PANEL, shape, tiles.scratch)
         self.weights = tiles.weights
         self.part = tiles.nest.builder.scratch("part", F32, self.acc.shape)
+        self.lefts = tiles.nest.builder.scratch("lefts", F32, (1,))
 
     def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
         return _PlacedRow(self, values, first, start).build()
@@ -270,6 +288,7 @@ class _PlacedRow(Placed):
         super().__init__(tile, values, first, start)
         self.weights = tile.weights
         self.part = tile.part
+        self.lefts = tile.lefts
 
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
@@ -292,19 +311,22 @@ class _PlacedRow(Placed):
             return self._words(expr.add(word, w), k, block, count)
 
         stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self._each_chunk(cleared)
+        if self.weights.minimums is not None:
+            stmts.append(Store(self.lefts, (zero,), expr.const(0.0, F32)))
         stmts += nest.serial(whole, lambda w: some(w, blocks.per_word), "w")
         stmts += some(expr.index(whole), rest) if rest else []
 
         def scaled(u: Expr, lane: Expr) -> Stmt:
-            scale = self.weights.scale_at(*self._panel(u, lane)[:1], block, self._within(u, lane))
-            old = Load(self.acc, (zero, u, lane), F32)
+            panel, within = self._panel(u, lane)
+            scale = self.weights.scale_at(panel, block, within)
+            minimum = self.weights.minimum_at(panel, block, within)
+            old: Expr = Load(self.acc, (zero, u, lane), F32)
+            if minimum is not None:
+                old = Fma(Load(self.lefts, (zero,), F32), minimum, old, F32)
             value = Load(self.part, (zero, u, lane), F32)
             return Store(self.acc, (zero, u, lane), Fma(value, scale, old, F32))
 
         return stmts + self._each_chunk(scaled)
-
-    def _within(self, u: Expr, lane: Expr) -> Expr:
-        return self._panel(u, lane)[1]
 
     def _words(self, word: Expr, k: Expr, block: Expr, count: int) -> list[Stmt]:
         """The products of `count` terms from k on, whose weights are in the word."""
@@ -320,6 +342,11 @@ class _PlacedRow(Placed):
             )
             for j in range(count)
         ]
+        if weights.minimums is not None:
+            total: Expr = Load(self.lefts, (expr.index(0),), F32)
+            for left in lefts:
+                total = expr.add(total, left)
+            stmts.append(Store(self.lefts, (expr.index(0),), total))
 
         def chunk(u: Expr) -> list[Stmt]:
             def lanes(lane: Expr) -> list[Stmt]:
@@ -428,9 +455,17 @@ class _Group:
                     held = self.nest.let(found, stmts, "word")
                     scale = self.nest.let(weights.scale_at(panel, block, within), stmts, "scale")
                     zero = self.nest.let(weights.zero_at(panel, block, within), stmts, "zero")
+                    least = weights.minimum_at(panel, block, within)
+                    if least is not None:
+                        least = self.nest.let(least, stmts, "least")
                     base = expr.add(place, expr.mul(w, expr.index(per)))
                     for j in range(count):
-                        value = expr.mul(weights.decoded(held, j, zero), scale)
+                        value = weights.decoded(held, j, zero)
+                        value = (
+                            expr.mul(value, scale)
+                            if least is None
+                            else Fma(value, scale, least, F32)
+                        )
                         at = expr.add(base, expr.index(j)), u, lane
                         stmts.append(Store(self.decoded, at, value))
                     return stmts

@@ -43,6 +43,7 @@ class Case:
     bits: int = 4
     has_zeros: bool = False
     scale: type = np.float32
+    has_minimums: bool = False
     has_bytes: bool = False  # on the left, with a scale for each block
 
     @property
@@ -57,13 +58,19 @@ class Case:
         zeros: Array | int = top // 2
         if self.has_zeros:
             zeros = rng.integers(0, top, scales.shape).astype(np.uint8)
+        if self.has_minimums:
+            minimums = rng.uniform(-0.1, 0.1, scales.shape).astype(self.scale)
+            return Codes(numbers, scales, 0, self.blocks, minimums)
         return Codes(numbers, scales, zeros, self.blocks)
 
     def weights(self) -> Array:
         """[k, columns] in f64, straight from the definition."""
         made, spread = self.codes(), np.arange(self.k) // self.block
         zeros = made.zeros if isinstance(made.zeros, int) else made.zeros[:, spread].astype(int)
-        return ((made.codes.astype(int) - zeros) * made.scales.astype(float)[:, spread]).T
+        found = (made.codes.astype(int) - zeros) * made.scales.astype(float)[:, spread]
+        if made.minimums is not None:
+            found += made.minimums.astype(float)[:, spread]
+        return found.T
 
     def left(self) -> list[Array]:
         rng = np.random.default_rng(self.rows)
@@ -104,6 +111,9 @@ CASES: dict[str, Case] = {
     "long-block": Case(5, 1100, 20, 512, has_zeros=True),
     "odd-block": Case(7, 41, 16, 5, bits=2, has_zeros=True),
     "odd-long-block": Case(3, 700, 16, 300),
+    "least-row": Case(1, 70, 40, 32, has_minimums=True),
+    "least": Case(9, 96, 33, 32, has_minimums=True, scale=np.float16),
+    "least-bytes": Case(5, 300, 18, 300, bits=8, has_minimums=True),
     "two-bits": Case(4, 77, 65, 16, bits=2),
     "one-column": Case(6, 32, 1, 16, bits=8, scale=np.float16),
 }
@@ -112,7 +122,10 @@ CASES |= {
 }
 CASES["bytes-odd-row"] = replace(CASES["odd-row"], has_bytes=True)
 CASES["bytes-odd-block"] = replace(CASES["odd-block"], has_bytes=True)
-ELSEWHERE = ("odd-row", "odd-block", "half", "bytes-odd-row", "bytes-half", "bytes-two-bits")
+ELSEWHERE = (
+    *("odd-row", "odd-block", "least"),
+    *("bytes-odd-row", "bytes-half", "bytes-two-bits", "bytes-least-bytes"),
+)
 INTERPRETED = (
     "x86-64-v3",
     "x86-64-v4+avx512vnni",

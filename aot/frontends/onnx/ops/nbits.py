@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.builtin import CONSTANT
@@ -41,11 +40,12 @@ def matmul_nbits(node: Node) -> Value:
     if not bool(np.isfinite(scales).all()):
         raise node.error("scales has NaN or infinite elements")
     zeros = _zero_points(node, blocks, columns)
+    may_quantize = node.int_attr("accuracy_level", 0) >= INT8_ACTIVATIONS
+    made = Codes(codes, scales, zeros, blocks)
     if isinstance(zeros, np.ndarray) and zeros.dtype.kind == "f":
-        product = _in_floats(node, a, codes, scales, zeros, blocks)
-    else:
-        may_quantize = node.int_attr("accuracy_level", 0) >= INT8_ACTIVATIONS
-        product = _in_blocks(node, a, Codes(codes, scales, zeros, blocks), may_quantize)
+        minimums = -zeros * scales.astype(np.float32)
+        made = Codes(codes, scales, 0, blocks, minimums)
+    product = _in_blocks(node, a, made, may_quantize)
     bias = node.optional(5)
     return product if bias is None else node.emit("add", product, bias)
 
@@ -156,13 +156,3 @@ def _in_blocks(node: Node, a: Value, codes: Codes, may_quantize: bool) -> Value:
     product = node.emit("matmul_blocked", node.cast(left, F32), *constants, **attrs)
     product = node.cast(product, a.type.dtype)
     return node.reshape(product, product.type.dims[1:]) if a.type.rank == 1 else product
-
-
-def _in_floats(
-    node: Node, a: Value, codes: Array, scales: Array, zeros: Array, blocks: Blocks
-) -> Value:
-    """The product with zero points between whole numbers, which makes floats of the weights."""
-    spread = np.arange(blocks.k) // blocks.block
-    centred = codes.astype(np.float32) - zeros[:, spread]
-    weights = (centred * scales.astype(np.float32)[:, spread]).astype(a.type.dtype.numpy)
-    return matrix_product(node, a, node.constant(np.ascontiguousarray(weights.T)))
