@@ -174,7 +174,7 @@ def _records(source: Source, target: Target) -> Iterator[dict[str, Any]]:
     for op, name in dispatches_of(module):
         function = module.functions[name]
         given = dims_of_dispatch(op, function.dim_names)
-        values = tuple(_number(given[n]) for n in function.dim_names)
+        values = tuple(_number(given[n]) for n in _extents(function))
         if name not in texts:
             texts[name] = _alone(function)
         text = texts[name]
@@ -197,8 +197,14 @@ def _alone(function: Function) -> str:
     """The text of an executable, whichever of the program's memory it works on."""
     made = clone_function(function)
     made.name = "e"
+    made.dim_names = _extents(function)
     made.bindings = tuple(b if b == CONSTANTS else ARENA for b in function.bindings)
     return print_module(Module([made]))
+
+
+def _extents(function: Function) -> tuple[str, ...]:
+    """Its dim parameters, less those that say where buffers are."""
+    return tuple(name for name in function.dim_names if name not in function.bindings)
 
 
 def _number(dim: Dim) -> int:
