@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import aot
+from aot.builder import Builder
 from aot.cli.main import main
 from aot.errors import CompileError, UnsupportedError
 from aot.link.image import EntryPointImage
@@ -197,6 +198,28 @@ def test_a_library_branches_and_loops(tmp_path: Path, name: str, target: str) ->
             for tensor, data in zip(program.outputs, outputs, strict=True):
                 array = np.frombuffer(data, tensor.numpy_dtype).reshape(wanted[tensor.name].shape)
                 np.testing.assert_allclose(array, wanted[tensor.name], rtol=1e-5, atol=1e-5)
+
+
+@ON_MACHINES
+def test_a_library_tells_the_shapes_that_data_decide(tmp_path: Path, target: str) -> None:
+    """Room for the largest is the caller's; a run says how much of it there is."""
+    b = Builder()
+    x, count = b.input("x", "f32[9]"), b.input("count", "i64[]")
+    b.op("extent", count, dim="n0", origin="count")
+    b.assume("min(n0, 9)", "n0", "count")
+    part = b.op("slice", x, starts=(0,), stops=("n0",), steps=(1,))
+    b.output("y", b.op("exp", b.op("concat", part, part, axis=0)))
+    b.output("sum", b.op("reduce_sum", part, axes=(0,), keepdims=False))
+    targets = list(dict.fromkeys([HOST_TARGET, target]))
+    aot.compile(b.module(), targets=targets).save(tmp_path / "m.aotm")
+    values = np.linspace(-1, 1, 9, dtype=np.float32)
+    feeds = [{"x": values, "count": np.array(n, np.int64)} for n in (4, 0, 9)]
+    found, _ = run_library(tmp_path / "m.aotm", tmp_path / "lib", target, feeds)
+    for (y, total), feed in zip(found, feeds, strict=True):
+        chosen = values[: int(feed["count"])]
+        wanted = np.exp(np.concatenate([chosen, chosen]))
+        np.testing.assert_allclose(np.frombuffer(y, np.float32), wanted, rtol=1e-5)
+        np.testing.assert_allclose(np.frombuffer(total, np.float32), chosen.sum(), atol=1e-5)
 
 
 # ---- real models on a board ----
