@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.runtime_api import Failed, opened, run_failure, run_once
+from aot.runtime import loader
+from tests.support.runtime_api import Failed, call, opened, run_failure, run_once
 from tests.support.runtime_modules import (
     ARENA,
     CONSTANTS,
@@ -563,3 +564,40 @@ def test_an_entry_point_without_anything() -> None:
     asm.emit("RETURN")
     assert run_once(module(asm.program()).to_bytes()) == []
     assert entry(asm.program()).name == "main"
+
+
+# extents that a run gives
+
+
+def of_so_many(extent: int) -> bytes:
+    """A module with output y, i64[n], of which there are 4 at most and `extent` in a run."""
+    asm = Assembler()
+    asm.block()
+    asm.emit("OUTPUT_DIM", 0, 0, asm.register(4))
+    given = asm.register(extent)
+    asm.emit("RETURN")
+    asm.execute()
+    asm.emit("OUTPUT_DIM", 0, 0, given)
+    asm.emit("RETURN")
+    return module(asm.program(), [], [tensor("y", "i64", dim("n", 0, 4))]).to_bytes()
+
+
+@pytest.mark.parametrize("extent", [0, 3, 4])
+def test_a_run_gives_an_extent(extent: int) -> None:
+    with opened(of_so_many(extent)) as program:
+        program.prepare()
+        assert program.output_shape(0) == (4,)
+        program.run()
+        assert program.output_shape(0) == (extent,)
+        assert program.output(0).shape == (extent,)
+        program.prepare()
+        assert program.output_shape(0) == (4,)
+
+
+@pytest.mark.parametrize("extent", [5, -1, 1 << 62, -(1 << 63)])
+def test_an_output_of_an_extent_that_has_no_memory_has_no_data(extent: int) -> None:
+    with opened(of_so_many(extent)) as program:
+        program.run()
+        result = loader._Tensor()
+        call("aot_program_get_output", program.handle, 0, out=result)
+        assert not result.data
