@@ -48,7 +48,7 @@ def within(e: Expr, var: Var, first: int, end: int) -> Expr:
             made = _folded(expr.rebuild(x, go))
             turn = _turn(made, var)
             is_known = turn is not None and not first < turn < end
-            memo[x] = _decided(made, first) if is_known else made
+            memo[x] = _decided(made, first, end - 1) if is_known else made
         return memo[x]
 
     return go(e)
@@ -84,15 +84,23 @@ def _turn(e: Expr, var: Var) -> int | None:
     return -(-root // abs(slope)) if is_beyond_at_0 else root // abs(slope) + 1
 
 
-def _decided(e: Expr, index: int) -> Expr:
-    """A condition, or a choice of the lesser or the greater, as it is at an index."""
+def _decided(e: Expr, first: int, last: int) -> Expr:
+    """A condition, or a choice of the lesser or the greater, as it is from one index to another."""
     assert isinstance(e, Binary)
+    if e.op not in _CHOICES:
+        return expr.const(_COMPARE[e.op](*_sides(e, first)), DType.BOOL)
+    a, b = _sides(e, first)
+    if a == b:  # where they turn
+        a, b = _sides(e, last)
+    return e.a if (a <= b) == (e.op == "min") else e.b
+
+
+def _sides(e: Binary, index: int) -> tuple[int, int]:
+    """Both sides of a comparison at an index."""
     (var,) = expr.free_vars(e)
     a, b = (expr.dim_of(expr.substitute(side, {var: expr.index(index)})) for side in (e.a, e.b))
     assert isinstance(a, int) and isinstance(b, int)
-    if e.op in _CHOICES:
-        return e.a if (a <= b) == (e.op == "min") else e.b
-    return expr.const(_COMPARE[e.op](a, b), DType.BOOL)
+    return a, b
 
 
 def _folded(e: Expr) -> Expr:

@@ -69,6 +69,21 @@ def test_how_many_are_inside(begin: int, kernel: int, step: int) -> None:
         first = end
 
 
+def test_clamped_indices() -> None:
+    """The lesser and the greater of two that are equal where a segment begins."""
+    var = expr.Var("i")
+    for start, low, high in itertools.product((-3, -1, 0, 2), (-2, 0, 1), (1, 3, 9)):
+        at = expr.add(var, expr.index(start))
+        index = expr.binary("max", expr.binary("min", at, expr.index(high)), expr.index(low))
+        first = 0
+        for end in segments.ends([index], var, 10):
+            known = segments.within(index, var, first, end)
+            for i in range(first, end):
+                value = expr.dim_of(expr.substitute(known, {var: expr.index(i)}))
+                assert value == max(min(i + start, high), low)
+            first = end
+
+
 def run_everywhere(make: Callable[[], Function], arrays: list[Array], layout: str = "") -> None:
     """On this machine, as every target that it is."""
     for target in NATIVE:
