@@ -268,7 +268,10 @@ class _Importer:
 
     def _give_sizes(self, place: Node, node: Any, results: Sequence[Any]) -> None:
         """What torch's symbols stand for whose values data decide, now that they are made."""
-        for found, value in zip(results, _leaves(node.meta.get("val")), strict=False):
+        values = _leaves(node.meta.get("val"))
+        for number, (found, value) in enumerate(zip(results, values, strict=False)):
+            if number not in place.wanted:
+                continue  # an entry gives anything there
             pairs = [(value, found)]
             if is_tensor(value) and isinstance(found, Value):
                 pairs = list(zip(value.shape, found.type.dims, strict=True))
