@@ -54,8 +54,8 @@ def _misplaced_write(function: Function, op: Op) -> str:
         return ""
     if op.record is not ASSIGN or not _is_state(op.operands[0]):
         return (
-            "memory written in place that callers, loops or tuples hold as well; make it a state, or "
-            "use the new value in its place"
+            "memory written in place that callers, loops or tuples hold as well; make it a "
+            "state, or use the new value in its place"
         )
     is_once = op.parent is function.block
     return "" if is_once else "a state variable that is written in a block, not once a run"
