@@ -476,9 +476,6 @@ CAST = register(
             Sample((TensorType(DType.BOOL, (5,)),), {"to": F32}),
             Sample((_f32(40),), {"to": DType.F16, "clamps": True}, low=-1e5, high=1e5),
             Sample((TensorType(DType.F16, (3, 4)),), {"to": F32}),
-            Sample((TensorType(DType.BF16, (5, 7)),), {"to": F32}),
-            Sample((_f32(5, 7),), {"to": DType.BF16}),
-            Sample((TensorType(DType.BF16, (9,)),), {"to": DType.I8}),
         ),
     )
 )

@@ -22,7 +22,8 @@ DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
 STORAGE_BITS = (8, 16)
 # What shaders may compute in; wider types are the host's.
-_VULKAN_DTYPES = tuple(d for d in DType if d.is_stored and d.bits <= 32)
+_COMPUTED = tuple(d for d in DType if d.is_stored and not d.is_storage_only)
+_VULKAN_DTYPES = tuple(d for d in _COMPUTED if d.bits <= 32)
 CPU_ARCHS = ("x86_64", "aarch64", "arm", "thumb", "riscv64", "riscv32", "wasm32")
 # how triples of an architecture begin that don't begin with its name
 _TRIPLE_PREFIXES = {"aarch64": ("aarch64", "arm64"), "arm": ("armv", "arm-")}
@@ -311,7 +312,7 @@ class _Reader:
         return str(value)
 
     def dtypes(self, key: str, value: Any) -> tuple[DType, ...]:
-        known = {str(d): d for d in DType if d.is_stored}
+        known = {str(d): d for d in _COMPUTED}
         if not isinstance(value, list) or not all(isinstance(v, str) and v in known for v in value):
             raise self.fail(key, f"dtypes is {value!r}, expected a list of {', '.join(known)}")
         if len(set(value)) != len(value):

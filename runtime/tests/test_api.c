@@ -21,9 +21,9 @@ static void test_names(void) {
   EXPECT(strcmp(aot_status_name(AOT_ERROR_BUDGET), "budget") == 0);
   EXPECT(strcmp(aot_status_name((aot_status_t)99), "unknown") == 0);
   EXPECT(strcmp(aot_dtype_name(AOT_DTYPE_BOOL), "bool") == 0);
-  EXPECT(aot_dtype_name((aot_dtype_t)12) == NULL);
+  EXPECT(aot_dtype_name(AOT_DTYPE_COUNT) == NULL);
   EXPECT(aot_dtype_bytes(AOT_DTYPE_F16) == 2);
-  EXPECT(aot_dtype_bytes((aot_dtype_t)12) == 0);
+  EXPECT(aot_dtype_bytes(AOT_DTYPE_COUNT) == 0);
   EXPECT(strlen(aot_runtime_version()) > 0);
 }
 

@@ -45,7 +45,7 @@ ENTRY = "variants.0.entryPoints.0"
         ("variants.0.target", None, "Variant at byte "),
         ("variants.0.executables", None, "a required field is missing"),
         ("rodata", None, "a required field is missing"),
-        (f"{ENTRY}.inputs.0.dtype", 12, "an enum has a value"),
+        (f"{ENTRY}.inputs.0.dtype", 13, "an enum has a value"),
         (f"{ENTRY}.program.blocks", [0, 1], "word 0: the instruction crosses its block"),
         (f"{ENTRY}.program.blocks", [0, 0], "blocks are not in ascending order"),
         (f"{ENTRY}.program.blocks", [1, 40], "blocks are not in ascending order"),

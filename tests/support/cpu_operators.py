@@ -35,7 +35,7 @@ INPUTS, OUTPUTS, CONSTANTS, ARENA = (
     BufferClass.CONSTANTS,
     BufferClass.ARENA,
 )
-ELEMENTS = tuple(d for d in DType if d.is_stored)
+ELEMENTS = tuple(d for d in DType if d.is_stored and not d.is_storage_only)
 FLOATS = (F16, F32, F64)
 
 

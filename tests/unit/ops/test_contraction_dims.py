@@ -75,7 +75,11 @@ def test_each_dim_has_one_part(record: OpRecord, sample: Sample) -> None:
     assert total.dtype is found.accumulator
 
 
-@pytest.mark.parametrize(("record", "sample"), CASES)
+@pytest.mark.parametrize(
+    ("record", "sample"),
+    # weights in blocks are words that are decoded, which no index of a load is linear in
+    [case for case in CASES if case.values[0].name != "matmul_blocked"],  # type: ignore[union-attr]
+)
 def test_loads_go_along_the_dims_that_are_named(record: OpRecord, sample: Sample) -> None:
     found, compute, total, left, right = parts(record.call(sample.operands, sample.attrs))
     assert left.dtype is found.left.dtype

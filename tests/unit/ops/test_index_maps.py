@@ -34,6 +34,8 @@ CASES = [
 ]
 # what cannot be pushed through by any permutation of a sample's operands
 FOLDED = ("transpose", "copy")
+# its weights are constants in programs, which these samples have none of
+CONSTANT_WEIGHTS = ("matmul_blocked",)
 
 View = tuple[TensorType, IndexMap]
 """What an operand is seen from, and through which map."""
@@ -111,7 +113,9 @@ def test_an_op_gives_the_same_on_what_is_really_there(record: OpRecord, sample: 
         assert not problem, f"{problem}\n{print_module(before)}\n{print_module(module)}"
 
 
-@pytest.mark.parametrize("name", sorted({p.values[0].name for p in CASES} - set(FOLDED)))
+@pytest.mark.parametrize(
+    "name", sorted({p.values[0].name for p in CASES} - {*FOLDED, *CONSTANT_WEIGHTS})
+)
 def test_every_rule_takes_some_map_in(name: str) -> None:
     """A rule that always refuses would pass the test above."""
     record = REGISTRY[name]
