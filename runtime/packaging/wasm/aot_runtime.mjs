@@ -38,7 +38,7 @@ const NO_SUCH_FUNCTION = 52;    // WASI's ENOSYS
 const MOST_BYTES = 0xffff0000;  // of memory, a page less than there can be
 
 // By aot_dtype_t: name, the arrays that hold its elements; the first is what outputs are.
-// f16 is given and returned as its bits.
+// f16 and bf16 are given and returned as their bits.
 const DTYPES = [
   ['f32', Float32Array],
   ['f16', Uint16Array, globalThis.Float16Array],
@@ -52,6 +52,7 @@ const DTYPES = [
   ['u32', Uint32Array],
   ['u64', BigUint64Array],
   ['bool', Uint8Array],
+  ['bf16', Uint16Array],
 ].map(([name, ...arrays]) => ({name, arrays: arrays.filter(Boolean)}));
 
 // ---- bytes from anywhere ----
