@@ -142,6 +142,13 @@ def group_norm(
     return _affine(n, n.reshape(normal, x.type.dims), scale, bias)
 
 
+def _without_statistics(n: Node, y: Value) -> list[Value]:
+    """The results of an op that gives what it normalised with as well."""
+    if n.wants(1) or n.wants(2):
+        raise UnsupportedNodeError("statistics of a normalisation as outputs are not supported")
+    return [y, y, y]
+
+
 @torch_op("aten.native_group_norm.default")
 def native_group_norm(
     n: Node,
@@ -154,10 +161,7 @@ def native_group_norm(
     count: int,
     epsilon: float,
 ) -> list[Value]:
-    if n.wants(1) or n.wants(2):
-        raise UnsupportedNodeError("statistics of a normalisation as outputs are not supported")
-    y = group_norm(n, x, count, scale, bias, epsilon)
-    return [y, y, y]
+    return _without_statistics(n, group_norm(n, x, count, scale, bias, epsilon))
 
 
 @torch_op("aten.layer_norm.default")
@@ -189,10 +193,7 @@ def native_layer_norm(
     bias: Value | None,
     epsilon: float,
 ) -> list[Value]:
-    if n.wants(1) or n.wants(2):
-        raise UnsupportedNodeError("statistics of a normalisation as outputs are not supported")
-    y = layer_norm(n, x, shape, scale, bias, epsilon)
-    return [y, y, y]
+    return _without_statistics(n, layer_norm(n, x, shape, scale, bias, epsilon))
 
 
 @torch_op("aten.rms_norm.default")

@@ -121,43 +121,15 @@ def _check(n: Node, dropout: float, is_training: bool, weights: int, usual: int)
         raise UnsupportedNodeError("projections of states are not supported")
 
 
-@torch_op("aten.lstm.input")
-def lstm(
-    n: Node,
-    x: Value,
-    states: Sequence[Value],
-    weights: Sequence[Value],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    is_training: bool,
-    is_bidirectional: bool,
-    is_batch_first: bool,
-) -> list[Value]:
-    usual = layers * (2 if is_bidirectional else 1) * (4 if has_biases else 2)
-    _check(n, dropout, is_training, len(weights), usual)
-    stack = _Stack(n, "lstm", _LSTM_GATES, {})
-    return stack.run(
-        x,
-        states,
-        weights,
-        has_biases,
-        layers,
-        is_bidirectional,
-        is_batch_first,
-        lstm_cell(False).activations,
-    )
-
-
-def _single(
+def _layers(
     op: str, gates: Sequence[int], attrs: dict[str, Attr], activations: tuple[str, ...]
 ) -> Callable[..., list[Value]]:
-    """A layer with one state."""
+    """Layers of one kind, whose state is a value, or a sequence of them."""
 
     def build(
         n: Node,
         x: Value,
-        state: Value,
+        states: Value | Sequence[Value],
         weights: Sequence[Value],
         has_biases: bool,
         layers: int,
@@ -170,7 +142,7 @@ def _single(
         _check(n, dropout, is_training, len(weights), usual)
         return _Stack(n, op, gates, attrs).run(
             x,
-            [state],
+            [states] if isinstance(states, Value) else states,
             weights,
             has_biases,
             layers,
@@ -182,8 +154,9 @@ def _single(
     return build
 
 
+torch_op("aten.lstm.input")(_layers("lstm", _LSTM_GATES, {}, lstm_cell(False).activations))
 torch_op("aten.gru.input")(
-    _single("gru", _GRU_GATES, {"linear_before_reset": True}, gru_cell(True).activations)
+    _layers("gru", _GRU_GATES, {"linear_before_reset": True}, gru_cell(True).activations)
 )
-torch_op("aten.rnn_tanh.input")(_single("rnn", _RNN_GATES, {}, rnn_cell().activations))
-torch_op("aten.rnn_relu.input")(_single("rnn", _RNN_GATES, {}, ("relu",)))
+torch_op("aten.rnn_tanh.input")(_layers("rnn", _RNN_GATES, {}, rnn_cell().activations))
+torch_op("aten.rnn_relu.input")(_layers("rnn", _RNN_GATES, {}, ("relu",)))
