@@ -9,7 +9,7 @@ from __future__ import annotations
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Expr, Load, Var
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.inline import reduces_of
@@ -29,8 +29,9 @@ from aot.kernels.schedules.products_gpu import GpuTile
 from aot.ops.blocked import PANEL, Blocks
 
 
-def find_axes(output: Output) -> ContractionAxes | None:
-    """The contraction in an output's value, or None where it has not that form."""
+def sum_of_products(output: Output) -> tuple[Reduce, Expr, Expr] | None:
+    """The only reduction in an output's value and both sides of what it sums; None where it has
+    others, or sums no products."""
     reduces = reduces_of(output.value)
     if len(reduces) != 1 or reduces[0].op != "sum":
         return None
@@ -38,7 +39,15 @@ def find_axes(output: Output) -> ContractionAxes | None:
     body = reduce.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None
-    left, right = body.a, body.b
+    return reduce, body.a, body.b
+
+
+def find_axes(output: Output) -> ContractionAxes | None:
+    """The contraction in an output's value, or None where it has not that form."""
+    found = sum_of_products(output)
+    if found is None:
+        return None
+    reduce, left, right = found
     weight = loaded(right)
     if weight is None:
         weight = weight_of(right)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Fma, Load, Var
+from aot.ir.expr import Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
-from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
-from aot.kernels.schedules.contraction import merged_axes
+from aot.kernels.schedules.contraction import merged_axes, sum_of_products
 from aot.kernels.schedules.products import (
     ContractionAxes,
     Placed,
@@ -65,20 +64,17 @@ def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
     None where it has none."""
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
-    reduces = reduces_of(output.value)
-    if len(reduces) != 1 or reduces[0].op != "sum":
+    found = sum_of_products(output)
+    if found is None:
         return None
-    (reduce,) = reduces
-    body = reduce.body
-    if not isinstance(body, Binary) or body.op != "mul":
-        return None
-    weight = loaded(body.b)
-    own = [axis for axis in axes if axis.var in expr.free_vars(body.a)]
-    if weight is None or not own or any(a.var in expr.free_vars(body.b) for a in axes):
+    reduce, left, right = found
+    weight = loaded(right)
+    own = [axis for axis in axes if axis.var in expr.free_vars(left)]
+    if weight is None or not own or any(a.var in expr.free_vars(right) for a in axes):
         return None
     outer = tuple(axis for axis in axes if axis is not own[-1])
     column = Axis(Var("column"), 1)
-    return output, ContractionAxes(reduce, body.a, body.b, weight, own[-1], column, outer)
+    return output, ContractionAxes(reduce, left, right, weight, own[-1], column, outer)
 
 
 def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
