@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -479,11 +480,10 @@ def test_an_interrupt_ends_the_processes(folder: Path) -> None:
         if done:
             raise KeyboardInterrupt
 
+    others = set(multiprocessing.active_children())  # what runs kernels for other tests
     with pytest.raises(KeyboardInterrupt):
         build("m.toml", jobs=2, progress=interrupt)
-    import multiprocessing
-
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
     assert len(list((folder / "build").glob("*.aotm"))) >= 1
     assert not list((folder / "build").glob(".*.tmp"))
 
