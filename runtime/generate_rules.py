@@ -137,7 +137,9 @@ C_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Host": ("aot_variant_t", ()),
     "Variant": ("aot_variant_t", ()),
+    "Vocabulary": ("aot_vocabulary_t", ()),
 }
+VOCABULARY = "Vocabulary"  # whose reader is a library of its own, beside the loader
 C_NAMES = {
     "module.file_bytes": "parser->module->bytes",
     "module.segments_begin": "parser->segments_begin",
@@ -154,16 +156,29 @@ C_LENGTHS = {
     "entry.outputs": "entry->output_count",
     "input_offset_registers": "t->input_offset_count",
     "output_offset_registers": "t->output_offset_count",
+    "end_tokens": "t->end_token_count",
+    "symbol_ends": "t->symbol_count",
+    "token_types": "t->token_type_count",
+    "token_scores": "t->token_score_count",
+    "byte_symbols": "t->byte_symbol_count",
+    "lookup": "t->lookup_count",
+    "merges": "t->merge_word_count",
+    "merge_results": "t->merge_count",
+    "specials": "t->special_count",
+    "sorted_tokens": "t->sorted_token_count",
 }
 C_CALLS = {"power_of_two": "is_power_of_two({})", "u64": "(uint64_t){}"}
 AROUND = ("module", "variant", "entry", "program", "cpu")
+
+
+SCHEMES = ("BYTE_MERGES", "CHARACTER_MERGES", "SCORED_MERGES", "UNIGRAM")
 
 
 def _c_name(name: str) -> str:
     if name in C_NAMES:
         return C_NAMES[name]
     if name[0].isupper():
-        return f"AOT_FBS_ARCH_{name}"
+        return f"AOT_FBS_{'SCHEME' if name in SCHEMES else 'ARCH'}_{name}"
     head, _, rest = name.partition(".")
     if head == "it":
         return f"it->{rest}" if rest else "*it"
@@ -200,13 +215,16 @@ def _c_rule(rule: Rule) -> Iterator[str]:
         yield "#endif"
 
 
-def make_header(rules: Sequence[Rule]) -> str:
-    """For module_parse.c, a function for each table, of the first rule that does not hold."""
+def make_header(rules: Sequence[Rule], *, of_vocabulary: bool = False) -> str:
+    """For module_parse.c, or for the reader of vocabularies, a function for each of its tables, of
+    the first rule that does not hold."""
+    guard = f"AOT_{'VOCABULARY' if of_vocabulary else 'MODULE'}_RULES_H_"
+    rules = [rule for rule in rules if (rule.table == VOCABULARY) == of_vocabulary]
     lines = [
         f"// {HEAD}",
         "// What is wrong with a table, or NULL.",
-        "#ifndef AOT_MODULE_RULES_H_",
-        "#define AOT_MODULE_RULES_H_",
+        f"#ifndef {guard}",
+        f"#define {guard}",
         "",
         "// clang-format off",
     ]
@@ -223,7 +241,7 @@ def make_header(rules: Sequence[Rule]) -> str:
         for rule in own:
             lines += _c_rule(rule)
         lines += ["  return NULL;", "}", *(["#endif"] if table == "Host" else [])]
-    return "\n".join([*lines, "", "// clang-format on", "", "#endif  // AOT_MODULE_RULES_H_", ""])
+    return "\n".join([*lines, "", "// clang-format on", "", f"#endif  // {guard}", ""])
 
 
 # ---- Python ----
@@ -238,14 +256,14 @@ PYTHON_NAMES = {
     "module.file_bytes": "s.file_bytes",
     "module.segments_begin": "s.segments_begin",
 }
-SEGMENTS = ("rodata", "spirv", "texel_spirv", "code")
+SEGMENTS = ("rodata", "vocabulary", "spirv", "texel_spirv", "code")
 
 
 def _python_name(name: str) -> str:
     if name in PYTHON_NAMES:
         return PYTHON_NAMES[name]
     if name[0].isupper():
-        return f"fbs.Arch.{name}"
+        return f"fbs.{'Scheme' if name in SCHEMES else 'Arch'}.{name}"
     parts = name.split(".")
     if parts[0] == "it":
         return name

@@ -5,8 +5,8 @@
 Owns aot/link/module_fbs.py (flatc's Python object API), aot/link/module_fbs.pyi (its types, which
 flatc's own stub gets wrong), runtime/src/module_fbs.h (enums and vtable offsets for the C reader)
 and the tables between `generated:` markers of docs/internals/file-format.md; and, with what
-module_rules.toml says, runtime/src/module_rules.h, runtime/src/program_rules.h and
-aot/link/module_schema.py. Must not import `aot`.
+module_rules.toml says, runtime/src/module_rules.h, runtime/src/program_rules.h,
+runtime/text/vocabulary_rules.h and aot/link/module_schema.py. Must not import `aot`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ DOCS = ROOT / "docs" / "internals" / "file-format.md"
 RULES = ROOT / "runtime" / "module_rules.toml"
 RULES_HEADER = ROOT / "runtime" / "src" / "module_rules.h"
 PROGRAM_RULES_HEADER = ROOT / "runtime" / "src" / "program_rules.h"
+VOCABULARY_RULES_HEADER = ROOT / "runtime" / "text" / "vocabulary_rules.h"
 RULES_PYTHON = ROOT / "aot" / "link" / "module_schema.py"
 
 SCALAR_BYTES = {"ubyte": 1, "uint": 4, "int": 4, "ulong": 8, "long": 8}
@@ -293,6 +294,7 @@ def generate(with_python: bool) -> dict[Path, str]:
         HEADER: make_header(schema),
         STUB: make_stub(schema),
         RULES_HEADER: rules_of.make_header(_rules()),
+        VOCABULARY_RULES_HEADER: rules_of.make_header(_rules(), of_vocabulary=True),
         PROGRAM_RULES_HEADER: program_rules_of.make_header(_program_rules(schema)),
         RULES_PYTHON: rules_of.make_python(schema, _rules())
         + "\n".join(program_rules_of.make_python(_program_rules(schema))),

@@ -117,7 +117,7 @@ def together(modules: Sequence[Module]) -> Module:
     """The one module of several models, whose functions are in the order of the models.
 
     Raises:
-        CompileError: a model has several functions.
+        CompileError: a model has several functions, or vocabularies differ.
     """
     if len(modules) == 1:
         return modules[0]
@@ -129,6 +129,12 @@ def together(modules: Sequence[Module]) -> Module:
         (function,) = module.entry_points
         function.name = f"{DEFAULT_ENTRY}{len(made.functions)}"
         made.add(function)
+    own = [m.vocabulary for m in modules if m.vocabulary is not None]
+    if any(vocabulary != own[0] for vocabulary in own):
+        raise CompileError(
+            "models have different vocabularies, and a module has one; compile them by themselves"
+        )
+    made.vocabulary = own[0] if own else None
     return made
 
 

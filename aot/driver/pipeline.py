@@ -33,6 +33,7 @@ from aot.ir.record import count_shape_rules
 from aot.link.finish import finish_module
 from aot.link.image import ModuleImage, VariantImage
 from aot.link.rodata import RodataBytes
+from aot.link.vocabulary import encode_vocabulary
 from aot.options import CompileOptions, Progress
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
@@ -137,6 +138,7 @@ def _compiled(
         builder.rodata,
         producer,
         None if options.strip else ledger,
+        b"" if module.vocabulary is None else encode_vocabulary(module.vocabulary),
     )
     return Compilation(image, {"variants": sections, "rodata": rodata.stats})
 

@@ -63,4 +63,6 @@ def clone_function(function: Function) -> Function:
 
 def clone_module(module: Module) -> Module:
     """A copy of every function."""
-    return Module(clone_function(f) for f in module.functions.values())
+    made = Module(clone_function(f) for f in module.functions.values())
+    made.vocabulary = module.vocabulary
+    return made

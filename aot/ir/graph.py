@@ -22,6 +22,7 @@ from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
     from aot.ir.record import OpRecord
+    from aot.text.vocabulary import Vocabulary
 
 
 class ConstantData:
@@ -383,11 +384,13 @@ class Module:
     Attributes:
         states: inputs that the model itself ties to outputs, as `CompileOptions.states` has them;
             only a module that was just read has any.
+        vocabulary: of a language model.
     """
 
     def __init__(self, functions: Iterable[Function] = ()) -> None:
         self.functions: dict[str, Function] = {}
         self.states: dict[str, tuple[str, int]] = {}
+        self.vocabulary: Vocabulary | None = None
         for function in functions:
             self.add(function)
 

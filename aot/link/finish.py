@@ -24,12 +24,14 @@ def finish_module(
     rodata: RodataPool,
     producer: str,
     ledger: Ledger | None,
+    vocabulary: bytes = b"",
 ) -> tuple[ModuleImage, RodataBytes]:
     """The module of variants whose programs hold addresses of constants in `rodata`.
 
     Args:
         parts: of each variant's code image; None where it has none.
         ledger: what the notes keep, given what became of the constants; None leaves notes out.
+        vocabulary: of a language model, what `aot.link.vocabulary` wrote.
     """
     filled = [
         [fill_from_splats(e.program, rodata) for e in variant.entry_points] for variant in variants
@@ -50,5 +52,5 @@ def finish_module(
     data = b""
     if ledger is not None:
         data = encode_notes(Notes(tuple(notes), ledger(placed.bytes)))
-    image = ModuleImage(tuple(finished), placed.data, placed.segments, producer, data)
+    image = ModuleImage(tuple(finished), placed.data, placed.segments, producer, data, vocabulary)
     return image, placed.bytes

@@ -20,17 +20,16 @@ class Malformed(Exception):
     """What is wrong with the structure, and at which byte of it."""
 
 
-def read_structure(data: bytes, identifier: bytes) -> fbs.ModuleT:
-    """The root table of a structure, all of it read.
+def read_structure(data: bytes, identifier: bytes, kind: str = "Module") -> Any:
+    """The root table of a structure, of the table `kind` of module.fbs, all of it read.
 
     Raises:
         Malformed: the first thing that is wrong.
     """
     reader = _Reader(data)
     if len(data) < 8 or data[4:8] != identifier:
-        raise reader.fault(0, "Module", "the file identifier is missing")
-    root: fbs.ModuleT = reader.table(0, "Module")
-    return root
+        raise reader.fault(0, kind, "the file identifier is missing")
+    return reader.table(0, kind)
 
 
 class _Reader:
@@ -98,9 +97,12 @@ class _Reader:
             return self.string(at, kind)
         if not field.type.startswith("["):
             return self.table(at, field.type)
-        first, count = self.vector(at, 4, kind)
-        self.spend(4 * count, first, kind, "vectors")
         element = field.type[1:-1]
+        size = struct.calcsize(_SCALARS.get(element, "<I"))
+        first, count = self.vector(at, size, kind)
+        self.spend(size * count, first, kind, "vectors")
+        if element == "ubyte":
+            return self.data[first : first + count]
         if element == "uint":
             return list(struct.unpack_from(f"<{count}I", self.data, first))
         if element == "string":

@@ -228,6 +228,7 @@ class ModuleImage:
 
     Attributes:
         notes: what `aot.link.notes` wrote for tools; empty where they were left out.
+        vocabulary: of a language model, what `aot.link.vocabulary` wrote; empty of others.
     """
 
     variants: tuple[VariantImage, ...]
@@ -235,6 +236,7 @@ class ModuleImage:
     rodata_segments: tuple[RodataSegment, ...] = field(default=())
     producer: str = ""
     notes: bytes = b""
+    vocabulary: bytes = field(default=b"", repr=False)
 
     def __repr__(self) -> str:
         return f"<ModuleImage {self.summary}>"

@@ -96,8 +96,21 @@ def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -
         }
 
     producers = dict.fromkeys(given.image.producer for given in inputs)
-    image, _ = finish_module(variants, parts, pool, ", ".join(producers), ledger)
+    vocabulary = _vocabulary(inputs)
+    image, _ = finish_module(variants, parts, pool, ", ".join(producers), ledger, vocabulary)
     return Merged(image, counts)
+
+
+def _vocabulary(inputs: Sequence[MergeInput]) -> bytes:
+    """The one vocabulary of the inputs that have one."""
+    having = [given for given in inputs if given.image.vocabulary]
+    for given in having:
+        if given.image.vocabulary != having[0].image.vocabulary:
+            raise CompileError(
+                f"{having[0].label} and {given.label} have different vocabularies, and a module "
+                "has one; keep them in files of their own"
+            )
+    return having[0].image.vocabulary if having else b""
 
 
 def _notes(given: MergeInput) -> Notes:

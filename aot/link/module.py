@@ -165,9 +165,10 @@ def _pack(root: fbs.ModuleT) -> bytes:
 
 
 def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
-    # Notes, shaders, rodata, then code images: only the latter, aligned to a page, need much
-    # padding, and nothing but padding shares a page with code.
+    # Notes, vocabulary, shaders, rodata, then code images: only the latter, aligned to a page,
+    # need much padding, and nothing but padding shares a page with code.
     notes = layout.add(image.notes, ALIGNMENT) if image.notes else None
+    vocabulary = layout.add(image.vocabulary, ALIGNMENT) if image.vocabulary else None
     for variant in image.variants:
         for executable in variant.executables:
             for shader in executable.shaders:
@@ -185,6 +186,7 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
         rodata=rodata,
         rodataSegments=parts or None,
         notes=notes,
+        vocabulary=vocabulary,
     )
 
 

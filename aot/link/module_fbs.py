@@ -46,6 +46,31 @@ class BufferClass(object):
     OUTPUTS = 3
 
 
+class Scheme(object):
+    BYTE_MERGES = 0
+    CHARACTER_MERGES = 1
+    SCORED_MERGES = 2
+    UNIGRAM = 3
+
+
+class PreTokeniser(object):
+    NONE = 0
+    GPT2 = 1
+    LLAMA3 = 2
+    QWEN2 = 3
+    SMOLLM = 4
+
+
+class TokenType(object):
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
 class Opcode(object):
     NOP = 0
     CONST = 1
@@ -2315,8 +2340,18 @@ class Module(object):
             return obj
         return None
 
+    # Module
+    def Vocabulary(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Segment()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def ModuleStart(builder):
-    builder.StartObject(6)
+    builder.StartObject(7)
 
 def ModuleAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -2342,6 +2377,9 @@ def ModuleStartRodataSegmentsVector(builder, numElems):
 def ModuleAddNotes(builder, notes):
     builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(notes), 0)
 
+def ModuleAddVocabulary(builder, vocabulary):
+    builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(vocabulary), 0)
+
 def ModuleEnd(builder):
     return builder.EndObject()
 
@@ -2362,6 +2400,7 @@ class ModuleT(object):
         rodata = None,
         rodataSegments = None,
         notes = None,
+        vocabulary = None,
     ):
         self.version = version  # type: int
         self.producer = producer  # type: Optional[str]
@@ -2369,6 +2408,7 @@ class ModuleT(object):
         self.rodata = rodata  # type: Optional[SegmentT]
         self.rodataSegments = rodataSegments  # type: Optional[List[SegmentT]]
         self.notes = notes  # type: Optional[SegmentT]
+        self.vocabulary = vocabulary  # type: Optional[SegmentT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -2413,6 +2453,8 @@ class ModuleT(object):
                     self.rodataSegments.append(segment_)
         if module.Notes() is not None:
             self.notes = SegmentT.InitFromObj(module.Notes())
+        if module.Vocabulary() is not None:
+            self.vocabulary = SegmentT.InitFromObj(module.Vocabulary())
 
     # ModuleT
     def Pack(self, builder):
@@ -2438,6 +2480,8 @@ class ModuleT(object):
             rodataSegments = builder.EndVector()
         if self.notes is not None:
             notes = self.notes.Pack(builder)
+        if self.vocabulary is not None:
+            vocabulary = self.vocabulary.Pack(builder)
         ModuleStart(builder)
         ModuleAddVersion(builder, self.version)
         if self.producer is not None:
@@ -2450,5 +2494,1132 @@ class ModuleT(object):
             ModuleAddRodataSegments(builder, rodataSegments)
         if self.notes is not None:
             ModuleAddNotes(builder, notes)
+        if self.vocabulary is not None:
+            ModuleAddVocabulary(builder, vocabulary)
         module = ModuleEnd(builder)
         return module
+
+
+class ChatRole(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = ChatRole()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsChatRole(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def ChatRoleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
+
+    # ChatRole
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # ChatRole
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # ChatRole
+    def Before(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # ChatRole
+    def After(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def ChatRoleStart(builder):
+    builder.StartObject(3)
+
+def ChatRoleAddName(builder, name):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+
+def ChatRoleAddBefore(builder, before):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(before), 0)
+
+def ChatRoleAddAfter(builder, after):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(after), 0)
+
+def ChatRoleEnd(builder):
+    return builder.EndObject()
+
+
+
+class ChatRoleT(object):
+
+    # ChatRoleT
+    def __init__(
+        self,
+        name = None,
+        before = None,
+        after = None,
+    ):
+        self.name = name  # type: Optional[str]
+        self.before = before  # type: Optional[str]
+        self.after = after  # type: Optional[str]
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        chatRole = ChatRole()
+        chatRole.Init(buf, pos)
+        return cls.InitFromObj(chatRole)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, chatRole):
+        x = ChatRoleT()
+        x._UnPack(chatRole)
+        return x
+
+    # ChatRoleT
+    def _UnPack(self, chatRole):
+        if chatRole is None:
+            return
+        self.name = chatRole.Name()
+        self.before = chatRole.Before()
+        self.after = chatRole.After()
+
+    # ChatRoleT
+    def Pack(self, builder):
+        if self.name is not None:
+            name = builder.CreateString(self.name)
+        if self.before is not None:
+            before = builder.CreateString(self.before)
+        if self.after is not None:
+            after = builder.CreateString(self.after)
+        ChatRoleStart(builder)
+        if self.name is not None:
+            ChatRoleAddName(builder, name)
+        if self.before is not None:
+            ChatRoleAddBefore(builder, before)
+        if self.after is not None:
+            ChatRoleAddAfter(builder, after)
+        chatRole = ChatRoleEnd(builder)
+        return chatRole
+
+
+class Vocabulary(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Vocabulary()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsVocabulary(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def VocabularyBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
+
+    # Vocabulary
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Vocabulary
+    def Version(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def Scheme(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def PreTokeniser(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def TokenCount(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def Bos(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return -1
+
+    # Vocabulary
+    def Eos(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return -1
+
+    # Vocabulary
+    def Unknown(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return -1
+
+    # Vocabulary
+    def EndTokens(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def EndTokensAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def EndTokensLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def EndTokensIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        return o == 0
+
+    # Vocabulary
+    def AddsBos(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def AddsEos(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def AddsSpace(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def IgnoresMerges(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(26))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def EscapesSpaces(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def TrimsSpaces(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(30))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def SpaceIsSuffix(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Vocabulary
+    def SymbolText(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Vocabulary
+    def SymbolTextAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Vocabulary
+    def SymbolTextLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def SymbolTextIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        return o == 0
+
+    # Vocabulary
+    def SymbolEnds(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def SymbolEndsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def SymbolEndsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def SymbolEndsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
+        return o == 0
+
+    # Vocabulary
+    def TokenTypes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Vocabulary
+    def TokenTypesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Vocabulary
+    def TokenTypesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def TokenTypesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
+        return o == 0
+
+    # Vocabulary
+    def TokenScores(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def TokenScoresAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def TokenScoresLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def TokenScoresIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
+        return o == 0
+
+    # Vocabulary
+    def ByteSymbols(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def ByteSymbolsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def ByteSymbolsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def ByteSymbolsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
+        return o == 0
+
+    # Vocabulary
+    def Lookup(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def LookupAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def LookupLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def LookupIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
+        return o == 0
+
+    # Vocabulary
+    def Merges(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def MergesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def MergesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def MergesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
+        return o == 0
+
+    # Vocabulary
+    def MergeResults(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def MergeResultsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def MergeResultsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def MergeResultsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
+        return o == 0
+
+    # Vocabulary
+    def Specials(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def SpecialsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def SpecialsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def SpecialsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
+        return o == 0
+
+    # Vocabulary
+    def SortedTokens(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Vocabulary
+    def SortedTokensAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Vocabulary
+    def SortedTokensLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def SortedTokensIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
+        return o == 0
+
+    # Vocabulary
+    def Replacements(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Vocabulary
+    def ReplacementsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Vocabulary
+    def ReplacementsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def ReplacementsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
+        return o == 0
+
+    # Vocabulary
+    def ChatTemplate(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(56))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Vocabulary
+    def ChatRoles(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = ChatRole()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Vocabulary
+    def ChatRolesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Vocabulary
+    def ChatRolesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
+        return o == 0
+
+    # Vocabulary
+    def ChatBegin(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(60))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Vocabulary
+    def ChatDefault(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(62))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Vocabulary
+    def ChatReply(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(64))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def VocabularyStart(builder):
+    builder.StartObject(31)
+
+def VocabularyAddVersion(builder, version):
+    builder.PrependUint32Slot(0, version, 0)
+
+def VocabularyAddScheme(builder, scheme):
+    builder.PrependUint8Slot(1, scheme, 0)
+
+def VocabularyAddPreTokeniser(builder, preTokeniser):
+    builder.PrependUint8Slot(2, preTokeniser, 0)
+
+def VocabularyAddTokenCount(builder, tokenCount):
+    builder.PrependUint32Slot(3, tokenCount, 0)
+
+def VocabularyAddBos(builder, bos):
+    builder.PrependInt64Slot(4, bos, -1)
+
+def VocabularyAddEos(builder, eos):
+    builder.PrependInt64Slot(5, eos, -1)
+
+def VocabularyAddUnknown(builder, unknown):
+    builder.PrependInt64Slot(6, unknown, -1)
+
+def VocabularyAddEndTokens(builder, endTokens):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(endTokens), 0)
+
+def VocabularyStartEndTokensVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddAddsBos(builder, addsBos):
+    builder.PrependUint8Slot(8, addsBos, 0)
+
+def VocabularyAddAddsEos(builder, addsEos):
+    builder.PrependUint8Slot(9, addsEos, 0)
+
+def VocabularyAddAddsSpace(builder, addsSpace):
+    builder.PrependUint8Slot(10, addsSpace, 0)
+
+def VocabularyAddIgnoresMerges(builder, ignoresMerges):
+    builder.PrependUint8Slot(11, ignoresMerges, 0)
+
+def VocabularyAddEscapesSpaces(builder, escapesSpaces):
+    builder.PrependUint8Slot(12, escapesSpaces, 0)
+
+def VocabularyAddTrimsSpaces(builder, trimsSpaces):
+    builder.PrependUint8Slot(13, trimsSpaces, 0)
+
+def VocabularyAddSpaceIsSuffix(builder, spaceIsSuffix):
+    builder.PrependUint8Slot(14, spaceIsSuffix, 0)
+
+def VocabularyAddSymbolText(builder, symbolText):
+    builder.PrependUOffsetTRelativeSlot(15, flatbuffers.number_types.UOffsetTFlags.py_type(symbolText), 0)
+
+def VocabularyStartSymbolTextVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def VocabularyAddSymbolEnds(builder, symbolEnds):
+    builder.PrependUOffsetTRelativeSlot(16, flatbuffers.number_types.UOffsetTFlags.py_type(symbolEnds), 0)
+
+def VocabularyStartSymbolEndsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddTokenTypes(builder, tokenTypes):
+    builder.PrependUOffsetTRelativeSlot(17, flatbuffers.number_types.UOffsetTFlags.py_type(tokenTypes), 0)
+
+def VocabularyStartTokenTypesVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def VocabularyAddTokenScores(builder, tokenScores):
+    builder.PrependUOffsetTRelativeSlot(18, flatbuffers.number_types.UOffsetTFlags.py_type(tokenScores), 0)
+
+def VocabularyStartTokenScoresVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddByteSymbols(builder, byteSymbols):
+    builder.PrependUOffsetTRelativeSlot(19, flatbuffers.number_types.UOffsetTFlags.py_type(byteSymbols), 0)
+
+def VocabularyStartByteSymbolsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddLookup(builder, lookup):
+    builder.PrependUOffsetTRelativeSlot(20, flatbuffers.number_types.UOffsetTFlags.py_type(lookup), 0)
+
+def VocabularyStartLookupVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddMerges(builder, merges):
+    builder.PrependUOffsetTRelativeSlot(21, flatbuffers.number_types.UOffsetTFlags.py_type(merges), 0)
+
+def VocabularyStartMergesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddMergeResults(builder, mergeResults):
+    builder.PrependUOffsetTRelativeSlot(22, flatbuffers.number_types.UOffsetTFlags.py_type(mergeResults), 0)
+
+def VocabularyStartMergeResultsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddSpecials(builder, specials):
+    builder.PrependUOffsetTRelativeSlot(23, flatbuffers.number_types.UOffsetTFlags.py_type(specials), 0)
+
+def VocabularyStartSpecialsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddSortedTokens(builder, sortedTokens):
+    builder.PrependUOffsetTRelativeSlot(24, flatbuffers.number_types.UOffsetTFlags.py_type(sortedTokens), 0)
+
+def VocabularyStartSortedTokensVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddReplacements(builder, replacements):
+    builder.PrependUOffsetTRelativeSlot(25, flatbuffers.number_types.UOffsetTFlags.py_type(replacements), 0)
+
+def VocabularyStartReplacementsVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def VocabularyAddChatTemplate(builder, chatTemplate):
+    builder.PrependUOffsetTRelativeSlot(26, flatbuffers.number_types.UOffsetTFlags.py_type(chatTemplate), 0)
+
+def VocabularyAddChatRoles(builder, chatRoles):
+    builder.PrependUOffsetTRelativeSlot(27, flatbuffers.number_types.UOffsetTFlags.py_type(chatRoles), 0)
+
+def VocabularyStartChatRolesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddChatBegin(builder, chatBegin):
+    builder.PrependUOffsetTRelativeSlot(28, flatbuffers.number_types.UOffsetTFlags.py_type(chatBegin), 0)
+
+def VocabularyAddChatDefault(builder, chatDefault):
+    builder.PrependUOffsetTRelativeSlot(29, flatbuffers.number_types.UOffsetTFlags.py_type(chatDefault), 0)
+
+def VocabularyAddChatReply(builder, chatReply):
+    builder.PrependUOffsetTRelativeSlot(30, flatbuffers.number_types.UOffsetTFlags.py_type(chatReply), 0)
+
+def VocabularyEnd(builder):
+    return builder.EndObject()
+
+
+try:
+    from typing import List
+except:
+    pass
+
+class VocabularyT(object):
+
+    # VocabularyT
+    def __init__(
+        self,
+        version = 0,
+        scheme = 0,
+        preTokeniser = 0,
+        tokenCount = 0,
+        bos = -1,
+        eos = -1,
+        unknown = -1,
+        endTokens = None,
+        addsBos = 0,
+        addsEos = 0,
+        addsSpace = 0,
+        ignoresMerges = 0,
+        escapesSpaces = 0,
+        trimsSpaces = 0,
+        spaceIsSuffix = 0,
+        symbolText = None,
+        symbolEnds = None,
+        tokenTypes = None,
+        tokenScores = None,
+        byteSymbols = None,
+        lookup = None,
+        merges = None,
+        mergeResults = None,
+        specials = None,
+        sortedTokens = None,
+        replacements = None,
+        chatTemplate = None,
+        chatRoles = None,
+        chatBegin = None,
+        chatDefault = None,
+        chatReply = None,
+    ):
+        self.version = version  # type: int
+        self.scheme = scheme  # type: int
+        self.preTokeniser = preTokeniser  # type: int
+        self.tokenCount = tokenCount  # type: int
+        self.bos = bos  # type: int
+        self.eos = eos  # type: int
+        self.unknown = unknown  # type: int
+        self.endTokens = endTokens  # type: Optional[List[int]]
+        self.addsBos = addsBos  # type: int
+        self.addsEos = addsEos  # type: int
+        self.addsSpace = addsSpace  # type: int
+        self.ignoresMerges = ignoresMerges  # type: int
+        self.escapesSpaces = escapesSpaces  # type: int
+        self.trimsSpaces = trimsSpaces  # type: int
+        self.spaceIsSuffix = spaceIsSuffix  # type: int
+        self.symbolText = symbolText  # type: Optional[List[int]]
+        self.symbolEnds = symbolEnds  # type: Optional[List[int]]
+        self.tokenTypes = tokenTypes  # type: Optional[List[int]]
+        self.tokenScores = tokenScores  # type: Optional[List[int]]
+        self.byteSymbols = byteSymbols  # type: Optional[List[int]]
+        self.lookup = lookup  # type: Optional[List[int]]
+        self.merges = merges  # type: Optional[List[int]]
+        self.mergeResults = mergeResults  # type: Optional[List[int]]
+        self.specials = specials  # type: Optional[List[int]]
+        self.sortedTokens = sortedTokens  # type: Optional[List[int]]
+        self.replacements = replacements  # type: Optional[List[int]]
+        self.chatTemplate = chatTemplate  # type: Optional[str]
+        self.chatRoles = chatRoles  # type: Optional[List[ChatRoleT]]
+        self.chatBegin = chatBegin  # type: Optional[str]
+        self.chatDefault = chatDefault  # type: Optional[str]
+        self.chatReply = chatReply  # type: Optional[str]
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        vocabulary = Vocabulary()
+        vocabulary.Init(buf, pos)
+        return cls.InitFromObj(vocabulary)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, vocabulary):
+        x = VocabularyT()
+        x._UnPack(vocabulary)
+        return x
+
+    # VocabularyT
+    def _UnPack(self, vocabulary):
+        if vocabulary is None:
+            return
+        self.version = vocabulary.Version()
+        self.scheme = vocabulary.Scheme()
+        self.preTokeniser = vocabulary.PreTokeniser()
+        self.tokenCount = vocabulary.TokenCount()
+        self.bos = vocabulary.Bos()
+        self.eos = vocabulary.Eos()
+        self.unknown = vocabulary.Unknown()
+        if not vocabulary.EndTokensIsNone():
+            if np is None:
+                self.endTokens = []
+                for i in range(vocabulary.EndTokensLength()):
+                    self.endTokens.append(vocabulary.EndTokens(i))
+            else:
+                self.endTokens = vocabulary.EndTokensAsNumpy()
+        self.addsBos = vocabulary.AddsBos()
+        self.addsEos = vocabulary.AddsEos()
+        self.addsSpace = vocabulary.AddsSpace()
+        self.ignoresMerges = vocabulary.IgnoresMerges()
+        self.escapesSpaces = vocabulary.EscapesSpaces()
+        self.trimsSpaces = vocabulary.TrimsSpaces()
+        self.spaceIsSuffix = vocabulary.SpaceIsSuffix()
+        if not vocabulary.SymbolTextIsNone():
+            if np is None:
+                self.symbolText = []
+                for i in range(vocabulary.SymbolTextLength()):
+                    self.symbolText.append(vocabulary.SymbolText(i))
+            else:
+                self.symbolText = vocabulary.SymbolTextAsNumpy()
+        if not vocabulary.SymbolEndsIsNone():
+            if np is None:
+                self.symbolEnds = []
+                for i in range(vocabulary.SymbolEndsLength()):
+                    self.symbolEnds.append(vocabulary.SymbolEnds(i))
+            else:
+                self.symbolEnds = vocabulary.SymbolEndsAsNumpy()
+        if not vocabulary.TokenTypesIsNone():
+            if np is None:
+                self.tokenTypes = []
+                for i in range(vocabulary.TokenTypesLength()):
+                    self.tokenTypes.append(vocabulary.TokenTypes(i))
+            else:
+                self.tokenTypes = vocabulary.TokenTypesAsNumpy()
+        if not vocabulary.TokenScoresIsNone():
+            if np is None:
+                self.tokenScores = []
+                for i in range(vocabulary.TokenScoresLength()):
+                    self.tokenScores.append(vocabulary.TokenScores(i))
+            else:
+                self.tokenScores = vocabulary.TokenScoresAsNumpy()
+        if not vocabulary.ByteSymbolsIsNone():
+            if np is None:
+                self.byteSymbols = []
+                for i in range(vocabulary.ByteSymbolsLength()):
+                    self.byteSymbols.append(vocabulary.ByteSymbols(i))
+            else:
+                self.byteSymbols = vocabulary.ByteSymbolsAsNumpy()
+        if not vocabulary.LookupIsNone():
+            if np is None:
+                self.lookup = []
+                for i in range(vocabulary.LookupLength()):
+                    self.lookup.append(vocabulary.Lookup(i))
+            else:
+                self.lookup = vocabulary.LookupAsNumpy()
+        if not vocabulary.MergesIsNone():
+            if np is None:
+                self.merges = []
+                for i in range(vocabulary.MergesLength()):
+                    self.merges.append(vocabulary.Merges(i))
+            else:
+                self.merges = vocabulary.MergesAsNumpy()
+        if not vocabulary.MergeResultsIsNone():
+            if np is None:
+                self.mergeResults = []
+                for i in range(vocabulary.MergeResultsLength()):
+                    self.mergeResults.append(vocabulary.MergeResults(i))
+            else:
+                self.mergeResults = vocabulary.MergeResultsAsNumpy()
+        if not vocabulary.SpecialsIsNone():
+            if np is None:
+                self.specials = []
+                for i in range(vocabulary.SpecialsLength()):
+                    self.specials.append(vocabulary.Specials(i))
+            else:
+                self.specials = vocabulary.SpecialsAsNumpy()
+        if not vocabulary.SortedTokensIsNone():
+            if np is None:
+                self.sortedTokens = []
+                for i in range(vocabulary.SortedTokensLength()):
+                    self.sortedTokens.append(vocabulary.SortedTokens(i))
+            else:
+                self.sortedTokens = vocabulary.SortedTokensAsNumpy()
+        if not vocabulary.ReplacementsIsNone():
+            if np is None:
+                self.replacements = []
+                for i in range(vocabulary.ReplacementsLength()):
+                    self.replacements.append(vocabulary.Replacements(i))
+            else:
+                self.replacements = vocabulary.ReplacementsAsNumpy()
+        self.chatTemplate = vocabulary.ChatTemplate()
+        if not vocabulary.ChatRolesIsNone():
+            self.chatRoles = []
+            for i in range(vocabulary.ChatRolesLength()):
+                if vocabulary.ChatRoles(i) is None:
+                    self.chatRoles.append(None)
+                else:
+                    chatRole_ = ChatRoleT.InitFromObj(vocabulary.ChatRoles(i))
+                    self.chatRoles.append(chatRole_)
+        self.chatBegin = vocabulary.ChatBegin()
+        self.chatDefault = vocabulary.ChatDefault()
+        self.chatReply = vocabulary.ChatReply()
+
+    # VocabularyT
+    def Pack(self, builder):
+        if self.endTokens is not None:
+            if np is not None and type(self.endTokens) is np.ndarray:
+                endTokens = builder.CreateNumpyVector(self.endTokens)
+            else:
+                VocabularyStartEndTokensVector(builder, len(self.endTokens))
+                for i in reversed(range(len(self.endTokens))):
+                    builder.PrependUint32(self.endTokens[i])
+                endTokens = builder.EndVector()
+        if self.symbolText is not None:
+            if np is not None and type(self.symbolText) is np.ndarray:
+                symbolText = builder.CreateNumpyVector(self.symbolText)
+            else:
+                VocabularyStartSymbolTextVector(builder, len(self.symbolText))
+                for i in reversed(range(len(self.symbolText))):
+                    builder.PrependUint8(self.symbolText[i])
+                symbolText = builder.EndVector()
+        if self.symbolEnds is not None:
+            if np is not None and type(self.symbolEnds) is np.ndarray:
+                symbolEnds = builder.CreateNumpyVector(self.symbolEnds)
+            else:
+                VocabularyStartSymbolEndsVector(builder, len(self.symbolEnds))
+                for i in reversed(range(len(self.symbolEnds))):
+                    builder.PrependUint32(self.symbolEnds[i])
+                symbolEnds = builder.EndVector()
+        if self.tokenTypes is not None:
+            if np is not None and type(self.tokenTypes) is np.ndarray:
+                tokenTypes = builder.CreateNumpyVector(self.tokenTypes)
+            else:
+                VocabularyStartTokenTypesVector(builder, len(self.tokenTypes))
+                for i in reversed(range(len(self.tokenTypes))):
+                    builder.PrependUint8(self.tokenTypes[i])
+                tokenTypes = builder.EndVector()
+        if self.tokenScores is not None:
+            if np is not None and type(self.tokenScores) is np.ndarray:
+                tokenScores = builder.CreateNumpyVector(self.tokenScores)
+            else:
+                VocabularyStartTokenScoresVector(builder, len(self.tokenScores))
+                for i in reversed(range(len(self.tokenScores))):
+                    builder.PrependUint32(self.tokenScores[i])
+                tokenScores = builder.EndVector()
+        if self.byteSymbols is not None:
+            if np is not None and type(self.byteSymbols) is np.ndarray:
+                byteSymbols = builder.CreateNumpyVector(self.byteSymbols)
+            else:
+                VocabularyStartByteSymbolsVector(builder, len(self.byteSymbols))
+                for i in reversed(range(len(self.byteSymbols))):
+                    builder.PrependUint32(self.byteSymbols[i])
+                byteSymbols = builder.EndVector()
+        if self.lookup is not None:
+            if np is not None and type(self.lookup) is np.ndarray:
+                lookup = builder.CreateNumpyVector(self.lookup)
+            else:
+                VocabularyStartLookupVector(builder, len(self.lookup))
+                for i in reversed(range(len(self.lookup))):
+                    builder.PrependUint32(self.lookup[i])
+                lookup = builder.EndVector()
+        if self.merges is not None:
+            if np is not None and type(self.merges) is np.ndarray:
+                merges = builder.CreateNumpyVector(self.merges)
+            else:
+                VocabularyStartMergesVector(builder, len(self.merges))
+                for i in reversed(range(len(self.merges))):
+                    builder.PrependUint32(self.merges[i])
+                merges = builder.EndVector()
+        if self.mergeResults is not None:
+            if np is not None and type(self.mergeResults) is np.ndarray:
+                mergeResults = builder.CreateNumpyVector(self.mergeResults)
+            else:
+                VocabularyStartMergeResultsVector(builder, len(self.mergeResults))
+                for i in reversed(range(len(self.mergeResults))):
+                    builder.PrependUint32(self.mergeResults[i])
+                mergeResults = builder.EndVector()
+        if self.specials is not None:
+            if np is not None and type(self.specials) is np.ndarray:
+                specials = builder.CreateNumpyVector(self.specials)
+            else:
+                VocabularyStartSpecialsVector(builder, len(self.specials))
+                for i in reversed(range(len(self.specials))):
+                    builder.PrependUint32(self.specials[i])
+                specials = builder.EndVector()
+        if self.sortedTokens is not None:
+            if np is not None and type(self.sortedTokens) is np.ndarray:
+                sortedTokens = builder.CreateNumpyVector(self.sortedTokens)
+            else:
+                VocabularyStartSortedTokensVector(builder, len(self.sortedTokens))
+                for i in reversed(range(len(self.sortedTokens))):
+                    builder.PrependUint32(self.sortedTokens[i])
+                sortedTokens = builder.EndVector()
+        if self.replacements is not None:
+            if np is not None and type(self.replacements) is np.ndarray:
+                replacements = builder.CreateNumpyVector(self.replacements)
+            else:
+                VocabularyStartReplacementsVector(builder, len(self.replacements))
+                for i in reversed(range(len(self.replacements))):
+                    builder.PrependUint8(self.replacements[i])
+                replacements = builder.EndVector()
+        if self.chatTemplate is not None:
+            chatTemplate = builder.CreateString(self.chatTemplate)
+        if self.chatRoles is not None:
+            chatRoleslist = []
+            for i in range(len(self.chatRoles)):
+                chatRoleslist.append(self.chatRoles[i].Pack(builder))
+            VocabularyStartChatRolesVector(builder, len(self.chatRoles))
+            for i in reversed(range(len(self.chatRoles))):
+                builder.PrependUOffsetTRelative(chatRoleslist[i])
+            chatRoles = builder.EndVector()
+        if self.chatBegin is not None:
+            chatBegin = builder.CreateString(self.chatBegin)
+        if self.chatDefault is not None:
+            chatDefault = builder.CreateString(self.chatDefault)
+        if self.chatReply is not None:
+            chatReply = builder.CreateString(self.chatReply)
+        VocabularyStart(builder)
+        VocabularyAddVersion(builder, self.version)
+        VocabularyAddScheme(builder, self.scheme)
+        VocabularyAddPreTokeniser(builder, self.preTokeniser)
+        VocabularyAddTokenCount(builder, self.tokenCount)
+        VocabularyAddBos(builder, self.bos)
+        VocabularyAddEos(builder, self.eos)
+        VocabularyAddUnknown(builder, self.unknown)
+        if self.endTokens is not None:
+            VocabularyAddEndTokens(builder, endTokens)
+        VocabularyAddAddsBos(builder, self.addsBos)
+        VocabularyAddAddsEos(builder, self.addsEos)
+        VocabularyAddAddsSpace(builder, self.addsSpace)
+        VocabularyAddIgnoresMerges(builder, self.ignoresMerges)
+        VocabularyAddEscapesSpaces(builder, self.escapesSpaces)
+        VocabularyAddTrimsSpaces(builder, self.trimsSpaces)
+        VocabularyAddSpaceIsSuffix(builder, self.spaceIsSuffix)
+        if self.symbolText is not None:
+            VocabularyAddSymbolText(builder, symbolText)
+        if self.symbolEnds is not None:
+            VocabularyAddSymbolEnds(builder, symbolEnds)
+        if self.tokenTypes is not None:
+            VocabularyAddTokenTypes(builder, tokenTypes)
+        if self.tokenScores is not None:
+            VocabularyAddTokenScores(builder, tokenScores)
+        if self.byteSymbols is not None:
+            VocabularyAddByteSymbols(builder, byteSymbols)
+        if self.lookup is not None:
+            VocabularyAddLookup(builder, lookup)
+        if self.merges is not None:
+            VocabularyAddMerges(builder, merges)
+        if self.mergeResults is not None:
+            VocabularyAddMergeResults(builder, mergeResults)
+        if self.specials is not None:
+            VocabularyAddSpecials(builder, specials)
+        if self.sortedTokens is not None:
+            VocabularyAddSortedTokens(builder, sortedTokens)
+        if self.replacements is not None:
+            VocabularyAddReplacements(builder, replacements)
+        if self.chatTemplate is not None:
+            VocabularyAddChatTemplate(builder, chatTemplate)
+        if self.chatRoles is not None:
+            VocabularyAddChatRoles(builder, chatRoles)
+        if self.chatBegin is not None:
+            VocabularyAddChatBegin(builder, chatBegin)
+        if self.chatDefault is not None:
+            VocabularyAddChatDefault(builder, chatDefault)
+        if self.chatReply is not None:
+            VocabularyAddChatReply(builder, chatReply)
+        vocabulary = VocabularyEnd(builder)
+        return vocabulary

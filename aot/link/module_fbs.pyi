@@ -36,6 +36,28 @@ class BufferClass:
     INPUTS: Final = 2
     OUTPUTS: Final = 3
 
+class Scheme:
+    BYTE_MERGES: Final = 0
+    CHARACTER_MERGES: Final = 1
+    SCORED_MERGES: Final = 2
+    UNIGRAM: Final = 3
+
+class PreTokeniser:
+    NONE: Final = 0
+    GPT2: Final = 1
+    LLAMA3: Final = 2
+    QWEN2: Final = 3
+    SMOLLM: Final = 4
+
+class TokenType:
+    UNDEFINED: Final = 0
+    NORMAL: Final = 1
+    UNKNOWN: Final = 2
+    CONTROL: Final = 3
+    USER_DEFINED: Final = 4
+    UNUSED: Final = 5
+    BYTE: Final = 6
+
 class Opcode:
     NOP: Final = 0
     CONST: Final = 1
@@ -277,6 +299,7 @@ class ModuleT:
     rodata: SegmentT | None
     rodataSegments: list[SegmentT]
     notes: SegmentT | None
+    vocabulary: SegmentT | None
     def __init__(
         self,
         version: int = ...,
@@ -285,7 +308,92 @@ class ModuleT:
         rodata: SegmentT | None = ...,
         rodataSegments: list[SegmentT] | None = ...,
         notes: SegmentT | None = ...,
+        vocabulary: SegmentT | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ModuleT: ...
+    def Pack(self, builder: Any) -> int: ...
+
+class ChatRoleT:
+    name: str | None
+    before: str | None
+    after: str | None
+    def __init__(
+        self,
+        name: str | None = ...,
+        before: str | None = ...,
+        after: str | None = ...,
+    ) -> None: ...
+    @classmethod
+    def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ChatRoleT: ...
+    def Pack(self, builder: Any) -> int: ...
+
+class VocabularyT:
+    version: int
+    scheme: int
+    preTokeniser: int
+    tokenCount: int
+    bos: int
+    eos: int
+    unknown: int
+    endTokens: list[int]
+    addsBos: int
+    addsEos: int
+    addsSpace: int
+    ignoresMerges: int
+    escapesSpaces: int
+    trimsSpaces: int
+    spaceIsSuffix: int
+    symbolText: list[int]
+    symbolEnds: list[int]
+    tokenTypes: list[int]
+    tokenScores: list[int]
+    byteSymbols: list[int]
+    lookup: list[int]
+    merges: list[int]
+    mergeResults: list[int]
+    specials: list[int]
+    sortedTokens: list[int]
+    replacements: list[int]
+    chatTemplate: str | None
+    chatRoles: list[ChatRoleT]
+    chatBegin: str | None
+    chatDefault: str | None
+    chatReply: str | None
+    def __init__(
+        self,
+        version: int = ...,
+        scheme: int = ...,
+        preTokeniser: int = ...,
+        tokenCount: int = ...,
+        bos: int = ...,
+        eos: int = ...,
+        unknown: int = ...,
+        endTokens: list[int] | None = ...,
+        addsBos: int = ...,
+        addsEos: int = ...,
+        addsSpace: int = ...,
+        ignoresMerges: int = ...,
+        escapesSpaces: int = ...,
+        trimsSpaces: int = ...,
+        spaceIsSuffix: int = ...,
+        symbolText: list[int] | None = ...,
+        symbolEnds: list[int] | None = ...,
+        tokenTypes: list[int] | None = ...,
+        tokenScores: list[int] | None = ...,
+        byteSymbols: list[int] | None = ...,
+        lookup: list[int] | None = ...,
+        merges: list[int] | None = ...,
+        mergeResults: list[int] | None = ...,
+        specials: list[int] | None = ...,
+        sortedTokens: list[int] | None = ...,
+        replacements: list[int] | None = ...,
+        chatTemplate: str | None = ...,
+        chatRoles: list[ChatRoleT] | None = ...,
+        chatBegin: str | None = ...,
+        chatDefault: str | None = ...,
+        chatReply: str | None = ...,
+    ) -> None: ...
+    @classmethod
+    def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> VocabularyT: ...
     def Pack(self, builder: Any) -> int: ...

@@ -34,6 +34,7 @@ from aot.link.image import (
 from aot.link.image_check import check_image
 from aot.link.module_schema import RULES, segment
 from aot.link.rodata import ALIGNMENT, RodataSegment
+from aot.link.vocabulary import read_vocabulary
 
 IDENTIFIER = b"AOTM"
 FILE_VERSION = 0
@@ -155,7 +156,8 @@ class _Reader:
         if root.version != FILE_VERSION:
             raise Malformed(f"structure version {root.version}, {FILE_VERSION} expected")
         pool = segment(root.rodata)
-        for table, name in ((root.rodata, "rodata"), (root.notes, "notes")):
+        known = (root.rodata, "rodata"), (root.notes, "notes"), (root.vocabulary, "vocabulary")
+        for table, name in known:
             self.check_segment(table, name)
         for part in root.rodataSegments or ():
             self.check_segment(part, "rodata_segments")
@@ -172,7 +174,15 @@ class _Reader:
             rodata_segments=tuple(parts),
             producer=root.producer or "",
             notes=b"" if root.notes is None else self.read(root.notes, "notes"),
+            vocabulary=self.vocabulary(root.vocabulary),
         )
+
+    def vocabulary(self, table: fbs.SegmentT | None) -> bytes:
+        if not segment(table).length:
+            return b""
+        data = self.read(segment(table), "vocabulary")
+        read_vocabulary(data)
+        return data
 
     def variant(self, table: fbs.VariantT) -> VariantImage:
         target, host = table.target or "", table.host

@@ -23,6 +23,7 @@ from aot.link.image import (
 from aot.link.notes import decode_notes
 from aot.link.program import Instruction, Operand, constant_value, decode
 from aot.link.reader import DTYPES, FILE_VERSION, ModuleFile, Source, read_module_file
+from aot.link.vocabulary import describe_vocabulary
 
 _CLASSES = ("constants", "arena", "inputs", "outputs")
 
@@ -59,6 +60,8 @@ def inspect(
             _variant(v, why, program) for v, why in zip(image.variants, whys, strict=True)
         ],
     }
+    if image.vocabulary:
+        facts["vocabulary"] = describe_vocabulary(image.vocabulary)
     return {**facts, "dedup": _ledger(file, name or "module")} if dedup else facts
 
 
@@ -246,9 +249,32 @@ def format_inspection(facts: dict[str, Any]) -> str:
         lines.append(
             f"  at {segment['offset']:>12,}  {segment['bytes']:>12,} bytes  {segment['what']}"
         )
+    if "vocabulary" in facts:
+        lines += _format_vocabulary(facts["vocabulary"])
     for variant in facts["variants"]:
         lines += _format_variant(variant)
     return "\n".join(lines)
+
+
+def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:
+    named = [(n, facts[n]) for n in ("bos", "eos", "unknown") if facts[n] is not None]
+    ends = ", ".join(map(str, facts["end_tokens"]))
+    roles = ", ".join(facts["chat_roles"])
+    chat = f"a chat template of {len(facts['chat_template']):,} characters"
+    parts = [f"vocabulary: {facts['tokens']:,} tokens", facts["scheme"].replace("_", " ")]
+    if facts["pre_tokeniser"] != "none":
+        parts.append(f"cut like {facts['pre_tokeniser']}")
+    parts += [f"{name} {token}" for name, token in named]
+    yield ", ".join(parts)
+    yield ", ".join(
+        [
+            f"  {facts['merges']:,} merges",
+            f"end tokens {ends or 'none'}",
+            *facts["flags"],
+            *([chat] if facts["chat_template"] else []),
+            *([f"roles {roles}"] if roles else []),
+        ]
+    )
 
 
 def _format_variant(variant: dict[str, Any]) -> Iterator[str]:

@@ -219,6 +219,7 @@ aot_status_t aot_module_verify_segments(const aot_module_t *module, aot_error_t 
                                         "the shader of executable", executable->name, error));
     }
   }
+  AOT_TRY(aot_module_verify_segment(module, &module->vocabulary, "the", "vocabulary", error));
   return aot_module_verify_rodata(module, error);
 }
 
@@ -232,6 +233,11 @@ const char *aot_module_variant_target(const aot_module_t *module, size_t index) 
 
 const char *aot_module_producer(const aot_module_t *module) {
   return module->producer;
+}
+
+const void *aot_module_vocabulary(const aot_module_t *module, size_t *out_bytes) {
+  *out_bytes = (size_t)module->vocabulary.length;
+  return *out_bytes == 0 ? NULL : module->data + module->vocabulary.offset;
 }
 
 aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,

@@ -118,6 +118,7 @@ struct aot_module_t {
   aot_variant_t *variants;
   aot_segment_t rodata;
   aot_segment_t *rodata_segments;
+  aot_segment_t vocabulary;
 };
 
 // module_parse.c: reads the structure, which has the right checksum, and verifies all of it.

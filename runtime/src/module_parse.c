@@ -322,7 +322,8 @@ static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *roo
   AOT_TRY(parse_segment(parser, &pool, &module->rodata, "rodata"));
   PARSE_EACH(parser, root, AOT_FBS_MODULE_RODATA_SEGMENTS, false, "Segment", parse_segment,
              "rodata_segments", &module->rodata_segments, &module->rodata_segment_count);
-  return AOT_OK;
+  return parse_segment_of(parser, root, AOT_FBS_MODULE_VOCABULARY, "vocabulary",
+                          &module->vocabulary);
 }
 
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,

@@ -12,6 +12,7 @@ static const char *module_fault(const aot_module_t *t) {
     const aot_segment_t *it = &t->rodata_segments[i];
     if (!((it->offset >= t->rodata.offset && (it->offset - t->rodata.offset) <= t->rodata.length && it->length <= (t->rodata.length - (it->offset - t->rodata.offset))))) return "Module.rodata_segments must lie inside rodata";
   }
+  if (!((t->vocabulary.length == 0 || (t->vocabulary.offset % 64) == 0))) return "Module.vocabulary must start at a multiple of 64 bytes";
   return NULL;
 }
 

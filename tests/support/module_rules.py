@@ -26,7 +26,9 @@ from aot.link.module import module_bytes
 from aot.link.module_schema import Rule
 from aot.link.program import encode
 from aot.link.rodata import RodataSegment
+from aot.link.vocabulary import encode_vocabulary
 from tests.support.runtime_modules import fbs, host_machine, with_structure
+from tests.support.vocabularies import byte_vocabulary
 
 CPU, ALONE, HOSTED = range(3)  # the variants of the module
 ARCH, FEATURE = {
@@ -92,7 +94,9 @@ def whole_module() -> bytes:
     )
     rodata = bytes(range(256))
     parts = (RodataSegment(0, 64, 64), RodataSegment(64, 192, 64))
-    return module_bytes(ModuleImage(variants, rodata, parts, "tests", b"{}"))
+    return module_bytes(
+        ModuleImage(variants, rodata, parts, "tests", b"{}", encode_vocabulary(byte_vocabulary()))
+    )
 
 
 def put(table: Any, **fields: Any) -> None:
@@ -139,6 +143,12 @@ BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
             table,
             rodata=segment(table.rodata.offset + 4, table.rodata.length - 4),
             rodataSegments=[],
+        )
+    ],
+    "Module.vocabulary must start at a multiple of 64 bytes": [
+        lambda variant, table: put(
+            table,
+            vocabulary=segment(table.vocabulary.offset + 4, table.vocabulary.length - 4),
         )
     ],
     "Module.rodata_segments must lie inside rodata": [
@@ -293,7 +303,7 @@ def tables_of(root: fbs.ModuleT, table: str, number: int, sort: str) -> list[tup
         executables = [e for e in executables if sort in e[0]]
     segments = [(name, s) for _, e in executables for name, s in (("spirv", e.spirv),)]
     segments += [("texel_spirv", e.texelSpirv) for _, e in executables]
-    segments += [("code", variant.code), ("rodata", root.rodata)]
+    segments += [("code", variant.code), ("rodata", root.rodata), ("vocabulary", root.vocabulary)]
     segments += [("rodata_segments", s) for s in root.rodataSegments]
     found: dict[str, list[tuple[str, Any]]] = {
         "Module": [('module "tests"', root)],

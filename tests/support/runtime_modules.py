@@ -363,7 +363,14 @@ def segments(root: fbs.ModuleT) -> Iterator[fbs.SegmentT]:
     """The tables of all segments."""
     shaders = [s for v in root.variants for e in v.executables for s in (e.spirv, e.texelSpirv)]
     codes = [v.code for v in root.variants]
-    every = [root.rodata, *(root.rodataSegments or []), root.notes, *codes, *shaders]
+    every = [
+        root.rodata,
+        *(root.rodataSegments or []),
+        root.notes,
+        root.vocabulary,
+        *codes,
+        *shaders,
+    ]
     yield from (s for s in every if s is not None)
 
 

@@ -25,7 +25,7 @@ GENERATED = "module_fbs.py"
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("switches", "runtime"),  # for debugging; the device's side, which knows no compiler
-    ("options",),
+    ("options", "text"),
     ("ir",),
     ("ops", "target"),
     ("analysis",),

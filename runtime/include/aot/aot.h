@@ -246,6 +246,10 @@ AOT_API size_t aot_module_variant_count(const aot_module_t *module);
 AOT_API const char *aot_module_variant_target(const aot_module_t *module, size_t index);
 AOT_API const char *aot_module_producer(const aot_module_t *module);
 
+// The vocabulary of a language model, for aot/text.h.  *Borrowed* from the module.  NULL, with
+// *out_bytes 0, where there is none.
+AOT_API const void *aot_module_vocabulary(const aot_module_t *module, size_t *out_bytes);
+
 // AOT_OK when variant `index` runs on this machine; else the error says what is missing.
 AOT_API aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
                                               aot_error_t *error);

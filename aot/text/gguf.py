@@ -1,0 +1,238 @@
+"""Vocabularies of GGUF files: what the keys `tokenizer.*` say, as llama.cpp reads them.
+
+Owns the names of schemes and pre-tokenisers, and what a key that is absent means. Reads no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from aot.errors import CompileError, UnsupportedError
+from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
+
+# By `tokenizer.ggml.model`: the scheme, and the ids of bos, eos and unknown where no key says them.
+MODELS: dict[str, tuple[Scheme, int | None, int | None, int | None]] = {
+    "gpt2": (Scheme.BYTE_MERGES, 11, 11, None),
+    "llama": (Scheme.SCORED_MERGES, 1, 2, 0),
+    "t5": (Scheme.UNIGRAM, None, 1, 2),
+}
+# By `tokenizer.ggml.pre`, of gpt2; names that stand on one line mean the same.
+_PRE_TOKENISERS: dict[PreTokeniser, tuple[str, ...]] = {
+    PreTokeniser.GPT2: (
+        *("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "a.x-4.0", "mellum", "mpt", "olmo"),
+        *("jais", "exaone4", "trillion", "granite-docling"),
+    ),
+    PreTokeniser.LLAMA3: (
+        *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        *("dbrx", "smaug-bpe"),
+    ),
+    PreTokeniser.QWEN2: (
+        *("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open"),
+        "grok-2",
+    ),
+    PreTokeniser.SMOLLM: (
+        *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+    ),
+}
+PRE_TOKENISERS = {name: kind for kind, names in _PRE_TOKENISERS.items() for name in names}
+# A part that is a token is that token, and text begins with bos where no key says otherwise.
+_WHOLE_PARTS = _PRE_TOKENISERS[PreTokeniser.LLAMA3][:8]
+
+# Texts of tokens that end a reply, whatever keys say of them.
+END_TEXTS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
+    *("<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>"),
+    "<end_of_utterance>",
+)
+_FIRST_END = "<｜end▁of▁sentence｜>"  # where no key names another
+# Texts of tokens around the middle that a model fills in; the last three kinds end a reply.
+_MIDDLE_TEXTS: dict[str, tuple[str, ...]] = {
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
+        "<|code_prefix|>",
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
+        "<|code_suffix|>",
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+        "<|code_middle|>",
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+_ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
+    """The vocabulary that the metadata of a file describes; see `Vocabulary.of_gguf`."""
+    model = metadata.get("tokenizer.ggml.model")
+    if model is None or model in ("none", "no_vocab"):
+        return None
+    if model not in MODELS:
+        raise UnsupportedError(
+            f"the tokeniser {model!r} is not supported, there are", sorted(MODELS)
+        )
+    scheme, bos, eos, unknown = MODELS[model]
+    keys = _Keys(metadata)
+    tokens = keys.texts("tokens")
+    types = _types(keys.numbers("token_type", len(tokens)), len(tokens))
+    ids = {text: i for i, text in enumerate(tokens)}
+    named = {"bos": bos, "eos": eos, "unknown": unknown}
+    named |= {n: keys.token(k, len(tokens), named.get(n)) for n, k in _NAMED.items()}
+    ends = _end_tokens(ids, types, named)
+    pre_name = str(metadata.get("tokenizer.ggml.pre", ""))
+    pre = _pre_tokeniser(pre_name) if scheme is Scheme.BYTE_MERGES else PreTokeniser.NONE
+    takes_whole = pre is not PreTokeniser.NONE and pre_name in _WHOLE_PARTS
+    is_pieces = scheme is not Scheme.BYTE_MERGES
+    bos, eos = named["bos"], named["eos"]
+    return Vocabulary(
+        scheme=scheme,
+        tokens=tokens,
+        types=tuple(types),
+        scores=() if not is_pieces else tuple(map(float, keys.numbers("scores", len(tokens)))),
+        merges=() if is_pieces else keys.merges(),
+        strips=_strips(metadata, tokens, types),
+        pre_tokeniser=pre,
+        bos=_inside(bos, tokens),
+        eos=_inside(eos, tokens),
+        unknown=_inside(named["unknown"], tokens),
+        end_tokens=frozenset(ends),
+        adds_bos=keys.flag("add_bos_token", takes_whole or scheme is Scheme.SCORED_MERGES)
+        and _inside(bos, tokens) is not None,
+        adds_eos=keys.flag("add_eos_token", scheme is Scheme.UNIGRAM)
+        and _inside(eos, tokens) is not None,
+        adds_space=is_pieces and keys.flag("add_space_prefix", True),
+        ignores_merges=takes_whole,
+        escapes_spaces=is_pieces,
+        trims_spaces=scheme is Scheme.UNIGRAM and keys.flag("remove_extra_whitespaces", False),
+        replacements=_data(metadata.get("tokenizer.ggml.precompiled_charsmap", b"")),
+        chat_template=str(metadata.get("tokenizer.chat_template", "")),
+        name=pre_name or str(model),
+    )
+
+
+_NAMED = {
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "unknown": "unknown_token_id",
+    "eot": "eot_token_id",
+    "eom": "eom_token_id",
+    **{name: f"{name}_token_id" for name in _MIDDLE_TEXTS},
+}
+
+
+class _Keys:
+    """The keys `tokenizer.ggml.*`, and what is wrong with their values."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self.metadata = metadata
+
+    def sequence(self, key: str) -> Sequence[Any]:
+        found = self.metadata.get(f"tokenizer.ggml.{key}")
+        if found is None:
+            raise CompileError(f"the file has no tokenizer.ggml.{key}, which its tokeniser needs")
+        if isinstance(found, str) or not hasattr(found, "__len__"):
+            raise CompileError(f"tokenizer.ggml.{key} is {found!r}, expected an array")
+        return found  # type: ignore[no-any-return]
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(_text(t, key) for t in self.sequence(key))
+
+    def numbers(self, key: str, count: int) -> Sequence[Any]:
+        """One for each token; none where the key is absent and may be."""
+        if key == "token_type" and f"tokenizer.ggml.{key}" not in self.metadata:
+            return ()
+        found = self.sequence(key)
+        if len(found) != count:
+            raise CompileError(f"tokenizer.ggml.{key} has {len(found)} elements for {count} tokens")
+        return found
+
+    def merges(self) -> tuple[tuple[str, str], ...]:
+        made = []
+        for number, text in enumerate(self.texts("merges")):
+            space = text.find(" ", 1)
+            if space < 0 or space + 1 == len(text):
+                raise CompileError(f"tokenizer.ggml.merges: {number} is {text!r}, which is no pair")
+            made.append((text[:space], text[space + 1 :]))
+        return tuple(made)
+
+    def token(self, key: str, count: int, absent: int | None) -> int | None:
+        """A token; as llama.cpp has it, what is no token says nothing."""
+        found = self.metadata.get(f"tokenizer.ggml.{key}")
+        return absent if found is None or not 0 <= int(found) < count else int(found)
+
+    def flag(self, key: str, absent: bool) -> bool:
+        return bool(self.metadata.get(f"tokenizer.ggml.{key}", absent))
+
+
+def _text(found: Any, key: str) -> str:
+    if isinstance(found, str):
+        return found
+    try:
+        return bytes(found).decode()
+    except UnicodeDecodeError as error:
+        raise CompileError(f"tokenizer.ggml.{key}: {bytes(found)!r} is not UTF-8") from error
+
+
+def _data(found: Any) -> bytes:
+    return bytes(found) if isinstance(found, bytes) else bytes(int(b) & 0xFF for b in found)
+
+
+def _types(numbers: Sequence[Any], count: int) -> list[TokenType]:
+    known = {int(t): t for t in TokenType}
+    if not len(numbers):
+        return [TokenType.NORMAL] * count
+    return [known.get(int(n), TokenType.UNDEFINED) for n in numbers]
+
+
+def _inside(token: int | None, tokens: Collection[str]) -> int | None:
+    return token if token is not None and token < len(tokens) else None
+
+
+def _pre_tokeniser(name: str) -> PreTokeniser:
+    found = PRE_TOKENISERS.get(name)
+    if found is None:
+        what = f"the pre-tokeniser {name!r}" if name else "a vocabulary without a pre-tokeniser"
+        raise UnsupportedError(f"{what} is not supported, there are", sorted(PRE_TOKENISERS))
+    return found
+
+
+def _end_tokens(
+    ids: Mapping[str, int], types: list[TokenType], named: dict[str, int | None]
+) -> set[int]:
+    """All tokens that end a reply; tokens that look like control tokens become some."""
+    ends = {ids[text] for text in END_TEXTS if text in ids}
+    for kind, texts in _MIDDLE_TEXTS.items():
+        if named[kind] is None:
+            named[kind] = next((ids[text] for text in texts if text in ids), None)
+            if named[kind] is not None:
+                types[named[kind]] = TokenType.CONTROL  # type: ignore[index]
+    if named.get("eot") is None and not ends and _FIRST_END in ids:
+        named["eot"] = ids[_FIRST_END]
+        types[ids[_FIRST_END]] = TokenType.CONTROL
+    for end in ends:
+        types[end] = TokenType.CONTROL
+    ends |= {token for kind in _ENDS if (token := named[kind]) is not None and token < len(types)}
+    found = {text: ids[text] for text in END_TEXTS if ids.get(text) in ends}
+    called = "<|call|>" in found or "<|calls|>" in found
+    if "<|end|>" in found and called and ("<|return|>" in found or "<|flush|>" in found):
+        ends.discard(found["<|end|>"])  # it ends a message, of which a reply has several
+    return ends
+
+
+def _strips(
+    metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[TokenType]
+) -> dict[int, Strip]:
+    """Phi-3's special tokens take the white space behind them along; GGUF has no key that says it,
+    so that llama.cpp goes by the model's name."""
+    name = str(metadata.get("general.name", "")).lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return {}
+    kept = ("<unk>", "<s>", "<|endoftext|>")
+    special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+    found = {i: Strip.RIGHT for i, t in enumerate(types) if t in special and tokens[i] not in kept}
+    return found | {i: Strip.RIGHT for i, text in enumerate(tokens) if text == "</s>"}

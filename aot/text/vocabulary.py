@@ -1,0 +1,222 @@
+"""The vocabulary of a language model, as a compile carries it from a frontend to the module file.
+
+Owns what a vocabulary is, whatever format it came in; `gguf` and `tokenizer_json` read it. How it
+lies in a module is `aot.link.vocabulary`'s, and encoding is the runtime's (runtime/text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Any
+
+from aot.errors import CompileError
+
+NO_SYMBOL = (1 << 32) - 1  # where a byte has no symbol
+MOST_SYMBOLS = 1 << 21  # fewer than these: a pair of symbols and its rank are 64 bits
+SPACE = "\u2581"  # how SentencePiece writes a space
+
+
+class Scheme(IntEnum):
+    """How text becomes tokens; the values are `Scheme` of module.fbs."""
+
+    BYTE_MERGES = 0
+    CHARACTER_MERGES = 1
+    SCORED_MERGES = 2
+    UNIGRAM = 3
+
+
+class PreTokeniser(IntEnum):
+    """Where text is cut before its parts become tokens: `PreTokeniser` of module.fbs."""
+
+    NONE = 0
+    GPT2 = 1
+    LLAMA3 = 2
+    QWEN2 = 3
+    SMOLLM = 4
+
+
+class TokenType(IntEnum):
+    """What a token is for: `TokenType` of module.fbs, and of GGUF."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+class Strip(IntFlag):
+    """White space that a special token takes along, beside its type."""
+
+    NONE = 0
+    LEFT = 16
+    RIGHT = 32
+
+
+SPECIAL_TYPES = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
+
+
+@dataclass(frozen=True)
+class ChatForm:
+    """A chat template that was rendered for the usual roles: a conversation is `begin`, then for
+    each message what its role has before it, the message and what its role has behind it, then
+    `reply`.
+
+    Attributes:
+        roles: by name, the text before and behind a message.
+        begin: what stands before the first message.
+        default: what stands between `begin` and the first message, where that is not the system's.
+        reply: what asks for the model's reply.
+    """
+
+    roles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    begin: str = ""
+    default: str = ""
+    reply: str = ""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a language model, and how text becomes tokens.
+
+    Attributes:
+        tokens: the text of each as the model's file writes it: with BYTE_MERGES, normal tokens are
+            in the alphabet of `byte_alphabet`.
+        types: of each token.
+        scores: of each token, or none where the scheme needs none.
+        merges: pairs of texts, the first one first.
+        strips: white space that tokens take along, by their ids.
+        end_tokens: all that end a reply.
+        replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them.
+        chat_template: Jinja, as the model has it; "" where it has none.
+        chat_form: None where there is none; what makes it is the frontend's caller.
+        name: what the pre-tokeniser or the scheme is called in the model's file, for people.
+
+    The flags are those of the table `Vocabulary` of module.fbs.
+
+    Raises:
+        CompileError: it contradicts itself.
+    """
+
+    scheme: Scheme
+    tokens: tuple[str, ...] = field(repr=False)
+    types: tuple[TokenType, ...] = field(repr=False)
+    scores: tuple[float, ...] = field(default=(), repr=False)
+    merges: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    strips: Mapping[int, Strip] = field(default_factory=dict, repr=False)
+    pre_tokeniser: PreTokeniser = PreTokeniser.NONE
+    bos: int | None = None
+    eos: int | None = None
+    unknown: int | None = None
+    end_tokens: frozenset[int] = frozenset()
+    adds_bos: bool = False
+    adds_eos: bool = False
+    adds_space: bool = False
+    ignores_merges: bool = False
+    escapes_spaces: bool = False
+    trims_spaces: bool = False
+    space_is_suffix: bool = False
+    replacements: bytes = field(default=b"", repr=False)
+    chat_template: str = field(default="", repr=False)
+    chat_form: ChatForm | None = field(default=None, repr=False)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.tokens)
+        if not count:
+            raise CompileError("the vocabulary has no tokens")
+        if len(self.types) != count:
+            raise CompileError(f"the vocabulary has {count} tokens and {len(self.types)} types")
+        if self.scores and len(self.scores) != count:
+            raise CompileError(f"the vocabulary has {count} tokens and {len(self.scores)} scores")
+        if not self.scores and self.scheme in (Scheme.SCORED_MERGES, Scheme.UNIGRAM):
+            raise CompileError("the vocabulary has no scores, which its scheme needs")
+        if count >= MOST_SYMBOLS:
+            raise CompileError(f"the vocabulary has {count} tokens, expected at most 2^21 - 1")
+        named = {"bos": self.bos, "eos": self.eos, "unknown": self.unknown}
+        named |= {f"end token {number}": i for number, i in enumerate(sorted(self.end_tokens))}
+        for what, token in named.items():
+            if token is not None and not 0 <= token < count:
+                raise CompileError(f"the vocabulary's {what} is token {token} of {count}")
+
+    def __len__(self) -> int:
+        """The number of tokens: the extent of a model's logits, or less where these are padded."""
+        return len(self.tokens)
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        """The token of a text as the file writes it; of several with one text, the last."""
+        return {text: i for i, text in enumerate(self.tokens)}
+
+    @cached_property
+    def specials(self) -> tuple[int, ...]:
+        """Tokens that are found in text before it is cut, in the order of their ids."""
+        return tuple(i for i, t in enumerate(self.types) if t in SPECIAL_TYPES and self.tokens[i])
+
+    def text(self, token: int) -> bytes:
+        """What a token stands for, in bytes that text has; of SentencePiece as the file has it."""
+        text = self.tokens[token]
+        if self.scheme is Scheme.BYTE_MERGES and self.types[token] not in SPECIAL_TYPES:
+            return alphabet_bytes(text) or text.encode()
+        return text.encode("utf-8", "surrogatepass")
+
+    @staticmethod
+    def of_gguf(metadata: Mapping[str, Any]) -> Vocabulary | None:
+        """The vocabulary in a GGUF file's metadata, by key; None where there is none.
+
+        Raises:
+            UnsupportedError: its scheme or pre-tokeniser is not known here; the message has the
+                list of those that are.
+            CompileError: a key is missing, or has a value that means nothing.
+        """
+        from aot.text.gguf import read_vocabulary
+
+        return read_vocabulary(metadata)
+
+    @staticmethod
+    def of_tokenizer_json(
+        data: Mapping[str, Any], config: Mapping[str, Any] | None = None
+    ) -> Vocabulary:
+        """The vocabulary in a Hugging Face tokenizer.json.
+
+        Args:
+            data: what the file says.
+            config: what tokenizer_config.json beside it says.
+
+        Raises:
+            UnsupportedError: it does what is not known here.
+            CompileError: it contradicts itself.
+        """
+        from aot.text.tokenizer_json import read_vocabulary
+
+        return read_vocabulary(data, config or {})
+
+
+def _alphabet() -> tuple[str, ...]:
+    """GPT-2's characters for bytes (bytes_to_unicode of its encoder.py): those that print are
+    themselves, the others stand from U+0100 on."""
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(b) if b in printed else chr(next(others)) for b in range(256))
+
+
+ALPHABET = _alphabet()
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+
+
+def byte_alphabet(data: bytes) -> str:
+    """Bytes in GPT-2's characters for them."""
+    return "".join(ALPHABET[b] for b in data)
+
+
+def alphabet_bytes(text: str) -> bytes | None:
+    """The bytes that a text in those characters means; None where it has others."""
+    try:
+        return bytes(_BYTES[character] for character in text)
+    except KeyError:
+        return None

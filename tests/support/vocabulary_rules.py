@@ -1,0 +1,84 @@
+"""A change for each rule of a vocabulary that breaks it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flatbuffers
+
+from aot.link import module_fbs as fbs
+from aot.link.vocabulary import encode_vocabulary
+from tests.support.vocabularies import byte_vocabulary
+
+Change = Callable[[Any], None]
+
+
+def with_table(change: Change) -> bytes:
+    """The bytes of a small vocabulary after a change of its table."""
+    table = fbs.VocabularyT.InitFromPackedBuf(encode_vocabulary(byte_vocabulary()))
+    change(table)
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(table.Pack(builder), file_identifier=b"AOTV")
+    return bytes(builder.Output())
+
+
+def _put(**fields: Any) -> Change:
+    def change(table: Any) -> None:
+        for name, value in fields.items():
+            assert hasattr(table, name)
+            setattr(table, name, value)
+
+    return change
+
+
+def _cut(name: str, count: int) -> Change:
+    return lambda table: setattr(table, name, getattr(table, name)[:count])
+
+
+BREAKS: dict[str, list[Change]] = {
+    "Vocabulary.token_count must be greater than 0, with a text for each token": [
+        _put(tokenCount=0),
+        _put(tokenCount=259),
+    ],
+    **{
+        f"Vocabulary.{name} must be -1 or a token": [_put(**{name: 258}), _put(**{name: -2})]
+        for name in ("bos", "eos", "unknown")
+    },
+    "Vocabulary.end_tokens must be tokens": [_put(endTokens=[1, 258])],
+    "Vocabulary.symbol_ends must be fewer than 2^21": [
+        _put(symbolEnds=[0] * (1 << 21), lookup=[0] * (1 << 22))
+    ],
+    "Vocabulary.token_types must be one for each token": [_cut("tokenTypes", 257)],
+    "Vocabulary.token_scores must be one for each token, or none where the scheme needs none": [
+        _cut("tokenScores", 257),
+        _put(tokenScores=None, scheme=2, preTokeniser=0),
+    ],
+    "Vocabulary.byte_symbols must be 256, or none where the scheme needs none": [
+        _cut("byteSymbols", 255),
+        _put(byteSymbols=None),
+    ],
+    "Vocabulary.lookup must be a power of two, and more than there are symbols": [
+        _cut("lookup", 511),
+        _cut("lookup", 256),
+        _put(lookup=None),
+    ],
+    (
+        "Vocabulary.merges must be a power of two, and more than there are results; or none, "
+        "with no results"
+    ): [
+        _put(merges=[0] * 6),
+        _put(merges=[0, 0]),
+        _put(merges=None),
+        _put(merges=[0]),
+    ],
+    "Vocabulary.specials must be no more than there are tokens": [_put(specials=[0] * 259)],
+    (
+        "Vocabulary.sorted_tokens must be no more than there are tokens, and some where the scheme "
+        "is UNIGRAM"
+    ): [
+        _put(sortedTokens=[0] * 259),
+        _put(scheme=3, preTokeniser=0),
+    ],
+    "Vocabulary.pre_tokeniser must be NONE unless bytes are merged": [_put(scheme=1)],
+}

@@ -1,0 +1,113 @@
+"""Vocabularies of GGUF metadata, by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot.errors import CompileError, UnsupportedError
+from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
+from tests.support.vocabularies import GPT2_METADATA
+
+
+def _read(**changes: Any) -> Vocabulary:
+    data = dict(GPT2_METADATA)
+    for key, value in changes.items():
+        data[f"tokenizer.ggml.{key}"] = value
+    found = Vocabulary.of_gguf({k: v for k, v in data.items() if v is not None})
+    assert found is not None
+    return found
+
+
+def test_what_the_keys_say() -> None:
+    found = _read()
+    assert found.scheme is Scheme.BYTE_MERGES
+    assert found.pre_tokeniser is PreTokeniser.SMOLLM
+    assert len(found) == 260
+    assert found.merges == (("a", "b"), ("Ġ", "ab"))
+    assert (found.bos, found.eos, found.unknown) == (259, 258, None)
+    assert found.chat_template == "{{ messages }}"
+    assert not found.adds_bos and not found.adds_eos and not found.ignores_merges
+    assert found.text(257) == b" ab"
+
+
+def test_a_file_without_a_vocabulary() -> None:
+    assert Vocabulary.of_gguf({"general.name": "x"}) is None
+    assert Vocabulary.of_gguf({"tokenizer.ggml.model": "no_vocab"}) is None
+
+
+def test_what_ends_a_reply_is_a_control_token() -> None:
+    """Whatever type and key the file gives it."""
+    found = _read(eos_token_id=3)
+    assert found.end_tokens == {3, 258}
+    assert found.types[258] is TokenType.CONTROL
+
+
+def test_harmony_ends_messages_and_replies() -> None:
+    tokens = [*GPT2_METADATA["tokenizer.ggml.tokens"][:256], "<|end|>", "<|return|>", "<|call|>"]
+    found = _read(tokens=tokens, token_type=None, eos_token_id=257, merges=[])
+    assert found.end_tokens == {257, 258}
+
+
+def test_llama3_takes_whole_parts_and_begins_with_bos() -> None:
+    found = _read(pre="llama-bpe", add_bos_token=None)
+    assert found.pre_tokeniser is PreTokeniser.LLAMA3
+    assert found.ignores_merges and found.adds_bos
+    assert not _read(pre="llama-bpe", add_bos_token=False).adds_bos
+    assert not _read(pre="qwen2", add_bos_token=None).adds_bos
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "flags"),
+    [
+        ("llama", Scheme.SCORED_MERGES, (True, False, True)),
+        ("t5", Scheme.UNIGRAM, (False, True, True)),
+    ],
+)
+def test_sentencepiece(model: str, scheme: Scheme, flags: tuple[bool, ...]) -> None:
+    found = _read(model=model, pre="default", scores=[0.0] * 260, add_bos_token=None, merges=None)
+    assert found.scheme is scheme and found.escapes_spaces
+    assert (found.adds_bos, found.adds_eos, found.adds_space) == flags
+    assert found.pre_tokeniser is PreTokeniser.NONE
+
+
+def test_phi3_takes_white_space_along() -> None:
+    data = {**GPT2_METADATA, "general.name": "Phi-3 mini"}
+    found = Vocabulary.of_gguf(data)
+    assert found is not None
+    assert found.strips == {258: Strip.RIGHT, 259: Strip.RIGHT}
+
+
+def test_schemes_that_are_not_known() -> None:
+    with pytest.raises(UnsupportedError) as failure:
+        _read(model="rwkv")
+    assert str(failure.value) == (
+        "the tokeniser 'rwkv' is not supported, there are\n  gpt2\n  llama\n  t5"
+    )
+    with pytest.raises(UnsupportedError) as failure:
+        _read(pre="gpt-4o")
+    assert str(failure.value).startswith("the pre-tokeniser 'gpt-4o' is not supported, there are\n")
+    assert {"gpt-2", "llama-bpe", "qwen2", "smollm"} <= set(failure.value.items)
+    with pytest.raises(UnsupportedError, match="^a vocabulary without a pre-tokeniser is not"):
+        _read(pre=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": None}, "the file has no tokenizer.ggml.tokens, which its tokeniser needs"),
+        ({"tokens": "abc"}, "tokenizer.ggml.tokens is 'abc', expected an array"),
+        ({"merges": None}, "the file has no tokenizer.ggml.merges, which its tokeniser needs"),
+        ({"merges": ["ab"]}, "tokenizer.ggml.merges: 0 is 'ab', which is no pair"),
+        ({"merges": ["a b", "a "]}, "tokenizer.ggml.merges: 1 is 'a ', which is no pair"),
+        ({"token_type": [1]}, "tokenizer.ggml.token_type has 1 elements for 260 tokens"),
+        ({"model": "llama"}, "the file has no tokenizer.ggml.scores, which its tokeniser needs"),
+        ({"tokens": [b"\xff"] * 260}, "tokenizer.ggml.tokens: b'\\xff' is not UTF-8"),
+        ({"tokens": [], "token_type": []}, "the vocabulary has no tokens"),
+    ],
+)
+def test_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompileError) as failure:
+        _read(**changes)
+    assert str(failure.value) == message
