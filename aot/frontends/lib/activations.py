@@ -57,6 +57,18 @@ def hard_sigmoid(b: GraphBuilder, x: Value, alpha: float, beta: float) -> Value:
     return m("minimum", m("maximum", line, 0.0), 1.0)
 
 
+def thresholded_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
+    """x where it is more than alpha, else 0."""
+    is_kept = b.emit("less", b.scalar(alpha, x.type.dtype), x)
+    return b.emit("where", is_kept, x, b.scalar(0, x.type.dtype))
+
+
+def softsign(b: GraphBuilder, x: Value) -> Value:
+    """x / (1 + |x|)"""
+    m = _on(b, x)
+    return m("div", x, m("add", m("abs", x), 1.0))
+
+
 def softplus(b: GraphBuilder, x: Value) -> Value:
     """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which can't overflow."""
     m = _on(b, x)

@@ -90,3 +90,62 @@ def attention(
     while operands[-1] is None:
         operands.pop()
     return b.emit("attention", *operands, **attrs)
+
+
+def attention_by_parts(
+    b: GraphBuilder,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    scale: float,
+    cap: float = 0.0,
+    bias: Value | None = None,
+    keep: Value | None = None,
+    sink: Value | None = None,
+) -> Value:
+    """As `attention`, with what our op does not say; scores are stored, in f32 at least.
+
+    Args:
+        cap: scores are cap * tanh(score / cap) before anything is added; 0 for no cap.
+        bias, keep: broadcast to [batch, heads, queries, keys].
+        sink: a score more for each head [heads] (or one for all, of rank 0), which takes a part of
+            the weights and has no value.
+    """
+    heads, groups = q.type.dims[1], k.type.dims[1]
+    dtype = q.type.dtype
+    q, k, v = (b.cast(x, DType.F32) if dtype.bits < 32 else x for x in (q, k, v))
+    wide = q.type.dtype
+    if groups != heads:
+        shared = dims.floor_divide(heads, groups)
+        k = _repeated_heads(b, k, shared)
+        v = _repeated_heads(b, v, shared)
+    q = b.emit("mul", q, b.scalar(scale, wide))
+    scores = b.emit("matmul", q, b.emit("transpose", k, perm=(0, 1, 3, 2)))
+    if cap:
+        tanh = b.emit("tanh", b.emit("mul", scores, b.scalar(1 / cap, wide)))
+        scores = b.emit("mul", tanh, b.scalar(cap, wide))
+    if bias is not None:
+        scores = b.emit("add", scores, b.cast(bias, wide))
+    if keep is not None:
+        scores = b.emit("where", keep, scores, b.scalar(-3e38, wide))
+    if sink is None:
+        weights = b.emit("softmax", scores, axis=3)
+    else:
+        extra = b.cast(sink, wide)
+        extra = b.reshape(extra, (*extra.type.dims, 1, 1)) if extra.type.rank else extra
+        top = b.emit("reduce_max", scores, axes=(3,), keepdims=True)
+        top = b.emit("maximum", top, extra)
+        powers = b.emit("exp", b.emit("sub", scores, top))
+        total = b.emit("reduce_sum", powers, axes=(3,), keepdims=True)
+        total = b.emit("add", total, b.emit("exp", b.emit("sub", extra, top)))
+        weights = b.emit("div", powers, total)
+    return b.cast(b.emit("matmul", weights, v), dtype)
+
+
+def _repeated_heads(b: GraphBuilder, x: Value, count: Dim) -> Value:
+    """x [batch, groups, length, depth] with each group `count` times: [batch, heads, ...]."""
+    batch, groups, length, depth = x.type.dims
+    x = b.reshape(x, (batch, groups, 1, length, depth))
+    x = b.emit("broadcast_to", x, shape=(batch, groups, count, length, depth))
+    return b.reshape(x, (batch, dims.multiply(groups, count), length, depth))

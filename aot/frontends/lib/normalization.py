@@ -54,6 +54,20 @@ def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float)
     return b.cast(b.emit("div", centred, spread), dtype)
 
 
+def rms_norm(b: GraphBuilder, x: Value, scale: Value | None, axis: int, epsilon: float) -> Value:
+    """x / sqrt(mean of squares over the dims from `axis` on + epsilon) times a scale of these dims,
+    in f32 at least."""
+    dtype = x.type.dtype
+    wide = b.cast(x, DType.F32) if dtype.bits < 32 else x
+    axes = tuple(range(axis, x.type.rank))
+    mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
+    spread = b.emit("sqrt", b.emit("add", mean, b.scalar(epsilon, wide.type.dtype)))
+    normal = b.emit("div", wide, spread)
+    if scale is not None:
+        normal = b.emit("mul", normal, b.cast(scale, wide.type.dtype))
+    return b.cast(normal, dtype)
+
+
 def grouped(b: GraphBuilder, x: Value, count: int) -> Value:
     """x [N, C, spatial...] as [N, count, the rest]; `count` divides C."""
     batch, channels, *spatial = x.type.dims

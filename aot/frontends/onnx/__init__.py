@@ -2,9 +2,12 @@
 
 from aot.frontends.onnx.importer import CONTROL, import_onnx
 from aot.frontends.onnx.ops import attention as ops_attention
+from aot.frontends.onnx.ops import attention_microsoft as ops_attention_microsoft
 from aot.frontends.onnx.ops import detection as ops_detection
 from aot.frontends.onnx.ops import einsum as ops_einsum
 from aot.frontends.onnx.ops import elementwise as ops_elementwise
+from aot.frontends.onnx.ops import fused_microsoft as ops_fused_microsoft
+from aot.frontends.onnx.ops import group_attention as ops_group_attention
 from aot.frontends.onnx.ops import indexing as ops_indexing
 from aot.frontends.onnx.ops import linear_attention as ops_linear_attention
 from aot.frontends.onnx.ops import math as ops_math
@@ -29,9 +32,12 @@ __all__ = [
     "SEQUENCES",
     "import_onnx",
     "ops_attention",
+    "ops_attention_microsoft",
     "ops_detection",
     "ops_einsum",
     "ops_elementwise",
+    "ops_fused_microsoft",
+    "ops_group_attention",
     "ops_indexing",
     "ops_linear_attention",
     "ops_math",

@@ -39,6 +39,7 @@ from aot.frontends.onnx.ops.scan import import_scan
 from aot.frontends.onnx.schema import check_node, find_schema, is_known_domain
 from aot.frontends.onnx.scopes import Held, Scope, TensorList
 from aot.frontends.onnx.sequences import SEQUENCES, TAKING_LISTS
+from aot.frontends.onnx.stored import KNOWING, MOVING, NARROW, name_of
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
@@ -163,6 +164,20 @@ def _reason(op_type: str, domain: str, opset: int) -> str:
     return "there is no importer for this op" + (f" at opset {opset}" if has_newer else "")
 
 
+def _refused_kind(node: Node) -> str | None:
+    """Why a node that computes with an element type that is only stored is refused."""
+    if node.op_type in MOVING or node.op_type in KNOWING:
+        return None
+    for number in range(len(node.inputs)):
+        held = node.element_type(number)
+        if held is not None:
+            return (
+                f"operand {number} is {name_of(held)}, which is only stored; Cast or "
+                "DequantizeLinear makes numbers of it"
+            )
+    return None
+
+
 # ops with graphs in them
 CONTROL: dict[
     str, Callable[[GraphImporter, Node, onnx.NodeProto, Scope], Sequence[Held | None]]
@@ -189,6 +204,7 @@ class _Importer:
     ) -> None:
         self.choices = choices
         self.branching: dict[Value, bool] = {}
+        self.kinds: dict[Value, int] = {}
         self.inner_nodes = 0
         self.graph = proto.graph
         self.contents = contents
@@ -218,6 +234,8 @@ class _Importer:
         scope.known.update(zip(types, function.inputs, strict=True))
         for name, array in self.input_types.values.items():
             scope.known[name] = insert_constant(self.rewriter, ConstantData(array), name)
+        for info in self.infos:
+            self._note_kind(scope.known[info.name], info.type.tensor_type.elem_type)
         self._add_initializers(self.graph, scope)
         for node in nodes:
             self._add_node(node, scope)
@@ -266,7 +284,14 @@ class _Importer:
             except UnsupportedTypeError as error:
                 scope.unsupported.append((name, f"initializer {name!r}: {error}"))
                 continue
-            scope.known[name] = insert_constant(scope.rewriter, ConstantData(array), name)
+            made = insert_constant(scope.rewriter, ConstantData(array), name)
+            scope.known[name] = made
+            self._note_kind(made, tensor.data_type)
+
+    def _note_kind(self, value: Held | None, elem_type: int) -> None:
+        """Notes that a value is of an element type that is only stored."""
+        if isinstance(value, Value) and elem_type in NARROW:
+            self.kinds[value] = elem_type
 
     def _add_node(self, proto: onnx.NodeProto, scope: Scope) -> None:
         label, domain = scope.origin or label_of(proto), domain_of(proto)
@@ -323,12 +348,19 @@ class _Importer:
             self.values,
             self.folder,
             lists,
+            self.kinds,
         )
         check_node(node, schema)
+        refused = _refused_kind(node)
+        if refused is not None:
+            return refused
         try:
             results = self._results(node, proto, schema, domain, scope)
         except UnsupportedNodeError as error:
             return str(error)
+        if node.op_type in MOVING and node.element_type(0) is not None:
+            for value in results:
+                self._note_kind(value, self.kinds[node.input(0)])
         for number, name in enumerate(proto.output):
             value = results[number] if number < len(results) else None
             if value is None and node.wants(number):

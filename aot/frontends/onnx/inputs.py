@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aot.errors import CompileError
-from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
+from aot.frontends.onnx.tensors import UnsupportedTypeError, held_dtype
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, parse_wanted
 from aot.ir.dims import Dim, DimExpr, substitute, symbol
 from aot.ir.graph import Assumption
@@ -99,7 +99,7 @@ class InputTypes:
             article = "an" if kind[0] in "aeiou" else "a"
             raise UnsupportedTypeError(f"is {article} {kind}, not a tensor")
         tensor = info.type.tensor_type
-        dtype = dtype_of(tensor.elem_type)
+        dtype = held_dtype(tensor.elem_type)
         if not tensor.HasField("shape"):
             if given is None:
                 raise CompileError(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from onnx import AttributeProto, defs
 
-from aot.frontends.onnx.microsoft import MICROSOFT, SCHEMAS
+from aot.frontends.onnx.microsoft import IN_ONNX_DOMAIN, MICROSOFT, SCHEMAS
+from aot.frontends.onnx.stored import name_of
 from aot.frontends.onnx.table import Node
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -44,7 +45,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
     try:
         return defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
-        return None
+        return IN_ONNX_DOMAIN.get(op_type) if domain == "" else None
 
 
 def is_known_domain(domain: str) -> bool:
@@ -84,7 +85,7 @@ def check_node(node: Node, schema: defs.OpSchema) -> None:
 
 def _check_types(node: Node, schema: defs.OpSchema) -> None:
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    bound: dict[str, DType] = {}
+    bound: dict[str, DType | int] = {}
     for number, value in enumerate(node.inputs):
         formal = schema.inputs[min(number, len(schema.inputs) - 1)]
         if value is None:
@@ -96,18 +97,25 @@ def _check_types(node: Node, schema: defs.OpSchema) -> None:
         is_free = formal.option is _VARIADIC and not formal.is_homogeneous
         allowed = constraints.get(formal.type_str, [formal.type_str])
         _check_type(node, number, formal.name, value, allowed)
-        known = bound.setdefault(formal.type_str, value.type.dtype)
-        if not is_free and known is not value.type.dtype:
+        own: DType | int = node.kinds.get(value, value.type.dtype)
+        known = bound.setdefault(formal.type_str, own)
+        if not is_free and known != own:
             raise node.error(
-                f"operand {number} ({formal.name}) is {value.type.dtype}, expected "
-                f"{known} as the operands before it"
+                f"operand {number} ({formal.name}) is {_shown(own)}, expected "
+                f"{_shown(known)} as the operands before it"
             )
+
+
+def _shown(kind: DType | int) -> str:
+    return kind.value if isinstance(kind, DType) else name_of(kind)
 
 
 def _check_type(node: Node, number: int, name: str, value: Value, allowed: Sequence[str]) -> None:
     dtype = value.type.dtype
-    own = f"tensor({_TYPE_NAMES[dtype]})"
+    held = node.kinds.get(value)
+    own = f"tensor({name_of(held) if held is not None else _TYPE_NAMES[dtype]})"
     if own not in allowed and f"optional({own})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
         expected = f"one of {', '.join(ours)}" if ours else "a sequence of tensors"
-        raise node.error(f"operand {number} ({name}) is {dtype}, expected {expected}")
+        found = dtype.value if held is None else name_of(held)
+        raise node.error(f"operand {number} ({name}) is {found}, expected {expected}")

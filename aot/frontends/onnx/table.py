@@ -77,6 +77,7 @@ class Node(Place):
         outputs: output names; "" where one is absent or nothing reads it.
         opset: version of the node's domain.
         lists: operands that are sequences of tensors, by number; `inputs` has None for them.
+        kinds: ONNX's element types of those values of the model that are only stored (`stored.py`).
     """
 
     op_type: str
@@ -89,6 +90,7 @@ class Node(Place):
     values: DimValues
     folder: Path | None = None
     lists: dict[int, TensorList] = field(default_factory=dict)
+    kinds: dict[Value, int] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 
     # operands
@@ -103,6 +105,11 @@ class Node(Place):
     def optional(self, index: int) -> Value | None:
         """An operand, or None."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def element_type(self, index: int) -> int | None:
+        """ONNX's element type of an operand that is only stored; None of others."""
+        found = self.optional(index)
+        return None if found is None else self.kinds.get(found)
 
     def dims(self, index: int, what: str) -> tuple[Dim, ...]:
         """The elements of a 1-D or scalar integer operand, as dims.

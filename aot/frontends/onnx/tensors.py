@@ -14,6 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from aot.errors import CompileError
+from aot.frontends.onnx.stored import NARROW
 from aot.ir.types import Array, DType
 
 DTYPES = {
@@ -30,17 +31,6 @@ DTYPES = {
     TensorProto.UINT32: DType.U32,
     TensorProto.UINT64: DType.U64,
     TensorProto.BOOL: DType.BOOL,
-}
-# Types of less than a byte: contents of constants only, which are kept in the dtype named.
-_PARTS_OF_BYTES = {
-    getattr(TensorProto, name): (dtype, bits)
-    for name, dtype, bits in (
-        ("UINT4", DType.U8, 4),
-        ("INT4", DType.I8, 4),
-        ("UINT2", DType.U8, 2),
-        ("INT2", DType.I8, 2),
-    )
-    if hasattr(TensorProto, name)
 }
 MAX_RANK = 32  # numpy's, as far as our code goes; ONNX models have no more than 8
 MAX_BYTES = 1 << 62  # no tensor is larger, whatever its dims; sizes fit 64 bits signed
@@ -64,7 +54,7 @@ def type_name(elem_type: int) -> str:
 
 
 def dtype_of(elem_type: int) -> DType:
-    """The DType of an ONNX element type.
+    """The DType of an ONNX element type that is computed with.
 
     Raises:
         UnsupportedTypeError: there is none.
@@ -73,6 +63,16 @@ def dtype_of(elem_type: int) -> DType:
     if found is None:
         raise UnsupportedTypeError(f"element type {type_name(elem_type)} is not supported")
     return DType(found)
+
+
+def held_dtype(elem_type: int) -> DType:
+    """The DType that elements of an ONNX element type are held in, one that is only stored too.
+
+    Raises:
+        UnsupportedTypeError: there is none.
+    """
+    narrow = NARROW.get(elem_type)
+    return dtype_of(elem_type) if narrow is None else narrow.dtype
 
 
 def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None = None) -> Array:
@@ -87,7 +87,9 @@ def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None 
         CompileError: contents are missing, or not what the dims say.
         UnsupportedTypeError: the element type has no DType.
     """
-    dtype, bits = _PARTS_OF_BYTES.get(tensor.data_type) or (dtype_of(tensor.data_type), 0)
+    dtype = held_dtype(tensor.data_type)
+    narrow = NARROW.get(tensor.data_type)
+    bits = narrow.bits if narrow is not None and narrow.bits < 8 else 0
     dims = [int(d) for d in tensor.dims]
     if len(dims) > MAX_RANK:
         raise CompileError(f"{what} has {len(dims)} dims, expected at most {MAX_RANK}")

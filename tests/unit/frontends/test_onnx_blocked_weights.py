@@ -41,6 +41,7 @@ NBITS = {
     "block-256": NBits(4, 300, 5, block=256),
     "batch": NBits(3, 64, 24, batch=(2, 2)),
     "in-order": NBits(3, 64, 24, order=np.arange(64) // 32),
+    "out-of-order": NBits(3, 64, 24, order=(np.arange(64) * 7 % 64) // 32),
 }
 DEQUANTIZED = {
     f"{kind}-{op}{'-turned' * turned}-{block}{'-zeros' * zeros}": Dequantized(
@@ -250,8 +251,8 @@ def test_a_wrong_node_is_named(case: NBits, message: str) -> None:
     ("case", "reason"),
     [
         (
-            replace(PLAIN, order=np.arange(64)[::-1] // 32),
-            "blocks in another order than that of K (g_idx) are not supported",
+            replace(PLAIN, order=np.arange(64) // 40),
+            "blocks of different sizes (g_idx) are not supported",
         ),
         (
             replace(PLAIN, attrs={"weight_prepacked": 1}),

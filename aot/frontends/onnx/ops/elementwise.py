@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from aot.frontends.lib import activations
+from aot.frontends.onnx.stored import NARROW, decoded, encoded
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.graph import Value
@@ -125,19 +126,38 @@ def where(node: Node) -> Value:
     return node.emit("where", node.input(0), node.input(1), node.input(2))
 
 
-@onnx_op("Cast", since=6)
-def cast(node: Node) -> Value:
-    node.ignore("saturate", "round_mode")  # they matter for 8-bit floats only
+def _numbers(node: Node) -> Value:
+    """The first operand as numbers that are computed with."""
+    x, held = node.input(0), node.element_type(0)
+    return x if held is None else decoded(node, x, held)
+
+
+def _converted(node: Node, to: int) -> Value:
+    """The first operand as an element type of ONNX."""
+    saturates = bool(node.int_attr("saturate", 1))
+    rounding = node.str_attr("round_mode", "up")
+    if to in NARROW:
+        made = encoded(node, _numbers(node), to, saturates=saturates, rounding=rounding)
+        node.kinds[made] = to
+        return made
     try:
-        return node.cast(node.input(0), dtype_of(node.int_attr("to")))
+        return node.cast(_numbers(node), dtype_of(to))
     except UnsupportedTypeError as error:
         raise UnsupportedNodeError(str(error)) from None
 
 
+@onnx_op("Cast", since=6)
+def cast(node: Node) -> Value:
+    return _converted(node, node.int_attr("to"))
+
+
 @onnx_op("CastLike")
 def cast_like(node: Node) -> Value:
+    wanted = node.element_type(1)
+    if wanted is not None:
+        return _converted(node, wanted)
     node.ignore("saturate", "round_mode")
-    return node.cast(node.input(0), node.input(1).type.dtype)
+    return node.cast(_numbers(node), node.input(1).type.dtype)
 
 
 @onnx_op("Clip")
@@ -231,9 +251,7 @@ def celu(node: Node) -> Value:
 
 @onnx_op("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Value:
-    x = node.input(0)
-    is_kept = node.emit("less", node.scalar(node.float_attr("alpha", 1.0), x.type.dtype), x)
-    return node.emit("where", is_kept, x, node.scalar(0, x.type.dtype))
+    return activations.thresholded_relu(node, node.input(0), node.float_attr("alpha", 1.0))
 
 
 @onnx_op("HardSigmoid")
@@ -256,9 +274,7 @@ def softplus(node: Node) -> Value:
 
 @onnx_op("Softsign")
 def softsign(node: Node) -> Value:
-    x = node.input(0)
-    below = node.emit("add", node.emit("abs", x), node.scalar(1, x.type.dtype))
-    return node.emit("div", x, below)
+    return activations.softsign(node, node.input(0))
 
 
 @onnx_op("Mish")

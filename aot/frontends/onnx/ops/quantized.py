@@ -12,8 +12,9 @@ import numpy as np
 from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.ops.nn import convolution
+from aot.frontends.onnx.stored import NARROW, decoded, encoded, saturated
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
-from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
+from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of, type_name
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
@@ -145,11 +146,40 @@ def _dtype_of_result(node: Node, zero_point: Value | None) -> DType:
     )
 
 
+def _narrow_result(node: Node) -> int | None:
+    """The element type that QuantizeLinear gives where that is only stored."""
+    named, zero = node.int_attr("output_dtype", 0), node.element_type(2)
+    if zero is not None and named not in (0, zero):
+        raise node.error(
+            f"attribute 'output_dtype' is {type_name(named)}, but the zero point is "
+            f"{type_name(zero)}"
+        )
+    return zero if zero is not None else named if named in NARROW else None
+
+
+def _quantized_narrowly(node: Node, x: Value, elem_type: int, saturates: bool) -> Value:
+    row = NARROW[elem_type]
+    x = x if x.type.dtype.is_float else node.cast(x, F32)
+    scale, zero_point = _parameters(node, x)
+    if row.is_float:  # whose zero point is 0
+        wide = node.emit("div", node.cast(x, F32), node.cast(scale, F32))
+        made = encoded(node, wide, elem_type, saturates=saturates)
+    else:
+        wide = node.emit("quantize", x, scale, zero_point, to=row.dtype)
+        made = saturated(node, wide, elem_type)
+    node.kinds[made] = elem_type
+    return made
+
+
 @onnx_op("QuantizeLinear", since=10)
 @onnx_op("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear(node: Node) -> Value:
-    node.ignore("saturate", "precision")  # about 8-bit floats; and we divide in f32
+    node.ignore("precision")  # we divide in f32
+    saturates = bool(node.int_attr("saturate", 1))
     x = node.input(0)
+    narrow = _narrow_result(node)
+    if narrow is not None:
+        return _quantized_narrowly(node, x, narrow, saturates)
     scale, zero_point = _parameters(node, x)
     dtype = _dtype_of_result(node, zero_point)
     x = x if x.type.dtype.is_float else node.cast(x, F32)
@@ -159,9 +189,12 @@ def quantize_linear(node: Node) -> Value:
 @onnx_op("DequantizeLinear", since=10)
 @onnx_op("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear(node: Node) -> Value:
-    x = node.input(0)
+    x, held = node.input(0), node.element_type(0)
     scale, zero_point = _parameters(node, x)
-    found = node.emit("dequantize", x, scale, zero_point)
+    if held is not None and NARROW[held].is_float:  # whose zero point is 0
+        found = node.emit("mul", decoded(node, x, held), node.cast(scale, F32))
+    else:
+        found = node.emit("dequantize", x, scale, zero_point)
     return node.cast(found, _dtype_attr(node, "output_dtype") or scale.type.dtype)
 
 

@@ -17,6 +17,7 @@ from aot.frontends.lib.extents import (
     known_elements,
 )
 from aot.frontends.lib.slices import position
+from aot.frontends.onnx.stored import NARROW
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
@@ -40,10 +41,18 @@ def optional_get_element(node: Node) -> Value:
     return node.input(0)
 
 
+def _of_type(node: Node, made: Value) -> Value:
+    """What is made of the attribute `value`, with its element type where that is only stored."""
+    elem_type = node.attribute("value").t.data_type if node.has("value") else 0
+    if elem_type in NARROW:
+        node.kinds[made] = elem_type
+    return made
+
+
 @onnx_op("Constant")
 def constant(node: Node) -> Value:
     if node.has("value"):
-        return node.constant(node.tensor_attr("value"))
+        return _of_type(node, node.constant(node.tensor_attr("value")))
     if node.has("value_int"):
         return node.constant(np.array(node.int_attr("value_int"), np.int64))
     if node.has("value_float"):
@@ -64,7 +73,7 @@ def constant_of_shape(node: Node) -> Value:
     if value.size != 1:
         raise node.error(f"attribute 'value' has {value.size} elements, expected 1")
     found = node.extents(0, "shape")
-    return node.emit("fill", shape=found, value=ConstantData(value.reshape(())))
+    return _of_type(node, node.emit("fill", shape=found, value=ConstantData(value.reshape(()))))
 
 
 @onnx_op("Shape")
@@ -482,7 +491,10 @@ def split(node: Node) -> list[Value]:
 def concat(node: Node) -> Value:
     parts = [node.input(i) for i in range(len(node.inputs))]
     axis = node.axis_attr(parts[0].type.rank, 1 if node.opset < 4 else None)
-    return node.emit("concat", *parts, axis=axis)
+    # exporters join an empty cache, or nothing, with what is known of the past
+    rank = parts[0].type.rank
+    full = [x for x in parts if x.type.rank != rank or x.type.dims[axis] != 0] or parts[:1]
+    return full[0] if len(full) == 1 else node.emit("concat", *full, axis=axis)
 
 
 def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
