@@ -21,6 +21,7 @@ README = ROOT / "README.md"
 OPS = ROOT / "docs" / "internals" / "ops.md"
 CLI = ROOT / "docs" / "use" / "cli.md"
 PYTORCH = ROOT / "docs" / "use" / "pytorch.md"
+TFLITE = ROOT / "docs" / "use" / "tflite.md"
 API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
 
@@ -52,6 +53,13 @@ def torch_operators() -> str:
 
     names = {name.removeprefix("aten.").partition(".")[0] for name in supported_ops()}
     return textwrap.fill(", ".join(sorted(names)) + ".", 120, break_on_hyphens=False)
+
+
+def tflite_operators() -> str:
+    """Names of TFLite's operators in alphabetical order, custom ones last."""
+    from aot.frontends.tflite import supported_ops
+
+    return textwrap.fill(", ".join(supported_ops()) + ".", 120, break_on_hyphens=False)
 
 
 def options_table() -> str:
@@ -142,6 +150,7 @@ def main() -> int:
         (README, lambda: generate(README, README_SECTIONS)),
         (CLI, lambda: generate(CLI, CLI_SECTIONS)),
         (PYTORCH, lambda: generate(PYTORCH, {"torch": torch_operators})),
+        (TFLITE, lambda: generate(TFLITE, {"tflite": tflite_operators})),
         (OPS, op_tables.page),
         (API, lambda: docstring_of_compile(API.read_text(encoding="utf-8"))),
     ):

@@ -167,6 +167,21 @@ def _read_torch(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Modul
     return import_torch(source)
 
 
+def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
+    return lambda head, source: head.startswith(magic)
+
+
+def _flatbuffer(identifier: bytes) -> Callable[[bytes, Any], bool]:
+    """A flatbuffer begins with the place of its root, which is near, and its identifier."""
+    return lambda head, source: head[2:4] == b"\0\0" and head[4:8] == identifier
+
+
+def _read_tflite(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+    from aot.frontends.tflite import import_tflite
+
+    return import_tflite(source)
+
+
 BUILT = Frontend(
     "a module of aot.builder", (), _clone, holds=lambda head, source: False, takes=_is_module
 )
@@ -194,19 +209,17 @@ TORCH = Frontend(
     takes=_is_exported,
     is_sure=True,
 )
-FRONTENDS = (BUILT, TEXT, ONNX, TORCH)
+TFLITE = Frontend(
+    "a TFLite model",
+    (".tflite",),
+    _read_tflite,
+    holds=_flatbuffer(b"TFL3"),
+    is_sure=True,
+)
+FRONTENDS = (BUILT, TEXT, ONNX, TORCH, TFLITE)
 
 
 # Formats that are known, and not read.
-
-
-def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
-    return lambda head, source: head.startswith(magic)
-
-
-def _flatbuffer(identifier: bytes) -> Callable[[bytes, Any], bool]:
-    """A flatbuffer begins with the place of its root, which is near, and its identifier."""
-    return lambda head, source: head[2:4] == b"\0\0" and head[4:8] == identifier
 
 
 def _is_safetensors(head: bytes, source: Any) -> bool:
@@ -219,7 +232,6 @@ _FROM_TORCH = "give the module to aot.compile in Python, or save it with torch.e
 # What a file is, how it is identified, and what to do; the first match counts.
 UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
-    ("a TFLite file", _flatbuffer(b"TFL3"), "convert it to ONNX, with tf2onnx for example"),
     ("an ONNX Runtime file", _flatbuffer(b"ORTM"), "give the ONNX file it was made from"),
     ("a GGUF file", _starts(b"GGUF"), "export the model to ONNX"),
     ("an HDF5 file", _starts(b"\x89HDF\r\n\x1a\n"), "convert the Keras model to ONNX"),

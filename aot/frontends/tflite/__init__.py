@@ -1,0 +1,37 @@
+"""The TFLite importer: files, and their bytes. Importing this package fills the table of
+operators."""
+
+from __future__ import annotations
+
+import os
+
+import aot.frontends.tflite.ops  # noqa: F401 - fills the table of operators
+from aot.errors import CompileError, UnsupportedError
+from aot.frontends.tflite.flatbuffer import DamagedError
+from aot.frontends.tflite.importer import import_model
+from aot.frontends.tflite.model import Model
+from aot.frontends.tflite.table import supported_ops
+from aot.ir.graph import Module
+
+__all__ = ["import_tflite", "supported_ops"]
+
+
+def import_tflite(source: str | os.PathLike[str] | bytes) -> Module:
+    """A module with a function for each signature of the model; the only one is "main".
+
+    Inputs and outputs have the names of the signature, of tensors where there is none; each op's
+    origin is the name of the tensor that its operator makes.
+
+    Raises:
+        CompileError: the file is damaged or wrong.
+        UnsupportedError: lists every operator that can't be imported, and why.
+    """
+    where = "model" if isinstance(source, bytes) else os.fspath(source)
+    try:
+        return import_model(Model(source))
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"{where}: not supported in this model ({len(error.items)}):", error.items
+        ) from error
+    except (CompileError, DamagedError) as error:
+        raise CompileError(f"{where}: {error}") from error

@@ -1,0 +1,67 @@
+"""LiteRT, the runtime of TFLite files, as the oracle of their importer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.frontends.tflite import import_tflite
+from aot.ir.interpreter.interpreter import run
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def oracle(model: bytes, *, has_delegates: bool = False) -> Any:
+    """An interpreter of LiteRT; without delegates it runs the kernels of TFLite itself."""
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs ai-edge-litert")
+    kinds = litert.OpResolverType
+    kind = kinds.AUTO if has_delegates else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    return litert.Interpreter(
+        model_content=model, experimental_op_resolver_type=kind, num_threads=1
+    )
+
+
+def expected(model: bytes, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+    """What LiteRT computes, by the names of tensors."""
+    interpreter = oracle(model)
+    details = interpreter.get_input_details()
+    for d in details:
+        if tuple(d["shape"]) != inputs[d["name"]].shape:
+            interpreter.resize_tensor_input(d["index"], inputs[d["name"]].shape)
+    interpreter.allocate_tensors()
+    for d in details:
+        interpreter.set_tensor(d["index"], inputs[d["name"]])
+    interpreter.invoke()
+    return {
+        d["name"]: np.array(interpreter.get_tensor(d["index"]))
+        for d in interpreter.get_output_details()
+    }
+
+
+def interpreted(model: bytes, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+    """What our importer and interpreter make of it."""
+    module = import_tflite(model)
+    function = module.main
+    feeds = [np.asarray(inputs[v.name]) for v in function.inputs]
+    return dict(zip(function.result_names, run(function, feeds, module=module), strict=True))
+
+
+def check(model: bytes, inputs: Arrays, *, tolerance: float = 2e-6, steps: int = 1) -> None:
+    """That ours and LiteRT's results agree: floats within `tolerance` of the largest, quantised
+    integers within `steps`."""
+    theirs, ours = expected(model, inputs), interpreted(model, inputs)
+    assert list(ours) == list(theirs)
+    for name, wanted in theirs.items():
+        found = ours[name]
+        assert found.shape == wanted.shape, (name, found.shape, wanted.shape)
+        assert found.dtype == wanted.dtype, (name, found.dtype, wanted.dtype)
+        if wanted.dtype.kind == "f":
+            scale = max(1.0, float(np.max(np.abs(wanted), initial=0)))
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
+        else:
+            bound = steps if wanted.dtype.itemsize < 4 and wanted.dtype.kind != "b" else 0
+            difference = np.abs(found.astype(np.int64) - wanted.astype(np.int64))
+            assert difference.max(initial=0) <= bound, (name, found, wanted)

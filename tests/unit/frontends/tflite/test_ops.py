@@ -1,0 +1,14 @@
+"""Each operator of the table against LiteRT's own kernels, on the reference interpreter."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import litert
+from tests.support.tflite_cases import CASES, Case
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_operators_agree_with_litert(case: Case) -> None:
+    model, inputs = case.make()
+    litert.check(model, inputs, tolerance=case.tolerance, steps=case.steps)
