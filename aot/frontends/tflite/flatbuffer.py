@@ -148,7 +148,7 @@ class Table:
             return [] if kind in ("[string]",) or _is_table_vector(kind) else None
         if kind == "string":
             return file.string(at, what)
-        if kind.startswith("union "):
+        if kind.startswith("|"):
             return self._union(field, at)
         if not kind.startswith("["):
             return file.table(at, kind)
@@ -166,7 +166,7 @@ class Table:
     def _union(self, field: Field, at: int) -> Table | None:
         """The table of a union; None of a kind that has no fields here."""
         before = Field(field.slot - 1, "", "u8", 0)
-        members = ENUMS[field.type.removeprefix("union ")]
+        members = ENUMS[field.type.strip("|")]
         kind = members.get(int(self._read(before)), "")
         return self._file.table(at, kind) if kind in TABLES else None
 
