@@ -6,6 +6,7 @@ changes a function, and its answers hold only as long as nobody else does.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from aot.errors import InternalError
 from aot.ir import dim_semantics as ds
 from aot.ir.bounds import bounds_of
+from aot.ir.dim_ratios import numbers
 from aot.ir.dims import DimExpr, symbols
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
@@ -27,12 +29,17 @@ class DimValues:
     Attributes:
         MAX_ELEMENTS: larger tensors are data, not shapes, and are never known.
         given: the symbols that elements of values were made.
+        positive: the symbols that answers took to be at least 1.
+        undecided: what the elements of a value depend on, where that is what hides them.
     """
 
     MAX_ELEMENTS = 1 << 14
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, *, declared: Collection[str] = ()) -> None:
+        """`declared` are symbols that are taken to be at least 1 where an answer needs it."""
         self.function = function
+        self.positive = ds.Positive(declared)
+        self.undecided: dict[Value, str] = {}
         self._bounds = bounds_of(function.assumptions)
         self._known: dict[Value, Array | None] = {}
         self._names = {
@@ -49,6 +56,22 @@ class DimValues:
             return None
         found = self._find(value)
         return None if found is None else found.astype(object)
+
+    def why_unknown(self, value: Value) -> str | None:
+        """The condition on extents that hides the elements of a value; None where that is not
+        what hides them."""
+        stack, seen = [value], {value}
+        while stack:
+            found = stack.pop()
+            if found in self.undecided:
+                return self.undecided[found]
+            if found.op is None or (found in self._known and self._known[found] is not None):
+                continue
+            for operand in _read_operands(found.op):
+                if operand not in seen:
+                    seen.add(operand)
+                    stack.append(operand)
+        return None
 
     def fresh_symbol(self) -> str:
         """A name for a dim that a value gives, which no other dim has."""
@@ -102,9 +125,10 @@ class DimValues:
         call = call_of(op, is_exact=True)
         assert op.record.reference is not None
         try:
-            with ds.assuming(self._bounds):
+            with ds.assuming(self._bounds, self.positive):
                 results = op.record.reference(call, inputs)
-        except ds.UndecidedError:
+        except ds.UndecidedError as error:
+            self.undecided.update((result, str(error)) for result in op.results)
             return [None] * len(op.results)
         return [
             _canonical(np.asarray(elements), result.type)
@@ -149,6 +173,9 @@ def _canonical(elements: Array, type: TensorType) -> Array:
         raise InternalError(f"elements of shape {elements.shape} for a value of type {type}")
     if elements.dtype != object:
         return elements
+    if type.dtype.is_float:
+        found = numbers(elements)
+        return elements if found is None else found.astype(type.dtype.numpy)
     if any(isinstance(item, DimExpr) for item in elements.flat):
         return elements if type.dtype is not DType.BOOL else elements.astype(bool)
     return elements.astype(type.dtype.numpy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aot.ir import dim_semantics as ds
+from aot.ir.dim_ratios import Ratio, as_ratios, truncated
 from aot.ir.types import Array, DType
 
 
@@ -24,9 +25,11 @@ def cast_array(x: Array, to: DType) -> Array:
 
 
 def _cast_dims(x: Array, to: DType) -> Array:
-    """Dims as integers stay what they are; other conversions need their values."""
+    """Dims as integers stay what they are; as floats they are ratios."""
+    if any(isinstance(item, Ratio) for item in x.flat):
+        x = x if to.is_float else truncated(x)
     if to is DType.BOOL:
         return ds.decide(lambda a, b: not ds.is_equal(a, b), x, np.array(0))
-    if to.is_float:
+    if to.is_float and to.bits < 32:
         raise ds.UndecidedError(f"a dim as {to}")
-    return x
+    return as_ratios(x) if to.is_float else x

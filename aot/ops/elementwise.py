@@ -15,6 +15,7 @@ from aot.ir import dim_semantics as ds
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.arrays import cast_array
+from aot.ir.dim_ratios import map_ratios
 from aot.ir.dims import Dim
 from aot.ir.record import (
     ANY,
@@ -132,9 +133,15 @@ def _unary(
     low: float = -2.0,
     high: float = 2.0,
     is_cheap: bool = True,
+    of_ratios: bool = False,
 ) -> OpRecord:
+    takes_dims = of_dims is not None or of_ratios
+
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-        if of_dims is not None and ds.has_dims(*inputs):
+        if takes_dims and ds.has_dims(*inputs):
+            if call.operand(0).dtype.is_float:
+                return [map_ratios(name, *inputs)]
+            assert of_dims is not None
             return [ds.map_dims(of_dims, *inputs)]
         with np.errstate(all="ignore"):
             return [numpy(inputs[0])]
@@ -155,7 +162,7 @@ def _unary(
             kind=Kind.ELEMENTWISE,
             propagate=layout_rules.elementwise,
             is_cheap=is_cheap,
-            takes_dims=of_dims is not None,
+            takes_dims=takes_dims,
             samples=(Sample((sample,), low=low, high=high),),
         )
     )
@@ -249,8 +256,8 @@ ATAN = _unary(
     high=9.0,
     is_cheap=False,
 )
-FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"))
-CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"))
+FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"), of_ratios=True)
+CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"), of_ratios=True)
 ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"))
 TRUNC = _unary("trunc", "x without its fraction.", np.trunc, _by_name("trunc"))
 NOT = _unary("not", "Logical negation.", np.logical_not, _by_name("not"), BOOL)
@@ -300,7 +307,8 @@ def _binary(
 ) -> OpRecord:
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         if of_dims is not None and ds.has_dims(*inputs):
-            result = ds.map_dims(of_dims, *inputs)
+            is_float = call.operand(0).dtype.is_float
+            result = map_ratios(name, *inputs) if is_float else ds.map_dims(of_dims, *inputs)
             return [result.astype(bool) if compare else result]
         with np.errstate(all="ignore"):
             result = np.asarray(numpy(*inputs))
@@ -438,7 +446,8 @@ def _cast_clamps(call: Call) -> bool:
 def _cast_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     to = call.attrs["to"]
     assert isinstance(to, DType)
-    x = clamp_array(inputs[0], to) if _cast_clamps(call) else inputs[0]
+    is_clamped = _cast_clamps(call) and not ds.has_dims(inputs[0])
+    x = clamp_array(inputs[0], to) if is_clamped else inputs[0]
     return [cast_array(x, to)]
 
 

@@ -54,7 +54,7 @@ def pins_text(outcomes: Outcomes) -> str:
 def counts_table(outcomes: Outcomes) -> str:
     chosen, _ = cases()
     core = [n for n, case in chosen.items() if case.is_core]
-    rows = ["| engine | float32, bool, int32, int64 | and all other integers |", "|---|---|---|"]
+    rows = ["| engine | float32, bool, int32, int64 | all element types |", "|---|---|---|"]
     for engine, found in outcomes.items():
         rows.append(
             f"| {engine} | {sum(not found[n] for n in core)} of {len(core)} | "

@@ -8,7 +8,7 @@ become is in control.py, loops.py and ops_scan.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Union
@@ -43,8 +43,10 @@ from aot.frontends.onnx.stored import KNOWING, MOVING, NARROW, name_of
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
-from aot.ir.graph import Block, ConstantData, Function, Module, Value
+from aot.ir.dims import maximum, symbol, symbols
+from aot.ir.graph import Assumption, Block, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
+from aot.ir.types import TensorType
 from aot.ops import lookup
 
 MAX_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
@@ -227,7 +229,8 @@ class _Importer:
         function = Function("main", Block(list(types.values()), list(types)), list(self.outputs))
         function.assumptions.update(dict.fromkeys(self.input_types.assumptions))
         self.rewriter = Rewriter(function)
-        self.values = DimValues(function)
+        declared = {name for type in types.values() for dim in type.dims for name in symbols(dim)}
+        self.values = DimValues(function, declared=declared)
         scope = Scope(self.opsets, self.rewriter)
         nodes = self._nodes_of(self.graph, [info.name for info in self.infos], scope)
         scope.known.update(dict.fromkeys((info.name for info in self.infos), None))
@@ -256,6 +259,8 @@ class _Importer:
         if self.choices.made:
             _check_ranks(results, self.graph)
         self.rewriter.create(lookup("return"), list(results.values()))
+        taken = self.values.positive.taken
+        function.assumptions.update(dict.fromkeys(_at_least_one(types, taken)))
         return Module([function])
 
     def _nodes_of(
@@ -437,6 +442,24 @@ class _Importer:
             self._add_node(inner, scope)
         outputs = [output.name for output in graph.output]
         return Subgraph([scope.find(name) for name in outputs], scope.lacks(nodes, outputs))
+
+
+def _at_least_one(types: Mapping[str, TensorType], names: Collection[str]) -> Iterator[Assumption]:
+    """That extents of inputs are not 0, for the symbols that were taken to be at least 1."""
+    for wanted in names:
+        found = (
+            (name, axis, dim)
+            for name, type in types.items()
+            for axis, dim in enumerate(type.dims)
+            if wanted in symbols(dim)
+        )
+        name, axis, dim = min(found, key=lambda item: len(str(item[2])))
+        if dim == symbol(wanted):
+            reason = f"input {name!r}: dim {axis} must be at least 1"
+            yield Assumption(maximum(dim, 1), dim, reason)
+        else:
+            reason = f"input {name!r}: dim {axis} is {dim}, of which {wanted} must be at least 1"
+            yield Assumption(maximum(symbol(wanted), 1), symbol(wanted), reason)
 
 
 def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) -> None:

@@ -119,15 +119,26 @@ class Node(Place):
         """
         found = self.values.of(self.input(index))
         if found is None:
-            raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
+            raise self._unknown(index, what)
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
+
+    def _unknown(self, index: int, what: str) -> UnsupportedNodeError:
+        """Why an operand is not known: with what would have to be, where bounds may say it."""
+        text = f"operand {index} ({what}) is not known at compile time"
+        reason = self.values.why_unknown(self.input(index))
+        if reason is not None:
+            text += (
+                f": it depends on {reason}; bounds of these extents may decide it, as in "
+                "--input-shape x=1x3xH:32..960"
+            )
+        return UnsupportedNodeError(text)
 
     def extents(self, index: int, what: str) -> tuple[Dim, ...]:
         """As `dims`, where the model may compute elements: these are not negative, and what has
         them as dims is bounded (`aot.frontends.lib.extents.bound`)."""
         found = given_dims(self, self.input(index))
         if found is None:
-            raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
+            raise self._unknown(index, what)
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
 
     def extent(self, index: int, what: str, most: Dim | None) -> Dim:

@@ -21,6 +21,7 @@ import numpy as np
 from aot.analysis.alias.database import AliasDb
 from aot.ir.bounds import bounds_of
 from aot.ir.builtin import CONSTANT
+from aot.ir.dim_ratios import numbers
 from aot.ir.dim_semantics import UndecidedError, assuming
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
@@ -185,6 +186,9 @@ def _as_numbers(array: Array, dtype: DType) -> Array:
     """An object array of Python numbers as numbers; others stay."""
     if array.dtype != object or any(isinstance(item, DimExpr) for item in array.flat):
         return array
+    if dtype.is_float:
+        found = numbers(array)
+        return array if found is None else found.astype(dtype.numpy)
     return array.astype(dtype.numpy)
 
 

@@ -107,7 +107,8 @@ def test_what_depends_on_symbols_or_data_is_not_known() -> None:
         b.op("add", k, s),
         b.op("where", b.op("less", s, ints(9)), s, s),
         b.op("gather", s, b.op("gather", s, ints(0), axis=0), axis=0),
-        b.op("cast", b.op("cast", s, to="f32"), to="i64"),
+        b.op("cast", b.op("cast", s, to="f16"), to="i64"),
+        b.op("cast", b.op("sqrt", b.op("cast", s, to="f32")), to="i64"),
         b.op("relu", s),
         x,
     ]

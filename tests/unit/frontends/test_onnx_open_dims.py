@@ -1,0 +1,132 @@
+"""Extents that a model computes from those of its inputs: quotients, and in floats.
+
+Declared dims count as at least 1 where a quotient needs it, and that is checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import aot
+from aot.errors import AotError, UnsupportedError
+from aot.frontends.onnx import import_onnx
+from tests.support.onnx_models import graph_model, ort_run, tensor_info
+
+CONSTANTS = {
+    "axis": np.array([0]),
+    "two": np.array([2]),
+    "zero": np.array([0]),
+    "one": np.ones(1, np.float32),
+    "stride": np.array([2], np.float32),
+    "taps": np.array([3], np.float32),
+    "unit": np.array([1], np.float32),
+    "third": np.array([3], np.float32),
+}
+
+
+def _model(nodes: list[tuple[Any, ...]], **more: Any) -> onnx.ModelProto:
+    """Nodes as (op, inputs, output); H is the extent of x, [H, 5], as an i64[1]."""
+    made = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "begin"], ["H"], name="H"),
+    ]
+    constants = {**CONSTANTS, "begin": np.array([1]), **more}
+    for op, inputs, output, *attrs in nodes:
+        attributes = attrs[0] if attrs else {}
+        made.append(
+            helper.make_node(op, inputs.split(), [output], name=f"{op} {output}", **attributes)
+        )
+    used = {name for node in made for name in node.input}
+    init = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in used]
+    return graph_model(made, [tensor_info("x", ["H", 5])], ["y"], init, opset=18)
+
+
+# TensorFlow's "same" padding of a window of 3 at every second element, in floats
+SAME = [
+    ("Cast", "H", "h", {"to": 1}),
+    ("Div", "h stride", "q"),
+    ("Ceil", "q", "count"),
+    ("Sub", "count unit", "last"),
+    ("Mul", "last stride", "start"),
+    ("Add", "start taps", "end"),
+    ("Sub", "end h", "missing"),
+    ("Cast", "missing", "whole", {"to": 7}),
+    ("Max", "whole zero", "pads"),
+    ("Div", "pads two", "before"),
+    ("Sub", "pads before", "after"),
+    ("Concat", "before zero after zero", "all", {"axis": 0}),
+    ("Pad", "x all", "y"),
+]
+CASES = {
+    "same": SAME,
+    "quotient of a number": [("Div", "number H", "q"), ("Expand", "one q", "y")],
+    "quotient of a difference": [
+        ("Sub", "H begin", "less"),
+        ("Div", "less two", "q"),
+        ("Concat", "q zero", "all", {"axis": 0}),
+        ("Slice", "x zero q axis", "y"),
+    ],
+    "floor of a third": [
+        ("Cast", "H", "h", {"to": 1}),
+        ("Div", "h third", "q"),
+        ("Floor", "q", "f"),
+        ("Cast", "f", "n", {"to": 7}),
+        ("Slice", "x zero n axis", "y"),
+    ],
+    "truncated half": [
+        ("Cast", "H", "h", {"to": 11}),
+        ("Mul", "h half", "q"),
+        ("Cast", "q", "n", {"to": 7}),
+        ("Slice", "x zero n axis", "y"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_extents_are_computed_when_the_model_runs(name: str) -> None:
+    model = _model(CASES[name], number=np.array([32]), half=np.array([0.5]))
+    with aot.load(aot.compile(model).to_bytes()) as program:
+        for extent in (1, 2, 3, 7, 8, 31, 33):
+            x = np.random.default_rng(extent).random((extent, 5), np.float32)
+            (expected,) = ort_run(model, {"x": x})
+            (found,) = program({"x": x}).values()
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_what_was_taken_for_granted_is_checked() -> None:
+    model = _model(CASES["quotient of a number"], number=np.array([32]))
+    with aot.load(aot.compile(model).to_bytes()) as program:
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.zeros((0, 5), np.float32)})
+        assert "axis 0, H, must be at least 1" in str(error.value)
+
+
+def test_nothing_is_taken_for_granted_that_no_quotient_needs() -> None:
+    model = _model([("Add", "H begin", "n"), ("Expand", "one n", "y")])
+    assert not import_onnx(model).main.assumptions
+
+
+def test_a_bound_that_is_missing_is_asked_for() -> None:
+    nodes = [
+        ("Sub", "H four", "d"),
+        ("Div", "number d", "q"),
+        ("Concat", "q q", "image", {"axis": 0}),
+        ("Unsqueeze", "x zero", "rows"),
+        ("Col2Im", "rows image image", "y"),
+    ]
+    model = _model(nodes, number=np.array([32]), four=np.array([4]))
+    with pytest.raises(UnsupportedError) as error:
+        import_onnx(model)
+    assert list(error.value.items) == [
+        "Col2Im (node 'Col2Im y'): operand 1 (image_shape) is not known at compile time: it "
+        "depends on 0 < H - 4; bounds of these extents may decide it, as in "
+        "--input-shape x=1x3xH:32..960"
+    ]
+    with pytest.raises(AotError) as refused:
+        import_onnx(model, input_shapes={"x": ("H:5..99", 5)})
+    assert "image_shape" not in str(refused.value)
