@@ -89,6 +89,8 @@ def compile(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
+    context: int = 0,
+    all_logits: bool = False,
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
@@ -131,6 +133,11 @@ def compile(
         states: input name -> output name, or (output name, capacity) where the output is the input
             with something appended: both leave the signature, the program keeps the value from run
             to run (zeros at first), and `Program.reset` clears it.
+        context: how many tokens the states of a language model hold, prompts and answers together;
+            0 is the number that the model was made for, 2048 at most. For models without a graph
+            (GGUF).
+        all_logits: whether a language model gives the logits of all tokens of a run, not of the
+            last one only. For models without a graph (GGUF).
         max_extents: node name -> the most that extents are which it computes, where no rule bounds
             them; a run that would exceed it ends with an error that names the node.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.

@@ -260,6 +260,21 @@ class CompileOptions:
         "run (zeros at first), and `Program.reset` clears it.",
         spelling="--state",
     )
+    context: int = _option(
+        0,
+        COUNT,
+        "How many tokens a language model's states hold. Default: the model's, 2048 at most.",
+        "how many tokens the states of a language model hold, prompts and answers together; 0 is "
+        "the number that the model was made for, 2048 at most. For models without a graph (GGUF).",
+        metavar="TOKENS",
+    )
+    all_logits: bool = _option(
+        False,
+        SWITCH,
+        "Let a language model give the logits of all tokens, not of the last one only.",
+        "whether a language model gives the logits of all tokens of a run, not of the last one "
+        "only. For models without a graph (GGUF).",
+    )
     max_extents: Mapping[str, int] = _option(
         {},
         EXTENTS,

@@ -250,7 +250,7 @@ def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptio
     """The model as a fresh module, and the options that are left for the passes."""
     source = registry.contents(source)
     frontend = registry.find(source)
-    module = frontend.read(source, options.input_shapes, options.input_values)
+    module = registry.read(frontend, source, options)
     if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)
     if module.states:
@@ -263,8 +263,7 @@ def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptio
 def read_model(source: Any, options: CompileOptions) -> Module:
     """The model as a fresh module, its inputs bound only if its frontend binds them."""
     source = registry.contents(source)
-    read = registry.find(source).read
-    return read(source, options.input_shapes, options.input_values)
+    return registry.read(registry.find(source), source, options)
 
 
 def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:

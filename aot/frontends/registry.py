@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError
+from aot.options import OPTIONS, CompileOptions
 
 if TYPE_CHECKING:
     from aot.ir.graph import Module
@@ -25,7 +26,7 @@ MODULE_MAGIC = b"AOTM"
 HEAD_BYTES = 4096  # of a file, by which its format is recognised
 
 Shapes = Mapping[str, tuple[int | str | None, ...]]
-Read = Callable[[Any, Shapes, Mapping[str, Any]], "Module"]
+Read = Callable[..., "Module"]  # of a source, shapes and values of inputs, and `options`
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Frontend:
             may need them; else the pass `bind` does.
         files: the files that a model's file needs beside it, by their names there.
         portable: the bytes of a model that need no file beside them.
+        options: names of the options of a compile that `read` takes, by keyword.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Frontend:
     binds_inputs: bool = False
     files: Callable[[bytes], Sequence[str]] = lambda data: ()
     portable: Callable[[Path], bytes] = Path.read_bytes
+    options: tuple[str, ...] = ()
 
 
 # What this compiler makes, and the text form of its IR.
@@ -182,6 +185,12 @@ def _read_tflite(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Modu
     return import_tflite(source)
 
 
+def _read_gguf(source: Any, shapes: Shapes, values: Mapping[str, Any], **options: Any) -> Module:
+    from aot.frontends.gguf import import_gguf
+
+    return import_gguf(source, **options)
+
+
 BUILT = Frontend(
     "a module of aot.builder", (), _clone, holds=lambda head, source: False, takes=_is_module
 )
@@ -201,6 +210,14 @@ ONNX = Frontend(
     files=_onnx_files,
     portable=_portable_onnx,
 )
+GGUF = Frontend(
+    "a GGUF file",
+    (".gguf",),
+    _read_gguf,
+    holds=_starts(b"GGUF"),
+    is_sure=True,
+    options=("context", "all_logits"),
+)
 TORCH = Frontend(
     "a PyTorch program",
     (".pt2",),
@@ -216,7 +233,7 @@ TFLITE = Frontend(
     holds=_flatbuffer(b"TFL3"),
     is_sure=True,
 )
-FRONTENDS = (BUILT, TEXT, ONNX, TORCH, TFLITE)
+FRONTENDS = (BUILT, TEXT, ONNX, GGUF, TORCH, TFLITE)
 
 
 # Formats that are known, and not read.
@@ -233,7 +250,6 @@ _FROM_TORCH = "give the module to aot.compile in Python, or save it with torch.e
 UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
     ("an ONNX Runtime file", _flatbuffer(b"ORTM"), "give the ONNX file it was made from"),
-    ("a GGUF file", _starts(b"GGUF"), "export the model to ONNX"),
     ("an HDF5 file", _starts(b"\x89HDF\r\n\x1a\n"), "convert the Keras model to ONNX"),
     ("a PyTorch file", _zipped("/data.pkl"), _FROM_TORCH),
     ("a Keras file", _zipped("model.weights.h5"), "convert the model to ONNX"),
@@ -284,6 +300,25 @@ def find(source: Any) -> Frontend:
     raise CompileError(
         f"{where}: is no model of a known format, expected {', '.join(names)} or {last}"
     )
+
+
+def read(frontend: Frontend, source: Any, options: CompileOptions) -> Module:
+    """The module that a source is which `find` gave the frontend for.
+
+    Raises:
+        CompileError: the model is at fault, or an option is set that the frontend does not take.
+    """
+    for name in sorted({name for f in FRONTENDS for name in f.options} - {*frontend.options}):
+        if getattr(options, name) != OPTIONS[name].default:
+            raise CompileError(
+                f"{OPTIONS[name].flags} is for {_readers(name)}, not {frontend.name}"
+            )
+    own = {name: getattr(options, name) for name in frontend.options}
+    return frontend.read(source, options.input_shapes, options.input_values, **own)
+
+
+def _readers(option: str) -> str:
+    return " or ".join(f.name for f in FRONTENDS if option in f.options)
 
 
 def _kinds(source: Any) -> set[tuple[str, str]]:

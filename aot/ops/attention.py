@@ -88,6 +88,9 @@ def _scores(call: Call, q: Array, k: Array, bias: Array | None, keep: Array | No
     scores = np.zeros((*q.shape[:-1], k.shape[-2]))
     add_products(scores, q, np.swapaxes(k, -1, -2), call.is_exact)
     scores *= call.float("scale")
+    cap = call.float("softcap")
+    if cap:
+        scores = cap * np.tanh(scores / cap)
     if bias is not None:
         scores = scores + bias
     if keep is not None:
@@ -158,6 +161,7 @@ ATTENTION = register(
         attributes=(
             Attribute("scale", "float", 1.0),
             Attribute("fill", "float", float("-inf")),
+            Attribute("softcap", "float", 0.0, "c: a scaled score s is c tanh(s / c); 0 is none"),
             Attribute("offset", "dim", None, "query i sees keys up to i + offset; all if absent"),
         ),
         constraints=(
@@ -181,6 +185,7 @@ ATTENTION = register(
             _sample((2, 37, 6), (2, 9, 6), (2, 9, 33), (1, 37, 9), offset=-2),
             _sample((1, 3, 1, 20), (1, 1, 66, 20), (1, 1, 66, 20), None, (1, 1, 1, 66)),
             _sample((1, 2, 3, 2), (1, 2, 0, 2), (1, 2, 0, 2)),
+            _sample((4, 3, 8), (2, 9, 8), (2, 9, 8), (9,), offset=6, softcap=0.75),
         ),
     )
 )

@@ -39,7 +39,7 @@ PANEL = 16  # columns side by side, whatever the target
 BITS = (2, 4, 8)
 _BYTES = 4  # of a word
 WORDS, SCALES, ZERO_POINTS, LEFT_SCALES = 1, 2, 3, 4  # operands
-_FLOATS = frozenset({F16, F32})
+FLOATS = frozenset({F16, F32})
 _CHUNK = 1 << 22  # weights that are packed at a time
 
 
@@ -245,11 +245,23 @@ def _compute(call: Call) -> Sequence[Compute]:
     k = e.Var("k")
     panel = e.binary("floordiv", indices[-1], e.index(PANEL))
     lane = e.binary("floormod", indices[-1], e.index(PANEL))
-    block = e.binary("floordiv", k, e.index(blocks.block)) if blocks.count > 1 else e.index(0)
     a = call.operand(0)
     left = e.cast(e.Load(0, (*indices[:-1], k), a.dtype), F32)
     if call.has(LEFT_SCALES):
-        left = e.mul(left, e.Load(LEFT_SCALES, (*indices[:-1], block), F32))
+        left = e.mul(left, e.Load(LEFT_SCALES, (*indices[:-1], _block(blocks, k)), F32))
+    weight = weight_at(call, panel, lane, k)
+    return [Compute(indices, e.Reduce("sum", ((k, blocks.k),), e.mul(left, weight), F32))]
+
+
+def _block(blocks: Blocks, k: e.Expr) -> e.Expr:
+    """The block that has term k."""
+    return e.binary("floordiv", k, e.index(blocks.block)) if blocks.count > 1 else e.index(0)
+
+
+def weight_at(call: Call, panel: e.Expr, lane: e.Expr, k: e.Expr) -> e.Expr:
+    """Term k of the column `lane` of a panel, in f32, from operands 1 to 3."""
+    blocks = blocks_of(call)
+    block = _block(blocks, k)
     code = _code(WORDS, (panel, *_place(blocks, k, block), lane), blocks)
     zero: e.Expr = e.const(call.int("zero_point"), I32)
     if call.has(ZERO_POINTS) and not has_minimums(call):
@@ -261,7 +273,7 @@ def _compute(call: Call) -> Sequence[Compute]:
     if has_minimums(call):
         minimum = e.Load(ZERO_POINTS, (panel, block, lane), call.operand(ZERO_POINTS).dtype)
         weight = e.add(weight, e.cast(minimum, F32))
-    return [Compute(indices, e.Reduce("sum", ((k, blocks.k),), e.mul(left, weight), F32))]
+    return weight
 
 
 def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
@@ -315,7 +327,7 @@ def _has_depth(call: Call) -> bool:
     )
 
 
-def _has_parameters(call: Call) -> bool:
+def has_parameters(call: Call) -> bool:
     return call.int("bits") in BITS and min(call.int("block"), call.int("depth")) >= 1
 
 
@@ -328,7 +340,7 @@ def _fits(call: Call, operand: int, extent: int) -> bool:
     )
 
 
-def _weights_fit(call: Call) -> bool:
+def weights_fit(call: Call) -> bool:
     blocks = blocks_of(call)
     zeros = blocks.count if has_minimums(call) else blocks.zero_words
     return (
@@ -390,8 +402,8 @@ MATMUL_BLOCKED = register(
         operands=(
             Operand("a", frozenset({F32, I8})),
             Operand("words", frozenset({U32})),
-            Operand("scales", _FLOATS),
-            Operand("zero_points", frozenset({U32}) | _FLOATS, "optional"),
+            Operand("scales", FLOATS),
+            Operand("zero_points", frozenset({U32}) | FLOATS, "optional"),
             Operand("a_scales", frozenset({F32}), "optional"),
         ),
         attributes=(
@@ -405,9 +417,9 @@ MATMUL_BLOCKED = register(
             ),
         ),
         constraints=(
-            Constraint("bits is 2, 4 or 8, block and depth are positive", _has_parameters),
+            Constraint("bits is 2, 4 or 8, block and depth are positive", has_parameters),
             Constraint("a has rank 2 or more and depth columns", _has_depth),
-            Constraint("words, scales and zero points are those of a's last dim", _weights_fit),
+            Constraint("words, scales and zero points are those of a's last dim", weights_fit),
             Constraint("a is f32; or i8, with a scale for each block", _left_fits),
         ),
         infer=_type,

@@ -48,6 +48,7 @@ def test_every_option_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aot.driver.pipeline.compile_module", fake)
     given: dict[str, Any] = {name: OTHERS.get(o.kind.name) for name, o in OPTIONS.items()}
     given |= {"optimize": "size", "storage": "fp16", "activations": "int8", "strip": True}
+    given |= {"all_logits": True}
     with pytest.raises(CompileError, match="seen"):
         aot.compile(b"func", **given)
     for name, option in OPTIONS.items():
@@ -208,7 +209,8 @@ def test_an_argument_out_of_range(options: dict[str, Any], message: str) -> None
 
 def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
     assert (
-        *("input_shapes", "input_values", "states", "max_extents", "optimize", "storage"),
+        *("input_shapes", "input_values", "states", "context", "all_logits", "max_extents"),
+        *("optimize", "storage"),
         *("activations", "winograd", "disable", "entry_name", "strip"),
     ) == KEYS
 

@@ -63,6 +63,7 @@ def attention(
     past: Dim = 0,
     ahead: int | None = None,
     behind: int | None = None,
+    softcap: float = 0.0,
 ) -> Value:
     """softmax(scale * q k^T + mask) v of q, k and v [batch, heads, length, depth], in q's dtype.
 
@@ -73,6 +74,7 @@ def attention(
         past: keys before that of the first query.
         ahead: how many keys past its own a query reads, 0 where attention is causal; all if None.
         behind: how many keys before its own a query reads; all if None.
+        softcap: c, where a scaled score s becomes c tanh(s / c); none if 0.
     """
     head_depth(v)
     depth = head_depth(q)
@@ -81,6 +83,8 @@ def attention(
         is_choice = mask.type.dtype is DType.BOOL
         bias, keep = (None, mask) if is_choice else (b.cast(mask, q.type.dtype), None)
     attrs: dict[str, Attr] = {"scale": depth**-0.5 if scale is None else scale}
+    if softcap:
+        attrs["softcap"] = softcap
     if ahead is not None:
         attrs["offset"] = dims.add(past, ahead)
     if behind is not None:

@@ -5,12 +5,29 @@ from __future__ import annotations
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 
 
 def positions_from(b: GraphBuilder, start: Dim, count: Dim) -> Value:
     """start, start + 1, ...: i64[count]."""
     return b.emit("range", size=count, start=start, step=1, dtype=DType.I64)
+
+
+def angles(
+    b: GraphBuilder, start: Dim, count: Dim, frequencies: Array, factor: float = 1.0
+) -> tuple[Value, Value]:
+    """Cosines and sines f32[count, pairs] of the positions from `start` on, times a factor.
+
+    Args:
+        frequencies: f32[pairs], radians a position.
+    """
+    positions = b.cast(positions_from(b, start, count), DType.F32)
+    column = b.reshape(positions, (count, 1))
+    turned = b.emit("mul", column, b.constant(frequencies.reshape(1, -1)))
+    found = [b.emit(op, turned) for op in ("cos", "sin")]
+    if factor != 1:
+        found = [b.emit("mul", x, b.scalar(factor, DType.F32)) for x in found]
+    return found[0], found[1]
 
 
 def _part(b: GraphBuilder, x: Value, start: int, stop: int, step: int = 1) -> Value:

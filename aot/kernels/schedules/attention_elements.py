@@ -189,7 +189,8 @@ class Elements(ABC):
     def has_plain_scores(self) -> bool:
         """Whether a score is the scaled product, wherever it stands."""
         rest = (self._bias, self._keep, self.call.attrs["offset"])
-        return self._has_whole_tiles and all(x is None for x in rest)
+        is_capped = self.call.float("softcap") != 0
+        return self._has_whole_tiles and not is_capped and all(x is None for x in rest)
 
     @property
     def _has_whole_tiles(self) -> bool:
@@ -198,6 +199,10 @@ class Elements(ABC):
     def score(self, values: Values, row: Expr, key: Expr, product: Expr) -> Expr:
         """The score of a query and a key, -inf where it does not count."""
         here = {**values, self.row: row, self.key: self._there(key)}
+        cap = self.call.float("softcap")
+        if cap:
+            share = expr.unary("tanh", expr.mul(product, self.const(1 / cap)))
+            product = expr.mul(share, self.const(cap))
         if self._bias is not None:
             bias = expr.cast(expr.substitute(self._bias, here), self.wide)
             product = expr.add(product, bias)

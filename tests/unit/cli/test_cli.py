@@ -156,6 +156,8 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "entry_name": "vad",
         "strip": True,
         "states": {},
+        "context": 0,
+        "all_logits": False,
         "max_extents": {"/model/a=b": 300},
         "cache": True,
         "cache_dir": None,

@@ -136,7 +136,6 @@ FLATBUFFER = b"\x1c\0\0\0"
 FILES: dict[str, list[bytes]] = {
     "a module that aotc has compiled": [b"AOTM" + bytes(60)],
     "an ONNX Runtime file": [FLATBUFFER + b"ORTM" + bytes(24)],
-    "a GGUF file": [b"GGUF\x03\0\0\0" + bytes(16)],
     "an HDF5 file": [b"\x89HDF\r\n\x1a\n" + bytes(16)],
     "a PyTorch file": [zipped("m/data.pkl", "m/data/0", "m/version")],
     "a Keras file": [zipped("config.json", "model.weights.h5")],
@@ -192,7 +191,9 @@ def test_contents_that_say_nothing(tmp_path: Path, data: bytes) -> None:
     for source, where in ((path, str(path)), (data, "model")):
         with pytest.raises(CompileError) as caught:
             find(source)
-        expected = "expected text IR, an ONNX model, a PyTorch program or a TFLite model"
+        expected = (
+            "expected text IR, an ONNX model, a GGUF file, a PyTorch program or a TFLite model"
+        )
         assert str(caught.value) == f"{where}: is no model of a known format, {expected}"
 
 

@@ -1,0 +1,61 @@
+"""Language models of GGUF files: llama.cpp's format of weights, without a graph.
+
+Owns the way from a file to a module: the reader, what architectures are, and a decoder's graph.
+"""
+
+from __future__ import annotations
+
+import os
+
+from aot.errors import CompileError
+from aot.frontends.gguf.architectures import Decoder, decoder_of
+from aot.frontends.gguf.decoder import DecoderBuilder
+from aot.frontends.gguf.reader import GgufFile, read_gguf
+from aot.frontends.gguf.weights import Weights
+from aot.ir.graph import Module
+
+__all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
+
+DEFAULT_CONTEXT = 2048  # tokens, where the model was made for more
+
+
+def import_gguf(
+    source: str | os.PathLike[str] | bytes, *, context: int = 0, all_logits: bool = False
+) -> Module:
+    """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary].
+
+    Args:
+        source: a path, or the bytes of a file.
+        context: tokens that its states hold; 0 is the model's number, at most DEFAULT_CONTEXT.
+        all_logits: gives the logits f32[T, vocabulary] of all tokens, not of the last one only.
+
+    Raises:
+        CompileError: the file is broken, or its contents contradict each other.
+        UnsupportedError: its architecture or some block types are not supported.
+    """
+    file = read_gguf(source)
+    model = decoder_of(file)
+    weights = Weights(file)
+    _check_vocabulary(file)
+    builder = DecoderBuilder(model, weights, context_of(model, context), all_logits=all_logits)
+    module = builder.build()
+    weights.check_all_used()
+    return module
+
+
+def context_of(model: Decoder, wanted: int) -> int:
+    """How many tokens the states of a model hold."""
+    return wanted or min(model.context, DEFAULT_CONTEXT)
+
+
+def _check_vocabulary(file: GgufFile) -> None:
+    """Raises a CompileError where the tokens are not as many as the embedding's rows."""
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    embedding = file.tensors.get("token_embd.weight")
+    if not isinstance(tokens, list) or embedding is None:
+        return
+    if len(tokens) != embedding.dims[0]:
+        raise CompileError(
+            f"{file.where}: the vocabulary has {len(tokens)} tokens, and tensor "
+            f"'token_embd.weight' has {embedding.dims[0]} rows"
+        )

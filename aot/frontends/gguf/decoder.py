@@ -1,0 +1,319 @@
+"""A decoder as a graph: tokens in, logits out, keys and values of all layers as growing states.
+
+Every architecture is built here, by what its row of the table says. Queries and keys are rotated by
+halves: rows of weights whose architecture rotates neighbours are put into that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from aot.analysis.dim_values import DimValues
+from aot.errors import CompileError
+from aot.frontends.gguf.architectures import Decoder, Rotation
+from aot.frontends.gguf.weights import Weights
+from aot.frontends.lib.activations import swish, tanh_gelu
+from aot.frontends.lib.attention import attention
+from aot.frontends.lib.builder import GraphBuilder
+from aot.frontends.lib.normalization import rms_norm
+from aot.frontends.lib.place import Place
+from aot.frontends.lib.rotary import angles, rotated
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.graph import Assumption, Block, Function, Module, Value
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import Array, DType, TensorType
+from aot.ops import lookup
+
+F16, F32, I32 = DType.F16, DType.F32, DType.I32
+MOST_TOKENS = 512  # of a run: the arena does not grow with the context
+TOKENS, LOGITS = "tokens", "logits"
+COUNT, PAST = dims.symbol("T"), dims.symbol("past")
+_ACTIVATIONS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
+    "silu": swish,
+    "gelu": tanh_gelu,
+}
+
+
+class _Part(Place):
+    """Makes the ops of one part of the model, such as `blk.3.ffn`."""
+
+    def __init__(self, label: str, rewriter: Rewriter, values: DimValues) -> None:
+        self.label = label
+        self.rewriter = rewriter
+        self.values = values
+
+    def error(self, message: str) -> CompileError:
+        return CompileError(f"{self.label}: {message}")
+
+
+class DecoderBuilder:
+    """Builds the function of one model.
+
+    Args:
+        context: tokens that its states hold.
+        all_logits: whether the result has the logits of all tokens; else those of the last one.
+    """
+
+    def __init__(self, model: Decoder, weights: Weights, context: int, *, all_logits: bool) -> None:
+        self.model = model
+        self.weights = weights
+        self.context = context
+        self.all_logits = all_logits
+        self.function = Function("main", Block())
+        self.rewriter = Rewriter(self.function)
+        self.values = DimValues(self.function)
+        self.module = Module([self.function])
+        self.results: dict[str, Value] = {}
+        self._angles: dict[tuple[Rotation, str], tuple[Value, Value]] = {}
+        self._states: list[tuple[Value, Value]] = []
+
+    def build(self) -> Module:
+        model, weights = self.model, self.weights
+        tokens = self._input(TOKENS, TensorType(I32, (COUNT,)))
+        self._bound()
+        states = [self._layer_states(layer) for layer in range(model.layers)]
+        place = self._part("token_embd")
+        vocabulary = weights.file.tensors.get("token_embd.weight")
+        size = vocabulary.dims[0] if vocabulary is not None else 0
+        x = weights.rows(place, tokens, "token_embd.weight", (size, model.width))
+        if model.architecture.scales_embedding:
+            x = place.emit("mul", x, place.scalar(model.width**0.5, F32))
+        for layer, (keys, values) in enumerate(states):
+            x = self._attended(layer, x, keys, values)
+            x = self._fed_forward(layer, x)
+        self._give(LOGITS, self._logits(x, size))
+        self.function.result_names = list(self.results)
+        self.rewriter.create(lookup("return"), list(self.results.values()))
+        return self.module
+
+    # inputs and results
+
+    def _part(self, label: str) -> _Part:
+        return _Part(label, self.rewriter, self.values)
+
+    def _input(self, name: str, type: TensorType) -> Value:
+        block = self.function.block
+        value = Value(type, block, len(block.args), name)
+        block.args.append(value)
+        return value
+
+    def _give(self, name: str, value: Value) -> None:
+        self.results[name] = value
+
+    def _bound(self) -> None:
+        most = min(MOST_TOKENS, self.context)
+        for bound, what in (
+            (dims.maximum(COUNT, 1), "at least 1"),
+            (dims.minimum(COUNT, most), f"at most {most}"),
+        ):
+            reason = f'input "{TOKENS}": dim 0 must be {what}'
+            self.function.assumptions[Assumption(bound, COUNT, reason)] = None
+
+    def _layer_states(self, layer: int) -> tuple[Value, Value]:
+        """Keys and values of the tokens before, [groups, past, depth]."""
+        model = self.model
+        found = []
+        for name, depth in (("keys", model.key_depth), ("values", model.value_depth)):
+            type = TensorType(F16, (model.groups, PAST, depth))
+            found.append(self._input(f"{name}.{layer}", type))
+            self.module.states[f"{name}.{layer}"] = f"{name}.{layer}.next", self.context
+        return found[0], found[1]
+
+    # layers
+
+    def _norm(self, x: Value, name: str) -> Value:
+        place = self._part(name)
+        scale = place.constant(self.weights.vector(f"{name}.weight", _extent(x)))
+        return rms_norm(place, x, scale, x.type.rank - 1, self.model.epsilon)
+
+    def _linear(self, x: Value, name: str, rows: int, order: Array | None = None) -> Value:
+        """A product with a matrix of the file, and its bias where there is one."""
+        place, weights = self._part(name), self.weights
+        y = weights.product(place, x, f"{name}.weight", (rows, _extent(x)), order)
+        if not weights.has(f"{name}.bias"):
+            return y
+        bias = weights.vector(f"{name}.bias", rows)
+        return place.emit("add", y, place.constant(bias if order is None else bias[order]))
+
+    def _attended(self, layer: int, x: Value, past_keys: Value, past_values: Value) -> Value:
+        model, label = self.model, f"blk.{layer}"
+        place = self._part(f"{label}.attn")
+        q, k, v = self._heads(layer, self._norm(x, f"{label}.attn_norm"))
+        keys = self._grown(f"keys.{layer}", past_keys, k)
+        values = self._grown(f"values.{layer}", past_values, v)
+        mixed = attention(
+            place,
+            place.emit("transpose", q, perm=(1, 0, 2)),
+            place.cast(keys, F32),
+            place.cast(values, F32),
+            None,
+            scale=model.scale,
+            past=PAST,
+            ahead=0,
+            behind=model.window - 1 if model.is_local(layer) else None,
+            softcap=model.attention_cap,
+        )
+        mixed = place.emit("transpose", mixed, perm=(1, 0, 2))
+        mixed = place.reshape(mixed, (COUNT, model.heads * model.value_depth))
+        if layer == model.layers - 1:
+            mixed, x = self._wanted(mixed), self._wanted(x)
+        y = self._linear(mixed, f"{label}.attn_output", model.width)
+        if model.architecture.has_post_norms:
+            y = self._norm(y, f"{label}.post_attention_norm")
+        return place.emit("add", x, y)
+
+    def _wanted(self, x: Value) -> Value:
+        """Rows of x that lead to logits which are asked for."""
+        if self.all_logits:
+            return x
+        ends = {"starts": (dims.add(COUNT, -1), 0), "stops": x.type.dims, "steps": (1, 1)}
+        return self._part("output").emit("slice", x, **ends)
+
+    def _heads(self, layer: int, x: Value) -> tuple[Value, Value, Value]:
+        """Queries, keys and values [tokens, heads, depth], the first two rotated."""
+        model, label = self.model, f"blk.{layer}"
+        counts = {
+            "q": (model.heads, model.key_depth),
+            "k": (model.groups, model.key_depth),
+            "v": (model.groups, model.value_depth),
+        }
+        orders = {n: self._order(*counts[n]) if n != "v" else None for n in counts}
+        rows = {name: count * depth for name, (count, depth) in counts.items()}
+        if self.weights.has(f"{label}.attn_qkv.weight"):
+            found = self._fused_heads(f"{label}.attn_qkv", x, rows, orders)
+        else:
+            found = {n: self._linear(x, f"{label}.attn_{n}", rows[n], orders[n]) for n in counts}
+        place = self._part(f"{label}.attn")
+        heads = {n: place.reshape(v, (COUNT, *counts[n])) for n, v in found.items()}
+        if model.architecture.normalises_heads:
+            for name in ("q", "k"):
+                heads[name] = self._norm(heads[name], f"{label}.attn_{name}_norm")
+        turns = self._turns(layer)
+        q, k = (rotated(place, heads[name], *turns) for name in ("q", "k"))
+        return q, k, heads["v"]
+
+    def _fused_heads(
+        self, name: str, x: Value, rows: dict[str, int], orders: dict[str, Array | None]
+    ) -> dict[str, Value]:
+        """The three parts of a product whose matrix has their rows below each other."""
+        order, start = [], 0
+        for part, count in rows.items():
+            own = orders[part]
+            order.append(start + (np.arange(count) if own is None else own))
+            start += count
+        has_order = any(o is not None for o in orders.values())
+        y = self._linear(x, name, start, np.concatenate(order) if has_order else None)
+        parts = self._split(name, y, list(rows.values()))
+        return dict(zip(rows, parts, strict=True))
+
+    def _split(self, label: str, y: Value, extents: list[int]) -> list[Value]:
+        """Parts of y's columns."""
+        place, start, parts = self._part(label), 0, []
+        for extent in extents:
+            stop = start + extent
+            ends = {"starts": (0, start), "stops": (y.type.dims[0], stop), "steps": (1, 1)}
+            parts.append(place.emit("slice", y, **ends))
+            start = stop
+        return parts
+
+    def _order(self, heads: int, depth: int) -> Array | None:
+        """Rows of heads in the order in which halves are rotated; None where they are in it."""
+        if not self.model.architecture.pairs_are_neighbours:
+            return None
+        count = self.model.global_rotation.elements
+        head = np.concatenate(
+            [np.arange(0, count, 2), np.arange(1, count, 2), np.arange(count, depth)]
+        )
+        return np.asarray((np.arange(heads)[:, None] * depth + head).reshape(-1))
+
+    def _grown(self, name: str, past: Value, fresh: Value) -> Value:
+        """A state with what is new, in f16: [groups, past + tokens, depth]."""
+        place = self._part(name)
+        rows = place.emit("transpose", place.cast(fresh, F16), perm=(1, 0, 2))
+        grown = place.emit("concat", past, rows, axis=1)
+        self._give(f"{name}.next", grown)
+        return grown
+
+    # rotations
+
+    def _turns(self, layer: int) -> tuple[Value, Value]:
+        """Cosines and sines of a layer, [tokens, 1, pairs]."""
+        rotation = self.model.rotation(layer)
+        source = self._factors_name(layer, rotation)
+        key = rotation, source
+        if key not in self._angles:
+            place = self._part("rope")
+            pairs = rotation.elements // 2
+            places = np.arange(pairs, dtype=np.float64) * -2 / rotation.elements
+            frequencies = rotation.scale * rotation.base**places
+            if source:
+                frequencies = frequencies / self.weights.vector(source, pairs)
+            if not bool(np.isfinite(frequencies).all()):
+                raise CompileError(
+                    f"{self.weights.file.where}: tensor {source!r} has factors of 0 or NaN"
+                )
+            cosines, sines = angles(
+                place,
+                PAST,
+                COUNT,
+                frequencies.astype(np.float32),
+                self.model.rotation_factor,
+            )
+            self._angles[key] = (
+                place.reshape(cosines, (COUNT, 1, pairs)),
+                place.reshape(sines, (COUNT, 1, pairs)),
+            )
+        return self._angles[key]
+
+    def _factors_name(self, layer: int, rotation: Rotation) -> str:
+        """The tensor by whose elements frequencies are divided; "" where there is none."""
+        weights, model = self.weights, self.model
+        for name in ("rope_freqs.weight", f"blk.{layer}.rope_freqs.weight"):
+            if weights.has(name):
+                weights.vector(name, rotation.elements // 2)
+                return name
+        names = {size: f"rope_factors_{size}.weight" for size in ("short", "long")}
+        for name in names.values():
+            if weights.has(name):
+                weights.vector(name, rotation.elements // 2)
+        wanted = names["long" if self.context > model.original_context else "short"]
+        return wanted if weights.has(wanted) else ""
+
+    # after attention
+
+    def _fed_forward(self, layer: int, x: Value) -> Value:
+        model, label = self.model, f"blk.{layer}"
+        place = self._part(f"{label}.ffn")
+        normal = self._norm(x, f"{label}.ffn_norm")
+        if model.architecture.has_fused_gate:
+            both = self._linear(normal, f"{label}.ffn_up", 2 * model.hidden)
+            gate, up = self._split(f"{label}.ffn_up", both, [model.hidden] * 2)
+        else:
+            gate = self._linear(normal, f"{label}.ffn_gate", model.hidden)
+            up = self._linear(normal, f"{label}.ffn_up", model.hidden)
+        gate = _ACTIVATIONS[model.architecture.activation](place, gate)
+        y = self._linear(place.emit("mul", gate, up), f"{label}.ffn_down", model.width)
+        if model.architecture.has_post_norms:
+            y = self._norm(y, f"{label}.post_ffw_norm")
+        return place.emit("add", x, y)
+
+    def _logits(self, x: Value, vocabulary: int) -> Value:
+        model = self.model
+        normal = self._norm(x, "output_norm")
+        name = "output" if self.weights.has("output.weight") else "token_embd"
+        logits = self._linear(normal, name, vocabulary)
+        if model.logit_cap:
+            place = self._part(name)
+            share = place.emit("mul", logits, place.scalar(1 / model.logit_cap, F32))
+            share = place.emit("tanh", share)
+            logits = place.emit("mul", share, place.scalar(model.logit_cap, F32))
+        return logits
+
+
+def _extent(x: Value) -> int:
+    extent: Dim = x.type.dims[-1]
+    assert isinstance(extent, int)
+    return extent

@@ -1,0 +1,122 @@
+"""The tensors of a GGUF model, by the parts of a decoder that they are: checked, and as constants.
+
+Owns the check that a file has all tensors of its architecture, in their shapes, and no others.
+Quantised tensors stay in their bits: products and embeddings read them as they are stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot.errors import CompileError, UnsupportedError
+from aot.frontends.gguf.reader import GgufFile, Tensor
+from aot.frontends.lib.place import Place
+from aot.ir.graph import ConstantData, Value
+from aot.ir.rewriter import insert_constant
+from aot.ir.types import Array, DType
+
+F32 = DType.F32
+
+
+class Weights:
+    """Tensors by name, each of which is asked for in the shape that it must have.
+
+    Attributes:
+        names: of those that were asked for.
+    """
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.names: set[str] = set()
+        self._blocked: dict[str, tuple[list[Value], dict[str, object]]] = {}
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def tensor(self, name: str, *dims: int) -> Tensor:
+        """A tensor of a shape.
+
+        Raises:
+            CompileError: there is none of that name, or it has another shape.
+        """
+        found = self.file.tensors.get(name)
+        if found is None:
+            raise CompileError(f"{self.file.where}: tensor {name!r} is missing")
+        self.names.add(name)
+        if found.dims != dims:
+            raise CompileError(
+                f"{self.file.where}: tensor {name!r} has dims {list(found.dims)}, expected "
+                f"{list(dims)}"
+            )
+        return found
+
+    def vector(self, name: str, extent: int) -> Array:
+        """A tensor of one dim, in f32.
+
+        Raises:
+            CompileError: there is none, it has another shape or is quantised.
+        """
+        tensor = self.tensor(name, extent)
+        if tensor.type.floats is None:
+            raise CompileError(
+                f"{self.file.where}: tensor {name!r} is {tensor.type.name}, expected floats"
+            )
+        return tensor.data.view(tensor.type.floats).reshape(extent).astype(np.float32)
+
+    def check_all_used(self) -> None:
+        """Raises an UnsupportedError where the file has tensors that nobody asked for."""
+        others = sorted(set(self.file.tensors) - self.names)
+        if others:
+            raise UnsupportedError(
+                f"{self.file.where}: tensors that its architecture does not have ({len(others)}):",
+                [f"tensor {name!a}" for name in others],
+            )
+
+    # as constants
+
+    def product(
+        self, place: Place, x: Value, name: str, dims: tuple[int, int], order: Array | None = None
+    ) -> Value:
+        """x [..., columns] times a matrix [rows, columns] of the file, transposed.
+
+        Args:
+            order: which row of the file comes where; None where they stay.
+        """
+        tensor = self.tensor(name, *dims)
+        if tensor.type.codes is None:
+            matrix = place.emit("transpose", self._floats(place, tensor, order), perm=(1, 0))
+            return place.emit("matmul", x, place.cast(matrix, F32))
+        operands, attrs = self._codes(place, tensor, order)
+        attrs = {**attrs, "may_quantize": True}
+        return place.emit("matmul_blocked", x, *operands, **attrs)  # type: ignore[arg-type]
+
+    def rows(self, place: Place, numbers: Value, name: str, dims: tuple[int, int]) -> Value:
+        """Rows by number of a matrix of the file, in f32."""
+        tensor = self.tensor(name, *dims)
+        if tensor.type.codes is None:
+            table = self._floats(place, tensor, None)
+            return place.cast(place.emit("gather", table, numbers, axis=0), F32)
+        operands, attrs = self._codes(place, tensor, None)
+        return place.emit("gather_blocked", numbers, *operands, **attrs)  # type: ignore[arg-type]
+
+    def _floats(self, place: Place, tensor: Tensor, order: Array | None) -> Value:
+        assert tensor.type.floats is not None
+        array = tensor.data.view(tensor.type.floats).reshape(tensor.dims)
+        data = ConstantData.borrowed(array if order is None else array[order])
+        return insert_constant(place.rewriter, data, tensor.name)
+
+    def _codes(
+        self, place: Place, tensor: Tensor, order: Array | None
+    ) -> tuple[list[Value], dict[str, object]]:
+        """The operands behind the first of an op on a quantised matrix, and its attributes: those
+        of one matrix are one, whoever uses it."""
+        if tensor.name not in self._blocked:
+            assert tensor.type.codes is not None
+            data = tensor.data if order is None else tensor.data[order]
+            codes = tensor.type.codes(data)
+            made = [
+                insert_constant(place.rewriter, ConstantData(array), tensor.name)
+                for array in codes.operands()
+            ]
+            self._blocked[tensor.name] = made, dict(codes.attrs())
+        return self._blocked[tensor.name]

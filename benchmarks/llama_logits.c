@@ -1,0 +1,59 @@
+// logits LIBRARIES MODEL OUT CONTEXT TOKEN...: writes the logits of every token, f32, one thread,
+// keys and values in f32.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ggml-backend.h"
+#include "llama.h"
+
+static void errors_only(enum ggml_log_level level, const char *text, void *context) {
+  (void)context;
+  if (level >= GGML_LOG_LEVEL_ERROR) {
+    fputs(text, stderr);
+  }
+}
+
+int main(int count, char **arguments) {
+  if (count < 6) {
+    return 1;
+  }
+  llama_log_set(errors_only, NULL);
+  ggml_backend_load_all_from_path(arguments[1]);
+  llama_backend_init();
+  struct llama_model_params of_model = llama_model_default_params();
+  struct llama_model *model = llama_model_load_from_file(arguments[2], of_model);
+  if (model == NULL) {
+    return 2;
+  }
+  int tokens = count - 5;
+  struct llama_context_params params = llama_context_default_params();
+  params.n_ctx = (uint32_t)atoi(arguments[4]);
+  params.n_batch = params.n_ubatch = (uint32_t)tokens;
+  params.n_threads = params.n_threads_batch = 1;
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  struct llama_context *context = llama_init_from_model(model, params);
+  if (context == NULL) {
+    return 3;
+  }
+  struct llama_batch batch = llama_batch_init(tokens, 0, 1);
+  batch.n_tokens = tokens;
+  for (int i = 0; i < tokens; i++) {
+    batch.token[i] = atoi(arguments[5 + i]);
+    batch.pos[i] = i;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = 1;
+  }
+  FILE *out = fopen(arguments[3], "wb");
+  if (out == NULL || llama_decode(context, batch) != 0) {
+    return 4;
+  }
+  int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  for (int i = 0; i < tokens; i++) {
+    fwrite(llama_get_logits_ith(context, i), sizeof(float), (size_t)vocabulary, out);
+  }
+  int status = fclose(out);
+  fflush(stdout);
+  _Exit(status == 0 ? 0 : 5);
+}

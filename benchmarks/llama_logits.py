@@ -1,0 +1,63 @@
+"""What llama.cpp answers to the small GGUF models of the tests: tests/support/gguf_logits.json.
+
+    npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
+    python benchmarks/llama_logits.py --libraries package/bins/linux-x64 --headers llama.cpp
+
+The package is llama.cpp without a build; headers of its version are in the sources of llama.cpp,
+and in those of llama-cpp-python (vendor/llama.cpp).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.gguf_models import JUDGED, MODELS, TOKENS, write
+
+PROGRAM = Path(__file__).with_suffix(".c")
+RESULT = ROOT / "tests/support/gguf_logits.json"
+
+
+def built(libraries: Path, headers: Path, folder: Path) -> Path:
+    """The program that asks llama.cpp."""
+    names = [next(libraries.glob(f"lib{n}.*so")).name for n in ("llama", "ggml", "ggml-base")]
+    command = ["cc", "-O1", str(PROGRAM), "-o", str(folder / "logits")]
+    command += [f"-I{headers / part}" for part in ("include", "ggml/include")]
+    command += [f"-L{libraries}", *(f"-l:{name}" for name in names)]
+    command += [f"-Wl,-rpath,{libraries}", "-Wl,--allow-shlib-undefined"]
+    subprocess.run(command, check=True)
+    return folder / "logits"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--libraries", type=Path, required=True)
+    parser.add_argument("--headers", type=Path, required=True)
+    options = parser.parse_args()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        libraries = options.libraries.resolve()
+        program = built(libraries, options.headers, Path(folder))
+        for name, shape in MODELS.items():
+            model, out = write(Path(folder) / f"{name}.gguf", shape), Path(folder) / "out"
+            context = str(shape.context)
+            tokens = map(str, TOKENS)
+            subprocess.run([program, libraries, model, out, context, *tokens], check=True)
+            logits = np.fromfile(out, np.float32).reshape(len(TOKENS), shape.vocabulary)
+            rows = [[float(f"{x:.5g}") for x in logits[n]] for n in JUDGED]
+            found[name] = {"range": float(f"{np.ptp(logits):.5g}"), "logits": rows}
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+    RESULT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Decoders of GGUF files: llama.cpp's logits for small models of every architecture, in pieces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+import aot
+from aot.errors import CompileError
+from aot.frontends.gguf import import_gguf
+from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import run
+from aot.ir.verifier import verify
+from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data
+from tests.support.paths import ROOT
+
+SAID = json.loads((ROOT / "tests/support/gguf_logits.json").read_text())
+TOLERANCE = 1e-3  # of the logits' range; keys and values are in f16
+
+Array = np.ndarray[Any, Any]
+
+
+def interpreted(module: Module, tokens: list[int], pieces: tuple[int, ...]) -> Array:
+    """Logits of all runs below each other; states are handed on."""
+    function = module.main
+    held = {
+        v.name: np.zeros([0 if str(n) == "past" else n for n in v.type.dims], np.float16)
+        for v in function.inputs[1:]
+    }
+    found, first = [], 0
+    for count in pieces:
+        feeds = {"tokens": np.asarray(tokens[first : first + count], np.int32), **held}
+        results = dict(zip(function.result_names, run(function, feeds), strict=True))
+        held = {name: results[f"{name}.next"] for name in held}
+        found.append(results["logits"])
+        first += count
+    return np.concatenate(found)
+
+
+def compiled(model: bytes, tokens: list[int], pieces: tuple[int, ...], **options: Any) -> Array:
+    program = aot.load(aot.compile(model, jobs=1, **options))
+    found, first = [], 0
+    for count in pieces:
+        piece = np.asarray(tokens[first : first + count], np.int32)
+        found.append(np.array(program(piece)["logits"]))
+        first += count
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_llama_cpp(name: str) -> None:
+    module = import_gguf(data(MODELS[name]), all_logits=True)
+    verify(module, error=CompileError, is_ruled=True)
+    found = interpreted(module, TOKENS, PIECES)
+    said = SAID[name]
+    error = np.abs(found[list(JUDGED)] - np.asarray(said["logits"])).max()
+    assert error <= TOLERANCE * said["range"]
+
+
+@pytest.mark.parametrize("name", ["llama_odd", "gemma3", "phi3_long"])
+def test_compiled_decoders_agree(name: str) -> None:
+    found = compiled(data(MODELS[name]), TOKENS, PIECES, all_logits=True)
+    said = SAID[name]
+    error = np.abs(found[list(JUDGED)] - np.asarray(said["logits"])).max()
+    assert error <= TOLERANCE * said["range"]
+
+
+def test_only_the_last_tokens_logits_are_given() -> None:
+    model = data(MODELS["qwen2"])
+    every = interpreted(import_gguf(model, all_logits=True), TOKENS, PIECES)
+    last = interpreted(import_gguf(model), TOKENS, PIECES)
+    ends = np.cumsum(PIECES) - 1
+    assert last.shape == (len(PIECES), MODELS["qwen2"].vocabulary)
+    np.testing.assert_allclose(last, every[ends], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_head"),
+    [
+        (kind, kind in (Kind.Q4_0, Kind.Q6_K))
+        for kind in (Kind.F16, Kind.Q4_0, Kind.Q8_0, Kind.Q6_K)
+    ],
+    ids=str,
+)
+def test_quantised_decoders_run_on_their_codes(kind: Kind, has_head: bool) -> None:
+    """The interpreter's products of the weights as they are; a tied embedding too."""
+    width = 256 if kind is Kind.Q6_K else 64
+    shape = Shape("llama", 1, width=width, hidden=width, kind=kind, depth=width // 4)
+    model = data(replace(shape, has_head=has_head, groups=4, spread=0.1))
+    wanted = interpreted(import_gguf(model, all_logits=True), TOKENS, PIECES)
+    found = compiled(model, TOKENS, PIECES, all_logits=True, activations="f32")
+    assert np.abs(found - wanted).max() <= TOLERANCE * np.ptp(wanted)
+
+
+def test_a_tied_embedding_is_stored_once() -> None:
+    shape = Shape("llama", 1, kind=Kind.Q4_0, width=64, depth=16, hidden=64, vocabulary=4096)
+    sizes = [len(aot.compile(data(replace(shape, has_head=h))).to_bytes()) for h in (False, True)]
+    assert sizes[1] - sizes[0] > 4096 * 64 // 2  # the head's own
+
+
+def test_states_hold_the_context_that_is_asked_for() -> None:
+    model = data(MODELS["llama"])
+    assert import_gguf(model).states["keys.1"] == ("keys.1.next", 64)
+    assert import_gguf(model, context=16).states["values.0"] == ("values.0.next", 16)
+    long = data(replace(MODELS["llama"], context=8192))
+    assert import_gguf(long).states["keys.0"] == ("keys.0.next", 2048)
+    program = aot.load(aot.compile(model, context=16, jobs=1))
+    program(np.zeros(12, np.int32))
+    with pytest.raises(aot.AotError, match='state "keys.0" holds at most 16 of 17 along dim 1'):
+        program(np.zeros(5, np.int32))
+    with pytest.raises(aot.AotError, match="T, must be at least 1 and at most 16"):
+        program(np.zeros(17, np.int32))
+
+
+def test_options_of_language_models_are_refused_elsewhere() -> None:
+    text = b"func main(%x: f32[4]) -> (y: f32[4]) {\n  %0 = relu(%x) : f32[4]\n  return %0\n}\n"
+    with pytest.raises(CompileError) as caught:
+        aot.compile(text, context=16)
+    assert str(caught.value) == "--context is for a GGUF file, not text IR"
