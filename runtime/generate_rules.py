@@ -94,7 +94,7 @@ def translate(text: str, dialect: Dialect) -> str:
     return _write(ast.parse(text, mode="eval").body, dialect)
 
 
-_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mod: "%"}
+_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%"}
 _COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
@@ -130,6 +130,7 @@ C_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "Segment": ("aot_segment_t", ("const aot_parser_t *parser",)),
     "Dim": ("aot_dim_info_t", ()),
     "ArenaBuffer": ("aot_arena_buffer_t", ("const aot_code_t *program",)),
+    "Growth": ("aot_growth_t", ("const aot_code_t *program",)),
     "Program": ("aot_code_t", ("const aot_entry_t *entry", "const aot_variant_t *variant")),
     "Executable": (
         "aot_executable_t",

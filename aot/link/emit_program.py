@@ -16,7 +16,6 @@ from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
-from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.states import StateVariable
@@ -24,6 +23,7 @@ from aot.link import arena
 from aot.link.emitter import Emitter
 from aot.link.flow import Entry, Flow, Places
 from aot.link.image import ArenaBuffer, DimInfo, EntryPointImage, ProgramImage, TensorInfo
+from aot.link.lengths import lengths_of
 from aot.link.lifetimes import Buffer, Lifetimes
 from aot.link.rodata import RodataPool
 from aot.link.shape_part import emit_shape_part
@@ -103,17 +103,19 @@ class _Program:
         self.assignment = BufferAssignment(function)
         self.states = states_of(function, self.assignment)
         self.bounds = bounds_of(function.assumptions)
-        self.largest = Largest.of(function)
+        self.lengths = lengths_of(function, self.states)
+        self.largest = self.lengths.largest
         for variable in (k.variable for k in self.states.kept):
-            if variable.next_length is not None:
-                following = variable.next_length
-                add_bound(self.bounds, dims.minimum(following, variable.capacity), following)
+            for dim in (variable.length, variable.next_length):
+                if dim is not None:
+                    add_bound(self.bounds, dims.minimum(dim, variable.capacity), dim)
         self.out = Emitter()
         results = at_the_end(function, self.assignment)
         self.copies = [(n, v) for n, v in enumerate(results) if not self._is_claimed(n, v)]
         kept = [k.copied for k in self.states.kept if k.copied is not None]
         self.lifetimes = Lifetimes(
-            function, self.assignment, self.states.roots, [*(v for _, v in self.copies), *kept]
+            *(function, self.assignment, self.states.roots),
+            *([*(v for _, v in self.copies), *kept], self.largest),
         )
         self.offsets: dict[Value, int] = {}
         self.buffers: list[ArenaBuffer] = []
@@ -128,7 +130,7 @@ class _Program:
 
     def emit(self) -> EmittedProgram:
         out, function = self.out, self.function
-        shapes = emit_shape_part(function, out, self.states, self.bounds)
+        shapes = emit_shape_part(function, out, self.states, self.lengths.of_a_run, self.bounds)
         input_offsets = tuple(out.register() for _ in function.inputs)
         output_offsets = tuple(out.register() for _ in function.results)
         self._outputs()
@@ -162,8 +164,9 @@ class _Program:
             arena_bound_bytes=(self.arena_bytes or None) if self.buffers else None,
             state_bytes=self.states.bytes,
             state_count=self.states.count,
-            state_key_count=len(self.states.lengths),
+            state_key_count=0 if self.lengths.of_a_run else len(self.states.lengths),
             scratch_offset=self.scratch_offset,
+            growths=self.states.growths,
         )
         names = function.result_names
         entry = EntryPointImage(

@@ -22,8 +22,9 @@ class Emitter:
     """Registers and words; `prepare` ends before `execute` begins.
 
     Attributes:
-        given: of each symbol that a value gives in `execute`, in order, the header behind the
-            instructions that give it: what has the symbol in it is computed there.
+        given: of each symbol that only a run knows, a state's length or what a value gives, in
+            order, the header behind the instructions that give it: what has the symbol in it is
+            computed there.
     """
 
     words: list[int] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Emitter:
         return made
 
     def header_of(self, *dims: Dim) -> Header | None:
-        """Where dims are known, if a value has a part in them: else `prepare` computes them."""
+        """Where dims are known, if a run has a part in them: else `prepare` computes them."""
         if not self.given:
             return None
         named = {name for dim in dims for name in symbols(dim)}

@@ -155,6 +155,9 @@ class Flow:
         half = self._half = out.register() if states.has_halves else None
         if half is not None:
             self.top.emit("STATE", half, len(states.lengths))
+        for name in dict.fromkeys(str(length.symbol) for length in states.lengths):
+            if name in out.given:
+                self.code.header(out.given[name])
         for kept in states.kept:
             first = out.constant(kept.offset)
             offsets[kept.root] = first

@@ -88,6 +88,17 @@ class ArenaBuffer:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """A state variable that grows at its end; see `Growth` in module.fbs."""
+
+    offset: int
+    blocks: int
+    stride_bytes: int
+    row_bytes: int
+    scalar: int
+
+
+@dataclass(frozen=True)
 class ProgramImage:
     """A block-structured program; see `Program` in module.fbs.
 
@@ -99,6 +110,7 @@ class ProgramImage:
         state_key_count: the first of them, which `prepare` may read.
         scratch_offset: in the arena's fixed part, where a CPU worker's scratch overlaps
             nothing that lives while it is used; None where it is elsewhere.
+        growths: where states grow, at the end of `state_bytes`.
     """
 
     register_count: int
@@ -115,6 +127,7 @@ class ProgramImage:
     state_count: int = 0
     state_key_count: int = 0
     scratch_offset: int | None = None
+    growths: tuple[Growth, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Lifetimes:
     Args:
         elsewhere: roots whose memory is not of the arena's buffers.
         copied: what is read when the function's own ops have run, in order.
+        largest: how large dims are that only a run knows.
 
     Attributes:
         last: the last position at which a root's memory is read, loops around it included.
@@ -79,10 +80,11 @@ class Lifetimes:
         assignment: BufferAssignment,
         elsewhere: set[Value],
         copied: Sequence[Value],
+        largest: Largest,
     ) -> None:
         self.function = function
         self.assignment = assignment
-        self._largest = Largest.of(function)
+        self._largest = largest
         self.elsewhere = elsewhere
         self.last: dict[Value, int] = {}
         self.buffers: dict[Value, Buffer] = {}

@@ -253,6 +253,11 @@ def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
             stateCount=program.state_count,
             stateKeyCount=program.state_key_count,
             scratchOffset=-1 if program.scratch_offset is None else program.scratch_offset,
+            growths=[
+                fbs.GrowthT(g.offset, g.blocks, g.stride_bytes, g.row_bytes, g.scalar)
+                for g in program.growths
+            ]
+            or None,
         ),
         states=[_tensor_table(t) for t in entry.states] or None,
     )

@@ -642,6 +642,142 @@ class ArenaBufferT(object):
         return arenaBuffer
 
 
+class Growth(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Growth()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsGrowth(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def GrowthBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
+
+    # Growth
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Growth
+    def Offset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # Growth
+    def Blocks(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Growth
+    def StrideBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Growth
+    def RowBytes(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Growth
+    def Scalar(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def GrowthStart(builder):
+    builder.StartObject(5)
+
+def GrowthAddOffset(builder, offset):
+    builder.PrependUint64Slot(0, offset, 0)
+
+def GrowthAddBlocks(builder, blocks):
+    builder.PrependUint32Slot(1, blocks, 0)
+
+def GrowthAddStrideBytes(builder, strideBytes):
+    builder.PrependUint32Slot(2, strideBytes, 0)
+
+def GrowthAddRowBytes(builder, rowBytes):
+    builder.PrependUint32Slot(3, rowBytes, 0)
+
+def GrowthAddScalar(builder, scalar):
+    builder.PrependUint32Slot(4, scalar, 0)
+
+def GrowthEnd(builder):
+    return builder.EndObject()
+
+
+
+class GrowthT(object):
+
+    # GrowthT
+    def __init__(
+        self,
+        offset = 0,
+        blocks = 0,
+        strideBytes = 0,
+        rowBytes = 0,
+        scalar = 0,
+    ):
+        self.offset = offset  # type: int
+        self.blocks = blocks  # type: int
+        self.strideBytes = strideBytes  # type: int
+        self.rowBytes = rowBytes  # type: int
+        self.scalar = scalar  # type: int
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        growth = Growth()
+        growth.Init(buf, pos)
+        return cls.InitFromObj(growth)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, growth):
+        x = GrowthT()
+        x._UnPack(growth)
+        return x
+
+    # GrowthT
+    def _UnPack(self, growth):
+        if growth is None:
+            return
+        self.offset = growth.Offset()
+        self.blocks = growth.Blocks()
+        self.strideBytes = growth.StrideBytes()
+        self.rowBytes = growth.RowBytes()
+        self.scalar = growth.Scalar()
+
+    # GrowthT
+    def Pack(self, builder):
+        GrowthStart(builder)
+        GrowthAddOffset(builder, self.offset)
+        GrowthAddBlocks(builder, self.blocks)
+        GrowthAddStrideBytes(builder, self.strideBytes)
+        GrowthAddRowBytes(builder, self.rowBytes)
+        GrowthAddScalar(builder, self.scalar)
+        growth = GrowthEnd(builder)
+        return growth
+
+
 class Program(object):
     __slots__ = ['_tab']
 
@@ -872,8 +1008,32 @@ class Program(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return -1
 
+    # Program
+    def Growths(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Growth()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Program
+    def GrowthsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Program
+    def GrowthsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
+        return o == 0
+
 def ProgramStart(builder):
-    builder.StartObject(14)
+    builder.StartObject(15)
 
 def ProgramAddRegisterCount(builder, registerCount):
     builder.PrependUint32Slot(0, registerCount, 0)
@@ -935,6 +1095,12 @@ def ProgramAddStateKeyCount(builder, stateKeyCount):
 def ProgramAddScratchOffset(builder, scratchOffset):
     builder.PrependInt64Slot(13, scratchOffset, -1)
 
+def ProgramAddGrowths(builder, growths):
+    builder.PrependUOffsetTRelativeSlot(14, flatbuffers.number_types.UOffsetTFlags.py_type(growths), 0)
+
+def ProgramStartGrowthsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def ProgramEnd(builder):
     return builder.EndObject()
 
@@ -963,6 +1129,7 @@ class ProgramT(object):
         stateCount = 0,
         stateKeyCount = 0,
         scratchOffset = -1,
+        growths = None,
     ):
         self.registerCount = registerCount  # type: int
         self.code = code  # type: Optional[List[int]]
@@ -978,6 +1145,7 @@ class ProgramT(object):
         self.stateCount = stateCount  # type: int
         self.stateKeyCount = stateKeyCount  # type: int
         self.scratchOffset = scratchOffset  # type: int
+        self.growths = growths  # type: Optional[List[GrowthT]]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1048,6 +1216,14 @@ class ProgramT(object):
         self.stateCount = program.StateCount()
         self.stateKeyCount = program.StateKeyCount()
         self.scratchOffset = program.ScratchOffset()
+        if not program.GrowthsIsNone():
+            self.growths = []
+            for i in range(program.GrowthsLength()):
+                if program.Growths(i) is None:
+                    self.growths.append(None)
+                else:
+                    growth_ = GrowthT.InitFromObj(program.Growths(i))
+                    self.growths.append(growth_)
 
     # ProgramT
     def Pack(self, builder):
@@ -1099,6 +1275,14 @@ class ProgramT(object):
                 for i in reversed(range(len(self.outputOffsetRegisters))):
                     builder.PrependUint32(self.outputOffsetRegisters[i])
                 outputOffsetRegisters = builder.EndVector()
+        if self.growths is not None:
+            growthslist = []
+            for i in range(len(self.growths)):
+                growthslist.append(self.growths[i].Pack(builder))
+            ProgramStartGrowthsVector(builder, len(self.growths))
+            for i in reversed(range(len(self.growths))):
+                builder.PrependUOffsetTRelative(growthslist[i])
+            growths = builder.EndVector()
         ProgramStart(builder)
         ProgramAddRegisterCount(builder, self.registerCount)
         if self.code is not None:
@@ -1120,6 +1304,8 @@ class ProgramT(object):
         ProgramAddStateCount(builder, self.stateCount)
         ProgramAddStateKeyCount(builder, self.stateKeyCount)
         ProgramAddScratchOffset(builder, self.scratchOffset)
+        if self.growths is not None:
+            ProgramAddGrowths(builder, growths)
         program = ProgramEnd(builder)
         return program
 

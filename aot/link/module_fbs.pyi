@@ -158,6 +158,24 @@ class ArenaBufferT:
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ArenaBufferT: ...
     def Pack(self, builder: Any) -> int: ...
 
+class GrowthT:
+    offset: int
+    blocks: int
+    strideBytes: int
+    rowBytes: int
+    scalar: int
+    def __init__(
+        self,
+        offset: int = ...,
+        blocks: int = ...,
+        strideBytes: int = ...,
+        rowBytes: int = ...,
+        scalar: int = ...,
+    ) -> None: ...
+    @classmethod
+    def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> GrowthT: ...
+    def Pack(self, builder: Any) -> int: ...
+
 class ProgramT:
     registerCount: int
     code: list[int]
@@ -173,6 +191,7 @@ class ProgramT:
     stateCount: int
     stateKeyCount: int
     scratchOffset: int
+    growths: list[GrowthT]
     def __init__(
         self,
         registerCount: int = ...,
@@ -189,6 +208,7 @@ class ProgramT:
         stateCount: int = ...,
         stateKeyCount: int = ...,
         scratchOffset: int = ...,
+        growths: list[GrowthT] | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ProgramT: ...

@@ -70,6 +70,13 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("alignment", "uint", 0, False, 0),
         Field("boundOffset", "ulong", 0, False, 0),
     ),
+    "Growth": (
+        Field("offset", "ulong", 0, False, 0),
+        Field("blocks", "uint", 0, False, 0),
+        Field("strideBytes", "uint", 0, False, 0),
+        Field("rowBytes", "uint", 0, False, 0),
+        Field("scalar", "uint", 0, False, 0),
+    ),
     "Program": (
         Field("registerCount", "uint", 0, False, 0),
         Field("code", "[uint]", 0, True, 0),
@@ -85,6 +92,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("stateCount", "uint", 0, False, 0),
         Field("stateKeyCount", "uint", 0, False, 0),
         Field("scratchOffset", "long", -1, False, 0),
+        Field("growths", "[Growth]", 0, False, 0),
     ),
     "EntryPoint": (
         Field("name", "string", 0, True, 0),
@@ -271,6 +279,32 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "",
             lambda s, t: bool(True),
             lambda s, t: bool((s.program.arenaBoundBytes == 0 or (t.boundOffset >= s.program.arenaBytes and t.boundOffset <= s.program.arenaBoundBytes))),
+        ),
+    ),
+    "Growth": (
+        Rule(
+            "Growth.offset must lie inside the state",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(t.offset <= s.program.stateBytes),
+        ),
+        Rule(
+            "Growth.blocks must end inside the state",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool((t.blocks * t.strideBytes) <= (s.program.stateBytes - t.offset)),
+        ),
+        Rule(
+            "Growth.row_bytes must divide stride_bytes",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool((t.rowBytes > 0 and (t.strideBytes % t.rowBytes) == 0)),
+        ),
+        Rule(
+            "Growth.scalar must be below state_count",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(t.scalar < s.program.stateCount),
         ),
     ),
     "Program": (

@@ -25,6 +25,7 @@ from aot.link.image import (
     DimInfo,
     EntryPointImage,
     ExecutableImage,
+    Growth,
     HostImage,
     ModuleImage,
     ProgramImage,
@@ -241,6 +242,8 @@ class _Reader:
         )
         for buffer in table.program.buffers or ():
             self.check("entry point", table.name, buffer)
+        for growth in table.program.growths or ():
+            self.check("entry point", table.name, growth)
         self.check("entry point", table.name, table.program)
         return EntryPointImage(table.name or "", inputs, outputs, _program(table.program), states)
 
@@ -274,6 +277,10 @@ def _program(table: fbs.ProgramT) -> ProgramImage:
         state_count=table.stateCount,
         state_key_count=table.stateKeyCount,
         scratch_offset=None if table.scratchOffset < 0 else table.scratchOffset,
+        growths=tuple(
+            Growth(g.offset, g.blocks, g.strideBytes, g.rowBytes, g.scalar)
+            for g in table.growths or ()
+        ),
     )
 
 

@@ -6,7 +6,7 @@ in one symbol are not checked here: the runtime does that when an input is set, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from aot.errors import CompileError
@@ -17,24 +17,30 @@ from aot.ir.dims import Dim, DimExpr, Interval, Symbol
 from aot.ir.graph import Assumption, Block, Function, Op, Value
 from aot.ir.states import StateVariable
 from aot.link.emitter import Emit, Emitter, ExecutePart, Header
+from aot.link.lengths import solution
 from aot.link.states import Length, States
 
 MOST_VALUES = 10  # of a message
 
 
 def emit_shape_part(
-    function: Function, out: Emitter, states: States, known: Mapping[str, Interval]
+    function: Function,
+    out: Emitter,
+    states: States,
+    of_a_run: Set[str],
+    known: Mapping[str, Interval],
 ) -> ShapePart:
     """Registers for the symbols of `function`'s dims, and checks of all but what its inner blocks
     compute.
 
     Args:
+        of_a_run: the lengths of states that `execute` reads.
         known: bounds of symbols.
 
     Raises:
         CompileError: the inputs' dims can't be solved for their symbols.
     """
-    part = ShapePart(function, out, states, known)
+    part = ShapePart(function, out, states, of_a_run, known)
     part.find_symbols()
     part.find_given(function)
     for found in part.extents:
@@ -107,7 +113,12 @@ class ShapePart:
     """
 
     def __init__(
-        self, function: Function, out: Emitter, states: States, known: Mapping[str, Interval]
+        self,
+        function: Function,
+        out: Emitter,
+        states: States,
+        of_a_run: Set[str],
+        known: Mapping[str, Interval],
     ) -> None:
         self.out = out
         self.states = states
@@ -119,8 +130,11 @@ class ShapePart:
         self.checked: set[Dim] = set()  # not to be negative
         self.limited: set[tuple[Dim, int]] = set()  # checked to be at most
         for number, length in enumerate(states.lengths):
+            name = str(length.symbol)
+            if name in of_a_run:
+                out.given.setdefault(name, Header())
             self.lengths.append(_Held(length, out.register()))
-            out.emit("STATE", self.lengths[-1].register, number)
+            out.emit_for(length.symbol)("STATE", self.lengths[-1].register, number)
         for number, value in enumerate(function.inputs):
             for axis, dim in enumerate(value.type.dims):
                 if isinstance(dim, DimExpr):
@@ -136,18 +150,22 @@ class ShapePart:
             symbol = linear(found.dim)
             if symbol is not None and symbol[1:] == (1, 0):
                 self._define(symbol[0], found, found.register)
-        pending = self.extents
-        while pending:
-            left = [found for found in pending if not self._solve(found)]
-            if len(left) == len(pending):
-                break
-            pending = left
+        # what an extent leaves is known before a run where it can be
+        self._solve_all([f for f in self.extents if self.out.header_of(f.dim) is None])
+        self._solve_all(self.extents)
         for found in self.extents:
             for name in self._unknown(found.dim):
                 raise CompileError(
                     f"input {found.value.name!r}: dim {found.axis} is {found.dim}, which does not "
                     f"say what {name} is; bind it with --input-shape"
                 )
+
+    def _solve_all(self, pending: list[_Extent]) -> None:
+        while pending:
+            left = [found for found in pending if not self._solve(found)]
+            if len(left) == len(pending):
+                break
+            pending = left
 
     def find_given(self, function: Function) -> None:
         """Registers and headers of the symbols that values give in the execute part."""
@@ -182,15 +200,13 @@ class ShapePart:
         return sorted(dims.symbols(dim) - self.origins.keys())
 
     def _solve(self, found: _Extent) -> bool:
-        """Defines the one unknown symbol of a dim `a * symbol + rest`; whether none is unknown."""
-        unknown = self._unknown(found.dim)
-        if len(unknown) != 1:
-            return not unknown
-        (name,) = unknown
-        factor = dict(found.dim.terms).get((Symbol(name),), 0)
-        rest = dims.add(found.dim, dims.multiply(dims.symbol(name), -factor))
-        if factor < 1 or name in dims.symbols(rest):
+        """Defines the one unknown symbol of an extent's dim; whether none is unknown."""
+        if not self._unknown(found.dim):
+            return True
+        solved = solution(found.dim, self.origins)
+        if solved is None:
             return False
+        name, factor, rest = solved
         out, part = self.out, found.register
         if rest != 0:
             part = out.binary("SUB", part, out.dim(rest))
@@ -217,7 +233,8 @@ class ShapePart:
             if not is_symbol:
                 message.add(" = ").value(out.dim(found.dim))
             self._where(message, [found.dim], but=found)
-        self._check(out.binary("EQ", found.register, out.dim(found.dim)), message)
+        emit = out.emit_for(found.dim)
+        self._check(out.binary("EQ", found.register, out.dim(found.dim), emit), message, emit)
         for solved in [n for n, origin in self.origins.items() if origin is found]:
             if symbol is None:  # its other symbols may leave less than nothing
                 is_there = out.binary("LE", out.constant(0), out.dim(dims.symbol(solved)))
@@ -230,11 +247,12 @@ class ShapePart:
             name = str(held.length.symbol)
             first = self.origins[name]
             if first is not held:
-                is_same = out.binary("EQ", held.register, out.dim(held.length.symbol))
+                emit = out.emit_for(held.length.symbol)
+                is_same = out.binary("EQ", held.register, out.dim(held.length.symbol), emit)
                 message = _Message().add(f'state "{held.length.names[0]}" has length ')
                 message.value(held.register).add(f", expected {name} = ")
                 message.value(out.dim(held.length.symbol)).add(f", {first}; reset the program")
-                self._check(is_same, message)
+                self._check(is_same, message, emit)
         for kept in self.states.kept:
             if kept.variable.length is not None:
                 self._check_capacity(kept.variable)
@@ -249,6 +267,20 @@ class ShapePart:
         message = _Message().add(before).value(out.dim(following)).add(after)
         emit, capacity = out.emit_for(following), out.constant(variable.capacity)
         self._check(out.binary("LE", out.dim(following), capacity, emit), message, emit)
+        if emit != out.emit and variable.length is not None:
+            self._check_added(variable, dims.add(following, dims.multiply(variable.length, -1)))
+
+    def _check_added(self, variable: StateVariable, added: Dim) -> None:
+        """That what a run adds has room in an empty state: `prepare` sets memory aside for that."""
+        out = self.out
+        _, most = dims.bounds(added, self.known)
+        if out.header_of(added) is not None or (most is not None and most <= variable.capacity):
+            return
+        message = _Message().add(
+            f'state "{variable.name}" holds at most {variable.capacity} along '
+        )
+        message.add(f"dim {variable.axis}, and one run adds ").value(out.dim(added))
+        self._check(out.binary("LE", out.dim(added), out.constant(variable.capacity)), message)
 
     def check_assumption(self, assumption: Assumption) -> None:
         """That what a shape rule or a bound took for granted holds."""
@@ -294,12 +326,14 @@ class ShapePart:
                 self._where(message.value(register), [dim])
                 known = self.out.emit_for(dim)
                 is_there = self.out.binary("LE", self.out.constant(0), register, known)
-                self._check(is_there, message, known if self._is_given_in(block, dim) else emit)
+                self._check(is_there, message, known if self._is_known_in(block, dim) else emit)
 
-    def _is_given_in(self, block: Block, dim: Dim) -> bool:
-        """Whether a symbol of the dim is given in a block itself."""
+    def _is_known_in(self, block: Block, dim: Dim) -> bool:
+        """Whether a symbol of the dim is given in a block itself, or before any block."""
         found = [self.origins[name] for name in dims.symbols(dim)]
-        return any(isinstance(given, _Given) and given.op.parent is block for given in found)
+        return isinstance(block.owner, Function) or any(
+            isinstance(given, _Given) and given.op.parent is block for given in found
+        )
 
     def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
         """That the loops of a lane of `what` end before a GPU's driver ends them."""

@@ -7,7 +7,7 @@ that a run can read is overwritten before it has ended well, and nothing is copi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
@@ -19,7 +19,10 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Value
 from aot.ir.states import StateVariable, state_variables
 from aot.ir.types import TensorType
+from aot.link.image import Growth
 from aot.link.rodata import ALIGNMENT
+
+_MOST_STRIDE_BYTES = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,13 @@ class States:
 
     Attributes:
         bytes: at the start of the arena.
+        growths: of the variables that grow in one place, which come last.
     """
 
     kept: tuple[Kept, ...]
     lengths: tuple[Length, ...]
     bytes: int
+    growths: tuple[Growth, ...] = ()
 
     @property
     def has_halves(self) -> bool:
@@ -93,8 +98,18 @@ def states_of(function: Function, assignment: BufferAssignment) -> States:
     assigned = _assigned(function, assignment)
     kept: list[Kept] = []
     taken: set[Value] = set()
+    variables = state_variables(function)
+    appended = {
+        variable.name
+        for variable in variables
+        if variable.axis is not None
+        and (
+            variable.name not in assigned
+            or _is_in_place(assignment, variable.name, assigned[variable.name])
+        )
+    }
     end = 0
-    for variable in state_variables(function):
+    for variable in sorted(variables, key=lambda v: v.name in appended):
         size = variable.type.bytes
         if not isinstance(size, int):
             raise CompileError(
@@ -118,7 +133,28 @@ def states_of(function: Function, assignment: BufferAssignment) -> States:
             taken.add(made)
             kept.append(Kept(variable, root, end, end + stride, made))
         end += 2 * stride
-    return States(tuple(kept), _lengths(kept), end)
+    lengths = _lengths(kept)
+    growths = tuple(_growth(k, lengths) for k in kept if k.variable.name in appended)
+    return States(tuple(kept), lengths, end, growths)
+
+
+def _growth(kept: Kept, lengths: Sequence[Length]) -> Growth:
+    variable = kept.variable
+    assert variable.axis is not None
+    outer, inner = variable.dims[: variable.axis], variable.dims[variable.axis + 1 :]
+    blocks, row = (TensorType(variable.dtype, part).element_count for part in (outer, inner))
+    assert isinstance(blocks, int) and isinstance(row, int)
+    row_bytes = row * variable.dtype.bytes
+    if blocks == 0 or row_bytes == 0:
+        blocks, row_bytes = 0, 1
+    stride_bytes = variable.capacity * row_bytes
+    if stride_bytes > _MOST_STRIDE_BYTES:
+        raise CompileError(
+            f"state {variable.name!r}: {variable.capacity} rows of {row_bytes} bytes are "
+            f"{stride_bytes} in one piece, at most {_MOST_STRIDE_BYTES} expected"
+        )
+    scalar = next(n for n, length in enumerate(lengths) if variable.name in length.names)
+    return Growth(kept.offset, blocks, stride_bytes, row_bytes, scalar)
 
 
 def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> bool:

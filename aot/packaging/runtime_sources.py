@@ -34,7 +34,7 @@ class RuntimeSources:
 
     @property
     def posix(self) -> list[str]:
-        return ["src/os_posix.c"]
+        return ["src/os_posix.c", "state/state.c"]
 
     @property
     def threads(self) -> list[str]:

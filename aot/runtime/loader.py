@@ -155,6 +155,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
     "aot_program_state_count": (_Size, _Handle),
     "aot_program_state_info": (POINTER(_TensorInfo), _Handle, _Size),
+    "aot_program_length": (ctypes.c_uint64, _Handle),
+    "aot_program_capacity": (ctypes.c_uint64, _Handle),
+    "aot_program_rewind": (ctypes.c_int, _Handle, ctypes.c_uint64, _OutError),
+    "aot_program_save_state": (ctypes.c_int, _Handle, ctypes.c_char_p, _OutError),
+    "aot_program_load_state": (ctypes.c_int, _Handle, ctypes.c_char_p, _OutError),
     "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(_Tensor)),
 }
 
@@ -469,10 +474,52 @@ class Program:
         Raises:
             RuntimeFailure: the program is closed.
         """
+        self._call_open("aot_program_reset")
+
+    @property
+    def state_length(self) -> int:
+        """How many rows the states have that grow, the longest of them; 0 where none does."""
+        with self._lock:
+            return int(self._library.aot_program_length(self._program)) if self._program else 0
+
+    @property
+    def state_capacity(self) -> int:
+        """How many rows they can have; 0 where none grows."""
+        with self._lock:
+            return int(self._library.aot_program_capacity(self._program)) if self._program else 0
+
+    def rewind(self, length: int) -> None:
+        """Makes the states that grow as long as they were when they had `length` rows.
+
+        Raises:
+            RuntimeFailure: one is shorter, or the program keeps what has no earlier value. Nothing
+                has changed then.
+        """
+        if length < 0:
+            raise RuntimeFailure(f"cannot rewind to {length}", "argument")
+        self._call_open("aot_program_rewind", length)
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Writes the state to a file, all of it or nothing.
+
+        Raises:
+            RuntimeFailure: the file can't be written, or the program runs on a GPU.
+        """
+        self._call_open("aot_program_save_state", os.fsencode(path))
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Makes the state what `save_state` wrote, of the same module, variant and entry point.
+
+        Raises:
+            RuntimeFailure: the file is no such state, or damaged. The state is as it was then.
+        """
+        self._call_open("aot_program_load_state", os.fsencode(path))
+
+    def _call_open(self, name: str, *arguments: object) -> None:
         with self._lock:
             if not self._program:
                 raise RuntimeFailure("the program is closed", "argument")
-            self._call("aot_program_reset", self._program)
+            self._call(name, self._program, *arguments)
 
     def verify_rodata(self) -> None:
         """Checks the checksum of the weights, which loading leaves out.

@@ -24,6 +24,11 @@ void aot_os_release(void *user, void *pointer, size_t bytes, size_t alignment) {
   if (pointer != NULL) free(((void **)pointer)[-1]);
 }
 
+void aot_os_use_small_pages(uint8_t *address, size_t bytes) {
+  (void)address;
+  (void)bytes;
+}
+
 static aot_status_t no_files(aot_error_t *error) {
   return aot_fail(error, AOT_ERROR_UNSUPPORTED, "this build has no files: open a module in memory");
 }

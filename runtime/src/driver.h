@@ -57,6 +57,9 @@ typedef struct aot_driver_t {
   aot_status_t (*reserve)(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
                           aot_error_t *error);
 
+  // Where the arena is in the host's memory, until it grows; NULL in drivers of which it is not.
+  uint8_t *(*arena)(aot_device_t *device);
+
   // A run: begin sets the bindings' offsets, and *borrows* them until end; then the rest in program
   // order; end waits for results.
   aot_status_t (*begin)(aot_device_t *device, aot_bindings_t *bindings, aot_error_t *error);

@@ -23,6 +23,15 @@ typedef struct aot_arena_buffer_t {
   uint64_t bound_offset;
 } aot_arena_buffer_t;
 
+// A state that grows at its end: blocks, at the start of each the rows in use.
+typedef struct aot_growth_t {
+  uint64_t offset;
+  uint32_t blocks;
+  uint32_t stride_bytes;
+  uint32_t row_bytes;
+  uint32_t scalar;  // of its length
+} aot_growth_t;
+
 // A program whose every operand was checked (program_verify.c): the interpreter trusts it.
 typedef struct aot_code_t {
   uint32_t register_count;
@@ -46,7 +55,14 @@ typedef struct aot_code_t {
   const uint32_t *output_offset_registers;
   uint32_t input_offset_count;
   uint32_t output_offset_count;
+  uint32_t growth_count;
+  aot_growth_t *growths;
 } aot_code_t;
+
+// What is zero after a reset: the state's bytes before those that grow.
+static inline uint64_t aot_code_reset_bytes(const aot_code_t *code) {
+  return code->growth_count > 0 ? code->growths[0].offset : code->state_bytes;
+}
 
 typedef struct aot_entry_t {
   const char *name;

@@ -153,6 +153,15 @@ enum {
   AOT_FBS_ARENA_BUFFER_BOUND_OFFSET = 12,  // ulong
 };
 
+// Growth: where a field's offset stands in the vtable
+enum {
+  AOT_FBS_GROWTH_OFFSET = 4,  // ulong
+  AOT_FBS_GROWTH_BLOCKS = 6,  // uint
+  AOT_FBS_GROWTH_STRIDE_BYTES = 8,  // uint
+  AOT_FBS_GROWTH_ROW_BYTES = 10,  // uint
+  AOT_FBS_GROWTH_SCALAR = 12,  // uint
+};
+
 // Program: where a field's offset stands in the vtable
 enum {
   AOT_FBS_PROGRAM_REGISTER_COUNT = 4,  // uint
@@ -169,6 +178,7 @@ enum {
   AOT_FBS_PROGRAM_STATE_COUNT = 26,  // uint
   AOT_FBS_PROGRAM_STATE_KEY_COUNT = 28,  // uint
   AOT_FBS_PROGRAM_SCRATCH_OFFSET = 30,  // long
+  AOT_FBS_PROGRAM_GROWTHS = 32,  // [Growth]
 };
 
 // EntryPoint: where a field's offset stands in the vtable

@@ -171,6 +171,20 @@ static aot_status_t parse_buffer(aot_parser_t *parser, const aot_fb_table_t *tab
   return AOT_OK;
 }
 
+static aot_status_t parse_growth(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                 const void *around) {
+  static const aot_fb_field_t fields[] = {
+      NUMBER(aot_growth_t, offset, GROWTH_OFFSET),
+      NUMBER(aot_growth_t, blocks, GROWTH_BLOCKS),
+      NUMBER(aot_growth_t, stride_bytes, GROWTH_STRIDE_BYTES),
+      NUMBER(aot_growth_t, row_bytes, GROWTH_ROW_BYTES),
+      NUMBER(aot_growth_t, scalar, GROWTH_SCALAR),
+  };
+  const aot_entry_t *entry = around;
+  READ(parser, table, fields, item);
+  return refuse(parser, "entry point", entry->name, growth_fault(item, &entry->code));
+}
+
 static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *table,
                                   const aot_variant_t *variant, aot_entry_t *entry) {
   static const aot_fb_field_t fields[] = {
@@ -195,6 +209,8 @@ static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *ta
                         &code->message_count));
   PARSE_EACH(parser, table, AOT_FBS_PROGRAM_BUFFERS, false, "ArenaBuffer", parse_buffer, entry,
              &code->buffers, &code->buffer_count);
+  PARSE_EACH(parser, table, AOT_FBS_PROGRAM_GROWTHS, false, "Growth", parse_growth, entry,
+             &code->growths, &code->growth_count);
   return refuse(parser, "entry point", entry->name, program_fault(code, entry, variant));
 }
 

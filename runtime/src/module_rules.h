@@ -39,6 +39,14 @@ static const char *arena_buffer_fault(const aot_arena_buffer_t *t, const aot_cod
   return NULL;
 }
 
+static const char *growth_fault(const aot_growth_t *t, const aot_code_t *program) {
+  if (!(t->offset <= program->state_bytes)) return "Growth.offset must lie inside the state";
+  if (!(((uint64_t)t->blocks * t->stride_bytes) <= (program->state_bytes - t->offset))) return "Growth.blocks must end inside the state";
+  if (!((t->row_bytes > 0 && (t->stride_bytes % t->row_bytes) == 0))) return "Growth.row_bytes must divide stride_bytes";
+  if (!(t->scalar < program->state_count)) return "Growth.scalar must be below state_count";
+  return NULL;
+}
+
 static const char *program_fault(const aot_code_t *t, const aot_entry_t *entry, const aot_variant_t *variant) {
   if (!(t->register_count <= ((((t->word_count + entry->input_count) + entry->output_count) + t->buffer_count) + 1024))) return "Program.register_count must be no more than the program can name";
   if (!((t->execute_block > 0 && t->execute_block < t->block_count))) return "Program.execute_block must leave a block of the prepare part and one of the execute part";

@@ -7,6 +7,8 @@
 // The default allocator.
 void *aot_os_allocate(void *user, size_t bytes, size_t alignment);
 void aot_os_release(void *user, void *pointer, size_t bytes, size_t alignment);
+// Memory of which few bytes here and there will be used.  Where systems have no such hint, nothing.
+void aot_os_use_small_pages(uint8_t *address, size_t bytes);
 
 aot_status_t aot_os_open(const char *path, aot_error_t *error, int *out_fd);
 void aot_os_close(int fd);

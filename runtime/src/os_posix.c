@@ -46,6 +46,18 @@ void aot_os_release(void *user, void *pointer, size_t bytes, size_t alignment) {
   free(pointer);
 }
 
+void aot_os_use_small_pages(uint8_t *address, size_t bytes) {
+#ifdef MADV_NOHUGEPAGE
+  const size_t page = aot_os_page_bytes();
+  const size_t skipped = (page - (uintptr_t)address % page) % page;
+  if (bytes > skipped)
+    (void)madvise(address + skipped, (bytes - skipped) & ~(page - 1), MADV_NOHUGEPAGE);
+#else
+  (void)address;
+  (void)bytes;
+#endif
+}
+
 // strerror is not thread-safe, and strerror_r has two signatures.
 static const char *aot_os_reason(int code) {
   switch (code) {

@@ -129,20 +129,24 @@ static aot_status_t make(aot_program_t *program, aot_plan_t *plan, aot_error_t *
   return place_buffers(program, plan, &work, error);
 }
 
-// Makes the arena large enough, its state kept.  A program whose shapes follow from its state needs
-// a little more from run to run: it gets half as much again at once, up to what it can ever need.
-static aot_status_t reserve(aot_program_t *program, const aot_plan_t *plan, aot_error_t *error) {
+// Makes the arena large enough, its state kept.  One with a state that grows gets all that it can
+// ever need, where that is known: what is not used is not touched, and nothing moves.  A program
+// whose shapes follow from its state needs a little more from run to run: it gets half as much
+// again at once, up to what it can ever need.
+aot_status_t aot_program_reserve(aot_program_t *program, uint64_t needed, aot_error_t *error) {
   const aot_code_t *code = &program->entry->code;
   const uint64_t kept_bytes = program->is_reset ? 0 : code->state_bytes;
-  uint64_t bytes = plan->arena_bytes;
-  if (code->state_key_count > 0 && bytes > program->arena_bytes) {
+  uint64_t bytes = needed;
+  if (code->growth_count > 0 && code->state_key_count == 0) {
+    if (bytes < code->arena_bound_bytes) bytes = code->arena_bound_bytes;
+  } else if (code->state_key_count > 0 && bytes > program->arena_bytes) {
     const uint64_t bound = code->arena_bound_bytes != 0 ? code->arena_bound_bytes : UINT64_MAX;
     bytes += (bytes - code->state_bytes) / 2;
-    if (bytes > bound) bytes = bound > plan->arena_bytes ? bound : plan->arena_bytes;
+    if (bytes > bound) bytes = bound > needed ? bound : needed;
   }
   aot_status_t status = program->driver->reserve(program->device, bytes, kept_bytes, error);
-  if (status != AOT_OK && bytes > plan->arena_bytes) {
-    bytes = plan->arena_bytes;
+  if (status != AOT_OK && bytes > needed) {
+    bytes = needed;
     status = program->driver->reserve(program->device, bytes, kept_bytes, error);
   }
   if (status == AOT_OK && bytes > program->arena_bytes) program->arena_bytes = bytes;
@@ -158,7 +162,7 @@ aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error) {
     AOT_TRY(make(program, plan, error));
     plan->is_valid = true;
   }
-  AOT_TRY(reserve(program, plan, error));
+  AOT_TRY(aot_program_reserve(program, plan->arena_bytes, error));
   plan->last_use = ++program->use_count;
   program->current = plan;
   program->is_stale = false;

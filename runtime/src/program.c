@@ -243,9 +243,10 @@ aot_status_t aot_program_reset(aot_program_t *program, aot_error_t *error) {
 
 static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
   const aot_code_t *code = &program->entry->code;
-  if (program->is_reset && code->state_bytes > 0) {
+  const size_t reset_bytes = (size_t)aot_code_reset_bytes(code);
+  if (program->is_reset && reset_bytes > 0) {
     const aot_place_t start = {AOT_FBS_BUFFER_CLASS_ARENA, 0};
-    AOT_TRY(program->driver->fill(program->device, start, (size_t)code->state_bytes, 0, error));
+    AOT_TRY(program->driver->fill(program->device, start, reset_bytes, 0, error));
   }
   memcpy(program->next_states, program->states, code->state_count * sizeof *program->states);
   return aot_interpret_execute(program, program->current, error);

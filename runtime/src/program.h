@@ -85,6 +85,8 @@ uint64_t aot_tensor_bytes(const aot_tensor_info_t *info, const int64_t *dims);
 
 // plan.c: finds or makes the plan for the shapes that are set, and makes it current.
 aot_status_t aot_plan_make(aot_program_t *program, aot_error_t *error);
+// plan.c: makes the arena at least this large; what the program keeps stays.
+aot_status_t aot_program_reserve(aot_program_t *program, uint64_t needed, aot_error_t *error);
 void aot_plan_free(aot_program_t *program, aot_plan_t *plan);
 
 #endif  // AOT_PROGRAM_H_

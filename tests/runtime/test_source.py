@@ -150,7 +150,8 @@ def test_exports_are_what_the_header_declares() -> None:
         pytest.skip("gcc is not installed")
     symbols = run(find("nm"), "-D", "--defined-only", library).stdout.split("\n")
     found = {line.split()[-1] for line in symbols if line}
-    header = (RUNTIME / "include" / "aot" / "aot.h").read_text()
+    headers = [RUNTIME / "include" / "aot" / name for name in ("aot.h", "state.h")]
+    header = "\n".join(path.read_text() for path in headers)
     declared = set(re.findall(r"^AOT_API [^;(]*?(aot_\w+)\(", header, re.MULTILINE))
     assert len(declared) > 20
     assert found == declared
@@ -182,7 +183,7 @@ def test_text_size() -> None:
 
 def test_cmake_lists_every_source() -> None:
     text = (RUNTIME / "CMakeLists.txt").read_text()
-    listed = set(re.findall(r"^\s+((?:src|drivers/cpu)/\w+\.c)", text, re.MULTILINE))
+    listed = set(re.findall(r"^\s+((?:src|drivers/cpu|state)/\w+\.c)", text, re.MULTILINE))
     assert listed == {str(path.relative_to(RUNTIME)) for path in library_sources()}
 
 

@@ -17,7 +17,8 @@ from tests.support.runtime_build import RUNTIME, WARNINGS, build, tool_sources
 from tests.support.runtime_modules import scale_module
 
 VULKAN = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
-LIBRARY = [*sorted(RUNTIME.glob("src/*.c")), *sorted(RUNTIME.glob("drivers/cpu/*.c")), *VULKAN]
+FOLDERS = ("src", "drivers/cpu", "state")
+LIBRARY = [*(p for f in FOLDERS for p in sorted(RUNTIME.glob(f"{f}/*.c"))), *VULKAN]
 
 
 def sources_of_a_system() -> list[Path]:

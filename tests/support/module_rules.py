@@ -16,6 +16,7 @@ from aot.link.image import (
     DimInfo,
     EntryPointImage,
     ExecutableImage,
+    Growth,
     HostImage,
     ModuleImage,
     ProgramImage,
@@ -66,6 +67,7 @@ def _entry(is_cpu: bool) -> EntryPointImage:
         state_count=1,
         state_key_count=1,
         scratch_offset=64 if is_cpu else None,
+        growths=(Growth(16, 2, 24, 4, 0),),
     )
     dims = (DimInfo.of(symbol("N"), {"N": (1, 8)}), DimInfo.of(16))
     tensors = [(TensorInfo(name, DType.F32, dims),) for name in ("x", "y", "kept")]
@@ -209,6 +211,21 @@ BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
         _fields(arenaBoundBytes=64, stateBytes=192, **BARE),
         _fields(arenaBoundBytes=64, arenaBytes=1 << 20, stateBytes=1 << 20, **BARE),
     ],
+    "Growth.offset must lie inside the state": [
+        _fields(offset=65),
+        _fields(offset=1 << 63),
+    ],
+    "Growth.blocks must end inside the state": [
+        _fields(offset=17),
+        _fields(blocks=3),
+        _fields(blocks=(1 << 32) - 1, strideBytes=(1 << 32) - 4),
+    ],
+    "Growth.row_bytes must divide stride_bytes": [
+        _fields(rowBytes=0),
+        _fields(rowBytes=5),
+        _fields(rowBytes=48),
+    ],
+    "Growth.scalar must be below state_count": [_fields(scalar=1)],
     "Program.state_bytes must be at most arena_bytes": [
         _fields(stateBytes=193),
         _fields(stateBytes=1 << 63),
@@ -313,6 +330,7 @@ def tables_of(root: fbs.ModuleT, table: str, number: int, sort: str) -> list[tup
             for tensors in (entry.inputs, entry.outputs, entry.states)
         ],
         "ArenaBuffer": [('entry point "main"', entry.program.buffers[0])],
+        "Growth": [('entry point "main"', entry.program.growths[0])],
         "Program": [('entry point "main"', entry.program)],
         "Executable": executables,
         "Host": hosts,

@@ -28,7 +28,8 @@ SANITIZE = [
 
 def library_sources() -> list[Path]:
     """The C files of the library, in a fixed order."""
-    return sorted([*RUNTIME.glob("src/*.c"), *RUNTIME.glob("drivers/cpu/*.c")])
+    folders = ("src", "drivers/cpu", "state")
+    return sorted(path for folder in folders for path in RUNTIME.glob(f"{folder}/*.c"))
 
 
 def build_folder() -> Path:

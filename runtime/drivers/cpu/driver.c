@@ -202,6 +202,16 @@ static void release_arena(aot_device_t *device) {
   device->arena_bytes = 0;
 }
 
+// Rows of states that grow lie far apart: a large page for each would be memory for all of them.
+static void spare_growths(const aot_device_t *device) {
+  for (uint32_t i = 0; i < device->variant->entry_count; ++i) {
+    const aot_code_t *code = &device->variant->entries[i].code;
+    if (code->growth_count == 0 || code->state_bytes > device->arena_bytes) continue;
+    const uint64_t begin = aot_code_reset_bytes(code);
+    aot_os_use_small_pages(device->arena + begin, (size_t)(code->state_bytes - begin));
+  }
+}
+
 static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, uint64_t kept_bytes,
                                 aot_error_t *error) {
   if (device->arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
@@ -213,7 +223,12 @@ static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, uint
   release_arena(device);
   device->arena = arena;
   device->arena_bytes = (size_t)arena_bytes;
+  spare_growths(device);
   return AOT_OK;
+}
+
+static uint8_t *cpu_arena(aot_device_t *device) {
+  return device->arena;
 }
 
 // The class's base is the first tensor's memory; the others' offsets wrap around from there.
@@ -412,6 +427,7 @@ const aot_driver_t aot_cpu_driver = {
     .close = cpu_close,
     .get_info = cpu_get_info,
     .reserve = cpu_reserve,
+    .arena = cpu_arena,
     .begin = cpu_begin,
     .dispatch = cpu_dispatch,
     .copy = cpu_copy,

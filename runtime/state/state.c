@@ -1,0 +1,295 @@
+// States as files.  A file is a header, the scalars, what is before the growths, and the rows in
+// use of each growth's blocks, in order; all little endian, as the machines are that run modules.
+#define _POSIX_C_SOURCE 200809L  // fsync
+
+#include "aot/state.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "aot/abi.h"
+#include "os.h"
+#include "program.h"
+#include "status.h"
+#include "xxh64.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#define SYNC(file) fsync(fileno(file))
+#else
+#define SYNC(file) 0
+#endif
+
+#define STATE_VERSION 1u
+#define MOST_PATH_BYTES 4096u
+
+typedef struct state_header_t {
+  char magic[4];
+  uint32_t version;
+  uint64_t module;    // checksum of the module's structure, which has those of its segments
+  uint64_t entry;     // checksum of the entry point's name, seeded with the variant's index
+  uint64_t bytes;     // behind the header
+  uint64_t checksum;  // of these, each piece's seeded with the one's before
+  uint64_t header_checksum;
+} state_header_t;
+
+_Static_assert(sizeof(state_header_t) == 48, "state files have this header");
+
+static const char magic[4] = {'A', 'O', 'T', 'S'};
+
+// ---- lengths ----
+
+static uint64_t length_of(const aot_program_t *program, const aot_growth_t *growth) {
+  return (uint64_t)program->states[growth->scalar];
+}
+
+uint64_t aot_program_length(const aot_program_t *program) {
+  const aot_code_t *code = &program->entry->code;
+  uint64_t longest = 0;
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    const uint64_t length = length_of(program, &code->growths[i]);
+    if (length > longest) longest = length;
+  }
+  return longest;
+}
+
+uint64_t aot_program_capacity(const aot_program_t *program) {
+  const aot_code_t *code = &program->entry->code;
+  uint64_t shortest = code->growth_count > 0 ? UINT64_MAX : 0;
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    const uint64_t capacity = code->growths[i].stride_bytes / code->growths[i].row_bytes;
+    if (capacity < shortest) shortest = capacity;
+  }
+  return shortest;
+}
+
+aot_status_t aot_program_rewind(aot_program_t *program, uint64_t length, aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  if (code->growth_count == 0 || code->growth_count != program->entry->state_count) {
+    return aot_fail(
+        error, AOT_ERROR_UNSUPPORTED, "cannot rewind: entry point \"%s\" keeps %s",
+        program->entry->name,
+        program->entry->state_count == 0 ? "no state" : "a state that does not grow; reset it");
+  }
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    const uint64_t found = length_of(program, &code->growths[i]);
+    if (length <= found) continue;
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "cannot rewind to %llu: the state has length %llu",
+                    (unsigned long long)length, (unsigned long long)found);
+  }
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    program->states[code->growths[i].scalar] = (int64_t)length;
+  }
+  program->is_stale = code->state_key_count > 0;
+  return AOT_OK;
+}
+
+// ---- files ----
+
+// What is done with each piece of the arena, in the order of the file.
+typedef struct walk_t {
+  uint8_t *arena;
+  const uint8_t *bytes;  // of the file, where it is read or checked
+  FILE *file;            // where it is written
+  uint64_t checksum;
+  uint64_t done;
+  bool failed;
+} walk_t;
+
+typedef void (*visit_t)(walk_t *walk, uint64_t offset, uint64_t bytes);
+
+static void visit_pieces(walk_t *walk, const aot_code_t *code, const int64_t *scalars,
+                         visit_t visit) {
+  visit(walk, 0, aot_code_reset_bytes(code));
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    const aot_growth_t *growth = &code->growths[i];
+    for (uint32_t b = 0; b < growth->blocks; ++b) {
+      visit(walk, growth->offset + (uint64_t)b * growth->stride_bytes,
+            (uint64_t)scalars[growth->scalar] * growth->row_bytes);
+    }
+  }
+}
+
+static void write_bytes(walk_t *walk, const void *data, uint64_t bytes) {
+  walk->done += bytes;
+  walk->checksum = aot_xxh64(data, (size_t)bytes, walk->checksum);
+  if (!walk->failed) walk->failed = fwrite(data, 1, (size_t)bytes, walk->file) != bytes;
+}
+
+static void write_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+  write_bytes(walk, walk->arena + offset, bytes);
+}
+
+static void check_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+  (void)offset;
+  walk->checksum = aot_xxh64(walk->bytes + walk->done, (size_t)bytes, walk->checksum);
+  walk->done += bytes;
+}
+
+static void read_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+  memcpy(walk->arena + offset, walk->bytes + walk->done, (size_t)bytes);
+  walk->done += bytes;
+}
+
+static void count_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+  (void)offset;
+  walk->done += bytes;
+}
+
+static state_header_t header_of(const aot_program_t *program) {
+  state_header_t header = {.version = STATE_VERSION};
+  memcpy(header.magic, magic, sizeof magic);
+  memcpy(&header.module, program->module->data + offsetof(aot_file_header_t, structure_checksum),
+         sizeof header.module);
+  const char *name = program->entry->name;
+  const uint64_t variant = (uint64_t)(program->variant - program->module->variants);
+  header.entry = aot_xxh64(name, strlen(name), variant);
+  return header;
+}
+
+// The arena in the host's memory, large enough for the state.
+static aot_status_t open_arena(aot_program_t *program, aot_error_t *error, uint8_t **out_arena) {
+  *out_arena = NULL;
+  if (program->driver->arena == NULL) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                    "the state of a program on %s cannot be saved or loaded, only on a CPU",
+                    program->driver->name);
+  }
+  AOT_TRY(aot_program_reserve(program, program->entry->code.arena_bytes, error));
+  *out_arena = program->driver->arena(program->device);
+  return AOT_OK;
+}
+
+static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const char *path,
+                               aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  state_header_t header = header_of(program);
+  FILE *file = fopen(path, "wb");
+  if (file == NULL) return aot_fail(error, AOT_ERROR_IO, "cannot write %s", path);
+  walk_t walk = {.arena = arena, .file = file};
+  walk.failed = fwrite(&header, sizeof header, 1, file) != 1;
+  write_bytes(&walk, program->states, code->state_count * sizeof *program->states);
+  visit_pieces(&walk, code, program->states, write_piece);
+  header.bytes = walk.done;
+  header.checksum = walk.checksum;
+  header.header_checksum = aot_xxh64(&header, sizeof header - sizeof header.header_checksum, 0);
+  walk.failed |= fseek(file, 0, SEEK_SET) != 0;
+  walk.failed |= fwrite(&header, sizeof header, 1, file) != 1;
+  walk.failed |= fflush(file) != 0 || SYNC(file) != 0;
+  walk.failed |= fclose(file) != 0;
+  return walk.failed ? aot_fail(error, AOT_ERROR_IO, "cannot write %s", path) : AOT_OK;
+}
+
+aot_status_t aot_program_save_state(aot_program_t *program, const char *path, aot_error_t *error) {
+  if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
+  char beside[MOST_PATH_BYTES];
+  const int length =
+      snprintf(beside, sizeof beside, "%s.%llx", path, (unsigned long long)aot_os_now_ns());
+  if (length < 0 || (size_t)length >= sizeof beside) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "path is longer than %u bytes", MOST_PATH_BYTES);
+  }
+  uint8_t *arena = NULL;
+  AOT_TRY(open_arena(program, error, &arena));
+  // What the next run would make zero is zero.
+  if (program->is_reset) memset(arena, 0, (size_t)aot_code_reset_bytes(&program->entry->code));
+  aot_status_t status = write_file(program, arena, beside, error);
+  if (status == AOT_OK && rename(beside, path) != 0) {
+    status = aot_fail(error, AOT_ERROR_IO, "cannot write %s", path);
+  }
+  if (status != AOT_OK) (void)remove(beside);
+  return status;
+}
+
+// Says what is wrong with a file's header.
+static aot_status_t check_header(const aot_program_t *program, const state_header_t *found,
+                                 const char *path, aot_error_t *error) {
+  const state_header_t own = header_of(program);
+  if (memcmp(found->magic, magic, sizeof magic) != 0) {
+    return aot_fail(error, AOT_ERROR_MALFORMED, "%s is not a state file", path);
+  }
+  if (found->version != STATE_VERSION) {
+    return aot_fail(error, AOT_ERROR_VERSION,
+                    "%s: a state file of version %u, this runtime reads version %u", path,
+                    (unsigned)found->version, STATE_VERSION);
+  }
+  if (aot_xxh64(found, sizeof *found - sizeof found->header_checksum, 0) !=
+      found->header_checksum) {
+    return aot_fail(error, AOT_ERROR_CHECKSUM, "%s: the header's checksum is wrong", path);
+  }
+  if (found->module != own.module) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "%s: the state of another module", path);
+  }
+  if (found->entry == own.entry) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_ARGUMENT,
+                  "%s: the state of another entry point or variant of the module", path);
+}
+
+// Whether the scalars are some that a run can have left, and the rest is as long as they say.
+static bool fits(const aot_code_t *code, const int64_t *scalars, uint64_t bytes) {
+  for (uint32_t i = 0; i < code->growth_count; ++i) {
+    const aot_growth_t *growth = &code->growths[i];
+    const int64_t length = scalars[growth->scalar];
+    if (length < 0 || length > (int64_t)(growth->stride_bytes / growth->row_bytes)) return false;
+  }
+  walk_t walk = {.done = code->state_count * sizeof *scalars};
+  visit_pieces(&walk, code, scalars, count_piece);
+  return walk.done == bytes;
+}
+
+// Makes what is behind a file's header the program's state, once it is known to be one.
+static aot_status_t take(aot_program_t *program, const state_header_t *header, const uint8_t *bytes,
+                         const char *path, aot_error_t *error) {
+  const aot_code_t *code = &program->entry->code;
+  const uint64_t scalar_bytes = code->state_count * sizeof *program->states;
+  int64_t *scalars = program->next_states;  // a run sets them before it reads them
+  if (header->bytes >= scalar_bytes) memcpy(scalars, bytes, (size_t)scalar_bytes);
+  if (header->bytes < scalar_bytes || !fits(code, scalars, header->bytes)) {
+    return aot_fail(error, AOT_ERROR_MALFORMED, "%s: no run leaves such a state", path);
+  }
+  walk_t walk = {.bytes = bytes};
+  check_piece(&walk, 0, scalar_bytes);
+  visit_pieces(&walk, code, scalars, check_piece);
+  if (walk.checksum != header->checksum) {
+    return aot_fail(error, AOT_ERROR_CHECKSUM, "%s: the state's checksum is wrong", path);
+  }
+  AOT_TRY(open_arena(program, error, &walk.arena));
+  walk.done = scalar_bytes;
+  visit_pieces(&walk, code, scalars, read_piece);
+  memcpy(program->states, scalars, (size_t)scalar_bytes);
+  program->is_reset = false;
+  program->is_stale = code->state_key_count > 0;
+  return AOT_OK;
+}
+
+static aot_status_t read_file(aot_program_t *program, int fd, const char *path,
+                              aot_error_t *error) {
+  uint64_t file_bytes = 0;
+  state_header_t header;
+  memset(&header, 0, sizeof header);
+  AOT_TRY(aot_os_file_bytes(fd, error, &file_bytes));
+  if (file_bytes >= sizeof header) {
+    AOT_TRY(aot_os_read(fd, 0, &header, sizeof header, error));
+  }
+  AOT_TRY(check_header(program, &header, path, error));
+  if (header.bytes != file_bytes - sizeof header) {
+    return aot_fail(error, AOT_ERROR_TRUNCATED, "%s: %llu bytes, its header says %llu", path,
+                    (unsigned long long)file_bytes,
+                    (unsigned long long)(header.bytes + sizeof header));
+  }
+  void *bytes = NULL;
+  AOT_TRY(aot_allocate(&program->allocator, header.bytes, "a state file", error, &bytes));
+  aot_status_t status = aot_os_read(fd, sizeof header, bytes, (size_t)header.bytes, error);
+  if (status == AOT_OK) status = take(program, &header, bytes, path, error);
+  aot_release(&program->allocator, bytes, (size_t)header.bytes);
+  return status;
+}
+
+aot_status_t aot_program_load_state(aot_program_t *program, const char *path, aot_error_t *error) {
+  if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
+  int fd = -1;
+  AOT_TRY(aot_os_open(path, error, &fd));
+  const aot_status_t status = read_file(program, fd, path, error);
+  aot_os_close(fd);
+  return status;
+}
