@@ -15,7 +15,7 @@ from aot.errors import InternalError
 from aot.ir import dim_semantics as ds
 from aot.ir.bounds import bounds_of
 from aot.ir.dim_ratios import numbers
-from aot.ir.dims import DimExpr, symbols
+from aot.ir.dims import Dim, DimExpr, symbols
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.types import Array, DType, TensorType
@@ -29,16 +29,18 @@ class DimValues:
     Attributes:
         MAX_ELEMENTS: larger tensors are data, not shapes, and are never known.
         given: the symbols that elements of values were made.
-        positive: the symbols that answers took to be at least 1.
+        taken: dims that answers took to be at least so much, and the node that needed it.
         undecided: what the elements of a value depend on, where that is what hides them.
     """
 
     MAX_ELEMENTS = 1 << 14
 
     def __init__(self, function: Function, *, declared: Collection[str] = ()) -> None:
-        """`declared` are symbols that are taken to be at least 1 where an answer needs it."""
+        """`declared` are the symbols of which quotients may take things for granted."""
         self.function = function
-        self.positive = ds.Positive(declared)
+        self.declared = frozenset(declared)
+        self.taken: dict[Dim, tuple[int, str]] = {}
+        self._needs: dict[Value, dict[Dim, tuple[int, str]]] = {}
         self.undecided: dict[Value, str] = {}
         self._bounds = bounds_of(function.assumptions)
         self._known: dict[Value, Array | None] = {}
@@ -54,7 +56,7 @@ class DimValues:
         """
         if value.type.dtype.is_float:
             return None
-        found = self._find(value)
+        found = self.known(value)
         return None if found is None else found.astype(object)
 
     def why_unknown(self, value: Value) -> str | None:
@@ -88,7 +90,10 @@ class DimValues:
 
     def known(self, value: Value) -> Array | None:
         """As `of`, floats included, in the value's dtype where no element is symbolic."""
-        return self._find(value)
+        found = self._find(value)
+        if found is not None:
+            self.taken.update(self._needs.get(value, {}))
+        return found
 
     def _find(self, wanted: Value) -> Array | None:
         stack = [wanted]
@@ -124,12 +129,19 @@ class DimValues:
             return [None] * len(op.results)
         call = call_of(op, is_exact=True)
         assert op.record.reference is not None
+        taken = ds.Taken(self.declared) if self.declared else None
         try:
-            with ds.assuming(self._bounds, self.positive):
+            with ds.assuming(self._bounds, taken):
                 results = op.record.reference(call, inputs)
         except ds.UndecidedError as error:
             self.undecided.update((result, str(error)) for result in op.results)
             return [None] * len(op.results)
+        needs = {
+            dim: need for v in _read_operands(op) for dim, need in self._needs.get(v, {}).items()
+        }
+        needs.update({d: (n, op.origin) for d, n in taken.least.items()} if taken else {})
+        if needs:
+            self._needs.update(dict.fromkeys(op.results, needs))
         return [
             _canonical(np.asarray(elements), result.type)
             for elements, result in zip(results, op.results, strict=True)

@@ -21,34 +21,33 @@ from aot.ir.types import Array
 _BOUNDS: ContextVar[Mapping[str, dims.Interval]] = ContextVar("bounds", default=dims.NO_BOUNDS)
 
 
-class Positive:
-    """Symbols that may be taken to be at least 1 where an answer needs it.
+class Taken:
+    """What quotients may take for granted where that is not known: that symbols are at least 1,
+    and that what is divided is not negative.
 
     Attributes:
-        allowed: their names.
-        taken: those of which an answer needed it.
+        allowed: the names of these symbols, of which alone that may be what is divided.
+        least: the dims of which an answer needed it, and how much they are at least.
     """
 
     def __init__(self, allowed: Collection[str]) -> None:
         self.allowed = allowed
-        self.taken: dict[str, None] = {}
+        self.least: dict[Dim, int] = {}
 
 
-_POSITIVE: ContextVar[Positive | None] = ContextVar("positive", default=None)
+_TAKEN: ContextVar[Taken | None] = ContextVar("taken", default=None)
 
 
 @contextmanager
-def assuming(
-    known: Mapping[str, dims.Interval], positive: Positive | None = None
-) -> Iterator[None]:
-    """Inside, answers hold for symbols within the `known` bounds, and quotients for those of
-    `positive` that they are added to."""
-    token, other = _BOUNDS.set(known), _POSITIVE.set(positive)
+def assuming(known: Mapping[str, dims.Interval], taken: Taken | None = None) -> Iterator[None]:
+    """Inside, answers hold for symbols within the `known` bounds, and quotients where what is
+    added to `taken` holds."""
+    token, other = _BOUNDS.set(known), _TAKEN.set(taken)
     try:
         yield
     finally:
         _BOUNDS.reset(token)
-        _POSITIVE.reset(other)
+        _TAKEN.reset(other)
 
 
 class UndecidedError(Exception):
@@ -128,29 +127,36 @@ def is_less_equal(a: Dim, b: Dim) -> bool:
 
 
 def is_not_negative(a: Dim) -> bool:
-    """Whether `a >= 0` for all symbols, those at least 1 that may be taken to be.
+    """Whether `a >= 0` for all symbols, or that may be taken for granted.
 
     Raises:
         UndecidedError: as in `is_equal`.
     """
-    return _decided_by_positive(lambda: not is_less(a, 0), a)
+    try:
+        return _where_positive(lambda: not is_less(a, 0), a)
+    except UndecidedError:
+        taken = _TAKEN.get()
+        if taken is None or not dims.symbols(a) <= set(taken.allowed):
+            raise
+        taken.least[a] = 0
+        return True
 
 
-def _decided_by_positive(decide: Callable[[], bool], *found: Dim) -> bool:
-    """What `decide` says, or what it says where symbols of the dims are at least 1."""
+def _where_positive(decide: Callable[[], bool], dim: Dim) -> bool:
+    """What `decide` says, or what it says where the symbols of a dim are at least 1."""
     try:
         return decide()
     except UndecidedError:
-        positive, known = _POSITIVE.get(), _BOUNDS.get()
-        if positive is None:
+        taken, known = _TAKEN.get(), dict(_BOUNDS.get())
+        if taken is None:
             raise
-        names = {name for dim in found for name in dims.symbols(dim)}
-        names = {name for name in names if name in positive.allowed}
-        raised = {name: (max(known.get(name, (0, None))[0] or 0, 1),) for name in names}
-        bounds = {n: (*low, known.get(n, (0, None))[1]) for n, low in raised.items()}
-        with assuming({**known, **bounds}):
+        names = sorted(name for name in dims.symbols(dim) if name in taken.allowed)
+        for name in names:
+            low, high = known.get(name, (0, None))
+            known[name] = max(low or 0, 1), high
+        with assuming(known):
             answer = decide()
-        positive.taken.update(dict.fromkeys(sorted(names)))
+        taken.least.update(dict.fromkeys(map(dims.symbol, names), 1))
         return answer
 
 
@@ -165,7 +171,7 @@ def divide(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
-    if not _decided_by_positive(lambda: is_less(0, b), b) or not is_not_negative(a):
+    if not _where_positive(lambda: is_less(0, b), b) or not is_not_negative(a):
         raise UndecidedError(f"{a} / {b}")
     return dims.floor_divide(a, b)
 

@@ -8,7 +8,7 @@ become is in control.py, loops.py and ops_scan.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Union
@@ -43,7 +43,7 @@ from aot.frontends.onnx.stored import KNOWING, MOVING, NARROW, name_of
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
-from aot.ir.dims import maximum, symbol, symbols
+from aot.ir.dims import Dim, maximum, symbols
 from aot.ir.graph import Assumption, Block, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import TensorType
@@ -259,8 +259,7 @@ class _Importer:
         if self.choices.made:
             _check_ranks(results, self.graph)
         self.rewriter.create(lookup("return"), list(results.values()))
-        taken = self.values.positive.taken
-        function.assumptions.update(dict.fromkeys(_at_least_one(types, taken)))
+        function.assumptions.update(dict.fromkeys(_least(types, self.values.taken)))
         return Module([function])
 
     def _nodes_of(
@@ -444,22 +443,18 @@ class _Importer:
         return Subgraph([scope.find(name) for name in outputs], scope.lacks(nodes, outputs))
 
 
-def _at_least_one(types: Mapping[str, TensorType], names: Collection[str]) -> Iterator[Assumption]:
-    """That extents of inputs are not 0, for the symbols that were taken to be at least 1."""
-    for wanted in names:
-        found = (
-            (name, axis, dim)
-            for name, type in types.items()
-            for axis, dim in enumerate(type.dims)
-            if wanted in symbols(dim)
-        )
-        name, axis, dim = min(found, key=lambda item: len(str(item[2])))
-        if dim == symbol(wanted):
-            reason = f"input {name!r}: dim {axis} must be at least 1"
-            yield Assumption(maximum(dim, 1), dim, reason)
-        else:
-            reason = f"input {name!r}: dim {axis} is {dim}, of which {wanted} must be at least 1"
-            yield Assumption(maximum(symbol(wanted), 1), symbol(wanted), reason)
+def _least(
+    types: Mapping[str, TensorType], taken: Mapping[Dim, tuple[int, str]]
+) -> Iterator[Assumption]:
+    """What quotients took for granted: extents of inputs that are not 0, or what is divided."""
+    inputs = {
+        dim: f"input {name!r}: dim {axis}"
+        for name, type in types.items()
+        for axis, dim in enumerate(type.dims)
+    }
+    for dim, (least, node) in taken.items():
+        what = inputs.get(dim) or f"{node}: {dim}, which an integer division depends on,"
+        yield Assumption(maximum(dim, least), dim, f"{what} must be at least {least}")
 
 
 def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) -> None:

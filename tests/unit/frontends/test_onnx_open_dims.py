@@ -130,3 +130,24 @@ def test_a_bound_that_is_missing_is_asked_for() -> None:
     with pytest.raises(AotError) as refused:
         import_onnx(model, input_shapes={"x": ("H:5..99", 5)})
     assert "image_shape" not in str(refused.value)
+
+
+def test_what_is_divided_is_taken_to_be_positive() -> None:
+    """The windows of 8 elements that there are, as of a convolution."""
+    nodes = [
+        ("Sub", "H eight", "less"),
+        ("Div", "less two", "q"),
+        ("Add", "q begin", "n"),
+        ("Expand", "one n", "y"),
+    ]
+    model = _model(nodes, eight=np.array([8]))
+    with aot.load(aot.compile(model).to_bytes()) as program:
+        for extent in (8, 9, 20):
+            x = np.zeros((extent, 5), np.float32)
+            (found,) = program({"x": x}).values()
+            assert found.shape == ort_run(model, {"x": x})[0].shape
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.zeros((7, 5), np.float32)})
+    assert "Div q: H - 8, which an integer division depends on, must be at least 0" in str(
+        error.value
+    )
