@@ -165,11 +165,10 @@ class Dot:
 
 @dataclass(frozen=True, eq=False)
 class Unpack:
-    """Half of the parts of a packed word, each widened to twice its bits: the lower ones where
-    `half` is 0, the higher ones where it is 1. In kernels only."""
+    """Two of the four parts of a packed word, each widened to twice its bits. In kernels only."""
 
     a: Expr
-    half: int
+    parts: tuple[int, int]
     dtype: DType = DType.I16X2
 
 

@@ -54,6 +54,9 @@ LEAST_SUMS = 4
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
 FEW_VECTORS = 4
+# what a vector of bytes takes to be unpacked to 16 bits, as a share of a row's products with it,
+# and registers that this needs beside a step's: what orders the bytes, twice, and a product
+UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -128,14 +131,14 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if has_lanes_along_sum(contraction, target):
         tile = _rows_of_sums(target, contraction), lanes // 2
         return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
-    is_unpacked = is_dotted and target.dot_dtype(contraction.left.dtype, right.dtype) is DType.I16
+    is_unpacked = unpacks_weights(contraction, target)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
         target,
         lanes,
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
-        spare=1 if contraction.groups == 1 and not is_unpacked else 3,
+        spare=1 if contraction.groups == 1 else 3,
         by_lane=target.multiplies_by_lane and not is_dotted,
         unpacked=is_unpacked,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
@@ -343,13 +346,21 @@ def sums_words(contraction: ContractionDims) -> bool:
     )
 
 
+def unpacks_weights(contraction: ContractionDims, target: Target) -> bool:
+    """Whether weights of 8 bits are unpacked to 16 as they are multiplied."""
+    if target.has_workgroups or not sums_words(contraction):
+        return False
+    return target.dot_dtype(contraction.left.dtype, contraction.right.dtype) is DType.I16
+
+
 def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
     """How many rows of a sum of words a worker's scratch holds, at least 1."""
     if not isinstance(contraction.k, int):
         return MOST_ROWS
     dtype = target.dot_dtype(contraction.left.dtype, contraction.right.dtype)
-    row = (contraction.k + DOT_GROUP) * dtype.bytes
-    return max(1, min(MOST_ROWS, target.scratch_bytes // row))
+    row = contraction.k + DOT_GROUP
+    free = target.scratch_bytes - (row if dtype is DType.I16 else 0)
+    return max(1, min(MOST_ROWS, free // (row * dtype.bytes)))
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:
@@ -387,7 +398,7 @@ def _tile(
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         spare: registers that must be left beside the sums and the vectors of columns.
         by_lane: whether rows' scalars are lanes of vectors.
-        unpacked: whether a vector of columns takes a second register, for what it is unpacked to.
+        unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         most: rows beyond which there are none.
     """
     if target.has_workgroups:
@@ -402,15 +413,14 @@ def _tile(
             continue
         for rows in range(1, most + 1):
             row_vectors = rows if by_lane else 0
-            held = vectors * (2 if unpacked else 1)
-            if rows * vectors + held + row_vectors + spare > target.vector_registers:
+            held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
+            if rows * vectors + held + spare > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
-            # unpacking a vector takes as long as a row's products with it
-            busy = rows / (rows + 1) if unpacked else min(1.0, reuse)
+            busy = min(1.0, reuse) * (rows / (rows + UNPACK_COST) if unpacked else 1.0)
             # within a twentieth what is loaded less often wins
             score = (round(20 * busy * used), reuse * used)
             if score > best_score:

@@ -17,7 +17,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import Plan, rest_chunks, tail_rows, wide_extents
+from aot.analysis.cost.plan import (
+    UNPACK_COST,
+    UNPACK_REGISTERS,
+    Plan,
+    rest_chunks,
+    tail_rows,
+    unpacks_weights,
+    wide_extents,
+)
 from aot.ir import dims
 from aot.ir.assumed_extents import TILE
 from aot.ir.dims import Dim, DimExpr, product
@@ -97,6 +105,7 @@ class KernelModel(NamedTuple):
         is_packed: whether its weights lie in panels.
         registers: vector registers of a CPU that sums may have, 0 on a GPU.
         is_padded: whether the ends of a line of rows are at a border.
+        is_unpacked: whether each step unpacks weights to 16 bits.
     """
 
     form: str
@@ -105,6 +114,12 @@ class KernelModel(NamedTuple):
     is_packed: bool
     registers: int
     is_padded: bool = False
+    is_unpacked: bool = False
+
+    @property
+    def unpacking(self) -> int:
+        """Registers that unpacking takes."""
+        return UNPACK_REGISTERS if self.is_unpacked else 0
 
     @staticmethod
     def of(made: Plan, target: Target, call: Call | None = None) -> KernelModel:
@@ -127,6 +142,7 @@ class KernelModel(NamedTuple):
             is_packed,
             0 if target.has_workgroups else free,
             contraction is not None and contraction.is_padded,
+            contraction is not None and unpacks_weights(contraction, target),
         )
 
 
@@ -222,12 +238,14 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)
+            if kernel.is_unpacked:
+                step += UNPACK_COST * vectors
             rest = STORE_COST * sums + TILE_COST
             if is_dynamic:
                 rest += DYNAMIC_TILE_COST
                 if dynamic.terms:
                     step *= 1 + ROW_COST * max(0, rows - FREE_ROWS)
-                if sums + vectors + 1 > kernel.registers:
+                if sums + vectors + 1 + kernel.unpacking > kernel.registers:
                     step *= 1 + SPILL_COST
                 if not kernel.is_packed:
                     step *= 1 + DYNAMIC_PLAIN_COST
@@ -266,7 +284,8 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
         return found
     for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
         vectors = columns // kernel.lanes
-        rows = (kernel.registers - vectors - 1) // vectors if vectors else 0
+        free = kernel.registers - kernel.unpacking - 1
+        rows = (free - vectors) // vectors if vectors else 0
         if rows > 1 and columns % kernel.lanes == 0:
             found.append((min(rows, FREE_ROWS + 2), columns))
     return found

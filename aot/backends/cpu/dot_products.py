@@ -76,22 +76,29 @@ def _sums_of_bytes(asm: Assembler, name: str, codes: Value, numbers: Value) -> V
     return asm.call(f"llvm.x86.{name}", pairs, operands)
 
 
-def unpack(asm: Assembler, traits: Traits, a: Value, half: int, dtype: DType) -> Value:
-    """The lower or higher two bytes of each word, as two numbers of 16 bits."""
+def unpack(asm: Assembler, traits: Traits, a: Value, parts: tuple[int, int], dtype: DType) -> Value:
+    """Two bytes of each word, as two numbers of 16 bits."""
     is_signed = dtype.part.is_signed
     lanes = a.type.lanes
+    widen = "ashr" if is_signed else "lshr"
+    if parts in ((0, 2), (1, 3)) and lanes:
+        # they lie where their 16 bits will: shifts are cheaper than an order of bytes
+        pairs = asm.bitcast_to(a, Type("i16", 2 * lanes))
+        eight = integer(8, pairs.type)
+        if parts == (0, 2):
+            pairs = asm.op("shl", pairs, eight)
+        return asm.bitcast_to(asm.op(widen, pairs, eight), a.type)
     if lanes and traits.has_vectors:
         # bytes move to the upper half of their 16 bits, from where a shift brings their sign along
         bytes_ = asm.bitcast_to(a, Type("i8", 4 * lanes))
         zero = integer(0, bytes_.type)
         chosen = []
         for lane in range(lanes):
-            for byte in (4 * lane + 2 * half, 4 * lane + 2 * half + 1):
-                chosen += [4 * lanes, byte]
+            for part in parts:
+                chosen += [4 * lanes, 4 * lane + part]
         spread = asm.bitcast_to(asm.shuffle(bytes_, zero, chosen), Type("i16", 2 * lanes))
-        shifted = asm.op("ashr" if is_signed else "lshr", spread, integer(8, spread.type))
-        return asm.bitcast_to(shifted, a.type)
-    low, high = (_part(asm, a, dtype, 2 * half + n) for n in (0, 1))
+        return asm.bitcast_to(asm.op(widen, spread, integer(8, spread.type)), a.type)
+    low, high = (_part(asm, a, dtype, number) for number in parts)
     low = asm.op("and", low, integer(0xFFFF, low.type))
     return asm.op("or", low, asm.op("shl", high, integer(16, high.type)))
 

@@ -114,7 +114,8 @@ class Expressions:
                 )
             case Unpack():
                 return self._lift(
-                    lambda a: dot_products.unpack(self.asm, self.traits, a, e.half, e.a.dtype), args
+                    lambda a: dot_products.unpack(self.asm, self.traits, a, e.parts, e.a.dtype),
+                    args,
                 )
             case Select():
                 return self._select(e, args)

@@ -92,7 +92,7 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
             made = _dot if node.dtype is DType.I32 else _dot_of_pairs
             return partial(made, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
         case Unpack():
-            return partial(_unpack, half=node.half, dtype=node.a.dtype)
+            return partial(_unpack, chosen=node.parts, dtype=node.a.dtype)
         case Select():
             return np.where
         case Cast():
@@ -139,10 +139,9 @@ def _dot_of_pairs(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) 
     )
 
 
-def _unpack(a: Array, half: int, dtype: DType) -> Array:
+def _unpack(a: Array, chosen: tuple[int, int], dtype: DType) -> Array:
     parts = _parts(a, dtype)
-    count = len(parts) // 2
-    return word_of(parts[half * count : (half + 1) * count], DType.I16X2)
+    return word_of([parts[number] for number in chosen], DType.I16X2)
 
 
 def _multiply_add(a: Array, b: Array, c: Array, dtype: DType) -> Array:

@@ -230,7 +230,7 @@ def _node(node: Expr, args: list[str]) -> str:
         case Dot():
             return f"dot({', '.join(map(_bare, args))})"
         case Unpack():
-            return f"unpack.{node.half}({_bare(args[0])})"
+            return f"unpack.{node.parts[0]}.{node.parts[1]}({_bare(args[0])})"
         case Select():
             return f"({args[0]} ? {args[1]} : {args[2]})"
         case Cast():

@@ -373,8 +373,8 @@ class _Verifier:
                 if not is_word or e.a.dtype.parts != e.b.dtype.parts or not is_sum:
                     raise self.fail(f"dot of {e.a.dtype}, {e.b.dtype} and {e.c.dtype}")
             case Unpack():
-                if e.a.dtype not in (DType.I8X4, DType.U8X4) or e.half not in (0, 1):
-                    raise self.fail(f"half {e.half} of {e.a.dtype}")
+                if e.a.dtype not in (DType.I8X4, DType.U8X4) or not set(e.parts) <= set(range(4)):
+                    raise self.fail(f"parts {e.parts} of {e.a.dtype}")
             case Select():
                 if e.condition.dtype is not DType.BOOL:
                     raise self.fail(f"select by {e.condition.dtype}, expected bool")

@@ -312,9 +312,9 @@ class DotBlocks(Placed):
             if self.form.staged is I8:
                 stmts += self._products(at, I8X4, lambda held: held)
             else:
-                stmts += self._products(at, I16X2, lambda held: Unpack(held, 0))
+                stmts += self._products(at, I16X2, lambda held: Unpack(held, (0, 1)))
                 after = expr.add(at, expr.index(2))
-                stmts += self._products(after, I16X2, lambda held: Unpack(held, 1))
+                stmts += self._products(after, I16X2, lambda held: Unpack(held, (2, 3)))
         return stmts
 
     def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:

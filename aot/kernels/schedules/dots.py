@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Unpack, Var
+from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
@@ -33,6 +33,8 @@ from aot.kernels.schedules.products import (
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
 _WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
+# the ones that take a shift less first: LLVM adds what is computed in fewer steps first
+_SPLIT = (1, 3), (0, 2)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class DotAxes:
         staged: the dtype in which it is brought into scratch.
         step: how far apart the weights' groups lie that follow each other.
         group: of how many elements along the grouped axis there are zeros behind the last, too.
+        is_split: whether bytes are brought into scratch as pairs of 16 bits, every other byte of a
+            group in each.
     """
 
     taps: tuple[Axis, ...]
@@ -54,6 +58,7 @@ class DotAxes:
     staged: DType
     step: Dim
     group: int = DOT_GROUP
+    is_split: bool = False
 
     @property
     def width(self) -> int:
@@ -90,8 +95,10 @@ class DotAxes:
         step = _step_of_groups(roles, grouped, taps, panel)
         if step is None:
             return None
-        found = DotAxes(tuple(taps), grouped, narrow, staged, step)
-        fits = found.size * found.staged.bytes <= nest.target.scratch_bytes
+        is_split = staged is DType.I16 and narrow.dtype in _WORDS
+        found = DotAxes(tuple(taps), grouped, narrow, staged, step, is_split=is_split)
+        row_bytes = found.size * (found.staged.bytes + (1 if is_split else 0))
+        fits = row_bytes <= nest.target.scratch_bytes
         return found if fits and found._is_in_order(weight) else None
 
     def _is_in_order(self, weight: Load) -> bool:
@@ -139,16 +146,26 @@ def _step_of_groups(
 
 
 class StagedRows:
-    """Rows of the left side in scratch, for tiles of several columns."""
+    """Rows of the left side in scratch, for tiles of several columns.
+
+    Bytes that are multiplied as 16 bits are split: scratch holds bytes 1 and 3 of all groups of a
+    row, then bytes 0 and 2, because shifts widen them so, and weights likewise.
+    """
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         self.nest = nest
         self.roles = roles
         self.axes = axes
         self.rows = rows
-        self.scratch: Scratch = nest.builder.scratch(
-            "staged", axes.staged, (rows, axes.size), Space.WORKGROUP
-        )
+        scratch = nest.builder.scratch
+        self.bytes: Scratch | None = None
+        if axes.is_split:
+            self.bytes = scratch("bytes", axes.narrow.dtype, (axes.size,), Space.WORKGROUP)
+            words = rows, 2, axes.size // DOT_GROUP
+            self.scratch: Scratch = scratch("staged", DType.U32, words, Space.WORKGROUP)
+        else:
+            whole = rows, axes.size
+            self.scratch = scratch("staged", axes.staged, whole, Space.WORKGROUP)
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         """Brings the rows from `first` on into scratch; what is past the last one is that again."""
@@ -159,7 +176,54 @@ class StagedRows:
         has_all = rows is None or dims.modulo(rows.extent, self.rows) == 0
         shape = Shape(self.rows, 1, 1, has_all, True)
         here = {**values, **shape.row_values(rows, first, r, is_clamped=True)}
-        return self._taps(list(self.axes.taps), here, r, expr.index(0))
+        stmts = self._taps(list(self.axes.taps), here, r, expr.index(0))
+        return stmts if self.bytes is None else stmts + self._split(self.bytes, r)
+
+    def _split(self, row: Scratch, r: Expr) -> list[Stmt]:
+        """The bytes of a row as pairs of 16 bits."""
+
+        def word(g: Expr) -> list[Stmt]:
+            held = Load(row, (expr.mul(g, expr.index(DOT_GROUP)),), _WORDS[row.dtype])
+            pairs = [Bitcast(Unpack(held, parts), DType.U32) for parts in _SPLIT]
+            return [Store(self.scratch, (r, expr.index(n), g), p) for n, p in enumerate(pairs)]
+
+        count = self.axes.size // DOT_GROUP
+        return self._vectors(count, self.nest.target.vector_bytes // DType.U32.bytes, word)
+
+    def _vectors(self, count: int, width: int, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body` for each of `count` numbers, by ever narrower vectors."""
+        nest, done = self.nest, 0
+        stmts: list[Stmt] = []
+
+        def vectors(width: int, begin: int, count: int) -> list[Stmt]:
+            def vector(n: Expr) -> list[Stmt]:
+                base = expr.add(expr.mul(n, expr.index(width)), expr.index(begin))
+                return [nest.spread(width, lambda lane: body(expr.add(base, lane)))]
+
+            return nest.serial(count, vector, "o")
+
+        while width >= NARROWEST and nest.lanes > 1:
+            whole = (count - done) // width
+            if whole:
+                stmts += vectors(width, done, whole)
+            done += whole * width
+            width //= 2
+        for k in range(done, count):
+            stmts += body(expr.index(k))
+        return stmts
+
+    def word(self, row: Expr, group: Expr, part: int) -> Expr:
+        """The word of a row that holds a group, or a half of it where that takes 16 bits."""
+        if self.axes.is_split:
+            words = Load(self.scratch, (row, expr.index(part), group), DType.U32)
+            return Bitcast(words, DType.I16X2)
+        dtype = self.scratch.dtype
+        at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(2 * part))
+        return Load(self.scratch, (row, at), _WORDS.get(dtype, DType.I16X2))
+
+    def parts(self, part: int) -> tuple[int, int]:
+        """The bytes of a group that such a half holds."""
+        return _SPLIT[part] if self.axes.is_split else (2 * part, 2 * part + 1)
 
     def _taps(self, taps: list[Axis], here: Values, r: Expr, at: Expr) -> list[Stmt]:
         """What the row has for all of `taps`, from place `at` on, counted in taps."""
@@ -175,34 +239,20 @@ class StagedRows:
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
         """Neighbours along the grouped axis, by ever narrower vectors, and zeros behind them."""
-        axes, nest, scratch = self.axes, self.nest, self.scratch
-        extent, done = _number(axes.grouped), 0
-        stmts: list[Stmt] = []
+        axes, scratch = self.axes, self.scratch if self.bytes is None else self.bytes
+        extent = _number(axes.grouped)
+
+        def stored(k: Expr, value: Expr) -> Stmt:
+            at = expr.add(start, k)
+            place = (r, at) if self.bytes is None else (at,)
+            return Store(scratch, place, expr.cast(value, scratch.dtype))
 
         def copied(k: Expr) -> list[Stmt]:
-            value = expr.substitute(axes.narrow, {**here, axes.grouped.var: k})
-            return [Store(scratch, (r, expr.add(start, k)), expr.cast(value, scratch.dtype))]
+            return [stored(k, expr.substitute(axes.narrow, {**here, axes.grouped.var: k}))]
 
-        def vectors(width: int, begin: int, count: int) -> list[Stmt]:
-            def vector(n: Expr) -> list[Stmt]:
-                base = expr.add(expr.mul(n, expr.index(width)), expr.index(begin))
-                return [nest.spread(width, lambda lane: copied(expr.add(base, lane)))]
-
-            return nest.serial(count, vector, "o")
-
-        width = nest.target.vector_bytes // scratch.dtype.bytes
-        while width >= NARROWEST and nest.lanes > 1:
-            count = (extent - done) // width
-            if count:
-                stmts += vectors(width, done, count)
-            done += count * width
-            width //= 2
-        for k in range(done, extent):
-            stmts += copied(expr.index(k))
+        stmts = self._vectors(extent, self.nest.target.vector_bytes // scratch.dtype.bytes, copied)
         zero = Const(scratch.dtype, 0)
-        for k in range(extent, axes.width):
-            stmts.append(Store(scratch, (r, expr.add(start, expr.index(k))), zero))
-        return stmts
+        return stmts + [stored(expr.index(k), zero) for k in range(extent, axes.width)]
 
 
 class DotTile(Placed):
@@ -226,12 +276,19 @@ class DotTile(Placed):
 
     def _group(self, g: Expr) -> list[Stmt]:
         """The products of group `g` of each row with those of all columns."""
-        dtype = self.staged.scratch.dtype
         stmts, word = self._words(g)
-        if dtype is not DType.I16:
-            return stmts + self._step(g, 0, _WORDS[dtype], word)
-        stmts += self._step(g, 0, DType.I16X2, lambda u, lane: Unpack(word(u, lane), 0))
-        return stmts + self._step(g, 2, DType.I16X2, lambda u, lane: Unpack(word(u, lane), 1))
+        if self.staged.axes.staged is not DType.I16:
+            return stmts + self._step(g, 0, word)
+        for half in (0, 1):
+            stmts += self._step(g, half, self._halves(word, self.staged.parts(half)))
+        return stmts
+
+    @staticmethod
+    def _halves(
+        word: Callable[[Expr, Expr], Expr], parts: tuple[int, int]
+    ) -> Callable[[Expr, Expr], Expr]:
+        """Two bytes of words, widened."""
+        return lambda u, lane: Unpack(word(u, lane), parts)
 
     def _words(self, group: Expr) -> tuple[list[Stmt], Callable[[Expr, Expr], Expr]]:
         """The columns' words of a group by chunk and lane, and what comes before them."""
@@ -248,16 +305,14 @@ class DotTile(Placed):
 
         return self._each_chunk(store), lambda u, lane: Load(held, (u, lane), dtype)
 
-    def _step(
-        self, group: Expr, place: int, dtype: DType, word: Callable[[Expr, Expr], Expr]
-    ) -> list[Stmt]:
-        """The products of the word of each row at a place of the group with the columns'."""
-        nest, acc, scratch = self.nest, self.acc, self.staged.scratch
-        at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(place))
+    def _step(self, group: Expr, half: int, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
+        """The products of the word of each row that holds the group, or a half of it, with the
+        columns'."""
+        nest, acc, staged = self.nest, self.acc, self.staged
 
         def row(r: Expr) -> list[Stmt]:
             into: list[Stmt] = []
-            left = nest.let(Load(scratch, (expr.add(self.row, r), at), dtype), into, "a")
+            left = nest.let(staged.word(expr.add(self.row, r), group, half), into, "a")
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from aot.analysis.cost.plan import plan
+from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
+from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
 from aot.ir.types import DType, TensorType
 from aot.ops import contraction
+from aot.ops.integer_contraction import CONV_INTEGER
 from aot.target import selection as targets
 
 TARGET = targets.load("x86-64-v3")
+VNNI = targets.load("x86-64-v4-vnni")
 
 
 def conv(spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Call:
@@ -24,3 +27,23 @@ def test_rows_go_along_the_innermost_dim_that_has_several() -> None:
     assert plan(conv((64,), (5,)), TARGET).rows > 1
     assert plan(conv((64, 1), (5, 1)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
     assert plan(conv((1, 64), (1, 5)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
+
+
+def test_tiles_leave_registers_to_unpack_weights() -> None:
+    """Bytes that are widened to pairs take registers beside the sums, in every kernel's tile."""
+    spatial, channels = (14, 14), 256
+    types = [
+        TensorType(DType.U8, (1, channels, *spatial)),
+        TensorType(DType.I8, (channels, channels, 1, 1)),
+    ]
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
+    call = CONV_INTEGER.call(types, attrs)
+    made = plan(call, TARGET)
+    kernel = KernelModel.of(made, TARGET, call)
+    assert kernel.is_unpacked and not KernelModel.of(made, VNNI, call).is_unpacked
+    for rows, columns in (
+        (made.rows, made.columns),
+        *shared_tiles(kernel, [(made.rows, made.columns)]),
+    ):
+        vectors = columns // made.lanes
+        assert rows * vectors + vectors + UNPACK_REGISTERS < TARGET.vector_registers
