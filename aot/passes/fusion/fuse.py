@@ -414,7 +414,8 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
         return is_cheap and not any(_overlaps(a, number) for a in found)
     if _is_index_only(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
         return True
-    return all(_reads_once(a, number) for a in found)
+    results = zip(found, user.results, strict=True)
+    return all(_reads_once(a, number, result.type.dims) for a, result in results)
 
 
 def _element(op: Op) -> Read | None:
@@ -497,14 +498,16 @@ def _splits(type: TensorType) -> tuple[tuple[int, Dim], ...]:
     return () if type.layout is None else type.layout.splits
 
 
-def _reads_once(accesses: Accesses, operand: int) -> bool:
-    """Whether no element of the operand is read for two result elements, or under a condition."""
+def _reads_once(accesses: Accesses, operand: int, dims: tuple[Dim, ...]) -> bool:
+    """Whether no element of the operand is read for two elements of a result of `dims`, or under a
+    condition."""
     reads = list(accesses.of(operand))
     if len(reads) != 1 or reads[0].conditions:
         return False
     return all(
         reads[0].is_linear_in(d) and any(s.steps[d] != 0 for s in reads[0].subscripts)
-        for d in range(accesses.rank)
+        for d, extent in enumerate(dims)
+        if extent != 1
     )
 
 
