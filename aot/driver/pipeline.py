@@ -45,6 +45,7 @@ from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
 from aot.target import selection as targets
 from aot.target.model import Target
+from aot.text.chat import chat_form
 
 if TYPE_CHECKING:
     from aot.tuning.tuner import Tuner
@@ -138,9 +139,19 @@ def _compiled(
         builder.rodata,
         producer,
         None if options.strip else ledger,
-        b"" if module.vocabulary is None else encode_vocabulary(module.vocabulary),
+        _vocabulary(module),
     )
     return Compilation(image, {"variants": sections, "rodata": rodata.stats})
+
+
+def _vocabulary(module: Module) -> bytes:
+    """The segment of a language model's vocabulary, with its chat template rendered."""
+    vocabulary = module.vocabulary
+    if vocabulary is None:
+        return b""
+    if vocabulary.chat_form is None:
+        vocabulary = replace(vocabulary, chat_form=chat_form(vocabulary))
+    return encode_vocabulary(vocabulary)
 
 
 def _read(
