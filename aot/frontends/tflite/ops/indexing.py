@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from aot.frontends.lib.builder import static_extents
 from aot.frontends.lib.extents import coordinates, is_nonzero, true_positions
 from aot.frontends.tflite.ops.movement import broadcast
 from aot.frontends.tflite.table import Node, UnsupportedNodeError, tflite_op
@@ -45,7 +46,16 @@ def gather(n: Node) -> Value:
 
 @tflite_op("GATHER_ND")
 def gather_nd(n: Node) -> Value:
-    return n.emit("gather_nd", n.stored_like_output(0), n.input(1))
+    x, at = n.stored_like_output(0), n.input(1)
+    return n.emit("gather_nd", x, at, depth=_depth(n, at))
+
+
+def _depth(n: Node, indices: Value) -> int:
+    """How many dims a row of indices names."""
+    if indices.type.rank == 0:
+        raise n.error("its indices have no dims")
+    (depth,) = static_extents(indices.type.dims[-1:], "the length of a row of indices")
+    return depth
 
 
 @tflite_op("EMBEDDING_LOOKUP")
@@ -60,7 +70,7 @@ def scatter_nd(n: Node) -> Value:
     """Zeros with slices in them; what meets is added up."""
     indices, updates, shape = n.input(0), n.real(1), n.dims_of(2)
     zeros = n.emit("broadcast_to", n.scalar(0, updates.type.dtype), shape=tuple(shape))
-    return n.emit("scatter_nd", zeros, indices, updates, reduction="add")
+    return n.emit("scatter_nd", zeros, indices, updates, depth=_depth(n, indices), reduction="add")
 
 
 @tflite_op("DYNAMIC_UPDATE_SLICE")
@@ -129,10 +139,8 @@ def sparse_to_dense(n: Node) -> Value:
     elif indices.type.rank == 1:
         indices = n.reshape(indices, (*indices.type.dims, 1))
     count = indices.type.dims[0]
-    base = broadcast(n, default, shape)
-    return n.emit(
-        "scatter_nd", base, indices, broadcast(n, n.reshape(values, values.type.dims), (count,))
-    )
+    base, depth = broadcast(n, default, shape), _depth(n, indices)
+    return n.emit("scatter_nd", base, indices, broadcast(n, values, (count,)), depth=depth)
 
 
 @tflite_op("SEGMENT_SUM")
@@ -151,7 +159,7 @@ def _segments(n: Node, x: Value, ids: Value, count: object, reduction: str, firs
     flat = n.reshape(n.cast(ids, DType.I64), (ids.type.element_count, 1))
     rows = n.reshape(x, (ids.type.element_count, *x.type.dims[ids.type.rank :]))
     base = broadcast(n, n.scalar(first, x.type.dtype), (count, *rows.type.dims[1:]))
-    return n.emit("scatter_nd", base, flat, rows, reduction=reduction)
+    return n.emit("scatter_nd", base, flat, rows, depth=1, reduction=reduction)
 
 
 def _unsorted(reduction: str, of_floats: float, of_integers: str) -> None:

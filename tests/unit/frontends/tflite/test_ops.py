@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import litert
+from tests.support import (
+    litert,
+    tflite_layer_cases,  # noqa: F401 - adds cases
+    tflite_movement_cases,  # noqa: F401 - adds cases
+)
 from tests.support.tflite_cases import CASES, Case
 
 
