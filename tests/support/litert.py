@@ -24,35 +24,47 @@ def oracle(model: bytes, *, has_delegates: bool = False) -> Any:
     )
 
 
-def expected(model: bytes, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-    """What LiteRT computes, by the names of tensors."""
+def expected(model: bytes, inputs: Arrays, calls: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    """What LiteRT computes, by the names of tensors, in the last of some calls."""
     interpreter = oracle(model)
     details = interpreter.get_input_details()
     for d in details:
         if tuple(d["shape"]) != inputs[d["name"]].shape:
             interpreter.resize_tensor_input(d["index"], inputs[d["name"]].shape)
     interpreter.allocate_tensors()
-    for d in details:
-        interpreter.set_tensor(d["index"], inputs[d["name"]])
-    interpreter.invoke()
+    for _ in range(calls):
+        for d in details:
+            interpreter.set_tensor(d["index"], inputs[d["name"]])
+        interpreter.invoke()
     return {
         d["name"]: np.array(interpreter.get_tensor(d["index"]))
         for d in interpreter.get_output_details()
     }
 
 
-def interpreted(model: bytes, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-    """What our importer and interpreter make of it."""
+def interpreted(model: bytes, inputs: Arrays, calls: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    """What our importer and interpreter make of it, states kept from call to call."""
     module = import_tflite(model)
     function = module.main
-    feeds = [np.asarray(inputs[v.name]) for v in function.inputs]
-    return dict(zip(function.result_names, run(function, feeds, module=module), strict=True))
+    kept = {
+        v.name: np.zeros(v.type.shape, v.type.dtype.numpy)
+        for v in function.inputs
+        if v.name in module.states
+    }
+    for _ in range(calls):
+        feeds = [np.asarray({**inputs, **kept}[v.name]) for v in function.inputs]
+        found = run(function, feeds, module=module)
+        results = dict(zip(function.result_names, found, strict=True))
+        kept = {name: results.pop(output) for name, (output, _) in module.states.items()}
+    return results
 
 
-def check(model: bytes, inputs: Arrays, *, tolerance: float = 2e-6, steps: int = 1) -> None:
-    """That ours and LiteRT's results agree: floats within `tolerance` of the largest, quantised
-    integers within `steps`."""
-    theirs, ours = expected(model, inputs), interpreted(model, inputs)
+def check(
+    model: bytes, inputs: Arrays, *, tolerance: float = 2e-6, steps: int = 1, calls: int = 1
+) -> None:
+    """That ours and LiteRT's results agree in the last of some calls: floats within `tolerance` of
+    the largest, quantised integers within `steps`."""
+    theirs, ours = expected(model, inputs, calls), interpreted(model, inputs, calls)
     assert list(ours) == list(theirs)
     for name, wanted in theirs.items():
         found = ours[name]

@@ -23,6 +23,7 @@ class Case:
     make: Callable[[], tuple[bytes, dict[str, Array]]]
     tolerance: float = 2e-6
     steps: int = 1
+    calls: int = 1
 
 
 CASES: list[Case] = []

@@ -257,7 +257,7 @@ class File:
 
 
 # of operators of which the oracle has no first version, or that means something else
-VERSIONS = {"BATCH_MATMUL": 3, "BROADCAST_TO": 2, "FULLY_CONNECTED": 4, "STRIDED_SLICE": 8}
+VERSIONS = {"BATCH_MATMUL": 3, "BROADCAST_TO": 2, "FULLY_CONNECTED": 4}
 
 
 def signature(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aot.frontends.tflite.table import Node, UnsupportedNodeError
+from aot.frontends.tflite.table import Node, UnsupportedNodeError, with_blocks
 from aot.ir.builtin import YIELD
-from aot.ir.graph import Block, ConstantData, Op, Value
+from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
@@ -61,19 +61,6 @@ class GraphImporter(Protocol):
 Results = Sequence[Value | Variable | None]
 
 
-def _with_blocks(
-    n: Node, name: str, operands: Sequence[Value | None], block: Block, *others: Block
-) -> list[Value]:
-    """The results of an op with blocks, which are what the first one yields."""
-    record = lookup(name)
-    call = record.check([None if v is None else v.type for v in operands], {}, n.label)
-    assert record.body is not None
-    yielded = [v.type for v in block.terminator.operands if v is not None]
-    types = record.body.result_types(call, yielded)
-    op = Op(record, operands, call.attrs, types, [block, *others], n.label)
-    return n.rewriter.insert(op).results
-
-
 def _given(importer: GraphImporter, scope: Any, n: Node, start: int = 0) -> list[Value]:
     """Operands as values.
 
@@ -111,7 +98,7 @@ def _if(importer: GraphImporter, scope: Any, n: Node) -> Results:
         blocks.append(block)
     if types[0] != types[1]:
         raise UnsupportedNodeError("its branches give tensors of different shapes")
-    return _with_blocks(n, "if", [n.reshape(condition, ())], *blocks)
+    return with_blocks(n, "if", [n.reshape(condition, ())], *blocks)
 
 
 def _while(importer: GraphImporter, scope: Any, n: Node) -> Results:
@@ -142,7 +129,7 @@ def _while(importer: GraphImporter, scope: Any, n: Node) -> Results:
     if len(values) != len(starts):
         raise n.error(f"its body gives {len(values)} values, expected {len(starts)}")
     inside.create(YIELD, [truth(values, inside), *values], {}, n.label)
-    return _with_blocks(n, "loop", [None, first, *starts], block)
+    return with_blocks(n, "loop", [None, first, *starts], block)
 
 
 # variables

@@ -229,8 +229,18 @@ class Importer:
         if entry is None:
             raise UnsupportedNodeError("there is no importer for it")
         made = entry(node)
+        for number, value in node.assigned.items():
+            self._assign(scope, operator.inputs[number], value)
         results = [made] if isinstance(made, Value) else list(made)
         return [None if v is None else node.stored(v, i) for i, v in enumerate(results)]
+
+    def _assign(self, scope: Scope, number: int, value: Value) -> None:
+        """Gives a variable tensor another value."""
+        tensor = scope.graph.tensors[number]
+        variable = self.variables.get(tensor.label) if tensor.is_variable else None
+        if variable is None or self.depth:
+            return  # nobody asks for what a constant or a loop's own state becomes
+        variable.value = scope.items[number] = value
 
     def item(self, scope: Scope, number: int) -> Item:
         """What a tensor is; None where no operator has made it."""

@@ -8,10 +8,11 @@ what the output tensor holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from flatbuffers import flexbuffers
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
@@ -23,10 +24,12 @@ from aot.frontends.lib.place import Place
 from aot.frontends.tflite.model import NONE, Graph, Operator, Quantization, Tensor
 from aot.frontends.tflite.schema import ENUMS
 from aot.ir import dims
+from aot.ir.builtin import YIELD
 from aot.ir.dims import Dim
-from aot.ir.graph import Value
+from aot.ir.graph import Attr, Block, Op, Value
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import Array, DType
+from aot.ir.types import Array, DType, TensorType
+from aot.ops import lookup
 from aot.ops.elementwise import CAST
 from aot.ops.quantization import DEQUANTIZE
 
@@ -63,7 +66,12 @@ def _registering(table: dict[str, Build], names: Sequence[str]) -> Callable[[_B]
 
 @dataclass
 class Node(Place):
-    """One operator of a graph, and the GraphBuilder of `aot.frontends.lib` in its place."""
+    """One operator of a graph, and the GraphBuilder of `aot.frontends.lib` in its place.
+
+    Attributes:
+        items: operands; None of those that are left out, or that are variables of the model.
+        assigned: what variable tensors become, by the operands' numbers.
+    """
 
     operator: Operator
     graph: Graph
@@ -71,6 +79,7 @@ class Node(Place):
     label: str
     rewriter: Rewriter
     values: DimValues
+    assigned: dict[int, Value] = field(default_factory=dict)
 
     @property
     def op(self) -> str:
@@ -201,7 +210,49 @@ class Node(Place):
             raise UnsupportedNodeError(f"{name} {value} is not known")
         return members[value]
 
+    def flexible_options(self) -> dict[str, Any]:
+        """The options of a custom operator, where they are a flexbuffer's map.
+
+        Raises:
+            CompileError: they are none.
+        """
+        try:
+            found = flexbuffers.Loads(self.operator.custom_options)
+        except Exception as error:  # it reads wherever the bytes say
+            raise self.error("its options are damaged") from error
+        if not isinstance(found, dict):
+            raise self.error("its options are no map")
+        return found
+
     # results
+
+    def assign(self, number: int, value: Value) -> None:
+        """Gives the variable tensor that is operand `number` another value."""
+        tensor = self.tensor(number)
+        quantization = tensor.quantization
+        if quantization is not None and not tensor.dtype.is_float and value.type.dtype.is_float:
+            value = self.quantized(value, quantization, tensor.dtype)
+        self.assigned[number] = value
+
+    def repeated(
+        self,
+        count: Dim,
+        carried: Sequence[Value],
+        body: Callable[[Node, Value, Sequence[Value]], list[Value]],
+    ) -> list[Value]:
+        """A loop: what is carried at its end, and what each run gives beyond that, stacked.
+
+        Args:
+            body: given a node inside, the number of the run as i64 and the carried values, the
+                next ones and the others.
+        """
+        block = Block([TensorType(I64, ()), *(v.type for v in carried)])
+        inside = replace(self, rewriter=Rewriter(self.rewriter.function, block))
+        made = body(inside, block.args[0], block.args[1:])
+        going = inside.scalar(True, DType.BOOL)
+        inside.rewriter.create(YIELD, [going, *made], {}, self.label)
+        trips = dim_value(self, count)
+        return with_blocks(self, "loop", [trips, None, *carried], block, trips=count)
 
     def __call__(self, op: str, *operands: Value | float | None) -> Value:
         """The result of an op on values and numbers; these take the type of the first value."""
@@ -269,6 +320,24 @@ class Node(Place):
     @property
     def described(self) -> str:
         return f"{self.op} (operator {self.operator.number}, {self.label!r})"
+
+
+def with_blocks(
+    n: Node,
+    name: str,
+    operands: Sequence[Value | None],
+    block: Block,
+    *others: Block,
+    **attrs: Attr,
+) -> list[Value]:
+    """The results of an op with blocks, which are what the first one yields."""
+    record = lookup(name)
+    call = record.check([None if v is None else v.type for v in operands], attrs, n.label)
+    assert record.body is not None
+    yielded = [v.type for v in block.terminator.operands if v is not None]
+    types = record.body.result_types(call, yielded)
+    op = Op(record, operands, call.attrs, types, [block, *others], n.label)
+    return n.rewriter.insert(op).results
 
 
 def _clamped(low: float, high: float) -> Callable[[Node, Value], Value]:

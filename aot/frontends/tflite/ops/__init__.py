@@ -2,22 +2,28 @@
 
 from aot.frontends.tflite.ops import (
     convolution,
+    detection,
     elementwise,
     indexing,
+    landmarks,
     matrix,
     movement,
     pooling,
+    recurrent,
     reduction,
     resize,
 )
 
 __all__ = [
     "convolution",
+    "detection",
     "elementwise",
     "indexing",
+    "landmarks",
     "matrix",
     "movement",
     "pooling",
+    "recurrent",
     "reduction",
     "resize",
 ]
