@@ -31,6 +31,7 @@ class DimValues:
         given: the symbols that elements of values were made.
         taken: dims that answers took to be at least so much, and the node that needed it.
         undecided: what the elements of a value depend on, where that is what hides them.
+        origins: the nodes that compute them, as far as they have names.
     """
 
     MAX_ELEMENTS = 1 << 14
@@ -48,6 +49,7 @@ class DimValues:
             name for v in function.inputs for dim in v.type.dims for name in symbols(dim)
         }
         self.given: set[str] = set()
+        self.origins: dict[str, str] = {}
 
     def of(self, value: Value) -> Array | None:
         """The elements of an integer or bool tensor as an object array of dims (or bools).
@@ -75,12 +77,13 @@ class DimValues:
                     stack.append(operand)
         return None
 
-    def fresh_symbol(self) -> str:
+    def fresh_symbol(self, origin: str = "") -> str:
         """A name for a dim that a value gives, which no other dim has."""
         number = len(self.given)
         while (name := f"n{number}") in self._names or name in self.given:
             number += 1
         self.given.add(name)
+        self.origins[name] = origin
         return name
 
     def define(self, value: Value, elements: Array) -> None:

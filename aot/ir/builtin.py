@@ -99,7 +99,10 @@ EXTENT = register(
         summary="Makes the one element of x the dim that its symbol is, for the ops behind it in "
         "its block and in blocks there. Where the dim is a number, x must be that.",
         operands=(Operand("x", INTEGERS),),
-        attributes=(Attribute("dim", "dim", doc="a symbol that nothing else gives, or a number"),),
+        attributes=(
+            Attribute("dim", "dim", doc="a symbol that nothing else gives, or a number"),
+            Attribute("checked", "bool", False, "it stays, with its limits, if no op has the dim"),
+        ),
         constraints=(
             Constraint("x has one element", lambda call: call.operand(0).element_count == 1),
             Constraint("dim is a symbol, or a number that is not negative", _is_symbol_or_number),

@@ -38,6 +38,12 @@ def extents_of(function: Function) -> dict[str, Op]:
     }
 
 
+def is_capacity(op: Op) -> bool:
+    """Whether an `extent` is what the user says it is, by its limit: its operand is a constant."""
+    x = op.operands[0]
+    return x is not None and x.op is not None and x.op.name == "constant"
+
+
 def limit(dim: DimExpr, most: Dim, reason: str) -> Assumption | None:
     """The assumption that `dim` is at most `most`; None where that is so whatever it is."""
     least = minimum(dim, most)

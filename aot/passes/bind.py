@@ -20,7 +20,7 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
-from aot.ir.data_dims import extents_of, limit, limits_of
+from aot.ir.data_dims import extents_of, is_capacity, limit, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
@@ -46,6 +46,7 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
     """
     known: dict[str, None] = {}
     for function in module.entry_points:
+        known.update(_bound_capacities(function, most))
         extents = extents_of(function)
         limits = limits_of(extents, function.assumptions)
         for symbol, op in extents.items():
@@ -64,6 +65,24 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
         if name not in known:
             listed = ", ".join(map(repr, known)) or "none"
             raise CompileError(f"no node {name!r} computes an extent, those that do are {listed}")
+
+
+def _bound_capacities(function: Function, most: Mapping[str, int]) -> dict[str, None]:
+    """Gives extents that only the user knows their numbers; the names that they have."""
+    known: dict[str, None] = {}
+    values: dict[str, Dim] = {}
+    for symbol, op in extents_of(function).items():
+        if is_capacity(op):
+            known[op.origin or symbol] = None
+            for name in (op.origin, symbol):
+                if name in most:
+                    known[name] = None
+                    values[symbol] = most[name]
+            if symbol in values:
+                Rewriter(function).erase(op)
+    if values:
+        substitute_symbols(function, values)
+    return known
 
 
 def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping[str, Any]) -> None:

@@ -14,15 +14,16 @@ from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.place import Place
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
-from aot.ir.data_dims import Largest, limit, limits_of
+from aot.ir.data_dims import Largest, is_capacity, limit, limits_of
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Assumption, Block, ConstantData, Value, walk
 from aot.ir.record import lookup
-from aot.ir.rewriter import Rewriter
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 
 MOST_EXTENTS = 64  # of one tensor; larger ones are data, no shapes
 I64 = DType.I64
+UNBOUNDED = int(np.iinfo(np.int64).max)  # what `extent` has where the user says what it is
 # What only chooses among elements: symbols are of what it chooses from.
 _MOVES = frozenset({"concat", "reshape", "slice", "gather", "transpose", "cast", "broadcast_to"})
 
@@ -61,7 +62,8 @@ def _leaves(place: Place, x: Value) -> list[Value]:
         return [x]
     if any(v.type.dtype.is_float or v.type.dtype is DType.BOOL for v in moved):
         return [x]
-    return [leaf for v in moved for leaf in _leaves(place, v)]
+    found = [leaf for v in moved for leaf in _leaves(place, v)]
+    return found if all(map(_is_small, found)) else [x]
 
 
 def _give(place: Place, leaf: Value) -> None:
@@ -82,7 +84,7 @@ def _give(place: Place, leaf: Value) -> None:
         if count > 1:
             attrs = {"starts": (number,), "stops": (number + 1,), "steps": (1,)}
             one = behind.create(lookup("slice"), [flat], attrs, origin).result
-        found.append(dims.symbol(place.values.fresh_symbol()))
+        found.append(dims.symbol(place.values.fresh_symbol(origin)))
         behind.create(lookup("extent"), [one], {"dim": found[-1]}, origin)
     elements = np.empty(count, object)
     elements[:] = found
@@ -100,9 +102,15 @@ def is_made_inside(block: Block, extents: Sequence[Dim]) -> bool:
     return any(not inside.isdisjoint(dims.symbols(extent)) for extent in extents)
 
 
-def largest(place: Place, dim: Dim) -> Dim | None:
-    """A dim that no value gives and that is never less; None where nothing says one."""
-    names = place.values.given
+def largest(place: Place, dim: Dim, but: Dim = 0) -> Dim | None:
+    """A dim that no value gives, but what `but` has in it, and that is never less; None where
+    nothing says one."""
+    capacities = {
+        str(op.attrs["dim"])
+        for op in place.rewriter.function.block
+        if op.record is EXTENT and is_capacity(op)
+    }
+    names = place.values.given - dims.symbols(but) - capacities
     limits = limits_of(names, place.rewriter.function.assumptions)
     return Largest(names, limits).largest(dim)
 
@@ -152,11 +160,70 @@ def check_equal(place: Place, a: Dim, b: Dim, what: str) -> None:
 
 def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
     """The dim that the one element of `count` is, at most `most`."""
+    leaves = _leaves(place, count)
+    if len(leaves) > 1 or any(v.type.element_count != 1 for v in leaves):
+        _give(place, count)  # and no symbols of elements beside it
     found = given_dims(place, count)
     assert found is not None
     dim: Dim = found.reshape(-1)[0]
     bound(place, dim, most, what)
     return dim
+
+
+def check_most(place: Place, count: Value, most: Dim, what: str) -> None:
+    """Lets a run fail where the one element of `count` is not 0 to `most`."""
+    dim = dims.symbol(place.values.fresh_symbol())
+    place.emit_all("extent", count, dim=dim, checked=True)
+    bound(place, dim, most, what)
+
+
+def check_is(place: Place, count: Value, dim: Dim) -> None:
+    """Lets a run fail where the one element of `count` is not `dim`."""
+    if not isinstance(dim, int):
+        count, dim = place.emit("sub", count, dim_value(place, dim)), 0
+    place.emit_all("extent", count, dim=dim)
+
+
+def capacity(place: Place, label: str) -> Dim:
+    """A dim as large as the user allows for a node (aot/passes/bind.py), known in all blocks."""
+    function = place.rewriter.function
+    for op in function.block:
+        if op.record is EXTENT and op.origin == label and is_capacity(op):
+            found = op.attrs["dim"]
+            assert isinstance(found, DimExpr)
+            return found
+    at_start = Rewriter(function, function.block, function.block.first)
+    most = insert_constant(at_start, ConstantData(np.array(UNBOUNDED)), label)
+    dim = dims.symbol(place.values.fresh_symbol(label))
+    at_start.create(EXTENT, [most], {"dim": dim}, label)
+    return dim
+
+
+def room(place: Place, dim: Dim) -> Dim:
+    """A dim that no block gives and that is never less: what follows from limits, or else from
+    what the user allows for the nodes that compute it."""
+    found = largest(place, dim)
+    assumptions = place.rewriter.function.assumptions
+    pending = sorted(dims.symbols(dim))
+    limits = limits_of(place.values.given, assumptions)
+    while found is None and pending:
+        name = pending.pop()
+        if name in limits:
+            pending += sorted(dims.symbols(limits[name]) - {name})
+        elif name in place.values.given:
+            origin = place.values.origins[name] or place.label
+            symbol = dims.symbol(name)
+            limit_found = limit(symbol, capacity(place, origin), f"{origin}: what it computes")
+            assumptions.update({} if limit_found is None else {limit_found: None})
+    found = largest(place, dim) if found is None else found
+    return capacity(place, place.label) if found is None else found
+
+
+def check_not_negative(place: Place, dim: Dim, what: str) -> None:
+    """Lets a run fail in which a dim is below 0."""
+    least = dims.maximum(dim, 0)
+    if least != dim:
+        check_equal(place, least, dim, what)
 
 
 def first(place: Place, x: Value, count: Dim, axis: int = 0) -> Value:
@@ -184,24 +251,26 @@ def true_positions(place: Place, chosen: Value) -> Value:
 
 
 def ragged(place: Place, rows: Value, counts: Value) -> tuple[Value, Value]:
-    """The first counts[r] elements of each of rows[R, most], one row after the other, and each
-    one's row: i64[n] and elements[n], where n is a dim that data decide."""
-    count, most = rows.type.dims
+    """The first counts[r] elements of each of rows[R, most, ...], one row after the other, and each
+    one's row: i64[n] and elements[n, ...], where n is a dim that data decide."""
+    count, most, *rest = rows.type.dims
     total = place.emit("reduce_sum", counts, axes=(0,), keepdims=False)
     n = extent_of(place, total, dims.multiply(count, most), "elements of all rows")
     if count == 1:
         row = place.emit("fill", shape=(n,), value=ConstantData(np.zeros((), np.int64)))
-        return row, first(place, place.reshape(rows, (most,)), n)
+        return row, first(place, place.reshape(rows, (most, *rest)), n)
     before = place.emit("scan", counts, axis=0, exclusive=True)
     zeros = place.emit("fill", shape=(n,), value=ConstantData(np.zeros((), np.int64)))
-    others = (dims.add(count, -1),)
+    others = (dims.maximum(dims.add(count, -1), 0),)
     ones = place.emit("fill", shape=others, value=ConstantData(np.ones((), np.int64)))
-    begins = place.emit("slice", before, starts=(1,), stops=(count,), steps=(1,))
+    begins = place.emit(
+        "slice", before, starts=(dims.minimum(count, 1),), stops=(count,), steps=(1,)
+    )
     marks = place.emit("scatter_elements", zeros, begins, ones, axis=0, reduction="add")
     row = place.emit("scan", marks, axis=0)
     inside = place.emit("sub", place.emit("range", size=n), place.emit("gather", before, row))
     at = place.emit("add", place.emit("mul", row, dim_value(place, most)), inside)
-    flat = place.reshape(rows, (dims.multiply(count, most),))
+    flat = place.reshape(rows, (dims.multiply(count, most), *rest))
     return row, place.emit("gather", flat, at, axis=0)
 
 

@@ -5,7 +5,7 @@ Owns how an import is undone and how two types are brought to one spelling. Know
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ import onnx
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.onnx.choices import Choices
-from aot.frontends.onnx.scopes import Held, Scope, TensorList
+from aot.frontends.onnx.scopes import Held, Scope
 from aot.frontends.onnx.table import Node
 from aot.ir.builtin import YIELD
 from aot.ir.equalities import DimEqualities
@@ -70,7 +70,7 @@ class Tried:
     """
 
     block: Block
-    values: list[Value | None]
+    values: list[Held | None]
     lacks: list[str]
     error: CompileError | None
     assumed: dict[Assumption, None]
@@ -82,7 +82,8 @@ class Tried:
 
     @property
     def present(self) -> list[Value]:
-        return [v for v in self.values if v is not None]
+        """The tensors among its values."""
+        return [v for v in self.values if isinstance(v, Value)]
 
 
 def try_block(
@@ -92,8 +93,13 @@ def try_block(
     outer: Scope,
     block: Block,
     given: Mapping[str, Held] | None = None,
+    flatten: Callable[[Sequence[Held | None]], Sequence[Held | None]] | None = None,
 ) -> Tried:
-    """Imports a graph into `block`. What it assumes is taken back until somebody keeps it."""
+    """Imports a graph into `block`. What it assumes is taken back until somebody keeps it.
+
+    Args:
+        flatten: makes other outputs of what the graph gives, such as tensors of sequences.
+    """
     function = node.rewriter.function
     before = dict(function.assumptions)
     chosen = len(importer.choices.made)
@@ -103,14 +109,12 @@ def try_block(
         made = importer.subgraph(graph, given or {}, outer, Rewriter(function, block))
     except CompileError as raised:
         error = raised
-    values: list[Value | None] = []
-    for output, value in zip(graph.output, made.values):
-        values.append(value if isinstance(value, Value) else None)
-        if isinstance(value, TensorList):
-            made.lacks.append(
-                f"{node.op_type} (node {node.label!r}): its output {output.name!r} is a sequence "
-                "of tensors, and which is known only when the model runs"
-            )
+    values = list(made.values)
+    if flatten is not None and error is None:
+        try:
+            values = list(flatten(values))
+        except CompileError as raised:
+            error = raised
     assumed = {a: None for a in function.assumptions if a not in before}
     function.assumptions = before
     fresh = list(importer.choices.made)[chosen:]

@@ -14,8 +14,8 @@ from aot.frontends.lib.extents import (
     dim_value,
     is_given,
     is_made_inside,
-    largest,
     narrowed,
+    room,
     widened,
 )
 from aot.frontends.onnx.blocks import (
@@ -29,7 +29,15 @@ from aot.frontends.onnx.blocks import (
 )
 from aot.frontends.onnx.conditions import Comparison, comparison_of
 from aot.frontends.onnx.graphs import captured_by
-from aot.frontends.onnx.scopes import Held, Scope
+from aot.frontends.onnx.scopes import Held, Scope, TensorList
+from aot.frontends.onnx.stacks import (
+    StackType,
+    joined,
+    stack_of,
+    stacked,
+    tensors_of,
+    type_of,
+)
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
@@ -129,7 +137,7 @@ class _Open:
         finally:
             del self.importer.branching[condition]
 
-    def results(self) -> Sequence[Value | None]:
+    def results(self) -> Sequence[Held | None]:
         is_free = self.compared is None or not any(t.assumed for t in self.tried)
         if all(t.is_whole for t in self.tried) and is_free:
             found = self._as_op()
@@ -139,7 +147,7 @@ class _Open:
             raise self._refusal()
         return self._chosen(self.compared)
 
-    def _as_op(self) -> Sequence[Value | None] | None:
+    def _as_op(self) -> Sequence[Held | None] | None:
         """The If as an op with blocks; None if the branches' results have no one type."""
         node, (then, other) = self.node, self.tried
         assumptions = node.rewriter.function.assumptions
@@ -150,7 +158,7 @@ class _Open:
                 "its condition is known only when the model runs, and no shapes suit both of its "
                 "branches: give the inputs that it depends on a value (input_values, --input-value)"
             )
-        yielded = [[t.present[n] for n in self.wanted] for t in self.tried]
+        yielded, stacks = self._yielded()
         counts: dict[int, list[int]] = {}  # of results: axes along which data decide the extent
         for number, (a, b) in enumerate(list(zip(*yielded, strict=True))):
             same = as_type(node, b, a.type, other.block)
@@ -177,15 +185,48 @@ class _Open:
             finish(node, tried, values)
         condition = node.reshape(node.input(0), ())
         made = insert_op(node, "if", [condition], [then.block, other.block])
-        results: list[Value | None] = [None] * len(node.outputs)
-        given = iter(made.results[len(self.wanted) :])
-        for position, number in enumerate(self.wanted):
+        count = sum(len(parts) for parts in stacks)
+        given = iter(made.results[count:])
+        flat: list[Value] = []
+        for position, value in enumerate(made.results[:count]):
             axes = [(d, next(given)) for d in counts.get(position, ())]
-            value = made.results[position]
-            results[number] = (
-                narrowed(node, value, axes, "its branches' results") if axes else value
-            )
+            flat.append(narrowed(node, value, axes, "its branches' results") if axes else value)
+        results: list[Held | None] = [None] * len(node.outputs)
+        rest = iter(flat)
+        for number, type in zip(self.wanted, stacks, strict=True):
+            parts = [next(rest) for _ in type]
+            results[number] = stack_of(parts, type[0]) if type[0] is not None else parts[0]
         return results
+
+    def _yielded(self) -> tuple[list[list[Value]], list[list[StackType | None]]]:
+        """What the branches give, with the tensors of sequences; and for each result the type of
+        its stack, None where it is a tensor, as often as it has tensors."""
+        yielded: list[list[Value]] = [[], []]
+        stacks: list[list[StackType | None]] = []
+        blocks = [tried.block for tried in self.tried]
+        for number in self.wanted:
+            held = [tried.values[number] for tried in self.tried]
+            lists = [v for v in held if v is not None and not isinstance(v, Value)]
+            if not lists:
+                for values, value in zip(yielded, held, strict=True):
+                    assert isinstance(value, Value)
+                    values.append(value)
+                stacks.append([None])
+                continue
+            types = [type for v in lists for type in type_of(v)]
+            if len(lists) < 2 or any(isinstance(v, TensorList) and v.is_absent for v in lists):
+                raise UnsupportedNodeError(
+                    "its condition is known only when the model runs, and one branch gives a "
+                    "sequence, the other one a tensor or an optional without an element"
+                )
+            if not types:
+                raise UnsupportedNodeError("both of its branches give an empty sequence")
+            type = joined(self.node, types, blocks)
+            for values, value, block in zip(yielded, lists, blocks, strict=True):
+                inside = replace(self.node, rewriter=Rewriter(self.node.rewriter.function, block))
+                values += tensors_of(stacked(inside, value, type))
+            stacks.append([type] * (1 + bool(type.ragged)))
+        return yielded, stacks
 
     def _is_made_inside(self, extents: Sequence[Dim]) -> bool:
         """Whether dims have symbols that only a branch knows."""
@@ -200,10 +241,10 @@ class _Open:
             if pair[0] == pair[1] and not self._is_made_inside(pair):
                 found.append(pair[0])
                 continue
-            most = [largest(self.node, extent) for extent in pair]
-            if most[0] is None or most[1] is None:
-                return None
-            found.append(dims.maximum(most[0], most[1]))
+            if not self._is_made_inside(pair):
+                found.append(dims.maximum(*pair))  # known before either branch runs
+                continue
+            found.append(dims.maximum(*(room(self.node, extent) for extent in pair)))
         return found
 
     def _explained(self, assumed: Iterable[Assumption], branch: str) -> dict[Assumption, None]:
@@ -246,12 +287,12 @@ class _Open:
     def _types(self) -> str:
         """The first results that differ."""
         for number in self.wanted:
-            then, other = (t.present[number].type for t in self.tried)
-            if then != other:
-                return f"{then} and {other}"
+            then, other = (t.values[number] for t in self.tried)
+            if isinstance(then, Value) and isinstance(other, Value) and then.type != other.type:
+                return f"{then.type} and {other.type}"
         return "they only differ in what they assume"
 
-    def _chosen(self, compared: Comparison) -> Sequence[Value | None]:
+    def _chosen(self, compared: Comparison) -> Sequence[Held | None]:
         """One branch in line, for the shapes that take it."""
         node = self.node
         assumptions = [
@@ -285,6 +326,6 @@ class _Open:
         """Whether a branch gives what the model declares the If's outputs to be."""
         ranks = self.outer.ranks
         return all(
-            value is None or ranks.get(name, value.type.rank) == value.type.rank
+            not isinstance(value, Value) or ranks.get(name, value.type.rank) == value.type.rank
             for name, value in zip(self.proto.output, tried.values, strict=False)
         )

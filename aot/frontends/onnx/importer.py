@@ -37,7 +37,7 @@ from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.loops import import_loop
 from aot.frontends.onnx.ops.scan import import_scan
 from aot.frontends.onnx.schema import check_node, find_schema, is_known_domain
-from aot.frontends.onnx.scopes import Held, Scope, TensorList
+from aot.frontends.onnx.scopes import Held, Scope, StackedList, TensorList
 from aot.frontends.onnx.sequences import SEQUENCES, TAKING_LISTS
 from aot.frontends.onnx.stored import KNOWING, MOVING, NARROW, name_of
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
@@ -249,7 +249,7 @@ class _Importer:
                 f"output {name!r} is a sequence, and a program gives tensors; give each tensor of "
                 "it (SequenceAt), or all joined (ConcatFromSequence)"
                 for name in self.outputs
-                if isinstance(scope.known[name], TensorList)
+                if isinstance(scope.known[name], (TensorList, StackedList))
             ),
         ]
         if unsupported:
@@ -328,12 +328,12 @@ class _Importer:
         if not (_is_control(proto) or has_body(schema) or find_entry(domain, proto.op_type, opset)):
             return _reason(proto.op_type, domain, opset)
         inputs: list[Value | None] = []
-        lists: dict[int, TensorList] = {}
+        lists: dict[int, TensorList | StackedList] = {}
         for number, name in enumerate(proto.input):
             value = scope.find(name) if name else None
             if name and value is None:
                 return ""
-            if isinstance(value, TensorList):
+            if isinstance(value, (TensorList, StackedList)):
                 lists[number] = value
             inputs.append(value if isinstance(value, Value) else None)
         if lists and domain + proto.op_type not in (*SEQUENCES, *TAKING_LISTS, "Loop"):

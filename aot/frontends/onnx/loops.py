@@ -1,5 +1,5 @@
-"""Loop and Scan: an op with the body as its block; or the body's runs one after another in line,
-where what is carried changes its shape from run to run and the number of runs is known.
+"""Loop and Scan: an op with the body as its block; or the body's runs one after another in line
+(unrolled.py), where what is carried changes its shape and the number of runs is known.
 
 A Scan is a loop that takes a row of each of its inputs. How a value becomes a row, and rows an
 output, is in `ops_scan.py`.
@@ -7,8 +7,8 @@ output, is in `ops_scan.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -16,8 +16,8 @@ import onnx
 from aot.errors import CompileError
 from aot.frontends.lib.extents import (
     bound,
+    check_most,
     dim_value,
-    extent_of,
     is_made_inside,
     largest,
     narrowed,
@@ -31,8 +31,17 @@ from aot.frontends.onnx.blocks import (
     insert_op,
     try_block,
 )
-from aot.frontends.onnx.scopes import Held, Scope, TensorList
+from aot.frontends.onnx.loop_forms import HOW_TO_KEEP_SIZE, LoopForm, truth
+from aot.frontends.onnx.scopes import Held, Scope, StackedList
+from aot.frontends.onnx.stacks import (
+    StackType,
+    joined,
+    level,
+    row_of,
+    stack_of,
+)
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
+from aot.frontends.onnx.unrolled import NotUnrollableError, Unrolled
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.equalities import DimEqualities
@@ -42,85 +51,43 @@ from aot.ir.types import DType
 from aot.ops import lookup
 from aot.ops.control import INDEX_TYPE
 
-MAX_UNROLLED_OPS = 10_000
 ENDLESS = 1 << 31
-HOW_TO_KEEP_SIZE = (
-    "carry a buffer of a fixed capacity and write into it (ScatterND, ScatterElements, Where), or "
-    "keep it between calls (--state)"
-)
-
 MOST_TRIES = 4  # to find out how what a loop carries grows
 # By the number of a carried value and an axis: its most extent, and what a run adds at most.
 Growth = dict[tuple[int, int], tuple[Dim, Dim]]
 
-Arguments = Callable[[Rewriter, Value], Mapping[str, Value]]
-"""What names of the body are in a run, made at a rewriter, by the run's number i64[]."""
 
+def loop_results(form: LoopForm) -> Sequence[Held]:
+    """What was carried at last, then rows stacked along a dim in front; for outputs that
+    nothing reads, any value.
 
-@dataclass
-class LoopForm:
-    """A loop as both ways of importing see it.
-
-    Attributes:
-        body: its outputs are the condition, if `has_condition`, then what is carried, then rows.
-        initial: what is carried into the first run.
-        carried_names: the body's inputs for them.
-        arguments: the other inputs.
-        trips: how often it runs, as far as shapes say it; None where they do not.
-        trip_count: the same as a value, where only data say it.
-        condition: what must be true before the first run; None if it is.
-        wanted: numbers of outputs that are read.
+    Raises:
+        UnsupportedNodeError, CompileError: neither way is open.
     """
+    if all(isinstance(v, Value) for v in form.initial):
+        return _AsOp(form).results()
+    before = dict(form.node.rewriter.function.assumptions)
+    if not any(isinstance(v, StackedList) for v in form.initial):
+        try:
+            return Unrolled(form).results()
+        except NotUnrollableError:
+            form.node.rewriter.function.assumptions = before
+    return _with_stacks(form)
 
-    importer: GraphImporter
-    node: Node
-    outer: Scope
-    body: onnx.GraphProto
-    initial: list[Held]
-    carried_names: Sequence[str]
-    arguments: Arguments
-    trips: Dim | None
-    trip_count: Value | None = None
-    condition: Value | None = None
-    has_condition: bool = True
-    wanted: set[int] = field(default_factory=set)
 
-    @property
-    def row_count(self) -> int:
-        return len(self.body.output) - self.has_condition - len(self.initial)
-
-    def results(self) -> Sequence[Held]:
-        """What was carried at last, then rows stacked along a dim in front; for outputs that
-        nothing reads, any value.
-
-        Raises:
-            UnsupportedNodeError, CompileError: neither way is open.
-        """
-        if any(isinstance(v, TensorList) for v in self.initial):
-            try:
-                return _Unrolled(self).results()
-            except _NotUnrollableError as why:
-                raise UnsupportedNodeError(
-                    f"it carries a sequence of tensors, and {why}; what a loop gives may be "
-                    "stacked as rows (scan outputs)"
-                ) from None
-        return _AsOp(self).results()
-
-    @property
-    def tensors(self) -> list[Value]:
-        """What is carried into the first run, if no sequences are."""
-        return [v for v in self.initial if isinstance(v, Value)]
-
-    def bounded_trips(self) -> Dim | None:
-        """How often it runs at most, as a dim, which data may give; None where nothing says it."""
-        if self.trips is None and self.trip_count is not None:
-            node, wide = self.node, self.node.cast(self.trip_count, DType.I64)
-            runs = node.emit("maximum", wide, node.scalar(0, DType.I64))
-            self.trips, self.trip_count = extent_of(node, runs, None, "its runs"), None
-        return self.trips
-
-    def named(self, carried: Sequence[Held]) -> dict[str, Held]:
-        return dict(zip(self.carried_names, carried, strict=True))
+def _with_stacks(form: LoopForm) -> Sequence[Held]:
+    """The results where what is carried as a sequence is a stack of its tensors."""
+    types = form.stack_types()
+    for _ in range(MOST_TRIES):
+        tried = form.with_stacks(types)
+        found = _AsOp(tried)
+        if not tried.wider:
+            found_results = found.results()
+            if not tried.wider:
+                return tried.packed(found_results)
+        found.give_up()
+        types.update(tried.wider)
+    raise UnsupportedNodeError("the tensors of a sequence that it carries grow from run to run")
 
 
 class _AsOp:
@@ -131,6 +98,7 @@ class _AsOp:
         self.node = form.node
         self.before = dict(self.node.rewriter.function.assumptions)
         self.growth: Growth = {}
+        self.row_types: dict[int, StackType] = {}  # of rows whose extents data decide
         self._try()
 
     def _try(self) -> None:
@@ -158,10 +126,23 @@ class _AsOp:
         self.entering = [v.type for v in carried]
         limits = {a: None for a in function.assumptions if a not in self.before}
         given = {**form.arguments(inside.rewriter, number), **form.named(carried)}
-        self.tried = try_block(form.importer, self.node, form.body, form.outer, self.block, given)
+        self.tried = try_block(
+            form.importer,
+            self.node,
+            form.body,
+            form.outer,
+            self.block,
+            given,
+            lambda values: form.flattened(values, inside, self.block),
+        )
         self.tried.assumed.update(limits)
 
-    def results(self) -> list[Value]:
+    def give_up(self) -> None:
+        """Takes its last try back."""
+        self.node.rewriter.function.assumptions = self.before
+        discard(self.form.importer, self.node, self.tried)
+
+    def results(self) -> list[Held]:
         tried = self.tried
         problem: Exception | None = tried.error
         if problem is None and not tried.is_whole:
@@ -173,24 +154,35 @@ class _AsOp:
             discard(self.form.importer, self.node, self.tried)
             self._try()
             tried = self.tried
+            if self.form.wider:
+                return []
             if tried.error is not None or not tried.is_whole:
                 problem = tried.error or UnsupportedNodeError("")
         if problem is None:
             problem = self._problem_with_carried() or self._problem_with_rows()
         if problem is None:
             return self._made()
-        self.node.rewriter.function.assumptions = self.before
-        discard(self.form.importer, self.node, tried)
+        self.give_up()
+        if self.form.stacks:
+            raise problem if str(problem) else self._lacks()
         try:
-            return [v for v in _Unrolled(self.form).results() if isinstance(v, Value)]
-        except _NotUnrollableError as why:
+            return Unrolled(self.form).results()
+        except NotUnrollableError as why:
+            if self.form.trips is None and self.form.trip_count is None and not self.form.may_open:
+                self.node.rewriter.function.assumptions = dict(self.before)
+                return _AsOp(replace(self.form, may_open=True)).results()
             if isinstance(problem, CompileError):
                 raise problem from None
-            first = next(name for name in (o for o in self.node.outputs) if name)
-            self.form.outer.unsupported.extend((first, lack) for lack in tried.lacks)
+            lacks = self._lacks()
             if not str(problem):
-                raise UnsupportedNodeError("") from None
+                raise lacks from None
             raise UnsupportedNodeError(f"{problem}, and {why}; {HOW_TO_KEEP_SIZE}") from None
+
+    def _lacks(self) -> UnsupportedNodeError:
+        """Reports what the body lacks."""
+        first = next(name for name in self.node.outputs if name)
+        self.form.outer.unsupported.extend((first, lack) for lack in self.tried.lacks)
+        return UnsupportedNodeError("")
 
     @property
     def _carried(self) -> list[Value]:
@@ -208,7 +200,7 @@ class _AsOp:
         """The condition that the body gives; None where data decide."""
         if not self.form.has_condition:
             return True
-        return _truth(self.form.importer, self.tried.present[0])
+        return truth(self.form.importer, self.tried.present[0])
 
     def _trips(self) -> Dim | None:
         """How often it runs at most; None where shapes don't say."""
@@ -236,7 +228,8 @@ class _AsOp:
                 trips = form.bounded_trips()
                 if trips is None:
                     return False
-                more = dims.add(after, dims.multiply(before, -1))
+                longest = largest(self.node, after, but=before)
+                more = dims.add(after if longest is None else longest, dims.multiply(before, -1))
                 least = largest(self.node, more) if self._is_free_of(more, before) else None
                 if least is None:  # that its runs are bounded does not bound it
                     self.growth = {}
@@ -265,11 +258,11 @@ class _AsOp:
         return is_known and has_number and self._goes_on() is not None
 
     def _problem_with_rows(self) -> UnsupportedNodeError | None:
+        inside = replace(self.node, rewriter=Rewriter(self.node.rewriter.function, self.block))
         for number, row in self._rows:
             if is_made_inside(self.block, row.type.dims):
-                return UnsupportedNodeError(
-                    f"rows of its output {number} are {row.type}, which data decide"
-                )
+                types = [StackType(row.type.dtype, row.type.dims)]
+                self.row_types[number] = joined(inside, types, [self.block])
         if not self._rows or self.form.bounded_trips() is not None or self._trips() is not None:
             return None
         name = self.form.body.output[self.form.has_condition + self._rows[0][0]].name
@@ -278,7 +271,7 @@ class _AsOp:
     def _is_counted(self) -> bool:
         """Whether only the runs say how many of them there are, and with that how many rows."""
         is_exact = self.form.condition is None and self._goes_on() is not None
-        return bool(self._rows) and not is_exact
+        return self.form.is_open or (bool(self._rows) and not is_exact)
 
     def _problem_with_carried(self) -> UnsupportedNodeError | None:
         """Brings what is carried to the types that it came with."""
@@ -311,7 +304,7 @@ class _AsOp:
             self.carried.append(same)
         return None
 
-    def _made(self) -> list[Value]:
+    def _made(self) -> list[Held]:
         node, form = self.node, self.form
         goes_on, trips = self._goes_on(), self._trips()
         if trips == 0 and all(v.type.is_static for _, v in self._rows):
@@ -335,8 +328,17 @@ class _AsOp:
             more.append(node.scalar(0, DType.I64))
             self.block.args.append(Value(INDEX_TYPE, self.block, len(self.block.args)))
             end = replace(node, rewriter=inside)
-            following.append(end.emit("add", self.block.args[0], end.scalar(1, DType.I64)))
-        finish(node, self.tried, [condition, *self.carried, *following, *(v for _, v in rows)])
+            runs = end.emit("add", self.block.args[0], end.scalar(1, DType.I64))
+            if form.is_open:  # and whether there would be one more
+                runs = end.emit("add", runs, end.cast(condition, DType.I64))
+            following.append(runs)
+        end = replace(node, rewriter=inside)
+        stacks = [
+            [row] if (type := self.row_types.get(n)) is None else row_of(end, row, type)
+            for n, row in rows
+        ]
+        flat = [v for parts in stacks for v in parts]
+        finish(node, self.tried, [condition, *self.carried, *following, *flat])
         trip_count = form.trip_count if trips is None else None
         operands = [trip_count, form.condition, *initial, *more]
         attrs = {"trips": -1 if trips is None else trips}
@@ -344,8 +346,10 @@ class _AsOp:
         count = len(form.initial)
         found = made[count + len(more) :]
         if self._is_counted():
-            runs = [(0, made[count + len(more) - 1])]
-            found = [narrowed(node, value, runs, "its runs") for value in found]
+            total = made[count + len(more) - 1]
+            if form.is_open and form.trips is not None:
+                check_most(node, total, form.trips, "its runs")
+            found = [narrowed(node, value, [(0, total)], "its runs") for value in found]
         results = list(made[:count])
         for number in dict.fromkeys(n for n, _ in self.growth):
             axes = [
@@ -354,11 +358,21 @@ class _AsOp:
                 if n == number
             ]
             results[number] = narrowed(node, results[number], axes, "what it carries")
-        stacked = dict(zip((n for n, _ in rows), found, strict=True))
+        given: dict[int, Held] = {}
+        values = iter(found)
+        for (number, _), parts in zip(rows, stacks, strict=True):
+            mine = [next(values) for _ in parts]
+            type = self.row_types.get(number)
+            given[number] = mine[0] if type is None else self._of_rows(mine, type)
         filler = made[0] if made else condition
-        return [*results, *(stacked.get(count + n, filler) for n in range(form.row_count))]
+        return [*results, *(given.get(count + n, filler) for n in range(form.row_count))]
 
-    def _never_run(self) -> list[Value]:
+    def _of_rows(self, parts: Sequence[Value], type: StackType) -> Held:
+        """Rows whose extents data decide: of one shape, or those of a sequence."""
+        found = stack_of(parts, type)
+        return found if self.form.keeps_rows else level(self.node, found, type.ragged).values
+
+    def _never_run(self) -> list[Held]:
         node, form = self.node, self.form
         types = {n: v.type for n, v in self._rows}
         discard(form.importer, node, self.tried)
@@ -370,90 +384,6 @@ class _AsOp:
             for n in range(count, count + form.row_count)
         ]
         return [*form.tensors, *empty]
-
-
-class _NotUnrollableError(Exception):
-    """Why the runs of a loop can't stand one after another."""
-
-
-class _Unrolled:
-    """The runs of a loop one after another, each imported for itself."""
-
-    def __init__(self, form: LoopForm) -> None:
-        self.form = form
-        self.node = form.node
-        self.carried: list[Held] = list(form.initial)
-        self.rows: list[list[Value]] = [[] for _ in range(form.row_count)]
-
-    def results(self) -> list[Held]:
-        form, trips = self.form, self.form.trips
-        if form.condition is not None or form.trip_count is not None:
-            raise _NotUnrollableError("how often it runs is known only when the model runs")
-        if trips is not None and not isinstance(trips, int):
-            raise _NotUnrollableError(
-                f"it runs {trips} times, which must be a number for its runs to be compiled one by "
-                "one (--input-shape)"
-            )
-        number = 0
-        goes_on: bool | None = True
-        while goes_on and (trips is None or number < trips):
-            goes_on = self._run(number)
-            if goes_on is None:
-                raise _NotUnrollableError("whether it goes on is known only when the model runs")
-            number += 1
-        return [*self.carried, *(self._stacked(n) for n in range(form.row_count))]
-
-    def _run(self, number: int) -> bool | None:
-        """Imports run `number`; whether another follows."""
-        form, node = self.form, self.node
-        if len(node.rewriter.block) > MAX_UNROLLED_OPS:
-            raise UnsupportedNodeError(
-                f"what it carries changes its shape from run to run, and {number} of its runs one "
-                f"by one make more than {MAX_UNROLLED_OPS} ops; {HOW_TO_KEEP_SIZE}"
-            )
-        index = insert_constant(node.rewriter, ConstantData(np.array(number, np.int64)), node.label)
-        given = {**form.arguments(node.rewriter, index), **form.named(self.carried)}
-        made = form.importer.subgraph(form.body, given, form.outer, node.rewriter)
-        values = [v for v in made.values if v is not None]
-        if made.lacks or len(values) < len(made.values):
-            first = next(name for name in node.outputs if name)
-            form.outer.unsupported.extend((first, why) for why in made.lacks)
-            raise UnsupportedNodeError("")
-        carried = values[form.has_condition :]
-        self.carried = carried[: len(form.initial)]
-        for rows, value in zip(self.rows, carried[len(form.initial) :], strict=True):
-            rows.append(self._tensor(value))
-        return _truth(form.importer, self._tensor(values[0])) if form.has_condition else True
-
-    def _tensor(self, value: Held) -> Value:
-        if isinstance(value, TensorList):
-            raise UnsupportedNodeError("its row or its condition is a sequence of tensors")
-        return value
-
-    def _stacked(self, number: int) -> Value:
-        """Rows along a dim in front."""
-        node, rows = self.node, self.rows[number]
-        if not rows:
-            raise UnsupportedNodeError(
-                f"it never runs, so that its output {len(self.form.initial) + number} has no shape"
-            )
-        types = {row.type for row in rows}
-        if len(types) > 1:
-            first, second = list(dict.fromkeys(row.type for row in rows))[:2]
-            name = self.form.body.output[
-                self.form.has_condition + len(self.form.initial) + number
-            ].name
-            raise node.error(f"rows of {name!r} are {first} and {second}, expected one shape")
-        wide = [node.reshape(row, (1, *row.type.dims)) for row in rows]
-        return wide[0] if len(wide) == 1 else node.emit("concat", *wide, axis=0)
-
-
-def _truth(importer: GraphImporter, value: Value) -> bool | None:
-    """A bool that is known at compile time."""
-    found = importer.values.known(value)
-    if found is None or found.size != 1 or found.dtype == object:
-        return None
-    return bool(found.reshape(()).item())
 
 
 def declared_rank(info: onnx.ValueInfoProto) -> int | None:
@@ -494,8 +424,8 @@ def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[H
 
     trips, trip_count = _trips(node)
     condition = node.optional(1)
-    truth = None if condition is None else _truth(importer, condition)
-    if truth is False:
+    known = None if condition is None else truth(importer, condition)
+    if known is False:
         trips, trip_count = 0, None
     form = LoopForm(
         importer,
@@ -507,10 +437,10 @@ def import_loop(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[H
         arguments,
         trips,
         trip_count,
-        None if condition is None or truth is not None else node.reshape(condition, ()),
+        None if condition is None or known is not None else node.reshape(condition, ()),
         wanted={n for n in range(len(node.outputs)) if node.wants(n)},
     )
-    return form.results()
+    return loop_results(form)
 
 
 def _reshaped(rewriter: Rewriter, value: Value, shape: tuple[int, ...], origin: str) -> Value:

@@ -29,7 +29,22 @@ class TensorList:
     is_absent: bool = False
 
 
-Held = Union[Value, TensorList]
+@dataclass(frozen=True)
+class StackedList:
+    """A sequence whose length data decide (aot/frontends/onnx/stacks.py).
+
+    Attributes:
+        values: its n tensors: [n, ...], as large as each of them may be.
+        extents: those of each tensor along `axes`, i64[n, len(axes)]; None where there are none.
+        axes: those of a tensor along which it may be smaller than others, ascending.
+    """
+
+    values: Value
+    extents: Value | None = None
+    axes: tuple[int, ...] = ()
+
+
+Held = Union[Value, TensorList, StackedList]
 """What a name may stand for."""
 
 

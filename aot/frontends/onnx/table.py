@@ -21,7 +21,7 @@ from aot.frontends.lib.builder import (
 )
 from aot.frontends.lib.extents import bound, given_dims
 from aot.frontends.lib.place import Place
-from aot.frontends.onnx.scopes import TensorList
+from aot.frontends.onnx.scopes import StackedList, TensorList
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
@@ -89,7 +89,7 @@ class Node(Place):
     rewriter: Rewriter
     values: DimValues
     folder: Path | None = None
-    lists: dict[int, TensorList] = field(default_factory=dict)
+    lists: dict[int, TensorList | StackedList] = field(default_factory=dict)
     kinds: dict[Value, int] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 

@@ -2,7 +2,7 @@
 
 Requires: nothing.
 Ensures: every op has a side effect, ends its block, writes an operand, or has a used result; of the
-    symbols that values give, some op names each.
+    symbols that values give, some op names each, or it is checked.
 Never: removes an input or a result of a function, or an op of unknown effect.
 """
 
@@ -70,7 +70,7 @@ class _Sweep:
 
     def is_dead(self, op: Op) -> bool:
         if op.record is EXTENT and isinstance(op.attrs["dim"], DimExpr):
-            return str(op.attrs["dim"]) not in self.named
+            return not op.attrs["checked"] and str(op.attrs["dim"]) not in self.named
         return is_removable(op) and not any(v.uses for v in op.results)
 
     def note(self, op: Op) -> None:

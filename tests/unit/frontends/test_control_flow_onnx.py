@@ -326,19 +326,6 @@ def test_rows_of_a_loop_that_data_end() -> None:
     assert_same(our_run(function, {"x": x}), ort_run(model, {"x": x}))
 
 
-def test_rows_whose_shape_data_decide_are_refused() -> None:
-    g = Graph(np.random.RandomState(37))
-    b = Body("b_")
-    row = b.op("NonZero", "v")
-    body = b.graph(loop_inputs(tensor_info("v", [2])), [always(b), b.op("Neg", "v"), row])
-    found = g.op("Loop", "n", "", "x", outputs=2, body=body)
-    g.named(found[1], "rows")
-    model = g.model([tensor_info("n", [], I64), tensor_info("x", [2])], ["rows"])
-    assert refused(model).startswith(
-        "Loop (node 'loop_0_0'): rows of its output 1 are i64[1, n0], which data decide, and how "
-    )
-
-
 def test_an_if_on_data_with_results_of_two_shapes() -> None:
     """Of each result as much as the branch that was taken gives, whichever extents differ."""
     g = Graph(np.random.RandomState(34))

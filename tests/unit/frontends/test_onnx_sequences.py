@@ -1,5 +1,5 @@
-"""ONNX's sequences and optionals: where shapes decide they are computed as ONNX Runtime does, and
-where only data decide they are refused by name.
+"""ONNX's sequences and optionals whose lengths and positions shapes decide, as ONNX Runtime has
+them. Those of which data decide are tested in test_onnx_stacks.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
-from tests.support.control_models import BOOL, I64, Body, always, loop_inputs
+from tests.support.control_models import I64, Body, always, loop_inputs
 from tests.support.generated_models import Graph
 from tests.support.onnx_models import assert_same, ort_run, our_run, tensor_info
 
@@ -131,10 +131,6 @@ def test_an_optional_without_an_element() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Graph], str], str]] = {
-    "a position that data decide": (
-        lambda g: g.op("SequenceAt", three(g), "n"),
-        "SequenceAt (node 'sequenceat_3_0'): operand 1 (position) is not known at compile time",
-    ),
     "an output": (
         three,
         "output 'y' is a sequence, and a program gives tensors; give each tensor of it "
@@ -153,40 +149,6 @@ def test_what_is_refused_is_named(name: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         import_onnx(built(make, tensor_info("n", [], I64)))
     assert caught.value.items == (message,)
-
-
-def test_a_loop_of_unknown_length_that_appends_is_refused() -> None:
-    g = Graph(np.random.RandomState(51))
-    b = Body("b_")
-    body = b.graph(
-        loop_inputs(onnx.ValueInfoProto(name="rows")),
-        [always(b), b.op("SequenceInsert", "rows", "x")],
-    )
-    rows = g.op("Loop", "n", "", g.op("SequenceEmpty"), body=body)
-    g.named(joined(g, rows), "y")
-    with pytest.raises(UnsupportedError) as caught:
-        import_onnx(g.model([X, tensor_info("n", [], I64)], ["y"]))
-    assert caught.value.items == (
-        "Loop (node 'loop_1_0'): it carries a sequence of tensors, and how often it runs is known "
-        "only when the model runs; what a loop gives may be stacked as rows (scan outputs)",
-    )
-
-
-def test_a_branch_that_data_choose_gives_no_sequence() -> None:
-    g = Graph(np.random.RandomState(52))
-    then, other = Body("t_"), Body("e_")
-    made = g.op(
-        "If",
-        "c",
-        then_branch=then.graph([], [then.op("SequenceConstruct", "x", "x")]),
-        else_branch=other.graph([], [other.op("SequenceConstruct", "x")]),
-    )
-    g.named(joined(g, made), "y")
-    with pytest.raises(UnsupportedError) as caught:
-        import_onnx(g.model([X, tensor_info("c", [], BOOL)], ["y"]))
-    assert "is a sequence of tensors, and which is known only when the model runs" in str(
-        caught.value
-    )
 
 
 WRONG: dict[str, tuple[Callable[[Graph], str], str]] = {

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from aot.frontends.onnx.blocks import GraphImporter
-from aot.frontends.onnx.loops import LoopForm
+from aot.frontends.onnx.loop_forms import LoopForm
+from aot.frontends.onnx.loops import loop_results
 from aot.frontends.onnx.scopes import Scope
 from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir import dims
@@ -65,7 +66,7 @@ def import_scan(importer: GraphImporter, node: Node, outer: Scope) -> Sequence[V
     )
     axes = _list(node, "scan_output_axes", rows)
     directions = _list(node, "scan_output_directions", rows)
-    results = [v for v in form.results() if isinstance(v, Value)]
+    results = [v for v in loop_results(form) if isinstance(v, Value)]
     for n in range(rows):
         if node.wants(kept + n):
             results[kept + n] = _placed(node, results[kept + n], axes[n], bool(directions[n]))
