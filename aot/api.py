@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -194,7 +194,7 @@ def load(
     *,
     entry: str | None = None,
     target: str | None = None,
-    threads: int = 1,
+    threads: int | Literal["auto"] = 1,
 ) -> Program:
     """Loads a compiled module to run it here.
 
@@ -204,7 +204,8 @@ def load(
         entry: the entry point; the first one if None.
         target: the target whose variant must be used; the first that runs here if None.
         threads: threads that share the work on a CPU, the caller's included; the results are the
-            same whatever their number.
+            same whatever their number. "auto" takes one for each fast core: `aotc devices` tells
+            how many that are, and why.
 
     Raises:
         RuntimeFailure: no such file, not a module, damaged, or no variant for this machine.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.compile import REPORT_OPTION, check_report
-from aot.cli.text import NamedArray, NamedShape, Pair, table, to_mapping
+from aot.cli.text import NamedArray, NamedShape, Pair, Threads, table, to_mapping
 
 if TYPE_CHECKING:
     from aot.tools.bench.benchmark import Case
@@ -23,7 +23,7 @@ ENGINE_NAMES = ("onnxruntime", "openvino")
 
 @click.command()
 @click.argument("module", type=click.Path())
-@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option("--threads", type=Threads(), default=1, show_default=True)
 @click.option(
     "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Timed, at least."
 )
@@ -137,6 +137,10 @@ def bench(
     if engines and is_cold:
         raise click.UsageError("--against and --cold exclude each other")
     given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
+    if how["threads"] == "auto":
+        from aot.runtime.cores import find
+
+        how["threads"] = find().threads
     case = Case(module, inputs=given, shapes=sizes, **how)
     if engines and model is not None:
         from aot.tools.engines import compare, installed

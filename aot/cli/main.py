@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -32,7 +32,7 @@ from aot.cli.compile import (
     compile_model,
     compile_options,
 )
-from aot.cli.text import NamedArray, NamedShape, Pair, to_mapping
+from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_mapping
 from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
 from aot.frontends.registry import head_of, is_compiled
 
@@ -168,10 +168,11 @@ _ENTRY = click.option(
 )
 _THREADS = click.option(
     "--threads",
-    type=click.IntRange(1, 256),
+    type=Threads(),
     default=1,
     show_default=True,
-    help="Threads that share the work on a CPU; the results are the same.",
+    help="Threads that share the work on a CPU; the results are the same.  auto: one for each fast "
+    "core, which aotc devices tells.",
 )
 
 
@@ -196,7 +197,7 @@ def run(
     output: str | None,
     entry: str | None,
     device: str,
-    threads: int,
+    threads: int | Literal["auto"],
     seed: int,
 ) -> None:
     """Run a module file once and describe its outputs.

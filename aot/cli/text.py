@@ -97,6 +97,20 @@ class NamedShape(click.ParamType[Pair]):
         return name, dims
 
 
+class Threads(click.ParamType[Any]):
+    """A number of threads, or `auto`, one for each fast core."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        if value == "auto":
+            return "auto"
+        number = int(value) if str(value).isdecimal() else 0
+        if not 1 <= number <= 256:
+            self.fail(f"{value!r} is not a number of threads, 1 to 256, or auto", param, ctx)
+        return number
+
+
 class NamedArray(click.ParamType[Pair]):
     """NAME=FILE.npy, NAME=VALUE, and NAME=random where that makes sense."""
 
@@ -479,6 +493,8 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
             memory = f"{device.memory_bytes / 2**30:.1f} GiB"
             lines.append(f"  {device.kind}, vulkan {device.api_version}, {memory} of its own")
         lines.append(f"  targets   {', '.join(device.fits) or 'none'}")
+        if device.threads:
+            lines.append(f"  threads   {device.threads} with auto: {device.threads_reason}")
         lines += [f"  not       {name}: {why}" for name, why in device.misses.items()]
         lines += [f"  features  {', '.join(device.features)}"] * bool(device.features)
         for key, value in device.limits.items():

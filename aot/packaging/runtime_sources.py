@@ -54,8 +54,8 @@ class RuntimeSources:
 
     @cached_property
     def tool(self) -> list[str]:
-        """aot-run, sources and headers."""
-        return self._find("tools/*.c", "tools/*.h")
+        """aot-run, sources and headers, with what it asks of the machine."""
+        return self._find("tools/*.c", "tools/*.h", "cores/*.c")
 
     def read(self, name: str) -> bytes:
         """The bytes of one file."""

@@ -17,7 +17,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -125,6 +125,17 @@ class _ProgramInfo(ctypes.Structure):
     )
 
 
+class Cores(ctypes.Structure):
+    """aot_cores_t of aot/cores.h."""
+
+    _fields_ = (
+        ("threads", ctypes.c_uint32),
+        ("leaves_slower", ctypes.c_bool),
+        ("cpus", ctypes.c_uint64 * 16),
+        ("reason", ctypes.c_char * 200),
+    )
+
+
 _OutError = POINTER(_Error)
 
 # The functions of aot.h that are used here: result, then arguments.
@@ -141,6 +152,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_module_verify_rodata": (ctypes.c_int, _Handle, _OutError),
     "aot_program_create": (
         *(ctypes.c_int, _Handle, POINTER(_ProgramOptions), _OutError, _OutHandle),
+    ),
+    "aot_cores_find": (None, ctypes.c_char_p, POINTER(Cores)),
+    "aot_cores_create_program": (
+        *(ctypes.c_int, POINTER(Cores), _Handle, POINTER(_ProgramOptions), _OutError, _OutHandle),
     ),
     "aot_program_destroy": (None, _Handle),
     "aot_program_get_info": (None, _Handle, POINTER(_ProgramInfo)),
@@ -239,7 +254,7 @@ def load(
     *,
     entry: str | None = None,
     target: str | None = None,
-    threads: int = 1,
+    threads: int | Literal["auto"] = 1,
     calling: Calling | None = None,
 ) -> Program:
     """Opens a module file, or the bytes of one, and makes a program of an entry point.
@@ -250,7 +265,7 @@ def load(
         entry: the entry point; the first one if None.
         target: the target whose variant must be used; the first that runs here if None.
         threads: threads that share the work on a CPU, the caller's included. They change no bit of
-            a result.
+            a result. `"auto"`: one for each fast core, as `aot.runtime.cores.find` tells.
         calling: how the program is called; by names of arrays if None.
 
     Raises:
@@ -286,7 +301,7 @@ class Program:
         *,
         entry: str | None = None,
         target: str | None = None,
-        threads: int = 1,
+        threads: int | Literal["auto"] = 1,
         calling: Calling | None = None,
     ) -> None:
         """See `load`."""
@@ -297,8 +312,8 @@ class Program:
         if device not in _DEVICES:
             known = ", ".join(_DEVICES)
             raise RuntimeFailure(f"no device {device!r}, there are {known}", "argument")
-        if not 1 <= threads <= MOST_THREADS:
-            message = f"{threads} threads, expected 1 to {MOST_THREADS}"
+        if threads != "auto" and not (isinstance(threads, int) and 1 <= threads <= MOST_THREADS):
+            message = f"{threads} threads, expected 1 to {MOST_THREADS}, or auto"
             raise RuntimeFailure(message, "argument")
         self._library = load_library()
         try:
@@ -326,15 +341,27 @@ class Program:
         else:
             self._call("aot_module_open_path", os.fsencode(source), None, out=self._module)
 
-    def _create(self, device: int, entry: str | None, target: str | None, threads: int) -> None:
+    def _create(
+        self,
+        device: int,
+        entry: str | None,
+        target: str | None,
+        threads: int | Literal["auto"],
+    ) -> None:
         options = _ProgramOptions(
             entry=None if entry is None else entry.encode(),
             target=None if target is None else target.encode(),
             device=device,
             caller_outputs=True,
-            threads=threads,
+            threads=1 if threads == "auto" else threads,
         )
-        self._call("aot_program_create", self._module, byref(options), out=self._program)
+        if threads == "auto":
+            found = Cores()
+            self._library.aot_cores_find(None, byref(found))
+            arguments = byref(found), self._module, byref(options)
+            self._call("aot_cores_create_program", *arguments, out=self._program)
+        else:
+            self._call("aot_program_create", self._module, byref(options), out=self._program)
         info = _ProgramInfo()
         self._library.aot_program_get_info(self._program, byref(info))
         self.entry = _text(info.entry)

@@ -12,6 +12,7 @@ from typing import Any
 
 from aot.backends.vulkan.requirements import LIMITS, limits_of, narrow_features
 from aot.errors import AotError, RuntimeFailure
+from aot.runtime.cores import find as find_cores
 from aot.target import selection as targets
 from aot.target.model import GpuGeometry, Target
 from aot.target.toml import SUBGROUP_OPERATIONS
@@ -35,6 +36,8 @@ class DeviceInfo:
         features: the optional Vulkan features that modules can ask for and that are there.
         fits: targets that run here, best first.
         misses: other targets of the kind, with the first thing that each lacks here.
+        threads: that `threads="auto"` takes; 0 for what is no CPU.
+        threads_reason: why so many.
     """
 
     name: str
@@ -47,6 +50,8 @@ class DeviceInfo:
     features: tuple[str, ...]
     fits: tuple[str, ...]
     misses: Mapping[str, str]
+    threads: int = 0
+    threads_reason: str = ""
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
@@ -63,7 +68,12 @@ def _cpu() -> Iterator[DeviceInfo]:
         host = targets.host()
     except AotError:
         return
-    yield DeviceInfo(host.name, "cpu", "", "", 0, 0, {}, host.features, (host.name,), {})
+    cores = find_cores()
+    yield DeviceInfo(
+        *(host.name, "cpu", "", "", 0, 0, {}, host.features, (host.name,), {}),
+        threads=cores.threads,
+        threads_reason=cores.reason,
+    )
 
 
 def _vulkan() -> Iterator[DeviceInfo]:

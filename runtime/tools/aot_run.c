@@ -97,7 +97,8 @@ static bool open_module(runner_t *runner, int64_t start_ns) {
   at = end_phase(runner, PHASE_VERIFY, at);
 
   const aot_program_options_t program_options = options_program(options);
-  if (aot_program_create(runner->module, &program_options, &error, &runner->program) != AOT_OK) {
+  if (options_create_program(options, runner->module, &program_options, &error, &runner->program) !=
+      AOT_OK) {
     return fail("%s: %s", options->module, error.message);
   }
   (void)end_phase(runner, PHASE_MAP, at);

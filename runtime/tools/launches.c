@@ -147,7 +147,8 @@ bool report_launches(const runner_t *runner) {
   options.profile_user = &recorder;
   aot_error_t error;
   aot_program_t *program = NULL;
-  bool is_done = aot_program_create(runner->module, &options, &error, &program) == AOT_OK ||
+  bool is_done = options_create_program(&runner->options, runner->module, &options, &error,
+                                        &program) == AOT_OK ||
                  fail("%s", error.message);
   is_done = is_done && run_all(runner, program, &recorder);
   if (is_done) print_sites(runner, &recorder);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aot/cores.h"
+
 static const char help[] =
 #ifdef AOT_EMBED
     "usage: PROGRAM [options]\n"
@@ -32,7 +34,9 @@ static const char help[] =
     "  --min-ms MS             goes on with timed runs for at least so long (default: 0)\n"
     "  --bench N               the same as --warmup 3 --runs N\n"
     "  --seconds S             goes on with timed runs for at least so long\n"
-    "  --threads N             threads that share the work, this one included (default: 1)\n"
+    "  --threads N             threads that share the work, this one included (default: 1); auto: "
+    "one\n"
+    "                          for each fast core\n"
     "  --device NAME           cpu, vulkan, or auto: the first variant that runs here (default)\n"
     "  --warm                  makes the program and stops: on a GPU this fills the pipeline "
     "cache\n"
@@ -125,9 +129,13 @@ static const char *parse_device(const char *text, options_t *options) {
 }
 
 static const char *parse_threads(const char *text, options_t *options) {
+  if (strcmp(text, "auto") == 0) {
+    options->threads = 0;
+    return NULL;
+  }
   uint64_t count = 0;
   if (!parse_count(text, &count) || count < 1 || count > AOT_MOST_THREADS) {
-    return "expected a number of threads, 1 to 256";
+    return "expected a number of threads, 1 to 256, or auto";
   }
   options->threads = (uint32_t)count;
   return NULL;
@@ -248,6 +256,17 @@ aot_program_options_t options_program(const options_t *options) {
                                  .target = options->target,
                                  .device = (aot_device_kind_t)options->device,
                                  .threads = options->threads};
+}
+
+aot_status_t options_create_program(const options_t *options, const aot_module_t *module,
+                                    const aot_program_options_t *program_options,
+                                    aot_error_t *error, aot_program_t **out_program) {
+  if (options->threads != 0) {
+    return aot_program_create(module, program_options, error, out_program);
+  }
+  aot_cores_t cores;
+  aot_cores_find(NULL, &cores);
+  return aot_cores_create_program(&cores, module, program_options, error, out_program);
 }
 
 const char *options_find(const named_text_t *list, size_t count, const char *name) {

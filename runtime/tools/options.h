@@ -28,8 +28,8 @@ typedef struct options_t {
   uint64_t warmup;
   uint64_t runs;
   double min_ms;
-  uint32_t device;  // an aot_device_kind_t
-  uint32_t threads;
+  uint32_t device;       // an aot_device_kind_t
+  uint32_t threads;      // 0: one for each fast core
   uint64_t cold_rounds;  // 0: runs in this process
   int64_t started_ns;    // when this process was; 0: not known
   int report_fd;         // of who started it to measure its phases; -1: nobody
@@ -53,6 +53,11 @@ options_result_t options_parse(int count, char **arguments, options_t *out_optio
 
 // How programs are made.  *Borrows* the options' texts.
 aot_program_options_t options_program(const options_t *options);
+
+// Makes a program with as many threads as are asked for.  *Returns owned*.
+aot_status_t options_create_program(const options_t *options, const aot_module_t *module,
+                                    const aot_program_options_t *program_options,
+                                    aot_error_t *error, aot_program_t **out_program);
 
 // The value given for `name`, or NULL.
 const char *options_find(const named_text_t *list, size_t count, const char *name);

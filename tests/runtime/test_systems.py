@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runtime_build import RUNTIME, WARNINGS, build, tool_sources
+from tests.support.runtime_build import RUNTIME, WARNINGS, build, library_sources, tool_sources
 from tests.support.runtime_modules import scale_module
 
 VULKAN = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
-FOLDERS = ("src", "drivers/cpu", "state")
-LIBRARY = [*(p for f in FOLDERS for p in sorted(RUNTIME.glob(f"{f}/*.c"))), *VULKAN]
+LIBRARY = [*library_sources(), *VULKAN]
 
 
 def sources_of_a_system() -> list[Path]:
