@@ -13,7 +13,7 @@ import numpy as np
 
 from aot.ir.graph import Attr, Op, Value
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import Array
+from aot.ir.types import Array, DType, TensorType
 from aot.ops import OpRecord
 from aot.ops.elementwise import ADD, CAST, MAXIMUM, MINIMUM, MUL, RELU, SUB
 from aot.ops.indexing import GATHER_ELEMENTS, GATHER_ND
@@ -23,7 +23,10 @@ from aot.ops.quantization import DEQUANTIZE, QUANTIZE
 from aot.ops.selection import CONCAT, GATHER
 from aot.passes.quantise.factors import (
     F32,
+    I8,
+    I16,
     I32,
+    U8,
     add_number,
     cast,
     constant,
@@ -131,6 +134,47 @@ def _sink_columns(op: Op, rewriter: Rewriter) -> Value | None:
             value = _emit(op, rewriter, TRANSPOSE, wide, perm=op.attrs["perm"])
         moved.append(value)
     return _emit(op, rewriter, DEQUANTIZE, *moved)
+
+
+def _sink_known(op: Op, rewriter: Rewriter) -> Value | None:
+    """move(dequantize(x, s)) -> dequantize(move(x), s'), x and s of any shape known: a weight that
+    is laid out anew keeps a scale for each channel, wherever its channels come to lie."""
+    found = definer(op.operands[0], DEQUANTIZE)
+    x = None if found is None else known(found.operands[0])
+    if found is None or x is None or _has_one_scale(found) or x.shape != found.result.type.dims:
+        return None
+    scale, zero = (None if v is None else known(v) for v in _parameters(found))
+    if scale is None or (zero is None and _parameters(found)[1] is not None):
+        return None
+    numbers = x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
+    if op.record is PAD and (op.attrs["mode"] != "constant" or op.attrs["value"] != 0):
+        return None
+    dtype = next(
+        (d for d in (I8, U8, I16) if np.array_equal(numbers.astype(d.numpy), numbers)), None
+    )
+    reference = op.record.reference
+    if dtype is None or reference is None:
+        return None
+    # where a pad adds zeros any scale will do: NaN stands for that
+    full = np.broadcast_to(scale, x.shape).astype(np.float32)
+    moved = []
+    for array, fill in ((numbers.astype(dtype.numpy), 0), (full, float("nan"))):
+        attrs = {**op.attrs, "value": fill} if op.record is PAD else op.attrs
+        type_ = TensorType(DType.of(array.dtype), array.shape)
+        (made,) = reference(op.record.call([type_], attrs), [array])
+        moved.append(np.asarray(made))
+    values = [constant(op, rewriter, a) for a in (moved[0], _without_repeats(moved[1]))]
+    return _emit(op, rewriter, DEQUANTIZE, *values, None)
+
+
+def _without_repeats(scale: Array) -> Array:
+    """A scale whose axes along which it does not vary have one element; NaN is any number."""
+    for axis in range(scale.ndim):
+        most = np.fmax.reduce(scale, axis=axis, keepdims=True)
+        least = np.fmin.reduce(scale, axis=axis, keepdims=True)
+        if np.array_equal(most, least, equal_nan=True):
+            scale = most
+    return np.where(np.isnan(scale), np.float32(1), scale).astype(np.float32)
 
 
 def _sink_max(op: Op, rewriter: Rewriter) -> Value | None:
@@ -427,6 +471,10 @@ _RULES: tuple[Rule, ...] = (
         TRANSPOSE,
         "transpose(dequantize(x, s)) -> dequantize(transpose(x), transpose(s)), s by channel",
         _sink_columns,
+    ),
+    *(
+        Rule(record, f"{record.name}(dequantize(x, s)) -> dequantize, x and s known", _sink_known)
+        for record in (RESHAPE, SLICE, PAD)
     ),
     Rule(MAX_POOL, "max_pool(dequantize(x)) -> dequantize(max_pool(x))", _sink_max),
     Rule(RELU, "relu(dequantize(x, s, z)) -> dequantize(max(x, z), s, z)", _sink_relu),

@@ -1,11 +1,13 @@
-"""rematerialize-iota: what follows from places and dims alone is computed where it is read.
+"""rematerialize-iota: what follows from places and dims alone is computed where it is read, and so
+are floats that bytes stand for.
 
 Requires: constants folded.
 Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own
     block, unless its users can't take it in: fusion then leaves nothing of it that is computed for
-    its own sake.
-Never: copies an op that reads memory, other than a single constant element, one whose result is
-    written in place, or a chain of more than MAX_CHAIN ops.
+    its own sake. A `dequantize` by single numbers has one user, too, if all users can take it in:
+    bytes are stored, not floats.
+Never: copies another op that reads memory, other than a single constant element, one whose result
+    is written in place, or a chain of more than MAX_CHAIN ops.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from aot.ir.clone import clone_op
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
+from aot.ops.quantization import DEQUANTIZE
 from aot.passes.base import Pass, PassContext
 
 MAX_CHAIN = 8
@@ -39,7 +42,9 @@ def sink(function: Function) -> int:
     copies, db = 0, AliasDb.where_written(function)
     # users first: a copy is one more user of what it reads
     for op in reversed(list(control_ops(function))):
-        if op.record is CONSTANT or len(op.results) != 1 or op.result not in chains:
+        if op.record is CONSTANT or len(op.results) != 1:
+            continue
+        if op.result not in chains and not _is_of_bytes(op):
             continue
         if db is None or db.is_repeatable(op):
             copies += _copy_for_users(function, op)
@@ -62,6 +67,25 @@ def _chain(op: Op, chains: dict[Value, int]) -> int | None:
         total += chains[value]
     is_constant = total == 1  # of constants alone: folding has left it for a reason
     return None if is_constant or total > MAX_CHAIN or len(op.results) != 1 else total
+
+
+def _is_of_bytes(op: Op) -> bool:
+    """Whether the op makes floats of bytes, by single numbers, and all users read each once."""
+    if op.record is not DEQUANTIZE:
+        return False
+    x, *parameters = op.operands
+    return (
+        x is not None
+        and x.type.dtype.bits == 8
+        and all(v is None or v.type.element_count == 1 for v in parameters)
+        and all(_reads_elements(user) for user in op.result.users)
+    )
+
+
+def _reads_elements(user: Op) -> bool:
+    """Whether an op has no windows or tiles, in which it would read an element again."""
+    is_plain = user.record.kind is Kind.REDUCTION and "kernel" not in user.attrs
+    return user.record.compute is not None and (is_plain or user.record.kind is Kind.ELEMENTWISE)
 
 
 def _copy_for_users(function: Function, op: Op) -> int:

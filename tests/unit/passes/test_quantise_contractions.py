@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import aot
 from aot.builder import Builder
@@ -102,6 +103,48 @@ def test_multiply_adds_are_counted_by_reason() -> None:
         "--disable integer-contractions": 240,
         "both operands vary": 60,
     }
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (4, 1)])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_transposed_convolutions_with_a_scale_a_channel_are_of_integers(
+    dtype: type, kernel: tuple[int, int]
+) -> None:
+    """Their weights are laid out anew, padded for strides that do not divide the kernel."""
+    rng = np.random.default_rng(3)
+    weights = rng.integers(0, 100, (5, 6, *kernel)).astype(dtype)
+    scales = rng.uniform(0.01, 0.1, 6).astype(np.float32)
+    module = import_onnx(transposed_convolution(weights, scales, np.arange(6).astype(dtype)))
+    made, context = passed(module)
+    assert set(multiply_adds_of(context)) == {IN_INTEGERS}
+    x = rng.integers(0, 256, (1, 5, 4, 3)).astype(np.uint8)
+    (found,), (expected,) = (run(m.main, [x]) for m in (made, module))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def transposed_convolution(weights: Any, scales: Any, zeros: Any) -> bytes:
+    """ConvTranspose of dequantised bytes and weights, which have a scale for each filter."""
+    constants = {
+        "w": weights,
+        "ws": scales,
+        "wz": zeros,
+        "xs": np.float32(0.02),
+        "xz": np.uint8(7),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1),
+        helper.make_node("ConvTranspose", ["xd", "wd"], ["y"], strides=[2, 2]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 5, 4, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
 
 
 def test_a_model_of_floats_has_no_such_count() -> None:
