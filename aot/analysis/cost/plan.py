@@ -139,7 +139,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
         spare=1 if contraction.groups == 1 else 3,
-        by_lane=target.multiplies_by_lane and not is_dotted,
+        by_lane=target.multiplies_by_lane and not is_unpacked,
         unpacked=is_unpacked,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )

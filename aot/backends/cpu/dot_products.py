@@ -162,12 +162,12 @@ def _instructions(
     target = traits.target
     found: list[tuple[int, Part]] = []
 
-    def accumulating(name: str, width: int, suffix: str = "") -> None:
+    def accumulating(name: str, width: int, suffix: str = "", *, swaps: bool = False) -> None:
         """An instruction that adds products of bytes to `c`."""
 
         def made(a: Value, b: Value, c: Value) -> Value:
             type_ = Type("i8", 4 * c.type.lanes)
-            bytes_ = [asm.bitcast_to(x, type_) for x in (a, b)]
+            bytes_ = [asm.bitcast_to(x, type_) for x in ((b, a) if swaps else (a, b))]
             return asm.call(name, c.type, [c, *bytes_], suffix)
 
         found.append((width, made))
@@ -200,7 +200,8 @@ def _instructions(
         name = "sdot" if left is I8X4 else "udot"
         is_wide = target.arch == "aarch64"
         family = "aarch64" if is_wide else "arm"
-        accumulating(f"llvm.{family}.neon.{name}", 4, "v4i32.v16i8")
+        # the instruction takes a lane of the last operand; `a` is what all columns share
+        accumulating(f"llvm.{family}.neon.{name}", 4, "v4i32.v16i8", swaps=True)
     if left is right is I16X2:
         if target.has("avx512bw"):
             multiplying("llvm.x86.avx512.pmaddw.d.512", 16)

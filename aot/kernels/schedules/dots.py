@@ -26,7 +26,9 @@ from aot.kernels.schedules.products import (
     Tile,
     Values,
     at_splits,
+    by_lanes,
     by_weight_step,
+    holds_row_vectors,
 )
 
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
@@ -221,6 +223,11 @@ class StagedRows:
         at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(2 * part))
         return Load(self.scratch, (row, at), _WORDS.get(dtype, DType.I16X2))
 
+    def has_row_vectors(self, rows: int, columns: int) -> bool:
+        """Whether a tile holds a vector of words of each row, because dot products take a lane."""
+        is_by_lane = self.nest.target.multiplies_by_lane and self.axes.staged is not DType.I16
+        return is_by_lane and holds_row_vectors(self.nest, rows, columns)
+
     def parts(self, part: int) -> tuple[int, int]:
         """The bytes of a group that such a half holds."""
         return _SPLIT[part] if self.axes.is_split else (2 * part, 2 * part + 1)
@@ -272,16 +279,35 @@ class DotTile(Placed):
 
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""
-        return self.nest.serial(self.staged.axes.size // DOT_GROUP, self._group, "g")
+        nest, staged = self.nest, self.staged
+        groups = staged.axes.size // DOT_GROUP
+        if not staged.has_row_vectors(self.shape.rows, self.shape.columns):
+            return nest.serial(groups, self._group, "g")
+
+        def step(g: Expr, of_row: Callable[[Expr], Expr]) -> list[Stmt]:
+            stmts, word = self._words(g)
+            return stmts + self._step(of_row, word)
+
+        return by_lanes(
+            nest,
+            (self.shape.rows, groups),
+            _WORDS[staged.axes.staged],
+            lambda r, g: staged.word(expr.add(self.row, r), g, 0),
+            step,
+        )
 
     def _group(self, g: Expr) -> list[Stmt]:
         """The products of group `g` of each row with those of all columns."""
         stmts, word = self._words(g)
         if self.staged.axes.staged is not DType.I16:
-            return stmts + self._step(g, 0, word)
+            return stmts + self._step(self._of_row(g, 0), word)
         for half in (0, 1):
-            stmts += self._step(g, half, self._halves(word, self.staged.parts(half)))
+            stmts += self._step(self._of_row(g, half), self._halves(word, self.staged.parts(half)))
         return stmts
+
+    def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
+        """The word of a row that holds a group, or a half of it."""
+        return lambda r: self.staged.word(expr.add(self.row, r), g, half)
 
     @staticmethod
     def _halves(
@@ -305,14 +331,15 @@ class DotTile(Placed):
 
         return self._each_chunk(store), lambda u, lane: Load(held, (u, lane), dtype)
 
-    def _step(self, group: Expr, half: int, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
-        """The products of the word of each row that holds the group, or a half of it, with the
-        columns'."""
-        nest, acc, staged = self.nest, self.acc, self.staged
+    def _step(
+        self, of_row: Callable[[Expr], Expr], word: Callable[[Expr, Expr], Expr]
+    ) -> list[Stmt]:
+        """The products of the word of each row with the columns'."""
+        nest, acc = self.nest, self.acc
 
         def row(r: Expr) -> list[Stmt]:
             into: list[Stmt] = []
-            left = nest.let(staged.word(expr.add(self.row, r), group, half), into, "a")
+            left = nest.let(of_row(r), into, "a")
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)

@@ -187,7 +187,7 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("x86-64-v3+avxvnni", "uneven", r"\bvpdpbusd\b.*%ymm"),
         ("aarch64-linux-dotprod", "pointwise", r"\bsdot\b"),
         ("aarch64-linux-dotprod", "groups-strided", r"\bsdot\b"),
-        ("aarch64-linux-dotprod+i8mm", "uneven", r"\busdot\b"),
+        ("aarch64-linux-dotprod+i8mm", "uneven", r"\bsudot\b"),
         ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
     ],
 )
@@ -195,6 +195,23 @@ def test_instructions_for_dot_products_are_used(target: str, name: str, instruct
     machine = device(target)
     function, _ = made(name, machine)
     assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "dot"),
+    [
+        ("aarch64-linux-dotprod", "pointwise", "sdot"),
+        ("aarch64-linux-dotprod+i8mm", "uneven", "sudot"),
+    ],
+)
+def test_dot_products_take_lanes_of_the_rows(target: str, name: str, dot: str) -> None:
+    """One load brings four words of a row, and no instruction repeats a word for all columns."""
+    machine = device(target)
+    function, _ = made(name, machine)
+    text = emit_assembly(lower(function, machine), machine)
+    assert re.search(rf"\b{dot}\b.*\.4b\[3\]", text)
+    loop = max(re.split(r"^\.LBB", text, flags=re.M), key=lambda part: part.count(f"\t{dot}\t"))
+    assert not re.search(r"\bdup\b|\bld1r\b", loop.partition("b.ne")[0])
 
 
 def test_weights_lie_alike_for_all_targets() -> None:
