@@ -167,6 +167,7 @@ C_LENGTHS = {
     "merge_results": "t->merge_count",
     "specials": "t->special_count",
     "sorted_tokens": "t->sorted_token_count",
+    "updates": "t->update_count",
 }
 C_CALLS = {"power_of_two": "is_power_of_two({})", "u64": "(uint64_t){}"}
 AROUND = ("module", "variant", "entry", "program", "cpu")

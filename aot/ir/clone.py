@@ -54,6 +54,7 @@ def clone_function(function: Function) -> Function:
     made = Function(function.name, Block(), function.result_names, function.kind)
     made.block = clone_block(function.block, {}, made)
     made.block.owner = made
+    made.updates = dict(function.updates)
     made.dim_names = function.dim_names
     made.bindings = function.bindings
     made.schedule = function.schedule

@@ -319,6 +319,9 @@ class Listener:
 
     def op_moved(self, op: Op) -> None: ...
 
+    def op_widened(self, op: Op) -> None:
+        """An op with blocks carries or yields one more value than before."""
+
     def type_changed(self, value: Value, old: TensorType) -> None: ...
 
     def pending_made(self, value: Value) -> None:
@@ -331,6 +334,8 @@ class Function:
     Attributes:
         kind: "function", or "executable" for an outlined dispatch body.
         result_names: one per operand of the block's `return`.
+        updates: results that are what an input's memory holds after a run, each with the input's
+            name: whoever runs the function writes them there.
         dim_names: symbols of an executable that are its dim parameters, in order.
         bindings: buffer class of each input, then each result, of an executable (the numbers of
             BufferClass in module.fbs); empty before buffers are bound. A name is the dim parameter
@@ -346,6 +351,7 @@ class Function:
         self.block = block
         self.kind = kind
         self.result_names = list(result_names)
+        self.updates: dict[str, str] = {}
         self.dim_names: tuple[str, ...] = ()
         self.bindings: tuple[int | str, ...] = ()
         self.schedule: tuple[StageSchedule, ...] = ()

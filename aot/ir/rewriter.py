@@ -165,6 +165,36 @@ class Rewriter:
 
         return Transaction(self)
 
+    def carry(self, loop: Op, value: Value) -> tuple[Value, Value]:
+        """Lets a loop carry one more value, which its block yields as it got it.
+
+        Returns:
+            The block's argument and the loop's result, behind those that it carries already.
+        """
+        body = loop.record.body
+        assert body is not None and body.is_loop
+        (block,) = loop.blocks
+        count = len(loop.operands) - body.first
+        argument = Value(value.type, block, len(block.args))
+        block.args.append(argument)
+        _insert_operand(loop, len(loop.operands), value)
+        _insert_operand(block.terminator, len(body.steering) + count, argument)
+        result = Value(value.type, loop, count)
+        loop.results.insert(count, result)
+        for index, other in enumerate(loop.results):
+            other.index = index
+        self._notify(lambda listener: listener.op_widened(loop))
+        return argument, result
+
+    def add_choice(self, op: Op, values: Sequence[Value]) -> Value:
+        """One more result of an op that chooses between blocks: what each of them yields for it."""
+        for block, value in zip(op.blocks, values, strict=True):
+            _insert_operand(block.terminator, len(block.terminator.operands), value)
+        result = Value(values[0].type, op, len(op.results))
+        op.results.append(result)
+        self._notify(lambda listener: listener.op_widened(op))
+        return result
+
     def erase(self, op: Op) -> None:
         """Removes an op that nothing uses."""
         for value in op.results:
@@ -229,6 +259,19 @@ class Rewriter:
     def _notify(self, event: Callable[[Listener], None]) -> None:
         for listener in self.function.listeners:
             event(listener)
+
+
+def _insert_operand(op: Op, index: int, value: Value) -> None:
+    """Puts an operand before operand `index`."""
+    for number in range(index, len(op.operands)):
+        old = op.operands[number]
+        if old is not None:
+            del old.uses[(op, number)]
+    op.operands.insert(index, value)
+    for number in range(index, len(op.operands)):
+        now = op.operands[number]
+        if now is not None:
+            now.uses[(op, number)] = None
 
 
 def insert_constant(rewriter: Rewriter, data: ConstantData, origin: str = "") -> Value:

@@ -367,6 +367,25 @@ class _FunctionCheck:
                         value.op,
                     )
 
+    def check_updates(self) -> None:
+        """Each is a result of an input's type, and no two are the same input's."""
+        function = self.function
+        inputs = {v.name: v for v in function.inputs}
+        results = dict(zip(function.result_names, function.results, strict=False))
+        if len(set(function.updates.values())) < len(function.updates):
+            raise self.fail("two results update one input", function.block.last)
+        for result, name in function.updates.items():
+            if result not in results or name not in inputs:
+                raise self.fail(
+                    f"result {result!r} updates input {name!r}: there are no such two",
+                    function.block.last,
+                )
+            a, b = results[result].type, inputs[name].type
+            if (a.dtype, a.dims) != (b.dtype, b.dims):
+                raise self.fail(
+                    f"result {result!r} is {a}, the input that it updates {b}", function.block.last
+                )
+
     def check_results(self) -> None:
         function = self.function
         count = len(function.block.terminator.operands)
@@ -379,6 +398,7 @@ class _FunctionCheck:
                 f"has {count} results and {len(function.result_names)} names for them",
                 function.block.last,
             )
+        self.check_updates()
         if len(function.bindings) not in (0, len(function.inputs) + count):
             raise self.fail(
                 f"has {len(function.bindings)} bindings for {len(function.inputs)} "

@@ -167,6 +167,7 @@ class _Program:
             state_key_count=0 if self.lengths.of_a_run else len(self.states.lengths),
             scratch_offset=self.scratch_offset,
             growths=self.states.growths,
+            updates=_updates(function),
         )
         names = function.result_names
         entry = EntryPointImage(
@@ -308,3 +309,12 @@ def _state_info(variable: StateVariable) -> TensorInfo:
         text = str(variable.length)
         found[variable.axis] = DimInfo(None, 0, variable.capacity, text)
     return TensorInfo(variable.name, variable.dtype, tuple(found))
+
+
+def _updates(function: Function) -> tuple[int, ...]:
+    """For each output 1 + the input that it is written to after a run, or 0; none if all are 0."""
+    if not function.updates:
+        return ()
+    numbers = {v.name: number for number, v in enumerate(function.inputs, 1)}
+    updates = function.updates
+    return tuple(numbers[updates[n]] if n in updates else 0 for n in function.result_names)

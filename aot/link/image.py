@@ -111,6 +111,8 @@ class ProgramImage:
         scratch_offset: in the arena's fixed part, where a CPU worker's scratch overlaps
             nothing that lives while it is used; None where it is elsewhere.
         growths: where states grow, at the end of `state_bytes`.
+        updates: one for each output, or none: 1 + the input whose memory takes it after a run, 0
+            where it is no input's.
     """
 
     register_count: int
@@ -128,6 +130,7 @@ class ProgramImage:
     state_key_count: int = 0
     scratch_offset: int | None = None
     growths: tuple[Growth, ...] = ()
+    updates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

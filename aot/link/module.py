@@ -248,6 +248,7 @@ def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
             arenaBytes=program.arena_bytes,
             inputOffsetRegisters=list(program.input_offset_registers) or None,
             outputOffsetRegisters=list(program.output_offset_registers) or None,
+            updates=list(program.updates) or None,
             arenaBoundBytes=program.arena_bound_bytes or 0,
             stateBytes=program.state_bytes,
             stateCount=program.state_count,

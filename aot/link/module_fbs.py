@@ -1032,8 +1032,35 @@ class Program(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
         return o == 0
 
+    # Program
+    def Updates(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Program
+    def UpdatesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Program
+    def UpdatesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Program
+    def UpdatesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        return o == 0
+
 def ProgramStart(builder):
-    builder.StartObject(15)
+    builder.StartObject(16)
 
 def ProgramAddRegisterCount(builder, registerCount):
     builder.PrependUint32Slot(0, registerCount, 0)
@@ -1101,6 +1128,12 @@ def ProgramAddGrowths(builder, growths):
 def ProgramStartGrowthsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def ProgramAddUpdates(builder, updates):
+    builder.PrependUOffsetTRelativeSlot(15, flatbuffers.number_types.UOffsetTFlags.py_type(updates), 0)
+
+def ProgramStartUpdatesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def ProgramEnd(builder):
     return builder.EndObject()
 
@@ -1130,6 +1163,7 @@ class ProgramT(object):
         stateKeyCount = 0,
         scratchOffset = -1,
         growths = None,
+        updates = None,
     ):
         self.registerCount = registerCount  # type: int
         self.code = code  # type: Optional[List[int]]
@@ -1146,6 +1180,7 @@ class ProgramT(object):
         self.stateKeyCount = stateKeyCount  # type: int
         self.scratchOffset = scratchOffset  # type: int
         self.growths = growths  # type: Optional[List[GrowthT]]
+        self.updates = updates  # type: Optional[List[int]]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1224,6 +1259,13 @@ class ProgramT(object):
                 else:
                     growth_ = GrowthT.InitFromObj(program.Growths(i))
                     self.growths.append(growth_)
+        if not program.UpdatesIsNone():
+            if np is None:
+                self.updates = []
+                for i in range(program.UpdatesLength()):
+                    self.updates.append(program.Updates(i))
+            else:
+                self.updates = program.UpdatesAsNumpy()
 
     # ProgramT
     def Pack(self, builder):
@@ -1283,6 +1325,14 @@ class ProgramT(object):
             for i in reversed(range(len(self.growths))):
                 builder.PrependUOffsetTRelative(growthslist[i])
             growths = builder.EndVector()
+        if self.updates is not None:
+            if np is not None and type(self.updates) is np.ndarray:
+                updates = builder.CreateNumpyVector(self.updates)
+            else:
+                ProgramStartUpdatesVector(builder, len(self.updates))
+                for i in reversed(range(len(self.updates))):
+                    builder.PrependUint32(self.updates[i])
+                updates = builder.EndVector()
         ProgramStart(builder)
         ProgramAddRegisterCount(builder, self.registerCount)
         if self.code is not None:
@@ -1306,6 +1356,8 @@ class ProgramT(object):
         ProgramAddScratchOffset(builder, self.scratchOffset)
         if self.growths is not None:
             ProgramAddGrowths(builder, growths)
+        if self.updates is not None:
+            ProgramAddUpdates(builder, updates)
         program = ProgramEnd(builder)
         return program
 

@@ -192,6 +192,7 @@ class ProgramT:
     stateKeyCount: int
     scratchOffset: int
     growths: list[GrowthT]
+    updates: list[int]
     def __init__(
         self,
         registerCount: int = ...,
@@ -209,6 +210,7 @@ class ProgramT:
         stateKeyCount: int = ...,
         scratchOffset: int = ...,
         growths: list[GrowthT] | None = ...,
+        updates: list[int] | None = ...,
     ) -> None: ...
     @classmethod
     def InitFromPackedBuf(cls, buf: bytes, pos: int = 0) -> ProgramT: ...

@@ -93,6 +93,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("stateKeyCount", "uint", 0, False, 0),
         Field("scratchOffset", "long", -1, False, 0),
         Field("growths", "[Growth]", 0, False, 0),
+        Field("updates", "[uint]", 0, False, 0),
     ),
     "EntryPoint": (
         Field("name", "string", 0, True, 0),
@@ -343,6 +344,18 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "",
             lambda s, t: bool(True),
             lambda s, t: bool(all(it < t.registerCount for it in t.outputOffsetRegisters or ())),
+        ),
+        Rule(
+            "Program.updates must be one for each output, or none",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool((count(t.updates) == 0 or count(t.updates) == count(s.entry.outputs))),
+        ),
+        Rule(
+            "Program.updates must be at most the number of inputs",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(all(it <= count(s.entry.inputs) for it in t.updates or ())),
         ),
         Rule(
             "Program.arena_bound_bytes must be 0 or at least arena_bytes",

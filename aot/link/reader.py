@@ -272,6 +272,7 @@ def _program(table: fbs.ProgramT) -> ProgramImage:
         arena_bytes=table.arenaBytes,
         input_offset_registers=tuple(table.inputOffsetRegisters or ()),
         output_offset_registers=tuple(table.outputOffsetRegisters or ()),
+        updates=tuple(table.updates or ()),
         arena_bound_bytes=table.arenaBoundBytes or None,
         state_bytes=table.stateBytes,
         state_count=table.stateCount,

@@ -78,7 +78,9 @@ def _entry_lines(name: str, entry: HeaderEntry) -> list[str]:
     for kind, tensors in (("INPUT", inputs), ("OUTPUT", outputs)):
         for field, tensor in tensors:
             lines += _tensor_macros(f"{upper}_{kind}_{field.upper()}", tensor)
-    lines += ["", *_struct(f"{prefix}_inputs_t", inputs, is_input=True)]
+    updated = entry.entry.program.updates
+    written = [inputs[number - 1][0] for number in updated if number > 0]
+    lines += ["", *_struct(f"{prefix}_inputs_t", inputs, is_input=True, written=written)]
     lines += ["", *_struct(f"{prefix}_outputs_t", outputs, is_input=False)]
     lines += ["", *_functions(name, entry, inputs, outputs)]
     return lines
@@ -92,11 +94,18 @@ def _tensor_macros(name: str, tensor: TensorInfo) -> list[str]:
     return [*lines, f"#define {name}_ELEMENTS {element_count(tensor)}"]
 
 
-def _struct(name: str, tensors: Sequence[tuple[str, TensorInfo]], *, is_input: bool) -> list[str]:
+def _struct(
+    name: str,
+    tensors: Sequence[tuple[str, TensorInfo]],
+    *,
+    is_input: bool,
+    written: Sequence[str] = (),
+) -> list[str]:
     lines = [f"typedef struct {name} {{"]
     for field, tensor in tensors:
-        const = "const " if is_input else ""
-        lines.append(f"  {const}{_C_TYPES[tensor.dtype]} *{field};")
+        const = "const " if is_input and field not in written else ""
+        note = "  // written by a run" if field in written else ""
+        lines.append(f"  {const}{_C_TYPES[tensor.dtype]} *{field};{note}")
         if _is_open(tensor):
             told = "" if is_input else "  // set by a run"
             lines.append(f"  int64_t {field}_dims[{len(tensor.dims)}];{told}")
@@ -131,6 +140,9 @@ def _functions(
         if _is_open(tensor):
             lines.append(f"  for (int i = 0; i < {len(tensor.dims)}; ++i)")
             lines.append(f"    outputs->{field}_dims[i] = output_dims_{number}[i];")
+    for number, (field, _) in zip(entry.entry.program.updates, outputs, strict=False):
+        if number > 0:
+            lines += _update(inputs[number - 1], field)
     lines += ["  return status;", "}"]
     if entry.entry.program.state_count or entry.entry.program.state_bytes:
         lines += [
@@ -143,6 +155,20 @@ def _functions(
             "}",
         ]
     return lines
+
+
+def _update(given: tuple[str, TensorInfo], output: str) -> list[str]:
+    """Lines that write an output to the memory of an input after a run that has ended well."""
+    field, tensor = given
+    extents = [
+        f"inputs->{field}_dims[{axis}]" if _is_open(tensor) else str(dim.extent)
+        for axis, dim in enumerate(tensor.dims)
+    ]
+    count = " * ".join(f"(size_t){extent}" for extent in extents) or "(size_t)1"
+    return [
+        f"  for (size_t i = 0; status == AOT_STATIC_OK && i < {count}; ++i)",
+        f"    inputs->{field}[i] = outputs->{output}[i];",
+    ]
 
 
 def _bindings(kind: str, tensors: Sequence[tuple[str, TensorInfo]]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Requires: nothing.
 Ensures: every op of the module is one that later passes and the runtime know what to do with, and
-    every extent that a value gives is bounded. What
-    is written in place are state variables, each in one place, once a run, and read before that.
+    every extent that a value gives is bounded. What is written in place are state variables, each
+    in one place, once a run, and read before that.
 Never: changes anything.
 """
 
@@ -59,8 +59,8 @@ def _misplaced_write(function: Function, op: Op) -> str:
         return ""
     if op.record is not ASSIGN or not _is_state(op.operands[0]):
         return (
-            "memory written in place that callers, loops or tuples hold as well; make it a "
-            "state, or use the new value in its place"
+            "it writes memory that a run chooses (what a branch or a loop gives, a row of a "
+            "tuple), or that is read later as what it was; use the new value in its place"
         )
     is_once = op.parent is function.block
     return "" if is_once else "a state variable that is written in a block, not once a run"

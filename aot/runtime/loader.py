@@ -168,6 +168,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
     "aot_program_run": (ctypes.c_int, _Handle, _OutError),
     "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_get_update": (ctypes.c_bool, _Handle, _Size, POINTER(_Size)),
     "aot_program_state_count": (_Size, _Handle),
     "aot_program_state_info": (POINTER(_TensorInfo), _Handle, _Size),
     "aot_program_length": (ctypes.c_uint64, _Handle),
@@ -288,6 +289,8 @@ class Program:
         code_mapping: `"mapped"` from the file, `"copied"`, or `"none"` without machine code.
         skipped: why variants that stand before this one were not taken; empty for the first.
         threads: those that share the work, the caller's included.
+        updates: outputs that are what an input holds after a run, each with the input's name: the
+            array that is given for it is written.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -373,11 +376,20 @@ class Program:
         self.inputs = self._tensors("input")
         self.outputs = self._tensors("output")
         self.states = self._tensors("state")
+        self.updates = self._updates()
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
         count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
         find = getattr(self._library, f"aot_program_{kind}_info")
         return tuple(_tensor_info(find(self._program, i).contents) for i in range(count))
+
+    def _updates(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for index, output in enumerate(self.outputs):
+            number = _Size()
+            if self._library.aot_program_get_update(self._program, index, byref(number)):
+                found[output.name] = self.inputs[number.value].name
+        return found
 
     def _call(self, name: str, *arguments: Any, out: Any = None) -> None:
         error = _Error()
@@ -434,6 +446,7 @@ class Program:
 
     def run(self, inputs: Sequence[ArrayLike]) -> list[NDArray[Any]]:
         """Runs once: arrays in the order of `inputs` in, new arrays in the order of `outputs` out.
+        Arrays of inputs that `updates` names are written.
 
         Raises:
             RuntimeFailure: as for a call.
@@ -443,6 +456,9 @@ class Program:
                 f"{len(inputs)} inputs, the program has {len(self.inputs)}", "argument"
             )
         arrays = [_to_array(info, value) for info, value in zip(self.inputs, inputs, strict=True)]
+        for info, value in zip(self.inputs, inputs, strict=True):
+            if info.name in self.updates.values():
+                _check_writeable(info, value)
         with self._lock:
             if not self._program:
                 raise RuntimeFailure("the program is closed", "argument")
@@ -452,6 +468,9 @@ class Program:
             self._call("aot_program_prepare", self._program)
             results = [self._bind_output(index) for index in range(len(self.outputs))]
             self._call("aot_program_run", self._program)
+            for info, value, array in zip(self.inputs, inputs, arrays, strict=True):
+                if info.name in self.updates.values() and array is not value:
+                    value[...] = array  # type: ignore[index]
             return [self._as_run(index, result) for index, result in enumerate(results)]
 
     def _as_run(self, index: int, result: NDArray[Any]) -> NDArray[Any]:
@@ -638,6 +657,20 @@ def _to_array(info: TensorInfo, value: ArrayLike) -> NDArray[Any]:
     # np.require and np.ascontiguousarray would make a scalar one-dimensional.
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     return native if native.flags.c_contiguous and native.flags.aligned else native.copy(order="C")
+
+
+def _check_writeable(info: TensorInfo, value: ArrayLike) -> None:
+    if not isinstance(value, np.ndarray):
+        found = type(value).__name__
+    elif value.flags.writeable:
+        return
+    else:
+        found = "a read-only one"
+    raise RuntimeFailure(
+        f'input "{info.name}": the model writes it: give a numpy array that can be written, '
+        f"found {found}",
+        "argument",
+    )
 
 
 def _to_tensor(array: NDArray[Any]) -> _Tensor:

@@ -147,8 +147,11 @@ def verify(
         )
         for step in range(steps or (STATE_STEPS if kept else TRIES if is_random else 1)):
             arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
-            results = program(arrays)
-            expected = ENGINES[against](Path(model), {**arrays, **values, **kept})
+            written = {i: np.array(arrays[i]) for i in program.updates.values()}
+            results = program({**arrays, **written})
+            feeds = {name: np.array(arrays[name]) for name in written}
+            expected = ENGINES[against](Path(model), {**arrays, **feeds, **values, **kept})
+            expected |= {o: feeds[i] for o, i in program.updates.items()}
             kept = {name: expected.pop(output) for name, output in outputs.items()}
             found.append(_compare_all(results, expected))
             if is_random and not any(o.is_constant for o in _worst(found)):

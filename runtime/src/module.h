@@ -57,6 +57,8 @@ typedef struct aot_code_t {
   uint32_t output_offset_count;
   uint32_t growth_count;
   aot_growth_t *growths;
+  const uint32_t *updates;  // one an output, or none: 1 + the input that it is copied to; 0: none
+  uint32_t update_count;
 } aot_code_t;
 
 // What is zero after a reset: the state's bytes before those that grow.

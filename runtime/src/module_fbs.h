@@ -179,6 +179,7 @@ enum {
   AOT_FBS_PROGRAM_STATE_KEY_COUNT = 28,  // uint
   AOT_FBS_PROGRAM_SCRATCH_OFFSET = 30,  // long
   AOT_FBS_PROGRAM_GROWTHS = 32,  // [Growth]
+  AOT_FBS_PROGRAM_UPDATES = 34,  // [uint]
 };
 
 // EntryPoint: where a field's offset stands in the vtable

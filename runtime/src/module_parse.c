@@ -194,6 +194,7 @@ static aot_status_t parse_program(aot_parser_t *parser, const aot_fb_table_t *ta
             false),
       WORDS(aot_code_t, output_offset_registers, output_offset_count,
             PROGRAM_OUTPUT_OFFSET_REGISTERS, false),
+      WORDS(aot_code_t, updates, update_count, PROGRAM_UPDATES, false),
       NUMBER(aot_code_t, register_count, PROGRAM_REGISTER_COUNT),
       NUMBER(aot_code_t, execute_block, PROGRAM_EXECUTE_BLOCK),
       NUMBER(aot_code_t, arena_bytes, PROGRAM_ARENA_BYTES),

@@ -60,6 +60,11 @@ static const char *program_fault(const aot_code_t *t, const aot_entry_t *entry, 
     const uint32_t *it = &t->output_offset_registers[i];
     if (!(*it < t->register_count)) return "Program.output_offset_registers must be below register_count";
   }
+  if (!((t->update_count == 0 || t->update_count == entry->output_count))) return "Program.updates must be one for each output, or none";
+  for (uint32_t i = 0; i < t->update_count; ++i) {
+    const uint32_t *it = &t->updates[i];
+    if (!(*it <= entry->input_count)) return "Program.updates must be at most the number of inputs";
+  }
   if (!((t->arena_bound_bytes == 0 || t->arena_bound_bytes >= t->arena_bytes))) return "Program.arena_bound_bytes must be 0 or at least arena_bytes";
   if (!(t->state_bytes <= t->arena_bytes)) return "Program.state_bytes must be at most arena_bytes";
   if (!(t->state_count <= t->word_count)) return "Program.state_count must be no more than the program can name";

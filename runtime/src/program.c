@@ -211,6 +211,32 @@ static aot_status_t check_overlap(const aot_program_t *program, uint32_t index,
   return AOT_OK;
 }
 
+// The input that an output is written to after a run, or NULL.
+static const aot_binding_t *updated(const aot_program_t *program, uint32_t output) {
+  const aot_code_t *code = &program->entry->code;
+  const uint32_t number = output < code->update_count ? code->updates[output] : 0;
+  return number > 0 ? &program->bindings.inputs[number - 1] : NULL;
+}
+
+// What is written after the run is no other input, and takes all of the output.
+static aot_status_t check_update(const aot_program_t *program, uint32_t index, aot_error_t *error) {
+  const aot_bindings_t *bindings = &program->bindings;
+  const aot_entry_t *entry = program->entry;
+  const aot_binding_t *input = updated(program, index);
+  if (input == NULL) return AOT_OK;
+  const char *name = entry->inputs[input - bindings->inputs].name;
+  for (uint32_t i = 0; i < bindings->input_count; ++i) {
+    if (input != &bindings->inputs[i] && aot_overlaps(input, &bindings->inputs[i])) {
+      return aot_fail(error, AOT_ERROR_ARGUMENT,
+                      "input \"%s\", which the program writes, overlaps input \"%s\" in memory",
+                      name, entry->inputs[i].name);
+    }
+  }
+  if (input->bytes == bindings->outputs[index].bytes) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_SHAPE, "output \"%s\" has %zu bytes, the input \"%s\" %zu",
+                  entry->outputs[index].name, bindings->outputs[index].bytes, name, input->bytes);
+}
+
 static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
   for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
     const aot_output_t *output = &program->outputs[i];
@@ -228,6 +254,7 @@ static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
     binding->address = (uintptr_t)(output->is_callers ? output->data : output->owned);
     binding->bytes = bytes;
     if (output->is_callers) AOT_TRY(check_overlap(program, i, error));
+    AOT_TRY(check_update(program, i, error));
   }
   return AOT_OK;
 }
@@ -260,6 +287,13 @@ static void take_results(aot_program_t *program) {
   program->is_reset = false;  // not before: a run that failed may not have come to it
   program->is_stale = memcmp(program->states, program->next_states, key_bytes) != 0;
   memcpy(program->states, program->next_states, code->state_count * sizeof *program->states);
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
+    const aot_binding_t *input = updated(program, i);
+    const aot_binding_t *output = &program->bindings.outputs[i];
+    if (input != NULL && output->bytes > 0) {
+      memcpy((void *)input->address, (const void *)output->address, output->bytes);
+    }
+  }
 }
 
 aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {

@@ -20,6 +20,13 @@ const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program, s
   return index < program->entry->output_count ? &program->entry->outputs[index] : NULL;
 }
 
+bool aot_program_get_update(const aot_program_t *program, size_t output, size_t *out_input) {
+  const aot_code_t *code = &program->entry->code;
+  const uint32_t number = output < code->update_count ? code->updates[output] : 0;
+  *out_input = number > 0 ? number - 1 : 0;
+  return number > 0;
+}
+
 size_t aot_program_state_count(const aot_program_t *program) {
   return program->entry->state_count;
 }

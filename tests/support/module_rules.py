@@ -68,6 +68,7 @@ def _entry(is_cpu: bool) -> EntryPointImage:
         state_key_count=1,
         scratch_offset=64 if is_cpu else None,
         growths=(Growth(16, 2, 24, 4, 0),),
+        updates=(1,),
     )
     dims = (DimInfo.of(symbol("N"), {"N": (1, 8)}), DimInfo.of(16))
     tensors = [(TensorInfo(name, DType.F32, dims),) for name in ("x", "y", "kept")]
@@ -206,6 +207,8 @@ BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
     "Program.output_offset_registers must be below register_count": [
         _fields(outputOffsetRegisters=[6])
     ],
+    "Program.updates must be one for each output, or none": [_fields(updates=[1, 0])],
+    "Program.updates must be at most the number of inputs": [_fields(updates=[2])],
     # A reset would write zeros behind an arena that is smaller than the state.
     "Program.arena_bound_bytes must be 0 or at least arena_bytes": [
         _fields(arenaBoundBytes=64, stateBytes=192, **BARE),

@@ -14,8 +14,8 @@ import numpy as np
 from aot.analysis.memory.views import is_view
 from aot.builder import Builder
 from aot.ir.body import Body
-from aot.ir.graph import Block, Module, Op, Value
-from aot.ir.interpreter.interpreter import _MemoryFrame, bind_symbols, run
+from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.interpreter.interpreter import _MemoryFrame, _updated, bind_symbols, run
 from aot.ir.interpreter.memory import Place, States
 from aot.ir.types import Array
 
@@ -34,14 +34,23 @@ class WriteGraph:
         scopes: values that can be used, by block.
     """
 
-    def __init__(self, choose: Choose, size: int, *, writes_slices: bool = False) -> None:
+    def __init__(
+        self,
+        choose: Choose,
+        size: int,
+        *,
+        writes_slices: bool = False,
+        writes_inputs: bool = False,
+    ) -> None:
         self.choose = choose
         self.left = size
         self.writes_slices = writes_slices
+        self.writes_inputs = writes_inputs
         self.b = Builder()
         self.condition = self.b.input("t", "bool[]")
         self.number = self.b.input("n", "i64[]")
-        self.scopes: list[list[Value]] = [[self.b.input("x", WHOLE), self.b.input("y", ROWS)]]
+        self.given = [self.b.input("x", WHOLE), self.b.input("y", ROWS)]
+        self.scopes: list[list[Value]] = [list(self.given)]
         self.weight = self.b.constant(WEIGHT)
         while self.left > 0:
             self.add()
@@ -70,9 +79,10 @@ class WriteGraph:
         return (WHOLE, WHOLE, ROWS, COLUMNS, FLAT)[self.choose(5)]
 
     def own(self, type: str) -> Value:
-        """A value that may be written: no constant and no input."""
+        """A value that may be written: no constant; an input only if those are."""
         value = self.pick(type)
-        return self.b.op("neg", value) if value.op is None else value
+        is_kept = value in self.given and not self.writes_inputs
+        return self.b.op("neg", value) if is_kept else value
 
     # ops
 
@@ -211,12 +221,20 @@ RUNS = 2  # so that states show
 
 
 def outcome(module: Module, inputs: Sequence[Array]) -> list[Array]:
-    """Results of some runs in a row, by what ops mean; and what states hold then."""
+    """Results of some runs in a row, and what the inputs hold after each, by what ops mean; and
+    what states hold in the end."""
     states: States = {}
     results: list[Array] = []
     for _ in range(RUNS):
-        results += run(module.main, [a.copy() for a in inputs], module=module, states=states)
+        arrays = [a.copy() for a in inputs]
+        found = run(module.main, arrays, module=module, states=states)
+        results += [*_returned(module.main, found), *arrays]
     return [*results, *_held(states)]
+
+
+def _returned(function: Function, results: Sequence[Array]) -> Sequence[Array]:
+    """What the model gives: results without those that are inputs' memory."""
+    return results[: len(results) - len(function.updates)]
 
 
 def stored_outcome(module: Module, inputs: Sequence[Array]) -> list[Array]:
@@ -231,7 +249,8 @@ def stored_outcome(module: Module, inputs: Sequence[Array]) -> list[Array]:
         frame.states = states
         with np.errstate(all="ignore"):
             places = frame.run(function.block, [Place.of(a) for a in arrays])
-        results += [p.read() for p in places]
+        found = _updated(function, arrays, [p.read() for p in places])
+        results += [*_returned(function, found), *arrays]
     return [*results, *_held(states)]
 
 

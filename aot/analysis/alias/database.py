@@ -351,6 +351,11 @@ class AliasDb(Listener):
             self._facts.forget(value)
         self._touch()
 
+    def op_widened(self, op: Op) -> None:
+        if self._is_solved and self._is_attached(op):
+            self._facts.widen(op)
+        self._touch()
+
     def type_changed(self, value: Value, old: TensorType) -> None:
         if value in self._facts.numbers:
             self._facts.retype(value)

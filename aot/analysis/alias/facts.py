@@ -66,6 +66,13 @@ class AliasFacts:
             values += outer.results
         self._connect(values, writers)
 
+    def widen(self, op: Op) -> None:
+        """An op with blocks has come to carry or yield one more value."""
+        values = [*op.results, *(v for block in op.blocks for v in block.args)]
+        for value in values:
+            self._number(value)
+        self._connect(values, ())
+
     def remove(self, op: Op) -> None:
         """Forgets an op that leaves the function, with all that is in it."""
         for block in op.blocks:

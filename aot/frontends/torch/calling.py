@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -102,8 +101,9 @@ class Calling:
         return arrays, leaves
 
     def returned(self, results: Arrays, call: Any) -> Any:
-        """What the module returns: torch tensors, or arrays where the call had arrays only. Inputs
-        that the module writes are written."""
+        """What the module returns: torch tensors, or arrays where the call had arrays only. The
+        program has written the arrays of inputs that the module writes; where an array is a copy of
+        a tensor, that is written here."""
         given = {
             w.name: leaf for w, leaf in zip(self.inputs, call, strict=True) if isinstance(w, Named)
         }
@@ -175,11 +175,9 @@ def _result(leaf: Named, results: Arrays, is_numpy: bool) -> Any:
 
 
 def _write(target: Any, array: Any) -> None:
-    if isinstance(target, torch.Tensor):
+    if isinstance(target, torch.Tensor) and array_of(target).ctypes.data != target.data_ptr():
         with torch.no_grad():
             target.copy_(torch.from_numpy(array))
-    elif isinstance(target, np.ndarray):
-        target[...] = array
 
 
 def _short(value: Any) -> str:

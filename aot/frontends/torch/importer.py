@@ -107,6 +107,11 @@ class _Importer:
                 f"not supported in this model ({len(self.unsupported)}):", self.unsupported
             )
         self.function.result_names = list(results)
+        self.function.updates = {
+            name: s.target
+            for s in signature.output_specs
+            if s.kind.name == "USER_INPUT_MUTATION" and (name := f"{s.target}{NEXT}") in results
+        }
         self.rewriter.create(lookup("return"), list(results.values()))
         module = Module([self.function])
         module.states = self.states

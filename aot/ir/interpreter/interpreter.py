@@ -67,13 +67,26 @@ def run(
             )
     with np.errstate(all="ignore"):
         if not is_about_memory(function):
-            return _Frame(function, values, is_exact, module).run(function.block, arrays)
+            found = _Frame(function, values, is_exact, module).run(function.block, arrays)
+            return _updated(function, arrays, found)
         frame = _MemoryFrame(function, values, is_exact, module)
         frame.states = states
         places = frame.run(function.block, [_place(a) for a in arrays])
         for name, length in following.items():
             states[name].length = length
-        return [p.read() for p in places]
+        return _updated(function, arrays, [p.read() for p in places])
+
+
+def _updated(function: Function, arrays: Sequence[Array], results: list[Array]) -> list[Array]:
+    """The results, those that update an input written there as well."""
+    if function.updates:
+        results = [np.array(r) for r in results]  # one may be an input's array itself
+        inputs = {v.name: a for v, a in zip(function.inputs, arrays, strict=True)}
+        for name, result in zip(function.result_names, results, strict=True):
+            target = inputs[function.updates[name]] if name in function.updates else None
+            if target is not None and target.flags.writeable:
+                target[...] = result
+    return results
 
 
 def _lengths(growing: Sequence[StateVariable], states: States) -> dict[str, int]:

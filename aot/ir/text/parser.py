@@ -72,6 +72,7 @@ class _FunctionParser:
         for key, value in zip(keys, block.args, strict=True):
             self.define(key, value)
         self.function = Function(name, block, self.result_names(), kind)
+        self.function.updates = self.updates()
         self.function.dim_names = dim_names
         self.function.bindings = self.bindings()
         self.function.schedule = self.schedule()
@@ -132,6 +133,18 @@ class _FunctionParser:
                     self.tokens.expect(",")
                 names.append(self.tokens.string("a result's name in quotes"))
         return names
+
+    def updates(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self.tokens.take("updates"):
+            self.tokens.expect("[")
+            while not self.tokens.take("]"):
+                if found:
+                    self.tokens.expect(",")
+                result = self.tokens.string("a result's name in quotes")
+                self.tokens.expect(":")
+                found[result] = self.tokens.string("an input's name in quotes")
+        return found
 
     def bindings(self) -> tuple[int | str, ...]:
         classes: list[int | str] = []

@@ -245,6 +245,11 @@ class _FunctionPrinter(_Printer):
         self.lines.append(
             f"{KEYWORDS[function.kind]} {function_name(function.name)}{dims}({inputs}){results}"
         )
+        if function.updates:
+            listed = (
+                f"{quote(result)}: {quote(name)}" for result, name in function.updates.items()
+            )
+            self.lines.append(f" updates [{', '.join(listed)}]")
         if function.bindings:
             self.lines.append(f" bindings [{', '.join(map(str, function.bindings))}]")
         if function.schedule:

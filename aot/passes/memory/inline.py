@@ -1,8 +1,8 @@
 """inline: calls become what they call, and rows of tuples at known positions their operands.
 
 Requires: nothing pending.
-Ensures: the module has no calls and none of the functions that were called; no `get` of a known
-    position is left, and no tuple, but where memory is written that a tuple holds.
+Ensures: the module has no calls and none of the functions that were called; no `get` and no tuple
+    is left, but where memory is written.
 Never: changes what memory an op reads or writes: an argument is the operand's own memory.
 """
 
@@ -15,10 +15,11 @@ from aot.errors import CompileError
 from aot.ir.builtin import CONSTANT
 from aot.ir.clone import clone_op
 from aot.ir.graph import Attr, ConstantData, Function, FunctionRef, Module, Op, Value
-from aot.ir.rewriter import Rewriter
+from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ops.control import CALL, GET, TUPLE
+from aot.ops.elementwise import MAXIMUM
 from aot.ops.movement import RESHAPE, SLICE
-from aot.ops.selection import CONCAT
+from aot.ops.selection import CONCAT, GATHER
 from aot.passes.base import Pass, PassContext
 
 
@@ -82,15 +83,23 @@ def _open_tuples(function: Function) -> None:
     if not ops:
         return
     for op in ops:
-        if op.record is GET:
+        if op.record is GET and op.parent is not None:
             _open_row(function, op)
     if AliasDb.where_written(function) is not None:
         return
     for op in ops:
-        if op.parent is not None and op.record is GET:
-            _slice_row(function, op)
-        if op.parent is not None and op.record is TUPLE:
-            _stack(function, op)
+        if op.parent is not None:
+            copy_rows(function, op)
+
+
+def copy_rows(function: Function, op: Op) -> None:
+    """A `tuple` or a `get` of memory that nobody writes as long as it is used: a copy of it."""
+    if op.record is TUPLE:
+        _stack(function, op)
+    elif _position(op) is None:
+        _gather_row(function, op)
+    else:
+        _slice_row(function, op)
 
 
 def _position(op: Op) -> int | None:
@@ -117,10 +126,9 @@ def _open_row(function: Function, op: Op) -> None:
 
 
 def _slice_row(function: Function, op: Op) -> None:
-    """A row of memory that is never written is a slice of it."""
+    """A row of memory at a known position is a slice of it."""
     rows, at = op.operands[0], _position(op)
-    if rows is None or at is None:
-        return
+    assert rows is not None and at is not None
     into, others = Rewriter(function).at(op), rows.type.dims[1:]
     attrs: dict[str, Attr] = {
         "starts": (at, *(0 for _ in others)),
@@ -130,6 +138,14 @@ def _slice_row(function: Function, op: Op) -> None:
     part = into.create(SLICE, [rows], attrs, op.origin).result
     made = into.create(RESHAPE, [part], {"shape": others}, op.origin).result
     into.replace_op(op, [made])
+
+
+def _gather_row(function: Function, op: Op) -> None:
+    """A row that is chosen in a run; below the first one that is chosen."""
+    into, (rows, index) = Rewriter(function).at(op), op.operands
+    first = insert_constant(into, ConstantData(np.zeros((), np.int64)), op.origin)
+    at = into.create(MAXIMUM, [index, first], {}, op.origin).result
+    into.replace_op(op, [into.create(GATHER, [rows, at], {"axis": 0}, op.origin).result])
 
 
 def _stack(function: Function, op: Op) -> None:

@@ -2,238 +2,210 @@
 
     y = neg(x); assign(y, z); w = relu(y)   ->   y = neg(x); w = relu(z)
 
-A reader gets what the memory holds where it reads. What a state variable holds in the end is
-assigned once, by the last ops of the function. A write to a part is `put_slice`, whose result takes
-the memory of what it is put into where nothing else reads that.
+A reader gets what the memory holds where it reads. A branch that writes memory from outside of it
+yields what that holds then, and a loop carries it. What a state variable holds in the end is
+assigned once, by the last ops of the function; what an input does is one more result, which
+`Function.updates` ties to the input. A write to a part is `put_slice`, whose result takes the
+memory of what it is put into where nothing else reads that.
 
 Requires: nothing pending.
-Ensures: memory of the function itself, and that of fixed state variables, is written at most once
-    and not read behind that, if it is written in the block that it is made in and nobody else holds
-    it; views of it are reshapes.
-Never: touches memory that callers, tuples, calls or other blocks hold as well, or a function with
-    calls of unknown effect.
+Ensures: memory of the function itself and of its inputs is not written, and that of fixed state
+    variables at most once and not read behind that, if it is known in every run which memory each
+    write is to; views of it are reshapes.
+Never: touches memory that tuples hold or that a run chooses, or a function with calls of unknown
+    effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from aot.analysis.alias.database import AliasDb
-from aot.analysis.control import ancestor_in, control_blocks, nested_operands
-from aot.analysis.memory.views import map_of
+from aot.analysis.control import ancestor_in
+from aot.errors import InternalError
 from aot.ir.graph import Attr, Block, Function, Module, Op, Value, walk
-from aot.ir.index_map import Reshape
 from aot.ir.record import OpRecord
 from aot.ir.rewriter import Rewriter
 from aot.ops.control import ASSIGN, STATE, WRITE_SLICE
 from aot.ops.movement import COPY, RESHAPE
 from aot.ops.put import PUT_SLICE
 from aot.passes.base import Pass, PassContext
+from aot.passes.memory.inline import copy_rows
+from aot.passes.memory.memories import Memories, Memory
 
-Root = Value | str  # the value that brings memory into being, or the name of a state variable
-Places = dict[Op, int]
+NEXT = ".next"  # behind the name of an input: the result that is what its memory holds afterwards
 
 
 def run(module: Module, context: PassContext) -> None:
     for function in module.entry_points:
-        db = AliasDb.where_written(function)
-        if db is not None:
-            context.count("write-values", "writes", write_values(function, db))
+        if AliasDb.where_written(function) is not None:
+            context.count("write-values", "writes", write_values(function))
 
 
-def write_values(function: Function, db: AliasDb) -> int:
+def write_values(function: Function) -> int:
     """Turns writes into values; gives how many."""
     if any(op.record.has_unknown_effects for op in function.walk()):
         return 0
-    places: Places = {}
-    written = 0
-    memories = _memories(function, places)
-    for memory in memories:
-        if memory.may_change(db):
-            written += _Values(function, db, memory, places).run()
+    memories = Memories(function)
+    rows = memories.unwritten_rows()
+    written = sum(_Values(function, memories, memory).run() for memory in memories.separate())
+    for op in rows:
+        copy_rows(function, op)
     return written
 
 
-@dataclass
-class _Memory:
-    """Memory of its own that is written, and all that shows it by its meaning.
-
-    Attributes:
-        block: where it is made and may be written.
-        shows: values that show it, in order.
-        writes: ops that write it, in order.
-    """
-
-    root: Root
-    block: Block
-    shows: dict[Value, None] = field(default_factory=dict)
-    writes: dict[Op, None] = field(default_factory=dict)
-
-    @property
-    def first(self) -> Value:
-        """What shows all of it as it is made."""
-        return next(iter(self.shows))
-
-    def may_change(self, db: AliasDb) -> bool:
-        """Whether nobody else holds the memory, its writes stand in its block, and there is
-        something to do."""
-        if any(op.parent is not self.block for op in self.writes):
-            return False
-        if any(value.type.layout is not None for value in self.shows):
-            return False
-        if any(self._hands_on(user, value) for value in self.shows for user in value.users):
-            return False
-        return all(op in self.writes for op in db.writers(self.first)) and not self._is_settled()
-
-    def _hands_on(self, user: Op, value: Value) -> bool:
-        """Whether an op hands a value's memory on to where it is not followed."""
-        record = user.record
-        if record.is_terminator:
-            # values that the block made end with it, except for those that it yields
-            is_end = user.parent is self.block and not isinstance(self.root, str)
-            return not is_end and isinstance(user.parent and user.parent.owner, Op)
-        numbers = [n for n, v in enumerate(user.operands) if v is value]
-        if record.body is not None:
-            return record.is_isolated or any(n >= record.body.first for n in numbers)
-        if record.container or record.results_from != "rule":
-            return True
-        return record.view_of in numbers and not _is_followed(user)
-
-    def _is_settled(self) -> bool:
-        """Whether it is a state variable that is assigned once, and not read behind that."""
-        (write, *others) = self.writes
-        shown = write.operands[0]
-        if others or write.record is not ASSIGN or not isinstance(self.root, str):
-            return False
-        if shown is None or shown.op is None or shown.op.record is not STATE:
-            return False
-        at = write.next
-        while at is not None and not any(v in self.shows for v in nested_operands(at)):
-            at = at.next
-        return at is None
-
-
-def _is_followed(op: Op) -> bool:
-    """Whether an op's result is its operand's memory in a way that can be gone back."""
-    if op.record in (ASSIGN, WRITE_SLICE):
-        return True
-    map = map_of(op)
-    return map is not None and all(isinstance(step, Reshape) for step in map.steps)
-
-
-def _memories(function: Function, places: Places) -> list[_Memory]:
-    """Memory that the function makes or keeps and writes; `places` learns where each op stands in
-    its block."""
-    roots: dict[Value, Root] = {}
-    written: dict[Root, _Memory] = {}
-    for block in control_blocks(function):
-        for place, op in enumerate(block):
-            places[op] = place
-            root = _root_of_result(op, roots)
-            if root is None:
-                continue
-            roots[op.result] = root
-            if op.record.writes and root not in written:
-                buffer_slice = function.block if isinstance(root, str) else _home(root)
-                written[root] = _Memory(root, buffer_slice)
-            if op.record.writes:
-                written[root].writes[op] = None
-    for value, root in roots.items():
-        if root in written:
-            written[root].shows[value] = None
-    return list(written.values())
-
-
-def _home(value: Value) -> Block:
-    assert value.op is not None and value.op.parent is not None
-    return value.op.parent
-
-
-def _root_of_result(op: Op, roots: dict[Value, Root]) -> Root | None:
-    """What brings the memory of the op's result into being, if that is known."""
-    record = op.record
-    if record.is_state:
-        return str(op.attrs["variable"]) if op.attrs["capacity"] == 0 else None
-    if record.view_of is not None:
-        source = op.operands[record.view_of]
-        return roots.get(source) if source is not None and _is_followed(op) else None
-    is_fresh = record.results_from == "rule" and len(op.results) == 1 and not record.container
-    return op.result if is_fresh else None
+def add_update(function: Function, name: str, value: Value) -> None:
+    """Lets the memory of input `name` be `value` after a run, which is a result from now on."""
+    result = f"{name}{NEXT}"
+    while result in function.result_names:
+        result += NEXT
+    end = function.block.terminator
+    rewriter = Rewriter(function).at(end)
+    rewriter.create(end.record, [*end.operands, value], end.attrs, end.origin)
+    rewriter.erase(end)
+    function.result_names.append(result)
+    function.updates[result] = name
 
 
 class _Values:
     """Turns the writes of one memory into values.
 
-    Attributes:
-        now: what it holds, once it was written; None as long as it is what it was.
+    What it holds is handed from op to op as `now`; None as long as it is what it was at first.
     """
 
-    def __init__(self, function: Function, db: AliasDb, memory: _Memory, places: Places) -> None:
+    def __init__(self, function: Function, memories: Memories, memory: Memory) -> None:
         self.function = function
-        self.db = db
+        self.memories = memories
         self.memory = memory
-        self.places = places
-        self.now: Value | None = None
+        self.touching = self.find_touching()
+
+    def find_touching(self) -> dict[Block, list[Op]]:
+        """Ops of each block that use the memory, or hold such, in order."""
+        found: dict[Block, dict[Op, None]] = {}
+        for value in self.memory.shows:
+            for user in value.users:
+                at: Op | None = user
+                while at is not None and at.parent is not None:
+                    found.setdefault(at.parent, {})[at] = None
+                    outer = at.parent.owner
+                    is_home = at.parent is self.memory.home
+                    at = outer if isinstance(outer, Op) and not is_home else None
+        places = self.memories.places
+        return {block: sorted(ops, key=places.__getitem__) for block, ops in found.items()}
 
     def run(self) -> int:
         memory = self.memory
-        for op in self.touching():
-            if op in memory.writes:
-                self.write(op)
-            elif not (op.results and op.results[0] in memory.shows):  # those show, and don't read
-                self.read(op)
+        now = self.convert(memory.home, None)
+        if now is None:
+            raise InternalError("memory that is written has no writes")
         if isinstance(memory.root, str):
-            self.keep()
+            self.keep(memory.root, now)
+        elif memory.root.op is None and memory.home is self.function.block:
+            end = self.function.block.terminator
+            place = self.memories.places.pop(end)
+            add_update(self.function, memory.root.name, self.reshaped(now, memory.root, end))
+            self.memories.places[self.function.block.terminator] = place
         for value in reversed(memory.shows):
             maker = value.op
-            assert maker is not None
-            if not value.uses and maker.record.view_of is not None:
+            if maker is not None and not value.uses and maker.record.view_of is not None:
                 Rewriter(self.function).erase(maker)
         return len(memory.writes)
 
-    def touching(self) -> list[Op]:
-        """Ops of the block that use the memory, or hold such, in order."""
-        block = self.memory.block
-        users = (ancestor_in(user, block) for value in self.memory.shows for user in value.users)
-        found = dict.fromkeys(op for op in users if op is not None)
-        return sorted(found, key=self.places.__getitem__)
+    def convert(self, block: Block, now: Value | None) -> Value | None:
+        """What the memory holds at the end of a block, at whose begin it holds `now`."""
+        for op in self.touching.get(block, ()):
+            if op in self.memory.writes:
+                now = self.write(op, now)
+            elif op.blocks and any(self.writes_in(op)):
+                now = self.go_through(op, now)
+            elif op.record.view_of is None or op.results[0] not in self.memory.shows:
+                self.read(op, now)  # the others show it, and don't read
+        return now
 
-    def write(self, op: Op) -> None:
+    def writes_in(self, op: Op) -> list[Op]:
+        assert op.parent is not None
+        return [w for w in self.memory.writes if ancestor_in(w, op.parent) is op]
+
+    def write(self, op: Op, now: Value | None) -> Value:
         """The value that the memory has after a write."""
-        self.read(op, but=0)
         shown, source = op.operands[0], op.operands[1]
         assert shown is not None and source is not None
+        copies = op.record is not WRITE_SLICE and self.memories.may_be_written(source)
+        self.read(op, now, but=0)
+        source = op.operands[1]
+        assert source is not None
         if op.record is WRITE_SLICE:
-            operands = [self.seen(shown, op), *op.operands[1:]]
-            made = self.create(PUT_SLICE, operands, op)
-        elif self.db.has_writers(source):  # what it holds now, not later
+            made = self.create(PUT_SLICE, [self.seen(shown, now, op), *op.operands[1:]], op)
+        elif copies:  # what it holds now, not later
             made = self.create(COPY, [source], op)
         else:
             made = source
-        self.now = self.reshaped(made, self.memory.first, op)
+        return self.reshaped(made, self.first(op), op)
 
-    def read(self, op: Op, but: int = -1) -> None:
+    def go_through(self, op: Op, now: Value | None) -> Value:
+        """What the memory holds after an op whose blocks write it."""
+        for number, value in enumerate(op.operands):
+            if value is not None and value in self.memory.shows and now is not None:
+                Rewriter(self.function).set_operand(op, number, self.seen(value, now, op))
+        body, before = op.record.body, self.initial(op) if now is None else now
+        assert body is not None
+        if body.is_loop:
+            return self.go_around(op, before)
+        ends = [self.convert(block, before) for block in op.blocks]
+        if body.kind != "choice" or None in ends:
+            raise InternalError(f"{op} writes memory in a block that is no branch")
+        return Rewriter(self.function).add_choice(op, [v for v in ends if v is not None])
+
+    def go_around(self, loop: Op, before: Value) -> Value:
+        """As `go_through`; what the loop carries of the memory already is used where it can be."""
+        body, (block,) = loop.record.body, loop.blocks
+        assert body is not None
+        rewriter = Rewriter(self.function)
+        for argument in block.args[len(body.given) :]:
+            number = argument.index - len(body.given)
+            result = loop.results[number]
+            if argument in self.memory.shows and argument.type == before.type:
+                rewriter.set_operand(loop, body.first + number, before)
+                break
+        else:
+            argument, result = rewriter.carry(loop, before)
+        end = self.convert(block, argument)
+        assert end is not None
+        number = len(body.steering) + argument.index - len(body.given)
+        rewriter.set_operand(block.terminator, number, end)
+        return result
+
+    def initial(self, at: Op) -> Value:
+        """What the memory holds at first."""
+        root = self.memory.root
+        if isinstance(root, Value):
+            return root
+        state = next(v.op for v in self.memory.shows if v.op is not None and v.op.record.is_state)
+        return self.create(STATE, [], at, **state.attrs)
+
+    def first(self, at: Op) -> Value:
+        """A value of the memory's type."""
+        root = self.memory.root
+        return root if isinstance(root, Value) else next(iter(self.memory.shows))
+
+    def read(self, op: Op, now: Value | None, but: int = -1) -> None:
         """Gives an op, and ops in it, what the memory holds now."""
-        if self.now is None:
+        if now is None:
             return
         for user in (op, *(inner for block in op.blocks for inner in walk(block))):
             for number, value in enumerate(user.operands):
                 if value in self.memory.shows and not (user is op and number == but):
                     assert value is not None
-                    seen = self.seen(value, op)
+                    seen = self.seen(value, now, op)
                     Rewriter(self.function).set_operand(user, number, seen)
 
-    def seen(self, value: Value, at: Op) -> Value:
+    def seen(self, value: Value, now: Value | None, at: Op) -> Value:
         """What `value`, which shows the memory, shows now."""
-        return value if self.now is None else self.reshaped(self.now, value, at)
+        return value if now is None else self.reshaped(now, value, at)
 
-    def keep(self) -> None:
+    def keep(self, variable: str, now: Value) -> None:
         """Assigns what a state variable holds in the end."""
-        end, state = self.memory.block.terminator, self.memory.first
-        assert self.now is not None and state.op is not None
-        rewriter = Rewriter(self.function).at(end)
-        shown = rewriter.create(STATE, [], state.op.attrs, state.op.origin).result
-        rewriter.create(ASSIGN, [shown, self.reshaped(self.now, state, end)])
+        end = self.memory.home.terminator
+        shown = self.initial(end)
+        Rewriter(self.function).at(end).create(ASSIGN, [shown, self.reshaped(now, shown, end)])
 
     def reshaped(self, value: Value, like: Value, at: Op) -> Value:
         if value.type.dims == like.type.dims:
@@ -245,7 +217,7 @@ class _Values:
     ) -> Value:
         """A fresh op before `at`, which counts as standing where that does."""
         made = Rewriter(self.function).at(at).create(record, operands, attrs, at.origin)
-        self.places[made] = self.places[at]
+        self.memories.places[made] = self.memories.places[at]
         return made.result
 
 

@@ -271,6 +271,9 @@ AOT_API size_t aot_program_output_count(const aot_program_t *program);
 AOT_API const aot_tensor_info_t *aot_program_input_info(const aot_program_t *program, size_t index);
 AOT_API const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program,
                                                          size_t index);
+// Whether a run that ends well writes what output `output` is to the memory of an input: of a model
+// that changes an input in place.  That memory must be writeable and overlap no other input.
+AOT_API bool aot_program_get_update(const aot_program_t *program, size_t output, size_t *out_input);
 // State variables: what the program keeps between runs.  A dim that grows is symbolic, its max the
 // capacity.
 AOT_API size_t aot_program_state_count(const aot_program_t *program);

@@ -100,6 +100,7 @@ def steps_source(name: str, entry: EntryPointImage, feeds: Sequence[dict[str, Ar
     """steps.h: `run_steps` calls the library on each of the feeds, and says each output."""
     fields = identifiers(t.name for t in entry.inputs)
     outputs = identifiers(t.name for t in entry.outputs)
+    names, written = [t.name for t in entry.inputs], written_inputs(entry)
     upper = name.upper()
     lines = [f'#include "{name}.h"', f"#define ARENA_BYTES {upper}_ARENA_BYTES"]
     body = []
@@ -113,8 +114,9 @@ def steps_source(name: str, entry: EntryPointImage, feeds: Sequence[dict[str, Ar
         for field, tensor in zip(fields, entry.inputs, strict=True):
             array = feed[tensor.name]
             data = f"in_{number}_{field}"
-            lines.append(f"static const _Alignas(8) uint8_t {data}[] = {{{_bytes_of(array)}}};")
-            arguments.append(f".{field} = (const void *){data}")
+            const = "" if tensor.name in written else "const "
+            lines.append(f"static {const}_Alignas(8) uint8_t {data}[] = {{{_bytes_of(array)}}};")
+            arguments.append(f".{field} = ({const}void *){data}")
             if any(d.extent is None for d in tensor.dims):
                 arguments.append(f".{field}_dims = {{{', '.join(map(str, array.shape))}}}")
         body.append("{")
@@ -130,15 +132,23 @@ def steps_source(name: str, entry: EntryPointImage, feeds: Sequence[dict[str, Ar
             ]
             size = " * ".join([f"{tensor.dtype.bytes}u", *(f"(size_t){d}" for d in dims)])
             body.append(f"say(out_{field}, {size});")
+        for tensor_name in written:
+            data = f"in_{number}_{fields[names.index(tensor_name)]}"
+            body.append(f"say({data}, sizeof {data});")
         body.append("}")
     head = "static int run_steps(void *arena, void (*say)(const uint8_t *data, size_t bytes)) {"
     return "\n".join([*lines, head, *body, "return 0;", "}", ""])
 
 
+def written_inputs(entry: EntryPointImage) -> list[str]:
+    return [entry.inputs[number - 1].name for number in entry.program.updates if number > 0]
+
+
 def run_library(
     module: Path, folder: Path, target: str, feeds: Sequence[dict[str, Array]]
 ) -> tuple[list[list[bytes]], Path]:
-    """The outputs' bytes of each feed, by a program that is linked to the library; and it."""
+    """The outputs' bytes of each feed, then those of inputs that are written, by a program that is
+    linked to the library; and it."""
     machine = MACHINES[target]
     for program in (machine.compiler[0], *machine.emulator[:1]):
         if shutil.which(program) is None:
@@ -146,7 +156,7 @@ def run_library(
     make_library(module, folder, target)
     entry = next(v for v in read_module(module).variants if v.target == target).entry_points[0]
     (folder / "steps.h").write_text(steps_source("small", entry, feeds))
-    count = len(entry.outputs)
+    count = len(entry.outputs) + len(written_inputs(entry))
     built = folder / "program"
     run(
         *(*machine.compiler, "-O2", *WARNINGS, f"-I{folder}", SUPPORT / "package_board.c"),
@@ -220,6 +230,29 @@ def test_a_library_tells_the_shapes_that_data_decide(tmp_path: Path, target: str
         wanted = np.exp(np.concatenate([chosen, chosen]))
         np.testing.assert_allclose(np.frombuffer(y, np.float32), wanted, rtol=1e-5)
         np.testing.assert_allclose(np.frombuffer(total, np.float32), chosen.sum(), atol=1e-5)
+
+
+@ON_MACHINES
+def test_a_library_writes_inputs_that_the_model_writes(tmp_path: Path, target: str) -> None:
+    """Of a fixed and of an open shape; what is only read stays constant."""
+    b = Builder()
+    x, n, y = b.input("x", "f32[3, 2]"), b.input("n", "f32[N]"), b.input("y", "f32[3, 2]")
+    b.output("before", b.op("relu", x))
+    b.op("assign", x, b.op("add", x, y))
+    b.op("assign", n, b.op("mul", n, 2.0))
+    b.output("after", b.op("relu", x))
+    b.assume("min(N, 4)", "N", "n")
+    targets = list(dict.fromkeys([HOST_TARGET, target]))
+    aot.compile(b.module(), targets=targets).save(tmp_path / "m.aotm")
+    values = np.arange(-3, 3, dtype=np.float32).reshape(3, 2)
+    row = np.arange(3, dtype=np.float32)
+    feed = {"x": values, "n": row, "y": values + 2}
+    found, _ = run_library(tmp_path / "m.aotm", tmp_path / "lib", target, [feed])
+    arrays = [np.frombuffer(data, np.float32) for data in found[0]]
+    after = 2 * values + 2
+    wanted = [np.maximum(values, 0), np.maximum(after, 0), after, 2 * row, after, 2 * row]
+    for array, values in zip(arrays, wanted, strict=True):
+        np.testing.assert_array_equal(array, values.reshape(-1))
 
 
 # ---- real models on a board ----

@@ -62,6 +62,11 @@ def run_all(
             check(step, is_stored)
 
 
+def some_graph(choose: Any) -> WriteGraph:
+    size, (slices, inputs) = 2 + choose(14), (choose(2) == 1, choose(2) == 1)
+    return WriteGraph(choose, size, writes_slices=slices, writes_inputs=inputs)
+
+
 def same(wanted: Sequence[np.ndarray[Any, Any]], found: Sequence[np.ndarray[Any, Any]]) -> bool:
     return len(wanted) == len(found) and all(
         a.dtype == b.dtype and a.shape == b.shape and np.allclose(a, b, 1e-5, 1e-5, equal_nan=True)
@@ -71,7 +76,7 @@ def same(wanted: Sequence[np.ndarray[Any, Any]], found: Sequence[np.ndarray[Any,
 
 def check_passes(data: st.DataObject) -> None:
     choose = drawn(data)
-    graph = WriteGraph(choose, 2 + choose(14), writes_slices=choose(2) == 1)
+    graph = some_graph(choose)
     module = graph.module
     inputs = [graph.inputs(seed) for seed in range(2)]
     wanted = [outcome(module, each) for each in inputs]
@@ -111,7 +116,7 @@ def test_passes_keep_what_memory_holds_in_many(data: st.DataObject) -> None:
 
 def check_programs(data: st.DataObject) -> None:
     choose = drawn(data)
-    graph = WriteGraph(choose, 2 + choose(14), writes_slices=choose(2) == 1)
+    graph = some_graph(choose)
     if currently_in_test_context():
         note(print_module(graph.module))
     fusion = choose(4) != 0
@@ -128,7 +133,14 @@ def check_programs(data: st.DataObject) -> None:
             inputs = graph.inputs(seed)
             found: list[Any] = []
             for _ in range(RUNS):
-                found += program(dict(zip(names, inputs, strict=True))).values()
+                arrays = [a.copy() for a in inputs]
+                results = program(dict(zip(names, arrays, strict=True)))
+                assert all(
+                    np.array_equal(results[r], arrays[names.index(i)], equal_nan=True)
+                    for r, i in program.updates.items()
+                )
+                found += [v for name, v in results.items() if name not in program.updates]
+                found += arrays
             assert same(outcome(graph.module, inputs)[: len(found)], found)
 
 
