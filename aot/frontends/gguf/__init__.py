@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 
-from aot.errors import CompileError
+from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.architectures import Decoder, decoder_of
 from aot.frontends.gguf.decoder import DecoderBuilder
 from aot.frontends.gguf.reader import GgufFile, read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
+from aot.text.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
 
@@ -39,6 +40,7 @@ def import_gguf(
     _check_vocabulary(file)
     builder = DecoderBuilder(model, weights, context_of(model, context), all_logits=all_logits)
     module = builder.build()
+    module.vocabulary = _vocabulary(file)
     weights.check_all_used()
     return module
 
@@ -46,6 +48,17 @@ def import_gguf(
 def context_of(model: Decoder, wanted: int) -> int:
     """How many tokens the states of a model hold."""
     return wanted or min(model.context, DEFAULT_CONTEXT)
+
+
+def _vocabulary(file: GgufFile) -> Vocabulary | None:
+    """The file's vocabulary; None where it has none."""
+    try:
+        return Vocabulary.of_gguf(file.metadata)
+    except UnsupportedError as error:
+        summary = str(error).partition("\n")[0]
+        raise UnsupportedError(f"{file.where}: {summary}", error.items) from error
+    except CompileError as error:
+        raise CompileError(f"{file.where}: {error}") from error
 
 
 def _check_vocabulary(file: GgufFile) -> None:
