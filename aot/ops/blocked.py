@@ -1,10 +1,15 @@
 """Matrix products whose constant weights are stored in few bits, with a scale for each block of K.
 
-Owns the way such weights are stored. A *code* is an unsigned number of 2, 4 or 8 bits; a weight is
+Owns the way such weights are stored. A *code* is an unsigned number of 2 to 8 bits; a weight is
 `(code - zero_point) * scale`, plus a minimum where blocks have them. Columns stand in panels of 16,
 as other packed weights do, and a word of 32 bits has neighbours along K of one column: code t of a
 word is in byte `t % 4`, above the `t // 4` codes before it there, so that one mask gives four
 neighbours as bytes. A block begins in a word of its own. Every target loads weights by such words.
+
+Codes of 5 and 6 bits are their 4 lowest bits, in words as above, and the others, in a word that
+stands behind as many such words as it serves and has its parts of codes in the same order. Blocks
+may have their scales, and minimums, as signed factors of 8 bits, in words like codes of 8 bits; a
+super-block of several blocks then has the float that is multiplied.
 """
 
 from __future__ import annotations
@@ -37,8 +42,13 @@ from aot.ops.elementwise import result_indices
 F16, F32, I8, I32, U32 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U32
 PANEL = 16  # columns side by side, whatever the target
 BITS = (2, 4, 8)
+SPLIT_BITS = (5, 6)  # codes whose highest bits stand in words of their own
+LOW_BITS = 4  # the others of such a code
 _BYTES = 4  # of a word
 WORDS, SCALES, ZERO_POINTS, LEFT_SCALES = 1, 2, 3, 4  # operands
+SUPER_SCALES, SUPER_MINIMUMS = 5, 6
+STORED = (WORDS, SCALES, ZERO_POINTS, SUPER_SCALES, SUPER_MINIMUMS)
+FACTORS = 4  # of a word
 FLOATS = frozenset({F16, F32})
 _CHUNK = 1 << 22  # weights that are packed at a time
 
@@ -51,16 +61,33 @@ class Blocks:
         k: terms of a sum.
         block: terms that share a scale; the last block may have fewer.
         bits: of a code.
+        together: blocks of a super-block; 0 where scales are floats.
     """
 
     k: int
     block: int
     bits: int
+    together: int = 0
+
+    @property
+    def low_bits(self) -> int:
+        """Bits of a code that are in its word."""
+        return LOW_BITS if self.bits in SPLIT_BITS else self.bits
+
+    @property
+    def high_bits(self) -> int:
+        """Bits of a code that are in a word behind; 0 where there are none."""
+        return self.bits - self.low_bits
+
+    @property
+    def group(self) -> int:
+        """Words of codes before a word with their highest bits; 0 where there is none."""
+        return self.low_bits // self.high_bits if self.high_bits else 0
 
     @property
     def per_word(self) -> int:
         """Codes of a word."""
-        return 32 // self.bits
+        return 32 // self.low_bits
 
     @property
     def count(self) -> int:
@@ -73,9 +100,24 @@ class Blocks:
 
     @property
     def words(self) -> int:
-        """Words of a column."""
+        """Words of a column, those with highest bits as well."""
         last = self.k - (self.count - 1) * self.block if self.count else 0
-        return max(self.count - 1, 0) * self.words_per_block + -(-last // self.per_word)
+        words = max(self.count - 1, 0) * self.words_per_block + -(-last // self.per_word)
+        return self.stored(words)
+
+    def stored(self, words: int) -> int:
+        """How many words are stored for so many words of codes, in whole groups."""
+        return words + words // self.group if self.group else words
+
+    @property
+    def factor_words(self) -> int:
+        """Words of a column's factors of scales."""
+        return -(-self.count // FACTORS)
+
+    @property
+    def supers(self) -> int:
+        """Super-blocks of a column."""
+        return -(-self.count // self.together) if self.together else 0
 
     @property
     def zero_words(self) -> int:
@@ -89,7 +131,7 @@ class Blocks:
 
 def blocks_of(call: Call) -> Blocks:
     """How the weights of a `matmul_blocked` are stored."""
-    return Blocks(call.int("depth"), call.int("block"), call.int("bits"))
+    return Blocks(call.int("depth"), call.int("block"), call.int("bits"), call.int("together"))
 
 
 def _packed_words(codes: Array, bits: int) -> Array:
@@ -137,12 +179,25 @@ def _pack_some(codes: Array, blocks: Blocks) -> Array:
     more = blocks.words_per_block * blocks.per_word - blocks.block
     split = whole.reshape(columns, blocks.count, blocks.block)
     filled = np.pad(split, ((0, 0), (0, 0), (0, more))).reshape(columns, -1)
-    return _in_panels(_packed_words(filled, blocks.bits)[:, : blocks.words], columns)
+    if not blocks.group:
+        return _in_panels(_packed_words(filled, blocks.bits)[:, : blocks.words], columns)
+    low = _packed_words(filled & np.uint8((1 << LOW_BITS) - 1), LOW_BITS)
+    high = _packed_words(filled >> np.uint8(LOW_BITS), blocks.high_bits)
+    low = low.reshape(columns, -1, blocks.group)
+    words = np.concatenate([low, high[:, :, None]], axis=-1).reshape(columns, -1)
+    return _in_panels(words, columns)
 
 
 def unpack_codes(words: Array, blocks: Blocks, columns: int) -> Array:
     """The inverse of `pack_codes`."""
-    found = _unpacked_words(_by_column(words, columns), blocks.bits)
+    stored = _by_column(words, columns)
+    if blocks.group:
+        grouped = stored.reshape(columns, -1, blocks.group + 1)
+        found = _unpacked_words(grouped[..., :-1].reshape(columns, -1), LOW_BITS)
+        high = _unpacked_words(grouped[..., -1], blocks.high_bits)
+        found = found | high << np.uint8(LOW_BITS)
+    else:
+        found = _unpacked_words(stored, blocks.bits)
     more = blocks.count * blocks.words_per_block * blocks.per_word - found.shape[1]
     filled = np.pad(found, ((0, 0), (0, more)))
     filled = filled.reshape(columns, blocks.count, blocks.words_per_block * blocks.per_word)
@@ -160,15 +215,28 @@ def pack_zero_points(zeros: Array, blocks: Blocks) -> Array:
     return _in_panels(_packed_words(filled, blocks.bits), zeros.shape[0])
 
 
+def pack_factors(factors: Array) -> Array:
+    """Factors i8[columns, blocks] as words u32[columns / 16, blocks / 4, 16]."""
+    filled = np.pad(factors, ((0, 0), (0, -factors.shape[1] % FACTORS)))
+    return _in_panels(_packed_words(filled.view(np.uint8), 8), factors.shape[0])
+
+
+def _unpacked_factors(words: Array, columns: int) -> Array:
+    """The inverse of `pack_factors`, with factors of 0 behind the last."""
+    return _unpacked_words(_by_column(words, columns), 8).view(np.int8)
+
+
 @dataclass(frozen=True)
 class Codes:
     """Weights in few bits, before they are packed.
 
     Attributes:
         codes: u8[columns, k].
-        scales: [columns, blocks].
+        scales: floats [columns, blocks], or factors i8 of `supers`.
         zeros: zero points u8[columns, blocks], or one number for all.
-        minimums: floats [columns, blocks], with one zero point for all.
+        minimums: floats [columns, blocks], with one zero point for all, or factors i8 of
+            `super_minimums`.
+        supers, super_minimums: floats [columns, super-blocks].
     """
 
     codes: Array
@@ -176,11 +244,23 @@ class Codes:
     zeros: Array | int
     blocks: Blocks
     minimums: Array | None = None
+    supers: Array | None = None
+    super_minimums: Array | None = None
 
-    def operands(self) -> list[Array]:
-        """The constants that a `matmul_blocked` reads: words, scales, and zero points or minimums
-        if any."""
+    def operands(self) -> list[Array | None]:
+        """The constants that a `matmul_blocked` reads behind its left side, as far as there are
+        some."""
         zeros = self.zeros
+        if self.supers is not None:
+            least, top = self.minimums, self.super_minimums
+            found = [
+                pack_codes(self.codes, self.blocks),
+                pack_factors(self.scales),
+                None if least is None else pack_factors(least),
+                None,
+                pack_scales(self.supers),
+            ]
+            return found if top is None else [*found, pack_scales(top)]
         if self.minimums is not None:
             minimums = pack_scales(self.minimums)
             return [pack_codes(self.codes, self.blocks), pack_scales(self.scales), minimums]
@@ -197,21 +277,29 @@ class Codes:
             "depth": self.blocks.k,
             "block": self.blocks.block,
             "bits": self.blocks.bits,
+            "together": self.blocks.together,
             "zero_point": self.zeros if isinstance(self.zeros, int) else 0,
         }
 
 
 def weights(call: Call, inputs: Sequence[Any]) -> Array:
     """The weights [k, columns] of a call in f64, from its operands."""
-    inputs = [*inputs, *[None] * (LEFT_SCALES + 1 - len(inputs))]
+    inputs = [*inputs, *[None] * (SUPER_MINIMUMS + 1 - len(inputs))]
     blocks, columns = blocks_of(call), call.int("columns")
     codes = unpack_codes(inputs[WORDS], blocks, columns).astype(np.int64)
     spread = np.arange(blocks.k) // blocks.block
-    scale = _by_column(inputs[SCALES], columns).astype(np.float64)[:, spread]
+
+    def parameter(stored: Array, tops: Array | None) -> Array:
+        if tops is None:
+            return _by_column(stored, columns).astype(np.float64)[:, spread]
+        wide = _by_column(tops, columns).astype(np.float64)[:, spread // blocks.together]
+        return np.asarray(_unpacked_factors(stored, columns)[:, spread] * wide)
+
+    scale = parameter(inputs[SCALES], inputs[SUPER_SCALES])
     zero: Any = call.int("zero_point")
     minimum: Any = 0.0
     if has_minimums(call):
-        minimum = _by_column(inputs[ZERO_POINTS], columns).astype(np.float64)[:, spread]
+        minimum = parameter(inputs[ZERO_POINTS], inputs[SUPER_MINIMUMS])
     elif inputs[ZERO_POINTS] is not None:
         zero = _unpacked_words(_by_column(inputs[ZERO_POINTS], columns), blocks.bits)
         zero = zero.astype(np.int64)[:, spread]
@@ -220,6 +308,8 @@ def weights(call: Call, inputs: Sequence[Any]) -> Array:
 
 def has_minimums(call: Call) -> bool:
     """Whether blocks have minimums, in the place of zero points."""
+    if call.has(SUPER_MINIMUMS):
+        return True
     return call.has(ZERO_POINTS) and call.operand(ZERO_POINTS).dtype.is_float
 
 
@@ -262,18 +352,54 @@ def weight_at(call: Call, panel: e.Expr, lane: e.Expr, k: e.Expr) -> e.Expr:
     """Term k of the column `lane` of a panel, in f32, from operands 1 to 3."""
     blocks = blocks_of(call)
     block = _block(blocks, k)
-    code = _code(WORDS, (panel, *_place(blocks, k, block), lane), blocks)
+    word, place = _place(blocks, k, block)
+    code = _code(WORDS, (panel, stored_word(blocks, word), place, lane), blocks.low_bits)
+    if blocks.group:
+        behind, part = word_behind(blocks, word, place)
+        high = _code(WORDS, (panel, behind, part, lane), blocks.high_bits)
+        code = e.binary("or", code, e.binary("shl", high, e.const(LOW_BITS, I32)))
     zero: e.Expr = e.const(call.int("zero_point"), I32)
     if call.has(ZERO_POINTS) and not has_minimums(call):
         per = e.index(blocks.per_word)
         at = e.binary("floordiv", block, per), e.binary("floormod", block, per)
-        zero = _code(ZERO_POINTS, (panel, *at, lane), blocks)
-    scale = e.Load(SCALES, (panel, block, lane), call.operand(SCALES).dtype)
-    weight = e.mul(e.cast(e.sub(code, zero), F32), e.cast(scale, F32))
+        zero = _code(ZERO_POINTS, (panel, *at, lane), blocks.bits)
+
+    def parameter(operand: int, tops: int) -> e.Expr:
+        if not blocks.together:
+            return e.cast(e.Load(operand, (panel, block, lane), call.operand(operand).dtype), F32)
+        four, above = e.index(FACTORS), e.index(blocks.together)
+        at = panel, e.binary("floordiv", block, four), lane
+        place = e.binary("floormod", block, four)
+        top = panel, e.binary("floordiv", block, above), lane
+        found = factor(e.Load(operand, at, U32), place)
+        return e.mul(found, e.cast(e.Load(tops, top, call.operand(tops).dtype), F32))
+
+    weight = e.mul(e.cast(e.sub(code, zero), F32), parameter(SCALES, SUPER_SCALES))
     if has_minimums(call):
-        minimum = e.Load(ZERO_POINTS, (panel, block, lane), call.operand(ZERO_POINTS).dtype)
-        weight = e.add(weight, e.cast(minimum, F32))
+        weight = e.add(weight, parameter(ZERO_POINTS, SUPER_MINIMUMS))
     return weight
+
+
+def factor(word: e.Expr, place: e.Expr) -> e.Expr:
+    """A factor in f32, from its word and its place there."""
+    left = e.mul(e.sub(e.index(FACTORS - 1), place), e.index(8))
+    raised = e.binary("shl", word, e.cast(left, U32))
+    return e.cast(e.binary("shr", e.Bitcast(raised, I32), e.const(24, I32)), F32)
+
+
+def stored_word(blocks: Blocks, word: e.Expr) -> e.Expr:
+    """Where a word of codes is stored, of those that have low bits."""
+    if not blocks.group:
+        return word
+    return e.add(word, e.binary("floordiv", word, e.index(blocks.group)))
+
+
+def word_behind(blocks: Blocks, word: e.Expr, place: e.Expr) -> tuple[e.Expr, e.Expr]:
+    """The word with the highest bits of code number `place` of a word, and its place there."""
+    group = e.index(blocks.group)
+    number, within = e.binary("floordiv", word, group), e.binary("floormod", word, group)
+    behind = e.add(e.mul(number, e.index(blocks.group + 1)), group)
+    return behind, e.add(e.mul(within, e.index(blocks.per_word)), place)
 
 
 def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
@@ -287,15 +413,15 @@ def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
     return word, e.binary("floormod", within, per)
 
 
-def _code(operand: int, at: tuple[e.Expr, e.Expr, e.Expr, e.Expr], blocks: Blocks) -> e.Expr:
+def _code(operand: int, at: tuple[e.Expr, e.Expr, e.Expr, e.Expr], bits: int) -> e.Expr:
     """A code in i32, from the word [panel, word, lane] and its place there."""
     panel, word, place, lane = at
     four = e.index(_BYTES)
     byte = e.mul(e.binary("floormod", place, four), e.index(8))
-    part = e.mul(e.binary("floordiv", place, four), e.index(blocks.bits))
+    part = e.mul(e.binary("floordiv", place, four), e.index(bits))
     shift = e.cast(e.add(byte, part), U32)
     shifted = e.binary("shr", e.Load(operand, (panel, word, lane), U32), shift)
-    return e.cast(e.binary("and", shifted, e.const((1 << blocks.bits) - 1, U32)), I32)
+    return e.cast(e.binary("and", shifted, e.const((1 << bits) - 1, U32)), I32)
 
 
 def _contraction(call: Call) -> ContractionDims:
@@ -328,7 +454,13 @@ def _has_depth(call: Call) -> bool:
 
 
 def has_parameters(call: Call) -> bool:
-    return call.int("bits") in BITS and min(call.int("block"), call.int("depth")) >= 1
+    blocks = blocks_of(call)
+    if min(blocks.block, blocks.k) < 1 or blocks.together < 0:
+        return False
+    chunk = blocks.group * blocks.per_word
+    return blocks.bits in BITS or (
+        blocks.bits in SPLIT_BITS and blocks.block % chunk == 0 and blocks.k % chunk == 0
+    )
 
 
 def _fits(call: Call, operand: int, extent: int) -> bool:
@@ -342,11 +474,21 @@ def _fits(call: Call, operand: int, extent: int) -> bool:
 
 def weights_fit(call: Call) -> bool:
     blocks = blocks_of(call)
-    zeros = blocks.count if has_minimums(call) else blocks.zero_words
+    is_wide = blocks.together > 0
+    each = blocks.factor_words if is_wide else blocks.count
+    zeros = each if has_minimums(call) else blocks.zero_words
+    has_tops = call.has(SUPER_SCALES), call.has(SUPER_MINIMUMS)
     return (
         _fits(call, WORDS, blocks.words)
-        and _fits(call, SCALES, blocks.count)
+        and _fits(call, SCALES, each)
         and (not call.has(ZERO_POINTS) or _fits(call, ZERO_POINTS, zeros))
+        and call.operand(SCALES).dtype.is_float != is_wide
+        and has_tops == (is_wide, is_wide and call.has(ZERO_POINTS))
+        and all(
+            _fits(call, operand, blocks.supers)
+            for operand, has in zip((SUPER_SCALES, SUPER_MINIMUMS), has_tops, strict=True)
+            if has
+        )
     )
 
 
@@ -376,22 +518,28 @@ def _sample(
     zeros: bool = False,
     minimums: DType | None = None,
     left_scales: bool = False,
+    together: int = 0,
 ) -> Sample:
-    blocks, panels = Blocks(k, block, bits), -(-columns // PANEL)
+    blocks, panels = Blocks(k, block, bits, together), -(-columns // PANEL)
+    each = (panels, blocks.factor_words if together else blocks.count, PANEL)
+    tops = TensorType(F16, (panels, blocks.supers, PANEL)) if together else None
     types: list[TensorType | None] = [
         TensorType(I8 if left_scales else F32, (*rows, k)),
         TensorType(U32, (panels, blocks.words, PANEL)),
-        TensorType(scale, (panels, blocks.count, PANEL)),
-        TensorType(minimums, (panels, blocks.count, PANEL))
+        TensorType(U32 if together else scale, each),
+        TensorType(U32 if together else minimums, each)
         if minimums
         else TensorType(U32, (panels, blocks.zero_words, PANEL))
         if zeros
         else None,
         TensorType(F32, (*rows, blocks.count)) if left_scales else None,
+        tops,
+        tops if minimums else None,
     ]
-    attrs = {"columns": columns, "depth": k, "block": block, "bits": bits}
+    attrs = {"columns": columns, "depth": k, "block": block, "bits": bits, "together": together}
     attrs["zero_point"] = 1 << (bits - 1)
-    return Sample(tuple(types), attrs, constant_operands=(1, 2, 3) if types[3] else (1, 2))
+    stored = tuple(n for n in STORED if types[n] is not None)
+    return Sample(tuple(types), attrs, constant_operands=stored)
 
 
 MATMUL_BLOCKED = register(
@@ -402,22 +550,29 @@ MATMUL_BLOCKED = register(
         operands=(
             Operand("a", frozenset({F32, I8})),
             Operand("words", frozenset({U32})),
-            Operand("scales", FLOATS),
-            Operand("zero_points", frozenset({U32}) | FLOATS, "optional"),
+            Operand("scales", FLOATS | {U32}),
+            Operand("zero_points", FLOATS | {U32}, "optional"),
             Operand("a_scales", frozenset({F32}), "optional"),
+            Operand("super_scales", FLOATS, "optional"),
+            Operand("super_minimums", FLOATS, "optional"),
         ),
         attributes=(
             Attribute("columns", "dim", doc="of the weights and the result"),
             Attribute("depth", "int", doc="terms of a sum"),
             Attribute("block", "int", doc="how many terms of a sum share a scale"),
-            Attribute("bits", "int", doc="of a code: 2, 4 or 8"),
+            Attribute("bits", "int", doc="of a code: 2, 4, 5, 6 or 8"),
             Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
+            Attribute("together", "int", 0, "blocks of a super-block, 0 where scales are floats"),
             Attribute(
                 "may_quantize", "bool", False, "whether a may be rounded to 8 bits by blocks of K"
             ),
         ),
         constraints=(
-            Constraint("bits is 2, 4 or 8, block and depth are positive", has_parameters),
+            Constraint(
+                "bits is 2, 4 or 8, block and depth are positive; or bits is 5 or 6, and these are "
+                "multiples of 32 or 16",
+                has_parameters,
+            ),
             Constraint("a has rank 2 or more and depth columns", _has_depth),
             Constraint("words, scales and zero points are those of a's last dim", weights_fit),
             Constraint("a is f32; or i8, with a scale for each block", _left_fits),
@@ -437,6 +592,11 @@ MATMUL_BLOCKED = register(
             _sample((2, 9), 96, 48, 32, 4, left_scales=True),
             _sample((3,), 70, 33, 32, 4, minimums=F16),
             _sample((1,), 64, 18, 16, 8, minimums=F32, left_scales=True),
+            _sample((2,), 64, 17, 32, 5, scale=F16, minimums=F16),
+            _sample((1,), 64, 18, 16, 6, together=2),
+            _sample((2,), 96, 17, 16, 4, minimums=F16, together=3),
+            _sample((1,), 64, 17, 16, 6, together=4, left_scales=True),
+            _sample((2,), 64, 16, 32, 5, minimums=F16, together=2, left_scales=True),
         ),
     )
 )

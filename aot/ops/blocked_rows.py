@@ -90,18 +90,26 @@ GATHER_BLOCKED = register(
         operands=(
             Operand("indices", INTEGERS, clamps=True),
             Operand("words", frozenset({U32})),
-            Operand("scales", FLOATS),
-            Operand("zero_points", frozenset({U32}) | FLOATS, "optional"),
+            Operand("scales", FLOATS | {U32}),
+            Operand("zero_points", FLOATS | {U32}, "optional"),
+            Operand("none", FLOATS, "optional"),
+            Operand("super_scales", FLOATS, "optional"),
+            Operand("super_minimums", FLOATS, "optional"),
         ),
         attributes=(
             Attribute("columns", "dim", doc="of the weights, one of which is a row of the result"),
             Attribute("depth", "int", doc="elements of a row"),
             Attribute("block", "int", doc="how many elements of a row share a scale"),
-            Attribute("bits", "int", doc="of a code: 2, 4 or 8"),
+            Attribute("bits", "int", doc="of a code: 2, 4, 5, 6 or 8"),
             Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
+            Attribute("together", "int", 0, "blocks of a super-block, 0 where scales are floats"),
         ),
         constraints=(
-            Constraint("bits is 2, 4 or 8, block and depth are positive", has_parameters),
+            Constraint(
+                "bits is 2, 4 or 8, block and depth are positive; or bits is 5 or 6, and these are "
+                "multiples of 32 or 16",
+                has_parameters,
+            ),
             Constraint("there are columns, and their number is known", _has_rows),
             Constraint("words, scales and zero points fit columns and depth", weights_fit),
         ),

@@ -7,7 +7,7 @@ ggml's ggml-common.h.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -91,13 +91,13 @@ def _q4_1(data: Array) -> Codes:
 def _q5_0(data: Array) -> Codes:
     blocks = _blocks(data, 22)
     codes = _nibbles(blocks[..., 6:]) | _bits(blocks[..., 2:6]) << np.uint8(4)
-    return _made(codes, _f16(blocks[..., :2]), 16, 8)
+    return _made(codes, _f16(blocks[..., :2]), 16, 5)
 
 
 def _q5_1(data: Array) -> Codes:
     blocks = _blocks(data, 24)
     codes = _nibbles(blocks[..., 8:]) | _bits(blocks[..., 4:8]) << np.uint8(4)
-    return _made(codes, _f16(blocks[..., :2]), 0, 8, _f16(blocks[..., 2:4]))
+    return _made(codes, _f16(blocks[..., :2]), 0, 5, _f16(blocks[..., 2:4]))
 
 
 def _six_bits(part: Array) -> tuple[Array, Array]:
@@ -115,16 +115,24 @@ def _six_bits(part: Array) -> tuple[Array, Array]:
 def _with_factors(codes: Array, head: Array, bits: int) -> Codes:
     """Codes of eight blocks a super-block, whose head is two f16 and twelve bytes of factors."""
     factors, least = _six_bits(head[..., 4:16])
-    scale = _f16(head[..., :2]).astype(np.float32)[..., None]
-    minimum = _f16(head[..., 2:4]).astype(np.float32)[..., None]
     rows = codes.shape[0]
-    return _made(
+    return _in_supers(
         codes.reshape(rows, -1, 32),
-        (scale * factors).reshape(rows, -1),
-        0,
-        bits,
-        (-minimum * least).reshape(rows, -1),
+        factors.reshape(rows, -1).view(np.int8),
+        _f16(head[..., :2]),
+        Blocks(0, 32, bits, 8),
+        minimums=least.reshape(rows, -1).view(np.int8),
+        super_minimums=-_f16(head[..., 2:4]),
     )
+
+
+def _in_supers(
+    codes: Array, factors: Array, supers: Array, blocks: Blocks, zero: int = 0, **minimums: Array
+) -> Codes:
+    """Codes [rows, blocks, block] with factors i8[rows, blocks] of floats [rows, super-blocks]."""
+    whole = codes.reshape(codes.shape[0], -1)
+    made = replace(blocks, k=whole.shape[1])
+    return Codes(whole, factors, zero, made, supers=supers, **minimums)
 
 
 def _pairs_of_32(part: Array) -> Array:
@@ -142,7 +150,7 @@ def _q5_k(data: Array) -> Codes:
     codes = _pairs_of_32(blocks[..., 48:]).reshape(*blocks.shape[:-1], 8, 32)
     # bit j of byte l is the highest of element l of block j
     high = (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
-    return _with_factors(codes | high << np.uint8(4), blocks[..., :16], 8)
+    return _with_factors(codes | high << np.uint8(4), blocks[..., :16], 5)
 
 
 def _q6_k(data: Array) -> Codes:
@@ -152,9 +160,8 @@ def _q6_k(data: Array) -> Codes:
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = (blocks[..., 128:192].reshape(rows, count, 2, 1, 32) >> shifts) & np.uint8(3)
     codes = (low | high << np.uint8(4)).reshape(rows, -1, 16)
-    scale = _f16(blocks[..., 208:210]).astype(np.float32)[..., None]
-    factors = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)
-    return _made(codes, (scale * factors).reshape(rows, -1), 32, 8)
+    factors = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).reshape(rows, -1)
+    return _in_supers(codes, factors, _f16(blocks[..., 208:210]), Blocks(0, 16, 6, 16), 32)
 
 
 BLOCK_TYPES: dict[int, BlockType] = {

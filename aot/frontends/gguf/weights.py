@@ -11,7 +11,7 @@ import numpy as np
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.reader import GgufFile, Tensor
 from aot.frontends.lib.place import Place
-from aot.ir.graph import ConstantData, Value
+from aot.ir.graph import Attr, ConstantData, Value
 from aot.ir.rewriter import insert_constant
 from aot.ir.types import Array, DType
 
@@ -28,7 +28,7 @@ class Weights:
     def __init__(self, file: GgufFile) -> None:
         self.file = file
         self.names: set[str] = set()
-        self._blocked: dict[str, tuple[list[Value], dict[str, object]]] = {}
+        self._blocked: dict[str, tuple[list[Value | None], dict[str, Attr]]] = {}
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -88,7 +88,7 @@ class Weights:
             return place.emit("matmul", x, place.cast(matrix, F32))
         operands, attrs = self._codes(place, tensor, order)
         attrs = {**attrs, "may_quantize": True}
-        return place.emit("matmul_blocked", x, *operands, **attrs)  # type: ignore[arg-type]
+        return place.emit("matmul_blocked", x, *operands, **attrs)
 
     def rows(self, place: Place, numbers: Value, name: str, dims: tuple[int, int]) -> Value:
         """Rows by number of a matrix of the file, in f32."""
@@ -97,7 +97,7 @@ class Weights:
             table = self._floats(place, tensor, None)
             return place.cast(place.emit("gather", table, numbers, axis=0), F32)
         operands, attrs = self._codes(place, tensor, None)
-        return place.emit("gather_blocked", numbers, *operands, **attrs)  # type: ignore[arg-type]
+        return place.emit("gather_blocked", numbers, *operands, **attrs)
 
     def _floats(self, place: Place, tensor: Tensor, order: Array | None) -> Value:
         assert tensor.type.floats is not None
@@ -107,7 +107,7 @@ class Weights:
 
     def _codes(
         self, place: Place, tensor: Tensor, order: Array | None
-    ) -> tuple[list[Value], dict[str, object]]:
+    ) -> tuple[list[Value | None], dict[str, Attr]]:
         """The operands behind the first of an op on a quantised matrix, and its attributes: those
         of one matrix are one, whoever uses it."""
         if tensor.name not in self._blocked:
@@ -115,7 +115,9 @@ class Weights:
             data = tensor.data if order is None else tensor.data[order]
             codes = tensor.type.codes(data)
             made = [
-                insert_constant(place.rewriter, ConstantData(array), tensor.name)
+                None
+                if array is None
+                else insert_constant(place.rewriter, ConstantData(array), tensor.name)
                 for array in codes.operands()
             ]
             self._blocked[tensor.name] = made, dict(codes.attrs())

@@ -41,7 +41,7 @@ from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
 from aot.kernels.schedules.winograd import schedule_winograd
-from aot.ops.blocked import LEFT_SCALES, MATMUL_BLOCKED, WORDS, Blocks, blocks_of
+from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
@@ -174,7 +174,7 @@ def _stages(
 def _blocks(ops: Iterable[Op]) -> Blocks | None:
     """How the weights of a stage's product are stored, where they are operands in blocks."""
     found = next((op for op in ops if op.record is MATMUL_BLOCKED), None)
-    stored = () if found is None else found.operands[WORDS:LEFT_SCALES]
+    stored = [] if found is None else [v for n, v in enumerate(found.operands) if n in STORED]
     if found is None or any(v and (v.op is not None or v.type.layout is not None) for v in stored):
         return None
     return blocks_of(call_of(found))

@@ -20,11 +20,12 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.blocked_weights import (
     BlockedTiles,
+    HeldWord,
     StoredWeights,
 )
 from aot.kernels.schedules.dots import DotAxes, StagedRows
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, at_splits
-from aot.ops.blocked import PANEL, Blocks
+from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
 
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
@@ -58,16 +59,24 @@ class WordForm:
             return WordForm(I8, I8X4, 128)
         return WordForm(I16, U8X4)
 
-    def codes(self, word: Expr, part: int, bits: int) -> Expr:
+    def codes(self, held: HeldWord, part: int, blocks: Blocks) -> Expr:
         """Four codes, of part `part` of the stored word."""
-        if bits < 8:
-            if part:
-                word = expr.binary("shr", word, expr.const(bits * part, U32))
-            mask = ((1 << bits) - 1) * 0x01010101
-            word = expr.binary("and", word, expr.const(mask, U32))
+        word = _four(held.low, part, blocks.low_bits)
+        if held.high is not None:
+            high = _four(held.high, part, blocks.high_bits)
+            word = expr.binary("or", word, expr.binary("shl", high, expr.const(LOW_BITS, U32)))
         if self.offset:
             word = expr.binary("xor", word, expr.const(0x80808080, U32))
         return Bitcast(word, self.word)
+
+
+def _four(word: Expr, part: int, bits: int) -> Expr:
+    """Numbers of so many bits in the bytes of a word, of those that lie above each other there."""
+    if bits == 8:
+        return word
+    if part:
+        word = expr.binary("shr", word, expr.const(bits * part, U32))
+    return expr.binary("and", word, expr.const(((1 << bits) - 1) * 0x01010101, U32))
 
 
 @dataclass(frozen=True)
@@ -297,15 +306,15 @@ class DotBlocks(Placed):
     def _word(self, word: Expr) -> list[Stmt]:
         """The products of a word of each column: `word` counts those of all blocks before, too."""
         weights, codes = self.weights, self.codes
-        per, bits = weights.blocks.per_word, weights.blocks.bits
+        per = weights.blocks.per_word
         begin = expr.mul(word, expr.index(per))
         stmts: list[Stmt] = []
         for part in range(per // DOT_GROUP):
 
             def decoded(u: Expr, lane: Expr, part: int = part) -> Stmt:
                 panel, within = self._panel(u, lane)
-                stored = weights.word_at(panel, word, within)
-                return Store(codes, (u, lane), self.form.codes(stored, part, bits))
+                held = weights.held(panel, word, within)
+                return Store(codes, (u, lane), self.form.codes(held, part, weights.blocks))
 
             stmts += self._each_chunk(decoded)
             at = expr.add(begin, expr.index(DOT_GROUP * part))

@@ -19,7 +19,15 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values
-from aot.ops.blocked import PANEL, Blocks
+from aot.ops.blocked import (
+    FACTORS,
+    LOW_BITS,
+    PANEL,
+    Blocks,
+    factor,
+    stored_word,
+    word_behind,
+)
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 TOGETHER, WIDE = 64, 2048  # columns of a workgroup; twice as many where there are so many in all
@@ -38,6 +46,8 @@ class StoredWeights:
         words, scales: loads of them, as the op's `compute` has them.
         zeros: a load of a word of zero points, or one number.
         minimums: a load of them, where blocks have them.
+        tops, low_tops: loads of the floats of super-blocks, of which scales and minimums are
+            factors.
     """
 
     blocks: Blocks
@@ -45,59 +55,100 @@ class StoredWeights:
     scales: Load
     zeros: Load | int
     minimums: Load | None = None
+    tops: Load | None = None
+    low_tops: Load | None = None
 
     @staticmethod
     def of(right: Expr, blocks: Blocks) -> StoredWeights | None:
         """What `right`, `(code - zero_point) * scale`, a minimum added perhaps, is made of; None
         where it isn't."""
-        minimums = None
+        minimums = low_tops = None
         if isinstance(right, Binary) and right.op == "add":
-            loaded = _uncast(right.b)
-            if not isinstance(loaded, Load):
+            minimums, low_tops = _parameter(right.b)
+            if minimums is None:
                 return None
-            right, minimums = right.a, loaded
+            right = right.a
         if not isinstance(right, Binary) or right.op != "mul":
             return None
-        centred, scales = _uncast(right.a), _uncast(right.b)
-        if not isinstance(centred, Binary) or not isinstance(scales, Load):
+        centred = _uncast(right.a)
+        scales, tops = _parameter(right.b)
+        if not isinstance(centred, Binary) or scales is None:
             return None
         words, zeros = word_of(centred.a), word_of(centred.b)
         if words is None:
             return None
+        parts = minimums, tops, low_tops
         if zeros is None:
             zero = _uncast(centred.b)
             if not isinstance(zero, expr.Const):
                 return None
-            return StoredWeights(blocks, words, scales, int(zero.value), minimums)
-        return StoredWeights(blocks, words, scales, zeros, minimums)
+            return StoredWeights(blocks, words, scales, int(zero.value), *parts)
+        return StoredWeights(blocks, words, scales, zeros, *parts)
 
-    def decoded(self, word: Expr, place: int, zero: Expr) -> Expr:
+    def decoded(self, word: HeldWord, place: int, zero: Expr) -> Expr:
         """Code number `place` of a word, less the zero point, in f32."""
         return expr.cast(expr.sub(self.code(word, place), zero), F32)
 
-    def code(self, word: Expr, place: int) -> Expr:
+    def code(self, held: HeldWord, place: int) -> Expr:
         """Code number `place` of a word, in i32."""
-        shift, bits = self.blocks.shift(place), self.blocks.bits
+        word, bits = held.low, self.blocks.low_bits
+        shift = 8 * (place % 4) + bits * (place // 4)
         if shift:
             word = expr.binary("shr", word, expr.const(shift, U32))
         if shift + bits < U32.bits:
             word = expr.binary("and", word, expr.const((1 << bits) - 1, U32))
+        if held.high is not None:
+            high_bits = self.blocks.high_bits
+            shift = 8 * (place % 4) + high_bits * (place // 4)
+            high = expr.binary("shr", held.high, expr.const(shift, U32))
+            high = expr.binary("and", high, expr.const((1 << high_bits) - 1, U32))
+            word = expr.binary("or", word, expr.binary("shl", high, expr.const(LOW_BITS, U32)))
         return expr.cast(word, I32)
+
+    def held(self, panel: Expr, word: Expr, lane: Expr) -> HeldWord:
+        """A word of codes of a column, by its number among these."""
+        blocks = self.blocks
+        low = self.word_at(panel, stored_word(blocks, word), lane)
+        if not blocks.group:
+            return HeldWord(low)
+        behind, place = word_behind(blocks, word, expr.index(0))
+        # parts of the codes of each of the words before it are above each other in its bytes
+        part = expr.binary("floordiv", place, expr.index(4))
+        shift = expr.cast(expr.mul(part, expr.index(blocks.high_bits)), U32)
+        return HeldWord(low, expr.binary("shr", self.word_at(panel, behind, lane), shift))
+
+    @staticmethod
+    def let(nest: Nest, held: HeldWord, into: list[Stmt]) -> HeldWord:
+        """Words that are loaded once."""
+        high = held.high
+        if high is not None:
+            high = nest.let(high, into, "high")
+        return HeldWord(nest.let(held.low, into, "word"), high)
 
     def word_at(self, panel: Expr, word: Expr, lane: Expr) -> Load:
         return self._at(self.words, self.blocks.words, panel, word, lane)
 
     def scale_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr:
-        return expr.cast(self.scale_load(panel, block, lane), F32)
-
-    def scale_load(self, panel: Expr, block: Expr, lane: Expr) -> Load:
-        return self._at(self.scales, self.blocks.count, panel, block, lane)
+        return self._parameter_at(self.scales, self.tops, panel, block, lane)
 
     def minimum_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr | None:
         """The minimum of a block in f32."""
         if self.minimums is None:
             return None
-        return expr.cast(self._at(self.minimums, self.blocks.count, panel, block, lane), F32)
+        return self._parameter_at(self.minimums, self.low_tops, panel, block, lane)
+
+    def _parameter_at(
+        self, stored: Load, tops: Load | None, panel: Expr, block: Expr, lane: Expr
+    ) -> Expr:
+        blocks = self.blocks
+        if tops is None:
+            return expr.cast(self._at(stored, blocks.count, panel, block, lane), F32)
+        four = expr.index(FACTORS)
+        at = expr.binary("floordiv", block, four)
+        word = self._at(stored, blocks.factor_words, panel, at, lane)
+        above = expr.binary("floordiv", block, expr.index(blocks.together))
+        top = self._at(tops, blocks.supers, panel, above, lane)
+        return expr.mul(factor(word, expr.binary("floormod", block, four)), expr.cast(top, F32))
 
     def zero_at(self, panel: Expr, block: Expr, lane: Expr) -> Expr:
         """The zero point of a block in i32."""
@@ -118,15 +169,15 @@ class StoredWeights:
         """Asks for what a later block has in memory, for a row that goes through them too fast to
         wait for it."""
         blocks, zero = self.blocks, expr.index(0)
-        word = expr.mul(block, expr.index(blocks.words_per_block))
-        size = blocks.words_per_block * PANEL * U32.bytes
+        count = blocks.stored(blocks.words_per_block)
+        size = count * PANEL * U32.bytes
         if size > MOST_AHEAD:
             return []
         found: list[Stmt] = []
-        for load, count in (
-            (self.word_at(panel, word, zero), blocks.words_per_block),
-            (self.scale_load(panel, block, zero), 1),
-        ):
+        asked = [(self.word_at(panel, expr.mul(block, expr.index(count)), zero), count)]
+        if self.tops is None:
+            asked.append((self._at(self.scales, blocks.count, panel, block, zero), 1))
+        for load, count in asked:
             step = count * PANEL
             for place in range(0, step, LINE // load.dtype.bytes):
                 at = expr.add(load.indices[0], expr.index(AHEAD // size * step + place))
@@ -139,6 +190,26 @@ class StoredWeights:
         return Load(load.source, (expr.add(expr.mul(row, expr.index(PANEL)), lane),), load.dtype)
 
 
+@dataclass(frozen=True)
+class HeldWord:
+    """A word of codes, and a word whose lowest bits are the highest of its codes, if any."""
+
+    low: Expr
+    high: Expr | None = None
+
+
+def _parameter(e: Expr) -> tuple[Load | None, Load | None]:
+    """The loads of blocks' scales or minimums, and of the floats that they are factors of."""
+    loaded = _uncast(e)
+    if isinstance(loaded, Load):
+        return loaded, None
+    if not isinstance(loaded, Binary) or loaded.op != "mul":
+        return None, None
+    top = _uncast(loaded.b)
+    words = [n for n in expr.nodes(loaded.a) if isinstance(n, Load) and n.dtype is U32]
+    return (words[0], top) if len(words) == 1 and isinstance(top, Load) else (None, None)
+
+
 def _uncast(e: Expr) -> Expr:
     while isinstance(e, Cast):
         e = e.a
@@ -148,6 +219,8 @@ def _uncast(e: Expr) -> Expr:
 def word_of(code: Expr) -> Load | None:
     """The load of the word that a code is taken from."""
     code = _uncast(code)
+    if isinstance(code, Binary) and code.op == "or":
+        code = _uncast(code.a)  # its lowest bits
     if not isinstance(code, Binary) or code.op != "and" or not isinstance(code.a, Binary):
         return None
     word = code.a.a
@@ -352,7 +425,7 @@ class _PlacedRow(Placed):
             def lanes(lane: Expr) -> list[Stmt]:
                 inner: list[Stmt] = []
                 panel, within = self._panel(u, lane)
-                held = nest.let(weights.word_at(panel, word, within), inner, "word")
+                held = self.weights.let(nest, weights.held(panel, word, within), inner)
                 zero = nest.let(weights.zero_at(panel, block, within), inner, "zero")
                 place = (expr.index(0), u, lane)
                 total: Expr = Load(self.part, place, F32)
@@ -451,8 +524,8 @@ class _Group:
                 def lanes(lane: Expr) -> list[Stmt]:
                     stmts: list[Stmt] = []
                     panel, within = placed._panel(u, lane)
-                    found = weights.word_at(panel, expr.add(word, w), within)
-                    held = self.nest.let(found, stmts, "word")
+                    found = weights.held(panel, expr.add(word, w), within)
+                    held = weights.let(self.nest, found, stmts)
                     scale = self.nest.let(weights.scale_at(panel, block, within), stmts, "scale")
                     zero = self.nest.let(weights.zero_at(panel, block, within), stmts, "zero")
                     least = weights.minimum_at(panel, block, within)

@@ -66,7 +66,7 @@ def in_floats(op: Op, rewriter: Rewriter) -> Value | None:
 
 def product(op: Op, rewriter: Rewriter, left: Value, codes: Codes, **attrs: Attr) -> Value:
     """The `matmul_blocked` of f32 and weights, in front of `op`."""
-    constants = [constant(op, rewriter, array) for array in codes.operands()]
+    constants = [None if a is None else constant(op, rewriter, a) for a in codes.operands()]
     attrs = {**codes.attrs(), **attrs}
     return rewriter.create(MATMUL_BLOCKED, [left, *constants], attrs, op.origin).result
 
@@ -98,9 +98,10 @@ def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
         ends = {"starts": (0,) * rank, "stops": (*outer, depth), "steps": (1,) * rank}
         numbers = make(SLICE, numbers, **ends)
     scales = make(RESHAPE, scales, shape=(*outer, blocks.count))
-    operands = [numbers, *op.operands[1:LEFT_SCALES]]
-    operands += [None] * (LEFT_SCALES - len(operands))
-    return rewriter.create(MATMUL_BLOCKED, [*operands, scales], op.attrs, op.origin).result
+    operands = [numbers, *op.operands[1:]]
+    operands += [None] * (LEFT_SCALES + 1 - len(operands))
+    operands[LEFT_SCALES] = scales
+    return rewriter.create(MATMUL_BLOCKED, operands, op.attrs, op.origin).result
 
 
 def codes_of(right: Value) -> Codes | None:

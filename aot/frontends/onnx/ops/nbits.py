@@ -164,7 +164,7 @@ def _zero_points(node: Node, blocks: Blocks, columns: int) -> Array | int:
 def _in_blocks(node: Node, a: Value, codes: Codes, may_quantize: bool) -> Value:
     """The product on the weights as they are stored."""
     left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
-    constants: list[Value | None] = [node.constant(array) for array in codes.operands()]
+    constants = [None if a is None else node.constant(a) for a in codes.operands()]
     attrs = {**codes.attrs(), "may_quantize": may_quantize}
     product = node.emit("matmul_blocked", node.cast(left, F32), *constants, **attrs)
     product = node.cast(product, a.type.dtype)

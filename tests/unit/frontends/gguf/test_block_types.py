@@ -21,8 +21,8 @@ QUANTISED = [n for n, type in BLOCK_TYPES.items() if type.codes is not None]
 def decoded(codes: Any) -> np.ndarray[Any, Any]:
     """The weights [columns, k] that the operands of a product say."""
     operands = codes.operands()
-    left = TensorType(DType.F32, (1, codes.blocks.k))
-    types = [left, *(TensorType(DType.of(a), a.shape) for a in operands)]
+    types: list[TensorType | None] = [TensorType(DType.F32, (1, codes.blocks.k))]
+    types += [None if a is None else TensorType(DType.of(a), a.shape) for a in operands]
     call = MATMUL_BLOCKED.check(types, codes.attrs(), "")
     assert isinstance(call, Call)
     return weights(call, [None, *operands]).T
