@@ -57,6 +57,8 @@ FEW_VECTORS = 4
 # what a vector of bytes takes to be unpacked to 16 bits, as a share of a row's products with it,
 # and registers that this needs beside a step's: what orders the bytes, twice, and a product
 UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
+# dot products by lane that a core does while it loads a vector: in-order ones load one in two
+LANE_DOT_LOADS = 2.0
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -141,6 +143,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         spare=1 if contraction.groups == 1 else 3,
         by_lane=target.multiplies_by_lane and not is_unpacked,
         unpacked=is_unpacked,
+        loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
@@ -386,6 +389,7 @@ def _tile(
     spare: int = 1,
     by_lane: bool = False,
     unpacked: bool = False,
+    loads: float = 1.0,
     most: int = MOST_ROWS,
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
@@ -399,6 +403,7 @@ def _tile(
         spare: registers that must be left beside the sums and the vectors of columns.
         by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
+        loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
     """
     if target.has_workgroups:
@@ -420,7 +425,7 @@ def _tile(
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
-            busy = min(1.0, reuse) * (rows / (rows + UNPACK_COST) if unpacked else 1.0)
+            busy = min(1.0, reuse / loads) * (rows / (rows + UNPACK_COST) if unpacked else 1.0)
             # within a twentieth what is loaded less often wins
             score = (round(20 * busy * used), reuse * used)
             if score > best_score:
