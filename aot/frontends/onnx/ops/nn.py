@@ -177,7 +177,9 @@ def dropout(node: Node) -> Sequence[Value]:
     if node.has("is_test") and not node.int_attr("is_test"):
         raise UnsupportedNodeError("training mode is not supported")
     if node.optional(2) is not None and node.number(2, "training_mode"):
-        raise UnsupportedNodeError("training mode is not supported")
+        ratio = 0.5 if node.optional(1) is None else node.number(1, "ratio")
+        if ratio:
+            raise UnsupportedNodeError("training mode is not supported")
     x = node.input(0)
     return [x, node.emit("fill", shape=x.type.dims, value=ConstantData(np.array(True)))]
 

@@ -12,14 +12,38 @@ from aot.ir.graph import Value
 
 
 @onnx_op("BatchNormalization", since=7)
-def batch_normalization(node: Node) -> Value:
+def batch_normalization(node: Node) -> Value | list[Value]:
+    if node.int_attr("spatial", 1) != 1:
+        raise UnsupportedNodeError("spatial=0 is not supported")
+    if node.int_attr("training_mode", 0):
+        return _by_own_statistics(node)
     node.ignore("momentum")
-    if node.int_attr("training_mode", 0) or node.int_attr("spatial", 1) != 1:
-        raise UnsupportedNodeError("training mode and spatial=0 are not supported")
     for number, what in enumerate(("mean", "variance", "saved mean", "saved variance"), 1):
         node.refuse_output(number, what)
     x, scale, bias, mean, variance = (node.input(i) for i in range(5))
     return normalization.batch_normalization(node, x, scale, bias, mean, variance, _epsilon(node))
+
+
+def _by_own_statistics(node: Node) -> list[Value]:
+    """In training mode: x by its own mean and variance, and the statistics that move towards
+    them."""
+    x, scale, bias, mean, variance = (node.input(i) for i in range(5))
+    momentum = node.float_attr("momentum", 0.9)
+    dtype = mean.type.dtype
+    axes = tuple(d for d in range(x.type.rank) if d != 1)
+    wide = node.cast(x, dtype) if dtype.bits > x.type.dtype.bits else x
+    own = node.emit("reduce_mean", wide, axes=axes, keepdims=False)
+    centred = node.emit("sub", wide, normalization.channelwise(node, wide, own))
+    squares = node.emit("mul", centred, centred)
+    spread = node.emit("reduce_mean", squares, axes=axes, keepdims=False)
+    own, spread = node.cast(own, dtype), node.cast(spread, dtype)
+    y = normalization.batch_normalization(node, x, scale, bias, own, spread, _epsilon(node))
+
+    def moved(old: Value, fresh: Value) -> Value:
+        kept = node.emit("mul", old, node.scalar(momentum, dtype))
+        return node.emit("add", kept, node.emit("mul", fresh, node.scalar(1 - momentum, dtype)))
+
+    return [y, moved(mean, own), moved(variance, spread)]
 
 
 def _epsilon(node: Node) -> float:

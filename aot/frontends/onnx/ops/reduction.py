@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from aot.frontends.onnx.table import Node, onnx_op
@@ -81,6 +82,26 @@ _composed("ReduceSumSquare", lambda node, reduce: reduce("reduce_sum", _square(n
 _composed(
     "ReduceLogSum", lambda node, reduce: node.emit("log", reduce("reduce_sum", node.input(0)))
 )
+
+
+def _log_sum_exp(node: Node, reduce: Callable[[str, Value], Value]) -> Value:
+    """Less the largest, which no power then overflows; infinite ones are left as they are."""
+    x = node.input(0)
+    top = reduce("reduce_max", x)
+    zero, infinity = node.scalar(0, x.type.dtype), node.scalar(math.inf, x.type.dtype)
+    is_finite = node.emit("less", node.emit("abs", top), infinity)
+    top = node.emit("where", is_finite, top, zero)
+    # in the shape that broadcasts to x: its largest again, with the reduced dims of extent 1
+    kept = tuple(1 if d in _reduced(node) else n for d, n in enumerate(x.type.dims))
+    powers = node.emit("exp", node.emit("sub", x, node.reshape(top, kept)))
+    return node.emit("add", node.emit("log", reduce("reduce_sum", powers)), top)
+
+
+def _reduced(node: Node) -> tuple[int, ...]:
+    return _axes(node, node.opset >= _AXES_AN_OPERAND)
+
+
+_composed("ReduceLogSumExp", _log_sum_exp)
 
 
 def _softmax(op: str) -> Callable[[Node], Value]:

@@ -1,0 +1,344 @@
+"""Operators of ai.onnx.ml beside trees: features, linear models and support vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from aot.frontends.onnx.ops.scores import (
+    Scores,
+    label_of,
+    labels_of,
+    of_one_score,
+    transformed,
+)
+from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir import dims
+from aot.ir.graph import Value
+from aot.ir.types import Array, DType
+
+ML = "ai.onnx.ml"
+F32, I32, I64 = DType.F32, DType.I32, DType.I64
+
+
+def _floats(node: Node, name: str) -> Array:
+    return np.array(node.floats_attr(name, ()), np.float32)
+
+
+def _matrix(node: Node) -> Value:
+    """The first operand as f32[batch, features]; a vector is one row."""
+    x = node.cast(node.input(0), F32)
+    if x.type.rank == 1:
+        x = node.reshape(x, (1, *x.type.dims))
+    if x.type.rank != 2:
+        raise node.error(f"X has rank {x.type.rank}, expected 1 or 2")
+    return x
+
+
+# features
+
+
+@onnx_op("Scaler", domain=ML)
+def scaler(node: Node) -> Value:
+    """(x - offset) * scale, of which there is one, or one for each feature."""
+    x = node.cast(node.input(0), F32)
+    for op, name in (("sub", "offset"), ("mul", "scale")):
+        found = _floats(node, name)
+        if found.size:
+            x = node.emit(op, x, node.constant(found if found.size > 1 else found.reshape(())))
+    return x
+
+
+@onnx_op("Normalizer", domain=ML)
+def normalizer(node: Node) -> Value:
+    """Rows by their largest element (MAX), or the norm of one order; rows of zeros stay."""
+    x, kind = node.cast(node.input(0), F32), node.str_attr("norm", "MAX")
+    axis = x.type.rank - 1
+    if kind == "MAX":
+        size = node.emit("reduce_max", x, axes=(axis,), keepdims=True)
+    elif kind == "L1":
+        size = node.emit("reduce_sum", node.emit("abs", x), axes=(axis,), keepdims=True)
+    elif kind == "L2":
+        total = node.emit("reduce_sum", node.emit("mul", x, x), axes=(axis,), keepdims=True)
+        size = node.emit("sqrt", total)
+    else:
+        raise node.error(f"attribute 'norm' is {kind!r}, expected 'MAX', 'L1' or 'L2'")
+    is_zero = node.emit("equal", size, node.scalar(0, F32))
+    return node.emit("div", x, node.emit("where", is_zero, node.scalar(1, F32), size))
+
+
+@onnx_op("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(node: Node) -> Value:
+    """Columns of the last dim by number."""
+    x, y = node.input(0), node.input(1)
+    count = y.type.element_count
+    indices = node.reshape(y, (count,))
+    if x.type.rank == 1:
+        return node.reshape(node.emit("gather", x, indices, axis=0), (1, count))
+    return node.emit("gather", x, indices, axis=x.type.rank - 1)
+
+
+@onnx_op("Binarizer", domain=ML)
+def binarizer(node: Node) -> Value:
+    x = node.input(0)
+    limit = node.scalar(node.float_attr("threshold", 0.0), x.type.dtype)
+    return node.cast(node.emit("less", limit, x), x.type.dtype)
+
+
+@onnx_op("FeatureVectorizer", domain=ML)
+def feature_vectorizer(node: Node) -> Value:
+    """Columns of all operands side by side."""
+    widths = node.ints_attr("inputdimensions", ())
+    parts = []
+    for number in range(len(node.inputs)):
+        x = node.cast(node.input(number), F32)
+        if x.type.rank == 1:
+            x = node.reshape(x, (*x.type.dims, 1))
+        rest = dims.product(x.type.dims[1:])
+        x = node.reshape(x, (x.type.dims[0], rest))
+        if number < len(widths) and isinstance(rest, int) and rest != widths[number]:
+            raise node.error(f"operand {number} has {rest} columns, expected {widths[number]}")
+        parts.append(x)
+    return parts[0] if len(parts) == 1 else node.emit("concat", *parts, axis=1)
+
+
+@onnx_op("Imputer", domain=ML)
+def imputer(node: Node) -> Value:
+    x = node.input(0)
+    dtype = x.type.dtype
+    if dtype.is_float:
+        node.ignore("replaced_value_int64", "imputed_value_int64s")
+        new = np.array(node.floats_attr("imputed_value_floats"))
+        old: float = node.float_attr("replaced_value_float", 0.0)
+    else:
+        node.ignore("replaced_value_float", "imputed_value_floats")
+        new = np.array(node.ints_attr("imputed_value_int64s"))
+        old = node.int_attr("replaced_value_int64", 0)
+    if np.isnan(old):
+        is_missing = node.emit("is_nan", x)
+    else:
+        is_missing = node.emit("equal", x, node.scalar(old, dtype))
+    values = node.constant((new if new.size > 1 else new.reshape(())).astype(dtype.numpy))
+    return node.emit("where", is_missing, values, x)
+
+
+@onnx_op("OneHotEncoder", domain=ML)
+def one_hot_encoder(node: Node) -> Value:
+    """A column for each category, 1 where the element is it."""
+    if node.has("cats_strings"):
+        raise UnsupportedNodeError("categories that are strings are not supported")
+    node.ignore("zeros")
+    x = node.cast(node.input(0), I64)
+    categories = np.array(node.ints_attr("cats_int64s"), np.int64)
+    column = node.reshape(x, (*x.type.dims, 1))
+    return node.cast(node.emit("equal", column, node.constant(categories)), F32)
+
+
+def _table_of(node: Node, what: str) -> Array:
+    """Keys or values of a LabelEncoder, whatever their element type.
+
+    Raises:
+        UnsupportedNodeError: they are strings.
+    """
+    if node.has(f"{what}_tensor"):
+        return node.tensor_attr(f"{what}_tensor").reshape(-1)
+    for name, read, dtype in (("int64s", node.ints_attr, np.int64), ("floats", None, np.float32)):
+        if node.has(f"{what}_{name}"):
+            found = read(f"{what}_{name}") if read else node.floats_attr(f"{what}_{name}")
+            return np.array(found, dtype)
+    if node.has(f"{what}_strings"):
+        raise UnsupportedNodeError(f"{what} that are strings: a program has none")
+    raise node.error(f"attributes '{what}_*' are missing")
+
+
+def _default_of(node: Node, values: Array) -> Array:
+    node.ignore("default_string", "default_float", "default_int64", "default_tensor")
+    if node.has("default_tensor"):
+        return node.tensor_attr("default_tensor").reshape(())
+    if values.dtype.kind == "f":
+        return np.array(
+            node.float_attr("default_float", 0.0) if node.has("default_float") else -0.0
+        )
+    return np.array(node.int_attr("default_int64", -1))
+
+
+@onnx_op("LabelEncoder", since=2, domain=ML)
+def label_encoder(node: Node) -> Value:
+    """The value of the key that each element is: the keys are sorted, and searched in halves."""
+    x = node.input(0)
+    keys, values = _table_of(node, "keys"), _table_of(node, "values")
+    if len(keys) != len(values) or not len(keys):
+        raise node.error(f"{len(keys)} keys and {len(values)} values, expected as many, and some")
+    default = _default_of(node, values).astype(values.dtype)
+    _, first = np.unique(keys[::-1], return_index=True)
+    last = len(keys) - 1 - first  # of equal keys the last one counts
+    known = last[~np.isnan(keys[last])] if keys.dtype.kind == "f" else last
+    missing = last[np.isnan(keys[last])] if keys.dtype.kind == "f" else last[:0]
+    table = np.append(values[known], default)
+    sorted_keys = node.constant(keys[known].astype(x.type.dtype.numpy))
+    at = _searched(node, x, sorted_keys, len(known))
+    limited = node.emit("minimum", at, node.scalar(max(len(known) - 1, 0), I32))
+    is_known = node.emit("equal", node.emit("gather", sorted_keys, limited, axis=0), x)
+    place = node.emit("where", is_known, limited, node.scalar(len(known), I32))
+    found = node.emit("gather", node.constant(table), place, axis=0)
+    if len(missing):
+        of_nan = node.constant(values[missing[0]].reshape(()))
+        found = node.emit("where", node.emit("is_nan", x), of_nan, found)
+    return found
+
+
+def _searched(node: Node, x: Value, keys: Value, count: int) -> Value:
+    """How many of the sorted keys are below each element, by halves: i32."""
+    at = node.emit("broadcast_to", node.scalar(0, I32), shape=x.type.dims)
+    step = 1 << max(count - 1, 0).bit_length()
+    while step:
+        further = node.emit("add", at, node.scalar(step, I32))
+        place = node.emit("sub", further, node.scalar(1, I32))
+        inside = node.emit("less_equal", further, node.scalar(count, I32))
+        limited = node.emit("minimum", place, node.scalar(count - 1, I32))
+        below = node.emit("less", node.emit("gather", keys, limited, axis=0), x)
+        at = node.emit("where", node.emit("and", inside, below), further, at)
+        step //= 2
+    return at
+
+
+@onnx_op("ZipMap", domain=ML)
+def zip_map(node: Node) -> Value:
+    """The probabilities themselves, a column a class: a program gives tensors, no maps."""
+    node.ignore("classlabels_int64s", "classlabels_strings")
+    return node.input(0)
+
+
+# linear models
+
+
+def _linear(node: Node, x: Value, rows: int) -> Value:
+    """x times the coefficients [rows, features] plus intercepts: [batch, rows]."""
+    coefficients, intercepts = _floats(node, "coefficients"), _floats(node, "intercepts")
+    if not rows or coefficients.size % rows:
+        raise node.error(f"{coefficients.size} coefficients for {rows} scores")
+    weights = coefficients.reshape(rows, -1).T
+    if isinstance(x.type.dims[1], int) and x.type.dims[1] != weights.shape[0]:
+        raise node.error(f"X has {x.type.dims[1]} features, expected {weights.shape[0]}")
+    scores = node.emit("matmul", x, node.constant(np.ascontiguousarray(weights)))
+    return node.emit("add", scores, node.constant(intercepts)) if intercepts.size else scores
+
+
+@onnx_op("LinearRegressor", domain=ML)
+def linear_regressor(node: Node) -> Value:
+    scores = _linear(node, _matrix(node), node.int_attr("targets", 1))
+    return transformed(node, scores, node.str_attr("post_transform", "NONE"))
+
+
+@onnx_op("LinearClassifier", domain=ML)
+def linear_classifier(node: Node) -> Sequence[Value]:
+    node.ignore("multi_class")
+    labels = labels_of(node, "classlabels_ints")
+    post = node.str_attr("post_transform", "NONE")
+    intercepts = node.floats_attr("intercepts", ())
+    rows = len(intercepts) or len(labels)
+    scores = _linear(node, _matrix(node), rows)
+    batch = scores.type.dims[:1]
+    if rows == 1 and len(labels) == 2:
+        chosen = node.emit("less", node.scalar(0, F32), scores)
+        label = label_of(node, node.cast(node.reshape(chosen, batch), I32), labels)
+        return [label, of_one_score(node, transformed(node, scores, post), "NONE", Scores.SHARES)]
+    best = node.reshape(node.emit("arg_max", scores, axis=1), batch)
+    return [label_of(node, best, labels), transformed(node, scores, post)]
+
+
+# support vectors
+
+
+def _kernel(node: Node, x: Value, vectors: Array) -> Value:
+    """The kernel of each row of x and each vector [count, features]: [batch, count]."""
+    kind = node.str_attr("kernel_type", "LINEAR")
+    gamma, start, degree, *_ = [*node.floats_attr("kernel_params", ()), 0.0, 0.0, 0.0]
+    product = node.emit("matmul", x, node.constant(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return product
+
+    def number(value: float) -> Value:
+        return node.scalar(value, F32)
+
+    if kind == "RBF":
+        squares = node.emit("reduce_sum", node.emit("mul", x, x), axes=(1,), keepdims=True)
+        norms = node.constant((vectors.astype(np.float64) ** 2).sum(1).astype(np.float32))
+        doubled = node.emit("mul", product, number(2.0))
+        distance = node.emit("sub", node.emit("add", squares, norms), doubled)
+        distance = node.emit("maximum", distance, number(0.0))
+        return node.emit("exp", node.emit("mul", distance, number(-gamma)))
+    line = node.emit("add", node.emit("mul", product, number(gamma)), number(start))
+    if kind == "SIGMOID":
+        return node.emit("tanh", line)
+    if kind == "POLY":
+        if degree == int(degree) and 1 <= degree <= 16:
+            power = line
+            for _ in range(int(degree) - 1):
+                power = node.emit("mul", power, line)
+            return power
+        return node.emit("pow", line, number(degree))
+    raise node.error(f"attribute 'kernel_type' is {kind!r}")
+
+
+def _vectors(node: Node, count: int) -> Array:
+    found = _floats(node, "support_vectors")
+    if count < 1 or found.size % count:
+        raise node.error(f"{found.size} numbers of {count} support vectors")
+    return found.reshape(count, -1)
+
+
+@onnx_op("SVMRegressor", domain=ML)
+def svm_regressor(node: Node) -> Value:
+    x, count = _matrix(node), node.int_attr("n_supports", 0)
+    coefficients, rho = _floats(node, "coefficients"), _floats(node, "rho")
+    vectors = _vectors(node, count) if count else coefficients.reshape(1, -1)
+    values = _kernel(node, x, vectors)
+    if count:
+        values = node.emit("matmul", values, node.constant(coefficients.reshape(count, 1)))
+    total = node.emit("add", values, node.scalar(float(rho[0]) if rho.size else 0.0, F32))
+    if node.int_attr("one_class", 0):
+        positive = node.emit("less", node.scalar(0, F32), total)
+        return node.emit("where", positive, node.scalar(1, F32), node.scalar(-1, F32))
+    return transformed(node, total, node.str_attr("post_transform", "NONE"))
+
+
+@onnx_op("SVMClassifier", domain=ML)
+def svm_classifier(node: Node) -> Sequence[Value]:
+    """One decision for each pair of classes; the class that wins most of its pairs, the first of
+    equal ones."""
+    labels = labels_of(node, "classlabels_ints")
+    of_class = node.ints_attr("vectors_per_class", ())
+    if node.has("prob_a") or node.has("prob_b"):
+        raise UnsupportedNodeError("probabilities (prob_a, prob_b) are not supported")
+    if not of_class:
+        raise UnsupportedNodeError("classifiers without vectors_per_class are not supported")
+    x, rho = _matrix(node), _floats(node, "rho")
+    post, classes, count = node.str_attr("post_transform", "NONE"), len(of_class), sum(of_class)
+    coefficients = _floats(node, "coefficients").reshape(classes - 1, count)
+    values = _kernel(node, x, _vectors(node, count))
+    starts = np.concatenate([[0], np.cumsum(of_class)])
+    pairs = list(combinations(range(classes), 2))
+    weights = np.zeros((count, len(pairs)), np.float32)
+    for number, (i, j) in enumerate(pairs):
+        first, second = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+        weights[first, number] = coefficients[j - 1, first]
+        weights[second, number] = coefficients[i, second]
+    decisions = node.emit("matmul", values, node.constant(weights))
+    decisions = node.emit("add", decisions, node.constant(rho[: len(pairs)]))
+    batch = decisions.type.dims[:1]
+    wins = node.cast(node.emit("less", node.scalar(0, F32), decisions), F32)
+    votes = np.zeros((len(pairs), classes), np.float32)
+    base = np.zeros(classes, np.float32)
+    for number, (i, j) in enumerate(pairs):
+        votes[number, i], votes[number, j] = 1, -1
+        base[j] += 1
+    counted = node.emit("matmul", wins, node.constant(votes))
+    counted = node.emit("add", counted, node.constant(base))
+    best = node.reshape(node.emit("arg_max", counted, axis=1), batch)
+    label = label_of(node, best, labels)
+    if classes == 2:
+        return [label, of_one_score(node, node.emit("neg", decisions), post, Scores.OPPOSITES)]
+    return [label, transformed(node, decisions, post)]

@@ -1,0 +1,71 @@
+"""What the classifiers of ai.onnx.ml make of scores: labels, and transformed scores."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from aot.frontends.onnx.table import Node, UnsupportedNodeError
+from aot.ir.graph import Value
+from aot.ir.types import Array, DType
+
+
+class Scores(Enum):
+    """What the score of one of two classes says of the other's."""
+
+    SHARES = "1 - score"
+    OPPOSITES = "-score"
+
+
+def labels_of(node: Node, integers: str) -> Array:
+    """The labels of classes; of strings their numbers, as a program gives no strings."""
+    strings = node.strs_attr("classlabels_strings")
+    found = np.array(node.ints_attr(integers, range(len(strings))), np.int64)
+    if not found.size:
+        raise node.error(f"attributes {integers!r} and 'classlabels_strings' are missing")
+    return found
+
+
+def label_of(node: Node, chosen: Value, labels: Array) -> Value:
+    """The labels [batch] of classes that are chosen by number."""
+    if np.array_equal(labels, np.arange(len(labels))):
+        return node.cast(chosen, DType.I64)
+    return node.emit("gather", node.constant(labels), chosen, axis=0)
+
+
+def transformed(node: Node, scores: Value, post: str) -> Value:
+    """Scores [batch, classes] as `post_transform` says."""
+    if post in ("NONE", ""):
+        return scores
+    if post == "LOGISTIC":
+        return node.emit("sigmoid", scores)
+    if post == "SOFTMAX":
+        return node.emit("softmax", scores, axis=1)
+    if post == "SOFTMAX_ZERO":  # where a score of zero stays
+        zero = node.scalar(0, scores.type.dtype)
+        top = node.emit("reduce_max", scores, axes=(1,), keepdims=True)
+        power = node.emit("exp", node.emit("sub", scores, top))
+        # what is about zero is only scaled down, and has no part in the sum
+        near = node.scalar(1e-7, scores.type.dtype)
+        is_zero = node.emit("less_equal", node.emit("abs", scores), near)
+        kept = node.emit("where", is_zero, zero, power)
+        total = node.emit("reduce_sum", kept, axes=(1,), keepdims=True)
+        scale = node.emit("exp", node.emit("neg", top))
+        power = node.emit("where", is_zero, node.emit("mul", scores, scale), power)
+        return node.emit("div", power, total)
+    raise UnsupportedNodeError(f"attribute 'post_transform' is {post!r}, which is not supported")
+
+
+def of_one_score(node: Node, score: Value, post: str, kind: Scores) -> Value:
+    """The scores of two classes [batch, 2] from the second one's [batch, 1]."""
+    if post == "PROBIT":
+        raise UnsupportedNodeError("attribute 'post_transform' is 'PROBIT', which is not supported")
+    if kind is Scores.SHARES:
+        other = node.emit("sub", node.scalar(1, score.type.dtype), score)
+    else:
+        other = node.emit("neg", score)
+    both = node.emit("concat", other, score, axis=1)
+    if kind is Scores.OPPOSITES and post == "LOGISTIC":
+        return node.emit("sigmoid", both)
+    return both
