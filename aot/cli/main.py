@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aot import Verification
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
-ENGINES = ("reference", "onnxruntime")
+ENGINES = ("reference", "onnxruntime", "litert")
 # Commands of other files, which are loaded for those that use them.
 _ELSEWHERE = {
     "bench": "aot.cli.bench",
@@ -239,9 +239,8 @@ def run(
 @click.option(
     "--against",
     type=click.Choice(ENGINES),
-    default="reference",
-    show_default=True,
-    help="The engine to compare with: our numpy interpreter, or ONNX Runtime.",
+    help="The engine to compare with: our numpy interpreter, ONNX Runtime, or LiteRT, which is the "
+    "default of TFLite files where it is installed; else it is the interpreter.",
 )
 @_INPUT
 @_SHAPE
@@ -267,7 +266,7 @@ def verify(
     inputs: tuple[Pair, ...],
     input_sizes: tuple[Pair, ...],
     input_values: tuple[Pair, ...],
-    against: str,
+    against: str | None,
     tolerance: float,
     steps: int | None,
     entry: str | None,

@@ -20,6 +20,7 @@ from aot.errors import CompileError
 from aot.frontends import registry
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
+from aot.tools.litert_engine import run_litert, usual_engine
 from aot.tools.onnx_engine import first_line, numpy_name
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -88,7 +89,7 @@ def verify(
     module: Any,
     model: Any,
     *,
-    against: str = "reference",
+    against: str | None = None,
     inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
@@ -111,7 +112,8 @@ def verify(
         module: what was compiled; or a `torch.nn.Module` or `torch.export.ExportedProgram`.
         model: the model file it was compiled from; or the module of PyTorch; or, where `module` is
             one, the tuple of its arguments.
-        against: "reference", our numpy interpreter, or "onnxruntime", where that is installed.
+        against: "reference", our numpy interpreter, or "onnxruntime" or "litert", where these are
+            installed. By default litert of a TFLite file that keeps no states, else the reference.
         inputs: input name -> array; the others are random. Of a module of PyTorch, the tuple of its
             arguments.
         kwargs: more arguments of a module of PyTorch, by name.
@@ -136,10 +138,13 @@ def verify(
         )
     if kwargs is not None or dynamic_shapes is not None:
         raise CompileError("kwargs and dynamic_shapes go with a module of PyTorch")
-    if against not in ENGINES:
+    if against is not None and against not in ENGINES:
         raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
     with load(module, device, entry=entry, target=target) as program:
         outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
+        against = against or usual_engine(model, has_states=bool(program.states))
+        if against == "litert" and program.states:
+            raise CompileError("litert keeps states itself: compare with the reference")
         kept = {t.name: _at_first(t) for t in program.states}
         values, found = _arrays(input_values or {}), []
         is_random = (
@@ -330,4 +335,5 @@ def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
 ENGINES: dict[str, Callable[[Path, Arrays], dict[str, NDArray[Any]]]] = {
     "reference": _run_reference,
     "onnxruntime": _run_onnxruntime,
+    "litert": run_litert,
 }

@@ -105,6 +105,60 @@ def mobilenet(*, is_half: bool = False) -> bytes:
     return net.model([image], [scores])
 
 
+def quantised_net(*, is_wide: bool = False) -> bytes:
+    """Convolutions, a residual sum, a mean and a product on integers: input "image" of u8 as
+    [1, 32, 32, 3] means nothing else than (q - 128) / 64; int16 activations where `is_wide`."""
+    b = Builder()
+    random = np.random.RandomState(11)
+    stored: Any = np.int16 if is_wide else np.int8
+    step = 1 / 8192 if is_wide else 1 / 32
+
+    def activation(*shape: int, name: str | None = None) -> int:
+        return b.tensor(shape, stored, scale=step, zero=0 if is_wide else -3, name=name)
+
+    def weight(shape: tuple[int, ...], axis: int) -> tuple[int, Array]:
+        fan_in = max(int(np.prod(shape)) // shape[axis], 1)
+        scales = random.uniform(0.5, 1.5, shape[axis]).astype(np.float32) / 60 / fan_in**0.5
+        data = random.randint(-127, 128, shape).astype(np.int8)
+        return b.constant(data, scale=scales, zero=0, axis=axis), scales
+
+    def bias(scales: Array) -> int:
+        data = random.uniform(-0.5, 0.5, scales.size) / (step * scales)
+        wide = np.int64 if is_wide else np.int32
+        return b.constant(data.astype(wide), scale=np.float32(step) * scales, zero=0)
+
+    def conv(x: int, filters: int, size: int, stride: int = 1) -> int:
+        _, side, _, channels = b.tensors[x]["shape"]
+        y = activation(1, side // stride, side // stride, filters)
+        w, scales = weight((filters, size, size, channels), 0)
+        how = {"stride_h": stride, "stride_w": stride, "fused_activation_function": RELU6}
+        b.op("CONV_2D", [x, w, bias(scales)], [y], "Conv2DOptions", **how)
+        return y
+
+    def depthwise(x: int) -> int:
+        _, side, _, channels = b.tensors[x]["shape"]
+        y = activation(1, side, side, channels)
+        w, scales = weight((1, 3, 3, channels), 3)
+        how = {"stride_h": 1, "stride_w": 1, "depth_multiplier": 1}
+        b.op("DEPTHWISE_CONV_2D", [x, w, bias(scales)], [y], "DepthwiseConv2DOptions", **how)
+        return y
+
+    image = activation(1, SIZE, SIZE, 3, name="image")
+    x = conv(image, 16, 3, 2)
+    for _ in range(2):
+        inner = conv(depthwise(conv(x, 32, 1)), 16, 1)
+        total = activation(*b.tensors[x]["shape"])
+        b.op("ADD", [x, inner], [total], "AddOptions")
+        x = total
+    mean, scores = activation(1, 16), activation(1, CLASSES, name="scores")
+    b.op("MEAN", [x, b.constant(np.array([1, 2], np.int32))], [mean], "ReducerOptions")
+    data = random.randint(-127, 128, (CLASSES, 16)).astype(np.int8)
+    w = b.constant(data, scale=1 / 200, zero=0)
+    operands = [mean, w, bias(np.full(CLASSES, 1 / 200, np.float32))]
+    b.op("FULLY_CONNECTED", operands, [scores], "FullyConnectedOptions")
+    return b.model([image], [scores])
+
+
 def picture(seed: int = 0) -> Array:
     """An input of the nets."""
     found: Any = np.random.RandomState(seed).standard_normal((1, SIZE, SIZE, 3))

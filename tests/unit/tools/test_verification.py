@@ -178,7 +178,9 @@ def test_an_engine_s_own_failure_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(CompileError, match="onnxruntime cannot run .*m.onnx: [^\n]+$"):
         verify(softmax_model(), tmp_path / "m.onnx", against="onnxruntime")
-    with pytest.raises(CompileError, match="no engine is called 'abacus': reference, onnxruntime"):
+    with pytest.raises(
+        CompileError, match="no engine is called 'abacus': reference, onnxruntime, litert"
+    ):
         verify(softmax_model(), tmp_path / "m.onnx", against="abacus")
 
 

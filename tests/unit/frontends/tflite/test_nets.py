@@ -8,7 +8,7 @@ import pytest
 import aot
 from aot.frontends.registry import TFLITE, find
 from tests.support import litert
-from tests.support.tflite_nets import Net, mobilenet, picture
+from tests.support.tflite_nets import Net, mobilenet, picture, quantised_net
 
 
 @pytest.mark.parametrize("is_half", [False, True], ids=["f32", "f16"])
@@ -30,6 +30,20 @@ def test_weights_in_half_stay_so() -> None:
 
     weights = 64 * 64 * 9 + 64 * 96
     assert file_bytes(is_half=False) - file_bytes(is_half=True) > 2 * weights - 4096
+
+
+@pytest.mark.parametrize("is_wide", [False, True], ids=["i8", "i16"])
+def test_a_quantised_net_agrees_with_litert(is_wide: bool) -> None:
+    """Each layer is off by a step at most, and the next ones see it."""
+    model, dtype = quantised_net(is_wide=is_wide), np.int16 if is_wide else np.int8
+    info, random = np.iinfo(dtype), np.random.RandomState(3)
+    image = random.randint(info.min, info.max + 1, (1, 32, 32, 3)).astype(dtype)
+    wanted = litert.expected(model, {"image": image})["scores"].astype(np.int64)
+    compiled = aot.compile(model, targets=["host"])
+    found = aot.load(compiled)(image=image)["scores"]
+    assert found.dtype == dtype and wanted.std() > 5
+    assert np.abs(found - wanted).max() <= 2
+    assert set(compiled.stats["variants"][0]["multiply_adds"]) == {"in integers"}
 
 
 def test_files_are_known_by_their_contents() -> None:

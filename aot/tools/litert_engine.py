@@ -1,0 +1,73 @@
+"""LiteRT, the runtime of TFLite files, as an engine to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.errors import CompileError
+from aot.frontends import registry
+from aot.tools.onnx_engine import first_line
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def usual_engine(model: Any, *, has_states: bool) -> str:
+    """What a model is compared with where nobody says: LiteRT runs TFLite files if it is there, but
+    keeps their states itself."""
+    is_file = isinstance(model, (str, Path)) and Path(model).is_file()
+    is_here = find_spec("ai_edge_litert") is not None
+    if is_here and is_file and not has_states and registry.find(model) is registry.TFLITE:
+        return "litert"
+    return "reference"
+
+
+def run_litert(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """What LiteRT computes, by the names of the only signature, or of tensors where there is none.
+
+    Raises:
+        CompileError: it is not installed, or does not run the model.
+    """
+    found = registry.find(model)
+    if found is not registry.TFLITE:
+        raise CompileError(
+            f"litert cannot run {model}: it is {found.name}, expected a TFLite model"
+        )
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise CompileError("litert is not installed: pip install ai-edge-litert") from error
+    try:
+        interpreter = Interpreter(str(model), num_threads=1)
+        return _results(interpreter, inputs)
+    except (RuntimeError, ValueError) as error:
+        raise CompileError(f"litert cannot run {model}: {first_line(error)}") from error
+
+
+def _results(interpreter: Any, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    signatures = interpreter.get_signature_list()
+    if len(signatures) > 1:
+        names = ", ".join(signatures)
+        raise ValueError(f"it has the entry points {names}; compare with the reference")
+    if signatures:
+        runner = interpreter.get_signature_runner(next(iter(signatures)))
+        wanted = runner.get_input_details()
+        made = runner(**{name: inputs[name] for name in wanted})
+        return {name: np.asarray(made[name]) for name in runner.get_output_details()}
+    details = interpreter.get_input_details()
+    for d in details:
+        if tuple(d["shape"]) != inputs[d["name"]].shape:
+            interpreter.resize_tensor_input(d["index"], inputs[d["name"]].shape)
+    interpreter.allocate_tensors()
+    for d in details:
+        interpreter.set_tensor(d["index"], inputs[d["name"]])
+    interpreter.invoke()
+    return {
+        d["name"]: np.array(interpreter.get_tensor(d["index"]))
+        for d in interpreter.get_output_details()
+    }
