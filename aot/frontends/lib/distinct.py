@@ -1,4 +1,4 @@
-"""The distinct elements of a vector: which there are, where and how often."""
+"""The distinct elements of a vector, or slices of a tensor: which there are, where and how often."""
 
 from __future__ import annotations
 
@@ -25,6 +25,73 @@ def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, 
     (count,) = x.type.dims
     values, places = place.emit_all("top_k", x, axis=0, k=count, largest=False)
     is_new = _differs_from_last(place, values, count)
+    firsts, inverse, counts = _of_runs(place, places, is_new, is_sorted=is_sorted)
+    return place.emit("gather", x, firsts, axis=0), firsts, inverse, counts
+
+
+def distinct_slices(
+    place: Place, x: Value, axis: int, *, is_sorted: bool
+) -> tuple[Value, Value, Value, Value]:
+    """As `distinct`, where the elements are the slices of x along an axis, compared element by
+    element in the order of memory.
+
+    Each pair of slices is compared, so that it takes N * N times the elements of a slice.
+    """
+    count = x.type.dims[axis]
+    perm = (axis, *(d for d in range(x.type.rank) if d != axis))
+    moved = place.emit("transpose", x, perm=perm) if axis else x
+    width = dims.product(moved.type.dims[1:])
+    rows = place.reshape(moved, (count, width))
+    key = _first_difference(
+        place, place.reshape(rows, (count, 1, width)), place.reshape(rows, (1, count, width))
+    )  # of a pair: below 2 * width and even where the first slice comes first
+    number = place.emit("range", size=count)
+    of_row, of_other = place.reshape(number, (count, 1)), place.reshape(number, (1, count))
+    two, end = place.scalar(2, I64), dim_value(place, dims.multiply(width, 2))
+    is_equal = place.emit("equal", key, end)
+    half = place.emit("div", key, two)
+    is_odd = place.emit("equal", place.emit("sub", key, place.emit("mul", half, two)), _one(place))
+    is_behind = place.emit("where", is_equal, place.emit("less", of_other, of_row), is_odd)
+    rank = place.emit("reduce_sum", place.cast(is_behind, I64), axes=(1,), keepdims=False)
+    places = _inverse(place, rank, count)
+    ordered = place.emit("gather", rows, places, axis=0)
+    before = place.emit("gather", ordered, _not_negative(place, number), axis=0)
+    is_other = place.emit(
+        "not", place.emit("equal", _first_difference(place, ordered, before), end)
+    )
+    is_first = place.emit("equal", number, place.scalar(0, I64))
+    is_new = place.emit("or", is_other, is_first)
+    firsts, inverse, counts = _of_runs(place, places, is_new, is_sorted=is_sorted)
+    return place.emit("gather", x, firsts, axis=axis), firsts, inverse, counts
+
+
+def _one(place: Place) -> Value:
+    return place.scalar(1, I64)
+
+
+def _first_difference(place: Place, a: Value, b: Value) -> Value:
+    """Of slices along the last dim: twice the place of their first difference, one more where b's
+    element is the smaller one; twice the extent where there is none."""
+    width = a.type.dims[-1]
+    twice = place.emit("mul", place.emit("range", size=width), place.scalar(2, I64))
+    none = dim_value(place, dims.multiply(width, 2))
+    is_greater = place.emit("less", b, a)
+    other = place.emit("where", is_greater, place.emit("add", twice, _one(place)), none)
+    key = place.emit("where", place.emit("less", a, b), twice, other)
+    lowest = place.emit("reduce_min", key, axes=(key.type.rank - 1,), keepdims=False)
+    return place.emit("minimum", lowest, none)  # of no elements
+
+
+def _of_runs(
+    place: Place, places: Value, is_new: Value, *, is_sorted: bool
+) -> tuple[Value, Value, Value]:
+    """Where each run of equal elements is first, the run of each element, and how long runs are.
+
+    Args:
+        places: where elements in ascending order are from: i64[N].
+        is_new: whether a run begins with each of these.
+    """
+    (count,) = places.type.dims
     starts = true_positions(place, is_new)
     n = starts.type.dims[0]
     firsts = place.emit("gather", places, starts, axis=0)
@@ -45,8 +112,7 @@ def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, 
         ranks = _inverse(place, order, n)
         numbers = place.emit("gather", ranks, numbers, axis=0)
     zeros = place.emit("fill", shape=(count,), value=ConstantData(np.zeros((), np.int64)))
-    inverse = place.emit("scatter_elements", zeros, places, numbers, axis=0)
-    return place.emit("gather", x, firsts, axis=0), firsts, inverse, counts
+    return firsts, place.emit("scatter_elements", zeros, places, numbers, axis=0), counts
 
 
 def _one_of(n: Dim) -> Dim:

@@ -88,6 +88,28 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
         [{"x": X, "a": i64(a, 0), "b": i64(b, 4)} for a in (0, 2, -2) for b in (0, 3, -1, 100)],
         None,
     ),
+    "Slice backwards": (
+        make("Slice", ["x", "a", "b", "axes", "steps"], ["y"], NODE),
+        {"axes": i64(1, 0), "steps": i64(-1, -2)},
+        [
+            {"x": X, "a": i64(a, 9), "b": i64(b, -7)}
+            for a in (0, 2, -2, 9)
+            for b in (0, 3, -1, -9, 100, -(2**62))
+        ],
+        None,
+    ),
+    "Unique of rows": (
+        make("Unique", ["x"], ["y", "at", "inverse", "counts"], NODE, axis=0),
+        {},
+        [{"x": np.float32(rows)} for rows in ([[2, 1], [0, 3], [2, 1], [0, 2]], np.ones((4, 2)))],
+        None,
+    ),
+    "Unique of columns, in order": (
+        make("Unique", ["x"], ["y", "at", "inverse", "counts"], NODE, axis=-1, sorted=0),
+        {},
+        [{"x": np.random.default_rng(seed).integers(0, 2, (2, 2, 7))} for seed in range(4)],
+        None,
+    ),
     "Pad": (make("Pad", ["x", "p"], ["y"], NODE), {}, of_x("p", [[0] * 4, [1, 2, 3, 4]]), 4),
     "OneHot": (
         make("OneHot", ["x", "d", "v"], ["y"], NODE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aot.frontends.lib.distinct import distinct
+from aot.frontends.lib.distinct import distinct, distinct_slices
 from aot.frontends.lib.extents import coordinates, first, is_nonzero, true_positions
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
@@ -287,12 +287,12 @@ def _chosen(node: Node, extent: Dim) -> Value:
 @onnx_op("Unique", since=11)
 def unique(node: Node) -> list[Value | None]:
     x = node.input(0)
+    is_sorted = bool(node.int_attr("sorted", 1))
+    axis = node.axis_attr(x.type.rank) if node.has("axis") else 0
     if node.has("axis") and x.type.rank != 1:
-        raise UnsupportedNodeError("slices along an axis as elements are not supported")
-    if node.has("axis"):
-        node.axis_attr(x.type.rank)
+        return list(distinct_slices(node, x, axis, is_sorted=is_sorted))
     flat = node.reshape(x, (x.type.element_count,))
-    return list(distinct(node, flat, is_sorted=bool(node.int_attr("sorted", 1))))
+    return list(distinct(node, flat, is_sorted=is_sorted))
 
 
 @onnx_op("TensorScatter", since=24)

@@ -383,36 +383,49 @@ def _computed_slice(
     stop: list[Dim] = list(x.type.dims)
     by = [1] * x.type.rank
     node.axes(axes, x.type.rank)
+    backwards: dict[int, Value] = {}  # by axis: the positions that a step below 0 goes to
     for number, axis in enumerate(node.axis(a, x.type.rank) for a in axes):
-        if steps[number] < 1:
-            what = "operand 1 (starts)" if None in starts else "operand 2 (ends)"
-            raise UnsupportedNodeError(
-                f"{what} is not known at compile time, and a step is {steps[number]}"
-            )
-        extent = x.type.dims[axis]
+        if steps[number] == 0:
+            raise node.error(f"the step of axis {axis} is 0")
+        extent, lowest = x.type.dims[axis], -1 if steps[number] < 0 else 0
         first, last = (
-            _place(node, element(node, node.input(i), number, found[number]), extent)
+            _place(node, element(node, node.input(i), number, found[number]), extent, lowest)
             for i, found in ((1, starts), (2, ends))
         )
         rest = node.emit("sub", last, first)
-        if steps[number] > 1:
-            step = node.scalar(steps[number], DType.I64)
-            more = node.scalar(steps[number] - 1, DType.I64)
+        if steps[number] < 0:
+            rest = node.emit("neg", rest)
+        if abs(steps[number]) > 1:
+            step = node.scalar(abs(steps[number]), DType.I64)
+            more = node.scalar(abs(steps[number]) - 1, DType.I64)
             rest = node.emit("div", node.emit("add", rest, more), step)
         count = node.emit("maximum", rest, node.scalar(0, DType.I64))
+        if steps[number] < 0:
+            runs = node.emit("range", size=extent_of(node, count, extent, "the slice"))
+            step = node.scalar(steps[number], DType.I64)
+            backwards[axis] = node.emit("add", first, node.emit("mul", runs, step))
+            continue
         begin[axis] = extent_of(node, first, extent, "where the slice begins")
         length = extent_of(node, count, extent, "the slice")
         by[axis] = steps[number]
         stop[axis] = dims.add(begin[axis], dims.multiply(length, steps[number]))
-    return node.emit("slice", x, starts=tuple(begin), stops=tuple(stop), steps=tuple(by))
+    found = x
+    if len(backwards) < len(axes):
+        found = node.emit("slice", x, starts=tuple(begin), stops=tuple(stop), steps=tuple(by))
+    for axis, positions in backwards.items():
+        found = node.emit("gather", found, positions, axis=axis)
+    return found
 
 
-def _place(node: Node, position: Value, extent: Dim) -> Value:
-    """A bound of a slice, which may count from the end, in [0, extent]."""
+def _place(node: Node, position: Value, extent: Dim, lowest: int) -> Value:
+    """A bound of a slice, which may count from the end, in [0, extent], or [-1, extent - 1]."""
     zero, end = node.scalar(0, DType.I64), dim_value(node, extent)
     is_negative = node.emit("less", position, zero)
     position = node.emit("where", is_negative, node.emit("add", position, end), position)
-    return node.emit("minimum", node.emit("maximum", position, zero), end)
+    if lowest:
+        end = dim_value(node, dims.add(extent, lowest))
+    least = node.scalar(lowest, DType.I64)
+    return node.emit("minimum", node.emit("maximum", position, least), end)
 
 
 def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
