@@ -1,4 +1,4 @@
-"""The distinct elements of a vector, or slices of a tensor: which there are, where and how often."""
+"""The distinct elements of a vector, or slices of a tensor: which, where and how often."""
 
 from __future__ import annotations
 

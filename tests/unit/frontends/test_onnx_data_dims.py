@@ -222,6 +222,14 @@ def test_bad_extents(name: str, feed: dict[str, Array], message: str) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def test_a_step_of_0() -> None:
+    node = make("Slice", ["x", "a", "b", "axes", "steps"], ["y"], NODE)
+    constants = {"axes": i64(0), "steps": i64(0)}
+    with pytest.raises(aot.CompileError) as caught:
+        import_onnx(model_of(node, constants, {"x": X, "a": i64(0), "b": i64(3)}))
+    assert str(caught.value) == f"Slice (node '{NODE}'): the step of axis 0 is 0"
+
+
 def test_a_chain_of_nodes() -> None:
     """Rows above a threshold, the best of them by a score, and what is said of their number."""
     nodes = [

@@ -528,10 +528,6 @@ REFUSED = [
     ),
     (Case("Det", [f(65, 65)]), "a matrix of 65 rows; 64 are supported at most"),
     (
-        Case("Unique", [f(2, 5)], {"axis": 1}, opset=11),
-        "slices along an axis as elements are not supported",
-    ),
-    (
         Case(
             "TfIdfVectorizer",
             [i(1, 2)],
