@@ -42,8 +42,8 @@ _WHOLE_PARTS = _PRE_TOKENISERS[PreTokeniser.LLAMA3][:8]
 # Texts of tokens that end a reply, whatever keys say of them.
 END_TEXTS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
-    *("<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>"),
-    "<end_of_utterance>",
+    *("<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>"),
+    *("<|end_of_text|>", "<end_of_utterance>", "</s>", "<turn|>", "<|tool_response>"),
 )
 _FIRST_END = "<｜end▁of▁sentence｜>"  # where no key names another
 # Texts of tokens around the middle that a model fills in; the last three kinds end a reply.
@@ -221,6 +221,8 @@ def _end_tokens(
     called = "<|call|>" in found or "<|calls|>" in found
     if "<|end|>" in found and called and ("<|return|>" in found or "<|flush|>" in found):
         ends.discard(found["<|end|>"])  # it ends a message, of which a reply has several
+    if "<|tool_response>" in found and "</s>" in found:
+        ends.discard(found["</s>"])  # Gemma 4's, a tag of its text
     return ends
 
 

@@ -15,7 +15,7 @@ const char *aot_status_name(aot_status_t status) {
   static const char *const names[AOT_ERROR_COUNT] = {
       "ok",        "argument",  "memory",     "io",          "not_a_module", "version", "truncated",
       "checksum",  "malformed", "not_found",  "unsupported", "dtype",        "shape",   "capacity",
-      "not_ready", "check",     "arithmetic", "bounds",      "budget",       "device",
+      "not_ready", "check",     "arithmetic", "bounds",      "budget",       "device",  "text",
   };
   return (unsigned)status < AOT_ERROR_COUNT ? names[status] : "unknown";
 }

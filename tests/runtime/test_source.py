@@ -131,7 +131,7 @@ def test_no_warnings(compiler: str) -> None:
 
 
 def test_headers_stand_alone_in_c_and_cpp(tmp_path: Path) -> None:
-    for header in ("aot/aot.h", "aot/abi.h"):
+    for header in ("aot/aot.h", "aot/abi.h", "aot/text.h"):
         for compiler, name, standard in (
             ("gcc", "x.c", "-std=c11"),
             ("g++", "x.cpp", "-std=c++11"),
@@ -150,7 +150,7 @@ def test_exports_are_what_the_header_declares() -> None:
         pytest.skip("gcc is not installed")
     symbols = run(find("nm"), "-D", "--defined-only", library).stdout.split("\n")
     found = {line.split()[-1] for line in symbols if line}
-    headers = [RUNTIME / "include" / "aot" / name for name in ("aot.h", "state.h")]
+    headers = [RUNTIME / "include" / "aot" / name for name in ("aot.h", "state.h", "text.h")]
     header = "\n".join(path.read_text() for path in headers)
     declared = set(re.findall(r"^AOT_API [^;(]*?(aot_\w+)\(", header, re.MULTILINE))
     assert len(declared) > 20
@@ -183,7 +183,7 @@ def test_text_size() -> None:
 
 def test_cmake_lists_every_source() -> None:
     text = (RUNTIME / "CMakeLists.txt").read_text()
-    listed = set(re.findall(r"^\s+((?:src|drivers/cpu|state)/\w+\.c)", text, re.MULTILINE))
+    listed = set(re.findall(r"^\s+((?:src|drivers/cpu|state|text)/\w+\.c)", text, re.MULTILINE))
     assert listed == {str(path.relative_to(RUNTIME)) for path in library_sources()}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from functools import cache
 from typing import Any
 
 from aot.text.vocabulary import (
@@ -11,6 +14,7 @@ from aot.text.vocabulary import (
     Scheme,
     TokenType,
     Vocabulary,
+    byte_alphabet,
 )
 
 
@@ -42,3 +46,93 @@ GPT2_METADATA: dict[str, Any] = {
     "tokenizer.ggml.add_bos_token": False,
     "tokenizer.chat_template": "{{ messages }}",
 }
+
+
+# ---- vocabularies that were trained, on little ----
+
+CORPUS = (
+    "The quick brown fox jumps over the lazy dog. It's what they'll say: we've got 12 or 1234 "
+    "dogs, I'M sure!  for (int i = 0; i < n; ++i) {\n    sum += x[i];\n}\n\n\tréseau naïf à côté "
+    "de l'été; Straße über größere Öfen. Привет, мир! שלום עולם. مرحبا بالعالم. 你好,世界。"
+    "日本語のテスト。한국어 시험. नमस्ते दुनिया. 😀👍🏽 👩‍👩‍👧 the the the and and ing ing  \r\n"
+)
+SPECIALS = {"<|im_start|>": 3, "<|im_end|>": 3, "<|im": 3, "<think>": 4, "  ": 4, "<unk>": 2}
+
+
+def _words(text: str) -> list[str]:
+    """Stretches of letters and of others, each with a space before it."""
+    words: list[str] = []
+    for character in text:
+        joins = words and words[-1] and character.isalpha() == words[-1][-1].isalpha()
+        if joins or (words and words[-1] == " "):
+            words[-1] += character
+        else:
+            words.append(character)
+    return words
+
+
+def _trained_merges(words: list[list[str]], count: int) -> list[tuple[str, str]]:
+    """Byte pair encoding: the most frequent pair, of equal ones the first in order of text."""
+    merges: list[tuple[str, str]] = []
+    while len(merges) < count:
+        counts = Counter(pair for word in words for pair in itertools.pairwise(word))
+        if not counts:
+            break
+        pair = min(counts, key=lambda p: (-counts[p], p))
+        merges.append(pair)
+        for word in words:
+            at = 0
+            while at + 1 < len(word):
+                if (word[at], word[at + 1]) == pair:
+                    word[at : at + 2] = ["".join(pair)]
+                at += 1
+    return merges
+
+
+@cache
+def trained(model: str, pre: str = "") -> dict[str, Any]:
+    """GGUF's metadata of a small vocabulary, of one of its models: gpt2, llama or t5."""
+    if model == "gpt2":
+        words = [list(byte_alphabet(w.encode())) for w in _words(CORPUS)]
+    else:
+        words = [list(w) for w in _words("▁" + CORPUS.replace(" ", "▁"))]
+    own = _trained_merges(words, 220)
+    made = ["".join(pair) for pair in own]
+    if model == "gpt2":
+        tokens = [*ALPHABET, *dict.fromkeys(made)]
+        types = [1] * len(tokens)
+    else:
+        letters = sorted({c for text in made for c in text} | set("▁abcdefghijklmnopqrstuvwxyz.,"))
+        names = [f"<0x{b:02X}>" for b in range(256)] if model == "llama" else []
+        tokens = [*names, *dict.fromkeys([*made, *letters])]
+        types = [6] * len(names) + [1] * (len(tokens) - len(names))
+    tokens, types = [*SPECIALS, *tokens], [*SPECIALS.values(), *types]
+    metadata: dict[str, Any] = {"model": model, "tokens": tokens, "token_type": types}
+    metadata |= {"bos_token_id": 0, "eos_token_id": 1, "unknown_token_id": 5}
+    if model == "gpt2":
+        metadata |= {"pre": pre, "merges": [" ".join(pair) for pair in own]}
+    else:
+        first = tokens.index(made[0])
+        metadata["scores"] = [
+            0.0 if kind != 1 else -0.5 * (i - first) - 1.0 for i, kind in enumerate(types)
+        ]
+    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+
+
+# What the cases of tests/golden/llama_tokens.json are made for; and some flags of SentencePiece.
+TRAINED: dict[str, dict[str, Any]] = {
+    "gpt-2": {"model": "gpt2", "pre": "gpt-2"},
+    "llama-bpe": {"model": "gpt2", "pre": "llama-bpe"},
+    "qwen2": {"model": "gpt2", "pre": "qwen2"},
+    "smollm": {"model": "gpt2", "pre": "smollm"},
+    "llama": {"model": "llama"},
+    "t5": {"model": "t5"},
+}
+FLAGS: dict[str, dict[str, bool]] = {
+    "t5": {"tokenizer.ggml.remove_extra_whitespaces": True, "tokenizer.ggml.add_bos_token": True}
+}
+
+
+def trained_metadata(name: str) -> dict[str, Any]:
+    """The metadata of one of `TRAINED`."""
+    return trained(**TRAINED[name]) | FLAGS.get(name, {})

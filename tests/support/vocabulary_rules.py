@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flatbuffers
+import numpy as np
 
 from aot.link import module_fbs as fbs
 from aot.link.vocabulary import encode_vocabulary
@@ -47,7 +48,7 @@ BREAKS: dict[str, list[Change]] = {
     },
     "Vocabulary.end_tokens must be tokens": [_put(endTokens=[1, 258])],
     "Vocabulary.symbol_ends must be fewer than 2^21": [
-        _put(symbolEnds=[0] * (1 << 21), lookup=[0] * (1 << 22))
+        _put(symbolEnds=np.zeros(1 << 21, np.uint32), lookup=np.zeros(1 << 22, np.uint32))
     ],
     "Vocabulary.token_types must be one for each token": [_cut("tokenTypes", 257)],
     "Vocabulary.token_scores must be one for each token, or none where the scheme needs none": [

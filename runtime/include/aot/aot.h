@@ -56,6 +56,7 @@ typedef enum aot_status_t {
   AOT_ERROR_BOUNDS = 17,       // a load, copy or fill outside its buffer, or an impossible grid
   AOT_ERROR_BUDGET = 18,       // the program used up options.work_budget
   AOT_ERROR_DEVICE = 19,  // a GPU's driver failed, or the device is lost: make the program anew
+  AOT_ERROR_TEXT = 20,    // text is no UTF-8
   AOT_ERROR_COUNT         // not a status
 } aot_status_t;
 

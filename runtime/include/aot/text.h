@@ -1,0 +1,157 @@
+// Text of language models: a module's vocabulary, text to tokens and back, and choosing the next
+// token.  A part of the runtime that a build may leave out (AOT_TEXT of CMake); the loader doesn't
+// use it.
+//
+//   aot_vocabulary_t *vocabulary = NULL;
+//   aot_sampler_t *sampler = NULL;
+//   if (aot_vocabulary_open(module, NULL, &error, &vocabulary) != AOT_OK) ...error.message
+//   if (aot_sampler_create(&options, NULL, &error, &sampler) != AOT_OK) ...
+//   aot_encode(vocabulary, text, strlen(text), NULL, tokens, capacity, &error, &count);
+//   ...run the model on them, then, until aot_vocabulary_is_end(vocabulary, token):
+//   aot_sampler_next(sampler, logits, logit_count, &error, &token);
+//   aot_decode(vocabulary, &decoder, &token, 1, piece, sizeof piece, &error, &bytes);
+//
+// The conventions are those of aot.h.  Text is UTF-8, with a length and no zero at its end.  What a
+// damaged vocabulary makes is some tokens or an error, and never more.
+#ifndef AOT_TEXT_H_
+#define AOT_TEXT_H_
+
+#include "aot/aot.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- vocabularies ----
+
+// A module's vocabulary, used where it is mapped.  Immutable: may be used from any number of
+// threads at once, with an allocator that may.
+typedef struct aot_vocabulary_t aot_vocabulary_t;
+
+typedef struct aot_vocabulary_info_t {
+  uint32_t token_count;       // of the vocabulary; logits may be more, of tokens that mean nothing
+  int32_t bos;                // begins text; -1: none
+  int32_t eos;                // ends it; -1: none
+  int32_t unknown;            // stands for what no token is for; -1: none
+  bool adds_bos;              // encoding begins with bos
+  bool adds_eos;              // and ends with eos
+  const int32_t *end_tokens;  // all that end a reply, ascending
+  uint32_t end_token_count;
+  const char *chat_template;  // Jinja; "" where there is none
+  // The template as it was rendered for the usual roles: "" and 0 where it was not.
+  uint32_t chat_role_count;
+  const char *chat_begin;    // stands before the first message
+  const char *chat_default;  // behind that, where the first message is not the role "system"
+  const char *chat_reply;    // behind the last message: asks for a reply
+} aot_vocabulary_info_t;
+
+// *Borrows* the module, which outlives it.  *Returns owned*.  `allocator`, copied, is for the
+// vocabulary and for what encoding needs while it runs; NULL: malloc's aligned cousin and free.
+// Fails with AOT_ERROR_NOT_FOUND where the module has none.
+AOT_API aot_status_t aot_vocabulary_open(const aot_module_t *module,
+                                         const aot_allocator_t *allocator, aot_error_t *error,
+                                         aot_vocabulary_t **out_vocabulary);
+// Of the bytes that aot_module_vocabulary gives, 8-byte aligned, which it *borrows*.
+AOT_API aot_status_t aot_vocabulary_open_memory(const void *data, size_t bytes,
+                                                const aot_allocator_t *allocator,
+                                                aot_error_t *error,
+                                                aot_vocabulary_t **out_vocabulary);
+AOT_API void aot_vocabulary_close(aot_vocabulary_t *vocabulary);  // NULL is fine
+
+// Strings and arrays are *borrowed* from the vocabulary.
+AOT_API void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary,
+                                     aot_vocabulary_info_t *out_info);
+// The name of a role that the template was rendered for, and the text around its messages.  False
+// where there is no such role.
+AOT_API bool aot_vocabulary_get_chat_role(const aot_vocabulary_t *vocabulary, uint32_t index,
+                                          const char **out_name, const char **out_before,
+                                          const char **out_after);
+// Whether a token ends a reply.
+AOT_API bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token);
+// The token whose text is exactly this, also a control token; -1 where there is none.
+AOT_API int32_t aot_vocabulary_find(const aot_vocabulary_t *vocabulary, const char *text,
+                                    size_t bytes);
+
+// ---- text to tokens ----
+
+// All zero is the default, and so is NULL in its place.
+typedef struct aot_encode_options_t {
+  // Text such as "<|im_end|>" is the control token that it names.  For what a chat template wrote;
+  // what a user wrote is plain text.  Added tokens that are no control tokens are found always.
+  bool parses_control;
+  // Neither bos before the text nor eos behind it, whatever the vocabulary says.
+  bool is_part;
+} aot_encode_options_t;
+
+// `tokens` has room for `capacity`; *out_count is the number of tokens, and where they don't fit it
+// is what they need, with AOT_ERROR_CAPACITY.  Text of n bytes is at most n + 4 tokens, but with
+// SentencePiece's replacements, which may be more.  Fails with AOT_ERROR_TEXT where the text is no
+// UTF-8.
+// Takes memory for the longest part of the text that is encoded at once, and gives it back: about
+// 100 bytes for each byte of that part, and one for each of the text where it has control tokens.
+// Parts are words for a model that merges bytes, and all text between such tokens for others.  The
+// time is in the length of the text times, at most, its logarithm.
+AOT_API aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes,
+                                const aot_encode_options_t *options, int32_t *tokens,
+                                size_t capacity, aot_error_t *error, size_t *out_count);
+
+// ---- tokens to text ----
+
+// What is between two calls of aot_decode: all zero at first.
+typedef struct aot_decoder_t {
+  bool shows_control;  // set by the caller: control tokens are shown as the text that names them
+  bool is_begun;       // text has been written: no space is taken from its start
+  uint8_t kept_bytes;
+  uint8_t kept[7];  // of a character that is not whole yet
+} aot_decoder_t;
+
+// Writes the whole characters that tokens end, and keeps the bytes of one that they don't.  Bytes
+// that are no UTF-8 become U+FFFD.  The space that encoding adds is taken away.  *out_bytes is what
+// was written, and where that doesn't fit it is what it needs, with AOT_ERROR_CAPACITY: the
+// decoder stays as it was then.
+AOT_API aot_status_t aot_decode(const aot_vocabulary_t *vocabulary, aot_decoder_t *decoder,
+                                const int32_t *tokens, size_t count, char *text, size_t capacity,
+                                aot_error_t *error, size_t *out_bytes);
+// At the end of text: U+FFFD for a character that never was whole.  At most 3 bytes.
+AOT_API size_t aot_decode_end(aot_decoder_t *decoder, char text[3]);
+
+// ---- the next token ----
+
+// What the logits are put through, in this order.  All zero is greedy: the largest logit.
+typedef struct aot_sampler_options_t {
+  // Logits of tokens among the last `penalty_window` ones are divided by this where they are
+  // positive, else multiplied.  0: 1, which does nothing.
+  float repetition_penalty;
+  uint32_t penalty_window;  // 0: 64
+  uint32_t top_k;           // only the so many largest; 0: all
+  float top_p;              // only the largest whose probabilities together reach this; 0: all
+  float min_p;              // only those at least so probable as this times the largest; 0: all
+  float temperature;        // logits are divided by it; 0: the largest is taken
+  uint64_t seed;            // the same seed and logits give the same tokens, on any machine
+} aot_sampler_options_t;
+
+// Thread-compatible: one thread at a time.
+typedef struct aot_sampler_t aot_sampler_t;
+
+// *Returns owned*.  `options` NULL: greedy.  Fails with AOT_ERROR_ARGUMENT for what means nothing:
+// a negative number, or one that is none.
+AOT_API aot_status_t aot_sampler_create(const aot_sampler_options_t *options,
+                                        const aot_allocator_t *allocator, aot_error_t *error,
+                                        aot_sampler_t **out_sampler);
+AOT_API void aot_sampler_destroy(aot_sampler_t *sampler);  // NULL is fine
+
+// Chooses a token by its logits, one each, and remembers it as aot_sampler_accept does.  Logits
+// that are no numbers are never chosen.  Takes memory at the first call, and where there are more
+// logits than before: 8 bytes each.
+AOT_API aot_status_t aot_sampler_next(aot_sampler_t *sampler, const float *logits, size_t count,
+                                      aot_error_t *error, int32_t *out_token);
+// Remembers a token that came otherwise, such as the prompt's, for the penalty.
+AOT_API void aot_sampler_accept(aot_sampler_t *sampler, int32_t token);
+// Forgets all tokens, and begins with the seed anew.
+AOT_API void aot_sampler_reset(aot_sampler_t *sampler);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // AOT_TEXT_H_

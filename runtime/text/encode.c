@@ -1,0 +1,209 @@
+// Text to tokens: finds the tokens that stand in the text as they are, and has what is between them
+// encoded by the vocabulary's scheme.
+#include "encode.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "module_fbs.h"
+#include "status.h"
+#include "unicode.h"
+
+#define MOST_TEXT_BYTES ((size_t)1 << 29)
+#define MOST_SPECIAL_BYTES 255u
+
+// What a byte of the text is: of a special token, or white space that one takes along.
+enum { PLAIN = 0, FIRST = 1, INSIDE = 2, DROPPED = 3 };
+
+aot_status_t aot_encoder_memory(aot_encoder_t *encoder, uint64_t bytes, void **out_memory) {
+  const aot_allocator_t *allocator = &encoder->vocabulary->allocator;
+  *out_memory = encoder->memory;
+  if (bytes <= encoder->memory_bytes) return AOT_OK;
+  aot_release(allocator, encoder->memory, encoder->memory_bytes);
+  encoder->memory = NULL;
+  encoder->memory_bytes = 0;
+  AOT_TRY(aot_allocate(allocator, bytes, "encoding a part of the text", encoder->error,
+                       &encoder->memory));
+  encoder->memory_bytes = (size_t)bytes;
+  *out_memory = encoder->memory;
+  return AOT_OK;
+}
+
+void aot_push_bytes(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
+  const aot_vocabulary_t *vocabulary = encoder->vocabulary;
+  bool has_all = vocabulary->byte_symbol_count > 0;
+  for (size_t i = 0; i < bytes && has_all; ++i)
+    has_all = aot_is_token(vocabulary, vocabulary->byte_symbols[text[i]]);
+  for (size_t i = 0; i < bytes && has_all; ++i)
+    aot_push(encoder, vocabulary->byte_symbols[text[i]]);
+  if (!has_all && vocabulary->unknown >= 0) aot_push(encoder, (uint32_t)vocabulary->unknown);
+}
+
+// ---- special tokens ----
+
+// Whether a token is looked for: control tokens only on request.
+static bool is_sought(const aot_vocabulary_t *vocabulary, uint32_t token, bool parses_control) {
+  if (!aot_is_token(vocabulary, token)) return false;
+  const uint32_t type = vocabulary->token_types[token] & AOT_TYPE_MASK;
+  return type == AOT_FBS_TOKEN_TYPE_USER_DEFINED || parses_control;
+}
+
+// The special token that `text` begins with and that has `wanted` bytes; with 0, `lengths` becomes
+// the set of the lengths of all that it begins with, a bit each.
+static uint32_t special_at(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
+                           bool parses_control, uint32_t wanted, uint64_t lengths[4]) {
+  const aot_sorted_t *sorted = &vocabulary->by_special;
+  aot_range_t range = aot_sorted_begin(sorted, text[0]);
+  for (uint32_t length = 1; range.begin < range.end && length <= MOST_SPECIAL_BYTES; ++length) {
+    for (uint32_t i = range.begin; i < range.end && (wanted == 0 || wanted == length); ++i) {
+      uint32_t own_bytes = 0;
+      (void)aot_symbol_text(vocabulary, sorted->tokens[i], &own_bytes);
+      if (own_bytes != length) break;  // those that end here stand first
+      if (!is_sought(vocabulary, sorted->tokens[i], parses_control)) continue;
+      if (wanted == length) return sorted->tokens[i];
+      lengths[length / 64] |= (uint64_t)1 << length % 64;
+    }
+    if (length >= bytes || length == wanted) break;
+    range = aot_sorted_narrow(vocabulary, sorted, range, length, text[length]);
+  }
+  return AOT_NO_SYMBOL;
+}
+
+static bool is_white(uint8_t byte) {
+  return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
+// Marks the special tokens of one length, from left to right, where no longer one is.
+static void mark_length(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
+                        bool parses_control, uint32_t length, uint8_t *marks) {
+  uint64_t unused[4] = {0};
+  for (size_t at = 0; at + length <= bytes;) {
+    const uint32_t token =
+        marks[at] != PLAIN || marks[at + length - 1] != PLAIN
+            ? AOT_NO_SYMBOL
+            : special_at(vocabulary, text + at, bytes - at, parses_control, length, unused);
+    if (token == AOT_NO_SYMBOL) {
+      ++at;
+      continue;
+    }
+    const uint8_t type = vocabulary->token_types[token];
+    memset(marks + at, INSIDE, length);
+    marks[at] = FIRST;
+    for (size_t i = at; (type & AOT_STRIP_LEFT) != 0 && i > 0; --i) {
+      if (marks[i - 1] != PLAIN || !is_white(text[i - 1])) break;
+      marks[i - 1] = DROPPED;
+    }
+    at += length;
+    for (; (type & AOT_STRIP_RIGHT) != 0 && at < bytes; ++at) {
+      if (marks[at] != PLAIN || !is_white(text[at])) break;
+      marks[at] = DROPPED;
+    }
+  }
+}
+
+// ---- the whole ----
+
+static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
+                                   bool is_first, bool is_behind_special) {
+  const aot_vocabulary_t *vocabulary = encoder->vocabulary;
+  const bool adds_space =
+      vocabulary->adds_space != 0 && is_behind_special && (vocabulary->adds_space == 1 || is_first);
+  if (vocabulary->scheme == AOT_FBS_SCHEME_UNIGRAM) {
+    return aot_unigram(encoder, text, bytes, adds_space);
+  }
+  if (vocabulary->scheme != AOT_FBS_SCHEME_BYTE_MERGES) {
+    return aot_merge_characters(encoder, text, bytes, adds_space);
+  }
+  for (size_t at = 0; at < bytes;) {
+    const size_t count = aot_cut(vocabulary->pre_tokeniser, text + at, bytes - at);
+    AOT_TRY(aot_merge_bytes(encoder, text + at, count));
+    at += count;
+  }
+  return AOT_OK;
+}
+
+static aot_status_t encode_marked(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
+                                  bool parses_control, const uint8_t *marks) {
+  uint64_t unused[4] = {0};
+  bool is_behind_special = true;
+  for (size_t at = 0; at < bytes;) {
+    const uint8_t mark = marks[at];
+    size_t end = at + 1;
+    const uint8_t same = mark == FIRST ? INSIDE : mark;
+    while (end < bytes && marks[end] == same)
+      ++end;
+    if (mark == FIRST) {
+      aot_push(encoder, special_at(encoder->vocabulary, text + at, bytes - at, parses_control,
+                                   (uint32_t)(end - at), unused));
+      is_behind_special = true;
+    } else if (mark == PLAIN) {
+      AOT_TRY(encode_between(encoder, text + at, end - at, at == 0, is_behind_special));
+      is_behind_special = false;
+    }
+    at = end;
+  }
+  return AOT_OK;
+}
+
+static aot_status_t encode_text(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
+                                bool parses_control) {
+  const aot_vocabulary_t *vocabulary = encoder->vocabulary;
+  uint64_t lengths[4] = {0};
+  if (bytes == 0) return AOT_OK;
+  for (size_t at = 0; at < bytes; ++at) {
+    const aot_range_t range = aot_sorted_begin(&vocabulary->by_special, text[at]);
+    if (range.begin == range.end) continue;
+    (void)special_at(vocabulary, text + at, bytes - at, parses_control, 0, lengths);
+  }
+  if ((lengths[0] | lengths[1] | lengths[2] | lengths[3]) == 0) {
+    return encode_between(encoder, text, bytes, true, true);
+  }
+  void *marks = NULL;
+  AOT_TRY(aot_allocate(&vocabulary->allocator, bytes, "the special tokens of the text",
+                       encoder->error, &marks));
+  memset(marks, PLAIN, bytes);
+  for (uint32_t length = MOST_SPECIAL_BYTES; length > 0; --length) {
+    if ((lengths[length / 64] >> length % 64 & 1) == 0) continue;
+    mark_length(vocabulary, text, bytes, parses_control, length, marks);
+  }
+  const aot_status_t status = encode_marked(encoder, text, bytes, parses_control, marks);
+  aot_release(&vocabulary->allocator, marks, bytes);
+  return status;
+}
+
+aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes,
+                        const aot_encode_options_t *options, int32_t *tokens, size_t capacity,
+                        aot_error_t *error, size_t *out_count) {
+  static const aot_encode_options_t defaults;
+  if (options == NULL) options = &defaults;
+  if (out_count == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_count is NULL");
+  *out_count = 0;
+  if (vocabulary == NULL || (text == NULL && bytes > 0) || (tokens == NULL && capacity > 0)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the vocabulary, the text or the tokens are NULL");
+  }
+  if (bytes > MOST_TEXT_BYTES) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the text has %zu bytes, at most 2^29 are encoded",
+                    bytes);
+  }
+  const uint8_t *own = (const uint8_t *)text;
+  const size_t wrong = bytes == 0 ? 0 : aot_utf8_check(own, bytes);
+  if (wrong < bytes) {
+    return aot_fail(error, AOT_ERROR_TEXT, "the text is not UTF-8: byte %zu is 0x%02x", wrong,
+                    own[wrong]);
+  }
+  aot_encoder_t encoder = {vocabulary, tokens, capacity, 0, NULL, 0, error};
+  const bool is_whole = !options->is_part;
+  if (is_whole && vocabulary->adds_bos && vocabulary->bos >= 0) {
+    aot_push(&encoder, (uint32_t)vocabulary->bos);
+  }
+  const aot_status_t status = encode_text(&encoder, own, bytes, options->parses_control);
+  aot_release(&vocabulary->allocator, encoder.memory, encoder.memory_bytes);
+  AOT_TRY(status);
+  if (is_whole && vocabulary->adds_eos && vocabulary->eos >= 0) {
+    aot_push(&encoder, (uint32_t)vocabulary->eos);
+  }
+  *out_count = encoder.count;
+  if (encoder.count <= capacity) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_CAPACITY, "the text is %zu tokens, there is room for %zu",
+                  encoder.count, capacity);
+}
