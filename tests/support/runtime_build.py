@@ -28,7 +28,7 @@ SANITIZE = [
 
 def library_sources() -> list[Path]:
     """The C files of the library, in a fixed order."""
-    folders = ("src", "drivers/cpu", "state", "text")
+    folders = ("src", "drivers/cpu", "cores", "state", "text")
     return sorted(path for folder in folders for path in RUNTIME.glob(f"{folder}/*.c"))
 
 
