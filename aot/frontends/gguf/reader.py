@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,18 @@ class GgufFile:
         where: what messages call it.
         metadata: its keys and values: numbers, texts, and lists of these.
         tensors: by name.
+        memory: the file as it is mapped; None of bytes.
     """
 
     where: str
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
+    memory: mmap.mmap | None = None
+
+    def forget(self) -> None:
+        """Lets go of what was read of a mapped file, which is read again where it is used."""
+        if self.memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.memory.madvise(mmap.MADV_DONTNEED)
 
 
 def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
@@ -84,19 +91,21 @@ def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
     if isinstance(source, bytes):
         return _Reader("model", np.frombuffer(source, np.uint8)).file()
     where = os.fspath(source)
-    return _Reader(where, _mapped(where)).file()
+    memory = _mapped(where)
+    data = np.zeros(0, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
+    return replace(_Reader(where, data).file(), memory=memory)
 
 
-def _mapped(where: str) -> Array:
+def _mapped(where: str) -> mmap.mmap | None:
+    """A file's bytes; None of an empty one, which cannot be mapped."""
     try:
         with Path(where).open("rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
-                return np.zeros(0, np.uint8)
-            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                return None
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise CompileError(f"cannot read {where}: {reason}") from error
-    return np.frombuffer(memory, np.uint8)
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,9 @@ class Weights:
             made = [
                 None
                 if array is None
-                else insert_constant(place.rewriter, ConstantData(array), tensor.name)
+                else insert_constant(place.rewriter, ConstantData.borrowed(array), tensor.name)
                 for array in codes.operands()
             ]
             self._blocked[tensor.name] = made, dict(codes.attrs())
+            self.file.forget()
         return self._blocked[tensor.name]
