@@ -102,7 +102,7 @@ def detection_post_process(n: Node) -> list[Value]:
     boxes, scores = _decoded(n, options), n.real(1)
     _, count, columns = static_extents(scores.type.dims, "class predictions")
     if not 1 <= classes <= columns or most < 1 or n.input(0).type.dims[0] != 1:
-        raise n.error(f"{classes} classes are told by {columns} scores")
+        raise n.error(f"a box has {columns} scores, expected one for each of {classes} classes")
     scores = n.reshape(part(n, scores, 2, columns - classes, columns), (count, classes))
     limits = n.scalar(overlap, F32), n.scalar(least, F32)
     if options.get("use_regular_nms", False):

@@ -8,6 +8,7 @@ import pytest
 import aot
 from aot.frontends.registry import TFLITE, find
 from tests.support import litert
+from tests.support.tflite_models import Builder
 from tests.support.tflite_nets import Net, mobilenet, picture, quantised_net
 
 
@@ -44,6 +45,40 @@ def test_a_quantised_net_agrees_with_litert(is_wide: bool) -> None:
     assert found.dtype == dtype and wanted.std() > 5
     assert np.abs(found - wanted).max() <= 2
     assert set(compiled.stats["variants"][0]["multiply_adds"]) == {"in integers"}
+
+
+def test_images_of_any_size() -> None:
+    """Paddings, windows and means follow the input, by one program."""
+    net = Net()
+    image = net.tensor((1, 32, 32, 3), name="image", signature=(-1, -1, -1, 3))
+    x = net.depthwise(net.conv(image, 8, 3, 2), 2)
+    mean = net.tensor((1, 8))
+    net.op("MEAN", [x, net.constant(np.array([1, 2], np.int32))], [mean], "ReducerOptions")
+    model = net.model([image], [mean, x])
+    program = aot.load(aot.compile(model, targets=["host"]))
+    for shape in ((1, 32, 32, 3), (3, 17, 40, 3), (2, 9, 16, 3)):
+        given = np.random.RandomState(1).standard_normal(shape).astype(np.float32)
+        found = program(image=given)
+        for name, wanted in litert.expected(model, {"image": given}).items():
+            np.testing.assert_allclose(found[name], wanted, rtol=0, atol=2e-6)
+
+
+def test_weights_of_8_bits_beside_floats() -> None:
+    """Dynamic-range models: LiteRT rounds activations to 8 bits, we don't."""
+    b, random = Builder(), np.random.RandomState(0)
+    x, y = b.tensor((4, 256), name="x"), b.tensor((4, 512), name="y")
+    codes = random.randint(-127, 128, (512, 256)).astype(np.int8)
+    operands = [x, b.constant(codes, scale=0.01), b.constant(np.zeros(512, np.float32))]
+    b.op("FULLY_CONNECTED", operands, [y], "FullyConnectedOptions")
+    model = b.model([x], [y])
+    compiled = aot.compile(model, targets=["host"])
+    assert len(compiled.to_bytes()) < 1.1 * len(model)
+    given = random.standard_normal((4, 256)).astype(np.float32)
+    found = aot.load(compiled)(x=given)["y"]
+    exact = given.astype(np.float64) @ (codes.astype(np.float64) * np.float32(0.01)).T
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4)
+    theirs = litert.expected(model, {"x": given})["y"]
+    assert np.abs(found - exact).max() < 0.01 * np.abs(theirs - exact).max()
 
 
 def test_files_are_known_by_their_contents() -> None:
