@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -24,6 +25,7 @@ from aot.cli import main as cli
 from aot.cli import text as cli_text
 from aot.errors import InternalError, UnsupportedError
 from aot.runtime import loader
+from aot.target.model import Target
 from tests.support.paths import ROOT
 
 MODEL = """
@@ -594,6 +596,31 @@ def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     names = [t["name"] for t in json.loads(capsys.readouterr().out)]
     assert names == [t.name for t in aot.targets()]
     assert all(name in text for name in names)
+
+
+@pytest.mark.parametrize("target", aot.targets(), ids=lambda target: target.name)
+def test_a_target_is_explained(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    """What its file says, each with what it means; the same for scripts."""
+    assert cli.main(["targets", target.name]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{target.name}: {target.summary}\n\n")
+    assert cli.main(["targets", target.name, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["name"], facts["device"], facts["arch"]) == (
+        *(target.name, target.device, target.arch),
+    )
+    said = {line.split()[0] for line in text.splitlines()[2:] if line[:1].strip()}
+    assert said == {
+        k for k, v in facts.items() if v not in ("", []) and k not in ("name", "summary")
+    }
+
+
+def test_progress_is_a_line_that_is_gone_at_the_end() -> None:
+    stream = io.StringIO()
+    with cli_text.TerminalProgress(stream) as progress:
+        progress("fuse", 0, 0)
+        progress("compile", 3, 7)
+    assert "\n\n" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect", "targets"])
