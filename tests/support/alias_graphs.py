@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aot.analysis.alias.database import AliasDb
-from aot.analysis.alias.moves import move_after, move_before
+from aot.analysis.control import nested_operands
 from aot.builder import Builder
 from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
@@ -327,11 +326,13 @@ class Changes:
         Rewriter(self.function).replace_op(op, region.results)
 
     def move(self) -> None:
+        """An op before the one in front of it, where it does not need that."""
         op = self.op()
-        assert op.parent is not None
-        others = list(op.parent)
-        point = others[self.choose(len(others))]
-        (move_before, move_after)[self.choose(2)](AliasDb.of(self.function), op, point)
+        before = op.prev
+        if before is None or op.record.is_terminator:
+            return
+        if not any(v in before.results for v in nested_operands(op)):
+            Rewriter(self.function).move_before(op, before)
 
     def rename(self) -> None:
         """Another state variable, or another permutation."""

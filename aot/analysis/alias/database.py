@@ -1,7 +1,7 @@
 """Which values may share memory, and who writes it: built once a function, kept while it changes.
 
 A database listens to its function: every rewrite through a `Rewriter` updates it, and `AliasDb.of`
-returns the one that a function has. Never changes a function; `moves.py` moves ops.
+returns the one that a function has. Never changes a function.
 
     what                             lives until
     ops that write                   they are deleted; a function without any has nothing else

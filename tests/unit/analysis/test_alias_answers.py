@@ -249,9 +249,7 @@ def test_conservative_ops_write_what_containers_keep() -> None:
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_moves_across_contained_writes(is_nested: bool) -> None:
-    from aot.analysis.alias.moves import could_move_after, could_move_before
-
+def test_contained_writes_conflict_with_reads(is_nested: bool) -> None:
     wrap = (
         "%t = tuple(%s) : f32[1, 1, 2]"
         if is_nested
@@ -277,9 +275,10 @@ def test_moves_across_contained_writes(is_nested: bool) -> None:
         %readsT = neg(%s) : f32[1, 2]
         """,
     )
-    assert not could_move_after(c.db, c.op("readsA"), c.op("w")), "w writes what the tuple keeps"
-    assert could_move_after(c.db, c.op("readsB"), c.op("w"))
-    assert not could_move_before(c.db, c.op("readsT"), c.op("w"))
+    write = c.db.effects(c.op("w"))
+    assert write.conflicts(c.db.effects(c.op("readsA"))), "w writes what the tuple keeps"
+    assert not write.conflicts(c.db.effects(c.op("readsB")))
+    assert write.conflicts(c.db.effects(c.op("readsT")))
 
 
 # outside memory
@@ -481,8 +480,6 @@ def test_values_of_others_are_refused() -> None:
 
 
 def test_what_types_make_a_view_may_alias_and_still_reads() -> None:
-    from aot.analysis.alias.moves import could_move_after
-
     c = case(
         "%x: f32[4, 2]",
         """
@@ -495,8 +492,9 @@ def test_what_types_make_a_view_may_alias_and_still_reads() -> None:
     assert c.db.may_alias(c["rows"], c["a"]), "rows of a dense tensor lie in it as they are"
     assert not c.db.may_alias(c["cols"], c["a"])
     # by their meaning both are copies
-    assert not could_move_after(c.db, c.op("rows"), c.op("w"))
-    assert not could_move_after(c.db, c.op("cols"), c.op("w"))
+    write = c.db.effects(c.op("w"))
+    assert write.conflicts(c.db.effects(c.op("rows")))
+    assert write.conflicts(c.db.effects(c.op("cols")))
 
 
 def test_a_type_that_changes_makes_or_ends_a_view() -> None:

@@ -1,5 +1,5 @@
 """Random functions and changes: the database that was updated is the one that is built anew, what
-shares memory in a run may alias, and moves that are permitted change no result."""
+shares memory in a run may alias, and passes keep what memory holds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from aot.analysis.alias.database import AliasDb, count_alias
 from aot.analysis.alias.lint import lint
-from aot.analysis.alias.moves import could_move_after, could_move_before, move_after, move_before
-from aot.ir.graph import Block, Module, Op, Value, walk
+from aot.ir.graph import Block, Module, Op, Value
 from aot.ir.interpreter.interpreter import _MemoryFrame, bind_symbols, run
 from aot.ir.interpreter.memory import Place, States
 from aot.ir.verifier import verify
@@ -146,43 +145,6 @@ def outcome(module: Module, arrays: Sequence[Any]) -> list[Any]:
     kept = [states[name].array for name in sorted(states) if states[name].array.any()]
     results = results[: len(results) - len(module.main.updates)]
     return [a.tolist() for a in (*results, *given_arrays, *kept)]
-
-
-def check_moves(data: st.DataObject) -> None:
-    choose = drawn(data)
-    module = Graph(choose, 2 + choose(14), has_calls=choose(2) == 1).module
-    arrays = inputs_of(module, choose)
-    expected = outcome(module, arrays)
-    db = AliasDb.of(module.main)
-    for _ in range(1 + choose(6)):
-        ops = list(walk(module.main.block))
-        op = ops[choose(len(ops))]
-        assert op.parent is not None
-        block = list(op.parent)
-        point = block[choose(len(block))]
-        ask, move = ((could_move_before, move_before), (could_move_after, move_after))[choose(2)]
-        may = ask(db, op, point)
-        assert move(db, op, point) is may
-        verify(module.main)
-        lint(db)
-        if may:
-            follows = op if op is point or move is move_after else point
-            before = point if move is move_after else op
-            assert op is point or before.next is follows, "it stands where it was to"
-    assert outcome(module, arrays) == expected
-
-
-@EXAMPLES
-@given(st.data())
-def test_permitted_moves_change_no_result(data: st.DataObject) -> None:
-    check_moves(data)
-
-
-@pytest.mark.sweep
-@MANY
-@given(st.data())
-def test_permitted_moves_change_no_result_of_many(data: st.DataObject) -> None:
-    check_moves(data)
 
 
 # passes that know values, on functions in which memory changes
