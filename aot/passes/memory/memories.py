@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from aot.analysis.control import ancestor_in, block_of
 from aot.analysis.memory.views import map_of
-from aot.ir.graph import Block, Function, Op, Value
+from aot.ir.graph import Block, Function, Op, Value, walk
 from aot.ir.index_map import Reshape
 from aot.ir.types import TensorType
 from aot.ops.control import ASSIGN, STATE, WRITE_SLICE
@@ -58,6 +58,7 @@ class Memories:
         for value in function.inputs:
             self.shown[value] = frozenset([value])
         self._block(function.block)
+        self._unseen = frozenset(self._lost)  # others may write it
         self._find_writes()
 
     def separate(self) -> list[Memory]:
@@ -87,14 +88,14 @@ class Memories:
 
     def _is_changed(self, value: Value) -> bool:
         roots = self.shown[value]
-        if len(roots) < 2 or roots.isdisjoint(self.writes):
+        if len(roots) < 2 or roots.isdisjoint(self._lost | self.writes.keys()):
             return False
         return self._changes(value, roots)
 
     def may_be_written(self, value: Value) -> bool:
         """Whether what a value shows is written anywhere."""
         roots = self.shown.get(value)
-        return roots is None or UNKNOWN in roots or not roots.isdisjoint(self.writes)
+        return roots is None or not (roots.isdisjoint(self._lost) and roots.isdisjoint(self.writes))
 
     def home(self, root: Root) -> Block:
         """The block that memory is made in."""
@@ -127,6 +128,8 @@ class Memories:
         elif record.view_of is not None or record.container or record.results_from != "rule":
             for value in op.operands:
                 self._lost |= self._of(value)
+            inside = (inner for block in op.blocks for inner in walk(block))
+            self._lost |= {str(o.attrs["variable"]) for o in inside if o.record.is_state}
             for value in op.results:
                 self.shown[value] = frozenset([UNKNOWN])
         else:
@@ -183,7 +186,7 @@ class Memories:
         first = -1 if value.op is None else self.places[value.op]
         users = [u for user in value.users if (u := ancestor_in(user, block)) is not None]
         last = max((self.places[u] for u in users), default=first)
-        if UNKNOWN in roots:
+        if not roots.isdisjoint(self._unseen):
             return first < last
         for root in roots:
             if value.op is None and self._is_inside(self.home(root), block):
