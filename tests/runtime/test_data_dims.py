@@ -15,6 +15,7 @@ from aot.errors import RuntimeFailure, UnsupportedError
 from aot.ir.dims import symbol
 from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
+from tests.support import decoder_models
 from tests.support.runtime_api import CountingAllocator, Program
 from tests.support.runtime_api import Module as Opened
 from tests.support.vulkan_device import DRIVERS
@@ -106,6 +107,23 @@ def test_a_run_within_bounds_allocates_nothing() -> None:
         program.set_input(0, values(40, share))
         program.run()
     assert allocator.calls == before
+
+
+@pytest.mark.parametrize("name", decoder_models.MODELS)
+def test_runs_of_decoders_allocate_nothing(name: str) -> None:
+    """However long what a loop grows and returns is."""
+    make, most = decoder_models.MODELS[name]
+    model, allocator = make(), CountingAllocator()
+    program = Program(Opened(aot.compile(model, max_extents=most).to_bytes(), allocator))
+    lengths, calls = [], []
+    for seed in range(8):
+        for number, array in enumerate(decoder_models.feeds(model, seed).values()):
+            program.set_input(number, array)
+        program.run()
+        lengths.append(program.output_shape(0)[-1])
+        calls.append(allocator.calls)
+    assert len(set(lengths)) > 1
+    assert len(set(calls)) == 1
 
 
 def test_beyond_the_limit() -> None:

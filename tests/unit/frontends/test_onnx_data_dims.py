@@ -227,7 +227,7 @@ def test_a_step_of_0() -> None:
     constants = {"axes": i64(0), "steps": i64(0)}
     with pytest.raises(aot.CompileError) as caught:
         import_onnx(model_of(node, constants, {"x": X, "a": i64(0), "b": i64(3)}))
-    assert str(caught.value) == f"Slice (node '{NODE}'): the step of axis 0 is 0"
+    assert str(caught.value) == f"model: Slice (node '{NODE}'): the step of axis 0 is 0"
 
 
 def test_a_chain_of_nodes() -> None:
