@@ -57,6 +57,8 @@ FEW_VECTORS = 4
 # what a vector of bytes takes to be unpacked to 16 bits, as a share of a row's products with it,
 # and registers that this needs beside a step's: what orders the bytes, twice, and a product
 UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
+# the same of the weights of groups, which have few columns and short sums, and lie in rows
+GROUPED_UNPACK_COST = 1.0
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
 
@@ -140,9 +142,9 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         lanes,
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
-        spare=1 if contraction.groups == 1 else 3,
         by_lane=target.multiplies_by_lane and not is_unpacked,
         unpacked=is_unpacked,
+        grouped=contraction.groups != 1,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
@@ -386,7 +388,7 @@ def _tile(
     columns_total: Dim,
     *,
     row_bytes: int = 0,
-    spare: int = 1,
+    grouped: bool = False,
     by_lane: bool = False,
     unpacked: bool = False,
     loads: float = 1.0,
@@ -400,7 +402,7 @@ def _tile(
 
     Args:
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
-        spare: registers that must be left beside the sums and the vectors of columns.
+        grouped: whether weights are those of groups, which lie in rows.
         by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         loads: products that a core does in the time of a load.
@@ -419,13 +421,17 @@ def _tile(
         for rows in range(1, most + 1):
             row_vectors = rows if by_lane else 0
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
-            if rows * vectors + held + spare > target.vector_registers:
+            if rows * vectors + held + (3 if grouped else 1) > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
                 break
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
-            busy = min(1.0, reuse / loads) * (rows / (rows + UNPACK_COST) if unpacked else 1.0)
+            busy = min(1.0, reuse / loads)
+            if unpacked and grouped:
+                busy = rows / (rows + GROUPED_UNPACK_COST)
+            elif unpacked:
+                busy *= rows / (rows + UNPACK_COST)
             # within a twentieth what is loaded less often wins
             score = (round(20 * busy * used), reuse * used)
             if score > best_score:

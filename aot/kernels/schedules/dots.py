@@ -9,7 +9,7 @@ pairs of 16 bits. All sums are exact. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -97,9 +97,12 @@ class DotAxes:
         step = _step_of_groups(roles, grouped, taps, panel)
         if step is None:
             return None
+        found = DotAxes(tuple(taps), grouped, narrow, staged, step)
+        # a short row would be split word by word, which costs more than its products save
         is_split = staged is DType.I16 and narrow.dtype in _WORDS
-        found = DotAxes(tuple(taps), grouped, narrow, staged, step, is_split=is_split)
-        row_bytes = found.size * (found.staged.bytes + (1 if is_split else 0))
+        if is_split and found.size >= nest.target.vector_bytes:
+            found = replace(found, is_split=True)
+        row_bytes = found.size * (found.staged.bytes + (1 if found.is_split else 0))
         fits = row_bytes <= nest.target.scratch_bytes
         return found if fits and found._is_in_order(weight) else None
 
