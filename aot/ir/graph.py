@@ -71,8 +71,14 @@ class ConstantData:
 
     @property
     def bytes(self) -> bytes:
-        """Little-endian bytes as the module stores them."""
-        return self._stored.tobytes()
+        """Little-endian bytes as the module stores them; no copy where the array is all of some."""
+        stored = self._stored
+        at: Any = stored
+        while isinstance(at, np.ndarray):
+            at = at.base
+        if isinstance(at, bytes) and len(at) == stored.nbytes and stored.flags.c_contiguous:
+            return at
+        return stored.tobytes()
 
     @property
     def _stored(self) -> np.ndarray[Any, Any]:

@@ -117,9 +117,14 @@ class Weights:
             made = [
                 None
                 if array is None
-                else insert_constant(place.rewriter, ConstantData.borrowed(array), tensor.name)
+                else insert_constant(place.rewriter, _data(array), tensor.name)
                 for array in codes.operands()
             ]
             self._blocked[tensor.name] = made, dict(codes.attrs())
             self.file.forget()
         return self._blocked[tensor.name]
+
+
+def _data(array: Array) -> ConstantData:
+    """A constant whose memory is what the module will store: large ones are there once."""
+    return ConstantData(np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape))
