@@ -166,6 +166,7 @@ class Builder:
     def op(
         self,
         name: str,
+        /,
         inputs: Sequence[int],
         outputs: Sequence[int],
         options: str | None = None,

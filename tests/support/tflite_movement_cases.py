@@ -298,6 +298,13 @@ for _axis in (-1, 0, 1):
         return y
 
 
+@case("BUCKETIZE")
+def _(m: Making) -> int:
+    x, y = m.input((3, 8), data=m.numbers((3, 8), I32, -4, 4)), m.tensor((3, 8), I32)
+    m.op("BUCKETIZE", [x], [y], "BucketizeOptions", boundaries=[-2.0, 0.0, 0.5, 3.0])
+    return y
+
+
 @case("WHERE")
 def _(m: Making) -> int:
     x, y = m.input((3, 4), np.bool_), m.tensor((0, 2), np.int64, signature=(-1, 2))

@@ -27,6 +27,8 @@ class Variable:
         value: what it holds at this place of the function; None where nobody has asked yet.
         held: the input that it is tied to.
         is_set: the input that says whether the program has assigned it.
+        is_named: signatures that know it by its name share it.
+        is_assigned: the program changes it.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Variable:
     value: Value | None = None
     held: Value | None = None
     is_set: Value | None = None
+    is_named: bool = False
+    is_assigned: bool = False
 
 
 class ScopeLike(Protocol):
@@ -132,6 +136,12 @@ def _while(importer: GraphImporter, scope: Any, n: Node) -> Results:
     return with_blocks(n, "loop", [None, first, *starts], block)
 
 
+def _composite(importer: GraphImporter, scope: Any, n: Node) -> Results:
+    """An operator that a graph of the model defines, in its place."""
+    index = n.option("decomposition_subgraph_index", -1)
+    return importer.subgraph(index, _given(importer, scope, n), n.rewriter)
+
+
 # variables
 
 
@@ -157,7 +167,7 @@ def _handle(importer: GraphImporter, scope: Any, n: Node) -> Results:
         part for part in (n.option("container", ""), n.option("shared_name", "")) if part
     )
     name = name or n.label
-    return [importer.variables.setdefault(name, Variable(name))]
+    return [importer.variables.setdefault(name, Variable(name, is_named=True))]
 
 
 def _variable(importer: GraphImporter, scope: Any, n: Node) -> Variable:
@@ -190,6 +200,7 @@ def _assign(importer: GraphImporter, scope: Any, n: Node) -> Results:
             f"variable {variable.name!r} is {variable.held.type} and is assigned {value.type}"
         )
     variable.value = value
+    variable.is_assigned |= importer.depth == 0
     return []
 
 
@@ -198,6 +209,7 @@ CONTROL: Mapping[str, Callable[[Any, Any, Node], Results]] = {
     "CALL_ONCE": _call_once,
     "IF": _if,
     "READ_VARIABLE": _read,
+    "STABLEHLO_COMPOSITE": _composite,
     "VAR_HANDLE": _handle,
     "WHILE": _while,
 }

@@ -38,17 +38,35 @@ def import_model(model: Model) -> Module:
     signatures = model.signatures or [_whole(model)]
     if len(signatures) == 1:
         signatures = [Signature("main", *_rest(signatures[0]))]
-    for signature in signatures:
-        importer = Importer(model, signature)
+    importers = [Importer(model, signature) for signature in signatures]
+    for importer in importers:
         function = importer.run()
         unsupported += [line for line in importer.unsupported if line not in unsupported]
         if function.name in module.functions:
             raise CompileError(f"two signatures are called {function.name!r}")
         module.add(function)
         module.states.update(importer.states)
+    unsupported += _shared(importers)
     if unsupported:
         raise UnsupportedError(f"not supported in this model ({len(unsupported)}):", unsupported)
     return module
+
+
+def _shared(importers: Sequence[Importer]) -> list[str]:
+    """Why variables of several signatures can't be states: each entry point has its own."""
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for importer in importers:
+        for name, variable in importer.variables.items():
+            if variable.is_named:
+                users = found.setdefault(name, [])
+                users.append((importer.signature.name, variable.is_assigned))
+    return [
+        f"variable {name!r} is one of the signatures {', '.join(user for user, _ in users)}, and "
+        f"{' and '.join(user for user, assigns in users if assigns)} assigns it: each entry point "
+        "keeps its own states"
+        for name, users in found.items()
+        if len(users) > 1 and any(assigns for _, assigns in users)
+    ]
 
 
 def _rest(signature: Signature) -> tuple[int, dict[int, str], Sequence[tuple[str, int]]]:

@@ -93,6 +93,17 @@ def one_hot(n: Node) -> Value:
     return n.emit("where", n.emit("equal", numbers, counter), on, off)
 
 
+@tflite_op("BUCKETIZE")
+def bucketize(n: Node) -> Value:
+    """How many of the boundaries, which are sorted, are not above each element."""
+    x, boundaries = n.real(0), n.option("boundaries")
+    limits = np.zeros(0, np.float32) if boundaries is None else np.array(boundaries)
+    spread = n.reshape(n.cast(x, DType.F32), (*x.type.dims, 1))
+    is_below = n.emit("less_equal", n.constant(limits), spread)
+    count = n.cast(is_below, DType.I32)
+    return n.emit("reduce_sum", count, axes=(x.type.rank,), keepdims=False)
+
+
 @tflite_op("WHERE")
 def where(n: Node) -> Value:
     """The coordinates of elements that are not zero: [n, rank], where data decide n."""

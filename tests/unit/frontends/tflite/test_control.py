@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flatbuffers import flexbuffers
 
 import aot
 from aot.errors import UnsupportedError
@@ -78,6 +79,23 @@ def test_while(first: float) -> None:
     litert.check(loop(), {"x": np.array([first, 2, 3], np.float32)})
 
 
+def test_composites_are_their_graphs() -> None:
+    """What is called by a name is defined beside it."""
+    file = File()
+    main = Builder(file=file)
+    x, y = main.tensor((3,), name="x"), main.tensor((3,), name="y")
+    attributes = np.frombuffer(bytes(flexbuffers.Dumps({})), np.uint8)
+    how = {"name": "test.twice", "composite_attributes": attributes}
+    how["decomposition_subgraph_index"] = 1
+    main.op("STABLEHLO_COMPOSITE", [x], [y], "StableHLOCompositeOptions", **how)
+    main.graph([x], [y])
+    inner = Builder(file=file)
+    a, b = inner.tensor((3,)), inner.tensor((3,))
+    inner.op("ADD", [a, a], [b], "AddOptions")
+    inner.graph([a], [b], "twice")
+    litert.check(file.model(), {"x": np.array([1, 2, 3], np.float32)})
+
+
 def counter(*, is_set: bool) -> bytes:
     """A variable to which each call adds x, from 3 on or from 0; y is its new value."""
     file = File()
@@ -137,6 +155,36 @@ def test_signatures_are_entry_points() -> None:
     for name, wanted in (("encode", [6, 20]), ("decode", [1.5, 1.25])):
         program = aot.load(compiled, entry=name)
         assert program(given=x)["made"].tolist() == wanted
+
+
+def sharing(*, assigns: bool) -> bytes:
+    """Two entry points with one variable, which the first one may assign."""
+    file, found = File(), []
+    for number, key in enumerate(("set", "get")):
+        b = Builder(file=file)
+        x, handle, y = b.tensor((2,)), b.tensor((), np.int32), b.tensor((2,))
+        b.tensors[handle]["type"] = 13
+        b.op("VAR_HANDLE", [], [handle], "VarHandleOptions", shared_name="held")
+        old = b.tensor((2,))
+        b.op("READ_VARIABLE", [handle], [old], "ReadVariableOptions")
+        b.op("ADD", [x, old], [y], "AddOptions")
+        if assigns and number == 0:
+            b.op("ASSIGN_VARIABLE", [handle, x], [], "AssignVariableOptions")
+        b.graph([x], [y], key)
+        found.append(signature(key, number, {"x": x}, {"y": y}))
+    return file.model(found)
+
+
+def test_a_variable_that_signatures_share_is_refused() -> None:
+    """Each entry point would keep one of its own."""
+    import_tflite(sharing(assigns=False))
+    with pytest.raises(UnsupportedError) as caught:
+        import_tflite(sharing(assigns=True))
+    assert str(caught.value).splitlines() == [
+        "model: not supported in this model (1):",
+        "  variable 'held' is one of the signatures set, get, and set assigns it: each entry point "
+        "keeps its own states",
+    ]
 
 
 def test_open_dims_are_symbols() -> None:
