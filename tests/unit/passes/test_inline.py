@@ -89,3 +89,30 @@ func @f(%v: f32[4]) -> ("r") {
     assert str(caught.value) == (
         "call (node 'Again'): @main calls @f calls @f, without an end; a loop can be compiled"
     )
+
+
+ROWS = """
+func @main(%x: f32[4], %n: i64[]) -> ("all", "one") {
+  %a = neg(%x) : f32[4]
+  %w = assign(%x, %a) : f32[4]
+  %t = tuple(%a, %x, %w) : f32[3, 4]
+  %row = get(%t, %n) : f32[4]
+  %one = exp(%row) : f32[4]
+  %all = exp(%t) : f32[3, 4]
+  %again = assign(%x, %one) : f32[4]
+  return(%all, %one)
+}
+"""
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2, 7])
+def test_a_row_that_a_run_chooses_is_a_copy(number: int) -> None:
+    """Its memory is written before the tuple is made, and after its last use."""
+    module, n = import_text(ROWS), np.array(number)
+    ours, theirs = (np.arange(4, dtype=np.float32) / 4 for _ in "ab")
+    wanted = run(module.main, [theirs, n], module=module)
+    with aot.load(aot.compile(import_text(ROWS), targets=["host"])) as program:
+        found = program(x=ours, n=n)
+    for array, name in zip((*wanted, theirs), ("all", "one", "x.next"), strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
