@@ -164,6 +164,7 @@ static bool report_warm(const runner_t *runner) {
 static bool run(runner_t *runner, int64_t start_ns) {
   if (!open_module(runner, start_ns)) return false;
   if (runner->options.warms) return report_warm(runner);
+  if (runner->options.prompt != NULL) return generate(runner);
   if (!run_first(runner)) return false;
   if (runner->options.report_fd >= 0) return tell_parent(runner);
   if (!run_more(runner)) return false;

@@ -47,6 +47,14 @@ static const char help[] =
     "  --output DIR            writes each output as DIR/NAME.npy, or DIR/INDEX.npy where the "
     "name\n"
     "                          is no safe file name (default: writes nothing)\n"
+    "  --prompt TEXT           of a language model: writes its reply to TEXT instead\n"
+    "  --system TEXT           what it is told before (default: what its chat template says)\n"
+    "  --raw                   TEXT is to be continued, without the chat template\n"
+    "  --max-tokens N          of the reply (default: as many as the context holds)\n"
+    "  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N\n"
+    "                          how tokens are chosen (default: the most probable one)\n"
+    "  --load-state FILE       begins with the state that an earlier run saved\n"
+    "  --save-state FILE       writes the state behind the reply\n"
     "  --json                  the last line printed is a JSON object with all measurements\n"
     "  --profile               after the timed runs as many more, in which each launch is timed\n"
     "  --cold N                starts N fresh processes instead, and tells what each phase of a\n"
@@ -97,10 +105,15 @@ static bool parse_switch(const char *name, options_t *options) {
     const char *name;
     bool *target;
   } switches[] = {
-      {"--random", &options->is_random},         {"--json", &options->is_json},
-      {"--verify", &options->verifies},          {"--copy", &options->copies},
-      {"--profile", &options->profiles},         {"--drop-cache", &options->drops_cache},
-      {"--machine", &options->measures_machine}, {"--warm", &options->warms},
+      {"--random", &options->is_random},
+      {"--json", &options->is_json},
+      {"--verify", &options->verifies},
+      {"--copy", &options->copies},
+      {"--profile", &options->profiles},
+      {"--drop-cache", &options->drops_cache},
+      {"--machine", &options->measures_machine},
+      {"--warm", &options->warms},
+      {"--raw", &options->is_raw},
   };
   for (size_t i = 0; i < sizeof switches / sizeof *switches; ++i) {
     if (strcmp(name, switches[i].name) != 0) continue;
@@ -110,11 +123,11 @@ static bool parse_switch(const char *name, options_t *options) {
   return false;
 }
 
-static bool parse_milliseconds(const char *text, double *out_ms) {
+static bool parse_number(const char *text, double *out_number) {
   char *end = NULL;
-  const double ms = strtod(text, &end);
-  if (end == text || *end != '\0' || !(ms >= 0.0) || ms > 1e12) return false;
-  *out_ms = ms;
+  const double number = strtod(text, &end);
+  if (end == text || *end != '\0' || !(number >= 0.0) || number > 1e12) return false;
+  *out_number = number;
   return true;
 }
 
@@ -142,7 +155,7 @@ static const char *parse_threads(const char *text, options_t *options) {
 }
 
 static const char *parse_seconds(const char *text, options_t *options) {
-  if (!parse_milliseconds(text, &options->min_ms)) return "expected seconds";
+  if (!parse_number(text, &options->min_ms)) return "expected seconds";
   options->min_ms *= 1000.0;
   return NULL;
 }
@@ -167,7 +180,7 @@ static const char *parse_report_fd(const char *text, options_t *options) {
 }
 
 static const char *parse_min_ms(const char *text, options_t *options) {
-  return parse_milliseconds(text, &options->min_ms) ? NULL : "expected milliseconds";
+  return parse_number(text, &options->min_ms) ? NULL : "expected milliseconds";
 }
 
 // An option with a value.  Returns what is wrong, or NULL.
@@ -175,15 +188,27 @@ static const char *parse_value(const char *name, const char *value, options_t *o
   const struct {
     const char *name;
     const char **target;
-  } texts[] = {
-      {"--entry", &options->entry}, {"--target", &options->target}, {"--output", &options->output}};
+  } texts[] = {{"--entry", &options->entry},          {"--target", &options->target},
+               {"--output", &options->output},        {"--prompt", &options->prompt},
+               {"--system", &options->system},        {"--load-state", &options->load_state},
+               {"--save-state", &options->save_state}};
   const struct {
     const char *name;
     uint64_t *target;
     const char *expected;
   } counts[] = {{"--warmup", &options->warmup, "expected a number of runs"},
                 {"--runs", &options->runs, "expected a number of runs"},
-                {"--cold", &options->cold_rounds, "expected a number of processes"}};
+                {"--cold", &options->cold_rounds, "expected a number of processes"},
+                {"--max-tokens", &options->max_tokens, "expected a number of tokens"},
+                {"--top-k", &options->top_k, "expected a number of tokens"},
+                {"--seed", &options->seed, "expected a number"}};
+  const struct {
+    const char *name;
+    double *target;
+  } numbers[] = {{"--temperature", &options->temperature},
+                 {"--top-p", &options->top_p},
+                 {"--min-p", &options->min_p},
+                 {"--repetition-penalty", &options->repetition_penalty}};
   static const struct {
     const char *name;
     const char *(*parse)(const char *text, options_t *options);
@@ -205,6 +230,10 @@ static const char *parse_value(const char *name, const char *value, options_t *o
   for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
     if (strcmp(name, counts[i].name) != 0) continue;
     return parse_count(value, counts[i].target) ? NULL : counts[i].expected;
+  }
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
+    if (strcmp(name, numbers[i].name) != 0) continue;
+    return parse_number(value, numbers[i].target) ? NULL : "expected a number, 0 or more";
   }
   for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
     if (strcmp(name, others[i].name) == 0) return others[i].parse(value, options);

@@ -33,6 +33,19 @@ typedef struct options_t {
   uint64_t cold_rounds;  // 0: runs in this process
   int64_t started_ns;    // when this process was; 0: not known
   int report_fd;         // of who started it to measure its phases; -1: nobody
+  // Of a language model; there is no reply without a prompt.
+  const char *prompt;
+  const char *system;      // NULL: what the chat template says
+  const char *load_state;  // files, or NULL
+  const char *save_state;
+  uint64_t max_tokens;  // of the reply; 0: as many as the context holds
+  uint64_t top_k;
+  uint64_t seed;
+  double temperature;
+  double top_p;
+  double min_p;
+  double repetition_penalty;
+  bool is_raw;  // the prompt is text that goes on, without the chat template
   bool is_random;
   bool is_json;
   bool verifies;

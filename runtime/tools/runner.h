@@ -52,6 +52,9 @@ bool set_inputs(runner_t *runner);
 bool give_inputs(const runner_t *runner, aot_program_t *program);
 void free_inputs(runner_t *runner);
 
+// generate.c: writes a language model's reply to the prompt of the options, as it comes.
+bool generate(runner_t *runner);
+
 // report.c
 bool write_outputs(const runner_t *runner);
 void print_json_text(const char *text);
