@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aot.api import CompiledModule, compile, load, targets
     from aot.packaging import package
     from aot.runtime.loader import Program
+    from aot.text.generation import Chat, generate
     from aot.tools.explain_fusion import explain_fusion
     from aot.tools.inspection import inspect
     from aot.tools.merging import merge
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AotError",
+    "Chat",
     "CompileError",
     "CompiledModule",
     "InternalError",
@@ -40,6 +42,7 @@ __all__ = [
     "builder",
     "compile",
     "explain_fusion",
+    "generate",
     "inspect",
     "load",
     "merge",
@@ -49,11 +52,13 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Chat": "aot.text.generation",
     "CompiledModule": "aot.api",
     "Program": "aot.runtime.loader",
     "Verification": "aot.tools.verification",
     "compile": "aot.api",
     "explain_fusion": "aot.tools.explain_fusion",
+    "generate": "aot.text.generation",
     "inspect": "aot.tools.inspection",
     "load": "aot.api",
     "merge": "aot.tools.merging",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +81,12 @@ ENGINE_NAMES = ("onnxruntime", "openvino")
     is_flag=True,
     help="Time what a Vulkan driver compiles; with --model, at each level of deduplication.",
 )
+@click.option(
+    "--generate",
+    "is_generating",
+    is_flag=True,
+    help="Time a language model: its prompt and its decode, with 1, 2, ... up to --threads.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
 @REPORT_OPTION
 def bench(
@@ -89,6 +96,7 @@ def bench(
     input_values: tuple[Pair, ...],
     is_cold: bool,
     of_shaders: bool,
+    is_generating: bool,
     engines: tuple[str, ...],
     model: str | None,
     as_json: bool,
@@ -108,6 +116,7 @@ def bench(
       aotc bench model.aotm --cold
       aotc bench model.aotm --against onnxruntime --model model.onnx
       aotc bench model.aotm --shaders --model model.onnx
+      aotc bench chat.aotm --generate --threads 2
       aotc bench model.aotm --threads 4 --report model.html
 
     Dispatches are timed in runs of their own. GFLOP/s counts the model's arithmetic, GB/s what a
@@ -117,6 +126,10 @@ def bench(
     from aot.tools.bench.benchmark import Case, cold, steady
 
     check_report(report, module, *([model] if model is not None else []))
+    if is_generating:
+        times = _generation(module, rounds or 5, **how)
+        click.echo(json.dumps(times, indent=2) if as_json else generation_text(times))
+        return
     if of_shaders:
         from aot.tools.bench.shaders import bench_shaders, figures_text
 
@@ -167,6 +180,36 @@ def bench(
     if report is not None:
         besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
         _write_report(report, module, {kind: facts, **besides})
+
+
+def _generation(module: str, rounds: int, *, threads: int, **how: Any) -> list[dict[str, Any]]:
+    from aot.tools.bench.generation import measure_generation
+
+    counts = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < threads]
+    where = {key: how[key] for key in ("device", "entry", "target")}
+    return [
+        asdict(times)
+        for times in measure_generation(module, [*counts, threads], turns=rounds, **where)
+    ]
+
+
+def generation_text(facts: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each number of threads."""
+    first = facts[0]
+    rows = [
+        [
+            str(f["threads"]),
+            f"{f['prompt_tokens_per_s']:.1f}",
+            f"{f['decode_tokens_per_s']:.1f}",
+            f"{f['first_token_ms']:.1f}",
+            f"{f['load_ms']:.1f}",
+        ]
+        for f in facts
+    ]
+    head = ["threads", "prompt", "decode", "first_ms", "load_ms"]  # tokens a second
+    what = f"{first['prompt_tokens']} tokens of a prompt, then {first['tokens']} one by one"
+    where = f"context {first['context']}, arena {first['arena_bytes']:,} bytes"
+    return f"{what}; {where}\n{table(head, rows, ' '.join(head))}"
 
 
 def _besides(

@@ -48,6 +48,7 @@ _ELSEWHERE = {
     "cache": "aot.cli.build",
     "devices": "aot.cli.devices",
     "explain-dedup": "aot.cli.inspect",
+    "generate": "aot.cli.generate",
     "inspect": "aot.cli.inspect",
     "merge": "aot.cli.inspect",
     "package": "aot.cli.package",

@@ -1,0 +1,124 @@
+"""`aotc generate`: a language module's reply, as it comes.
+
+Options and text only: the loop is `aot.text.generation`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot.errors import RuntimeFailure
+
+
+@click.command()
+@click.argument("module", type=click.Path())
+@click.argument("prompt", required=False)
+@click.option("--system", metavar="TEXT", help="What the model is told before. Default: its own.")
+@click.option("--raw", "is_raw", is_flag=True, help="Continue PROMPT, without the chat template.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Of the reply. Default: as many as the context holds.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="How much chance there is. Default: none, the most probable token.",
+)
+@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Only the K most probable.")
+@click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="Those that reach P.")
+@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="P times the largest.")
+@click.option("--repetition-penalty", type=click.FloatRange(min=0), default=0.0)
+@click.option("--seed", default=0, show_default=True, help="Of the chance.")
+@click.option("--load-state", type=click.Path(), help="Begin with a state that was saved.")
+@click.option("--save-state", type=click.Path(), help="Write the state behind the reply.")
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option("--device", type=click.Choice(["auto", "cpu", "vulkan"]), default="auto")
+@click.option("--entry", metavar="NAME", help="The entry point. Default: the first.")
+@click.option("--target", metavar="NAME", help="The variant. Default: the first that runs here.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: text, rates and memory.")
+def generate(
+    module: str,
+    prompt: str | None,
+    system: str | None,
+    is_raw: bool,
+    max_tokens: int,
+    load_state: str | None,
+    save_state: str | None,
+    as_json: bool,
+    device: str,
+    entry: str | None,
+    target: str | None,
+    threads: int,
+    **sampling: Any,
+) -> None:
+    """Let a language model in MODULE reply to PROMPT, or to what is on standard input.
+
+    \b
+    Examples:
+      aotc generate chat.aotm "What is the capital of France?"
+      aotc generate chat.aotm --raw "Once upon a time" --max-tokens 100
+      aotc generate chat.aotm "Tell me a joke" --temperature 0.8 --top-p 0.95 --seed 7
+      aotc generate chat.aotm "Hello" --json
+    """
+    from aot.runtime.loader import load
+    from aot.runtime.text import Sampler
+    from aot.text.generation import Chat
+
+    text = _standard_input() if prompt is None else prompt
+    with load(module, device, entry=entry, target=target, threads=threads) as program:
+        chat = Chat(program, system=system, sampler=Sampler(**sampling), is_raw=is_raw)
+        if load_state is not None:
+            program.load_state(load_state)
+        pieces = []
+        for piece in chat.reply(text, max_tokens=max_tokens):
+            pieces.append(piece)
+            if not as_json:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+        if save_state is not None:
+            chat.settle()
+            program.save_state(save_state)
+        if not as_json:
+            click.echo()
+            return
+        last = chat.last
+        facts = {
+            "text": "".join(pieces),
+            "stopped_by": last.stopped_by,
+            "prompt_tokens": last.prompt_tokens,
+            "tokens": last.tokens,
+            "prompt_tokens_per_s": round(last.prompt_tokens_per_s, 3),
+            "decode_tokens_per_s": round(last.decode_tokens_per_s, 3),
+            "first_token_ms": round(last.first_token_ms, 3),
+            "context": program.state_capacity,
+            "context_used": program.state_length,
+            "threads": program.threads,
+            "target": program.target,
+            "arena_bytes": program.arena_bytes,
+            "module_bytes": Path(module).stat().st_size,
+            "peak_rss_kb": _peak_rss_kb(),
+        }
+        click.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _standard_input() -> bytes:
+    if sys.stdin.isatty():
+        raise RuntimeFailure("a prompt is missing: give it, or write it to standard input")
+    return sys.stdin.buffer.read()
+
+
+def _peak_rss_kb() -> int:
+    """Resident memory at its highest, of Python too; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)

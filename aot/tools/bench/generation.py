@@ -1,0 +1,120 @@
+"""How fast a language module reads a prompt and writes a reply, by the number of threads.
+
+Owns what is run and how it is timed: a prompt of tokens that mean nothing, then tokens one by one
+behind it. The times of turns are medians; threads take turns, so that what else the machine does
+meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot.errors import RuntimeFailure
+from aot.runtime.loader import Program, load
+from aot.text.generation import check_language_program
+
+
+@dataclass(frozen=True)
+class GenerationTimes:
+    """What one number of threads takes.
+
+    Attributes:
+        prompt_tokens_per_s, decode_tokens_per_s: medians of the turns.
+        first_token_ms: the prompt of a program that has run before, a median.
+        load_ms: opening the module and making a program.
+    """
+
+    threads: int
+    prompt_tokens_per_s: float
+    decode_tokens_per_s: float
+    first_token_ms: float
+    load_ms: float
+    prompt_tokens: int
+    tokens: int
+    arena_bytes: int
+    context: int
+
+
+def measure_generation(
+    source: str | os.PathLike[str],
+    threads: Sequence[int],
+    *,
+    device: str = "cpu",
+    entry: str | None = None,
+    target: str | None = None,
+    prompt_tokens: int = 128,
+    tokens: int = 24,
+    turns: int = 5,
+) -> list[GenerationTimes]:
+    """The times of a language module's program for each number of threads.
+
+    Raises:
+        RuntimeFailure: it is no language module, or its context holds fewer tokens.
+    """
+    programs: list[tuple[Program, float]] = []
+    try:
+        for count in threads:
+            begin = time.perf_counter()
+            program = load(source, device, entry=entry, target=target, threads=count)
+            programs.append((program, (time.perf_counter() - begin) * 1e3))
+        return _measure(programs, prompt_tokens, tokens, turns)
+    finally:
+        for program, _ in programs:
+            program.close()
+
+
+def _measure(
+    programs: Sequence[tuple[Program, float]], prompt_tokens: int, tokens: int, turns: int
+) -> list[GenerationTimes]:
+    prompts: list[list[float]] = [[] for _ in programs]
+    decodes: list[list[float]] = [[] for _ in programs]
+    for turn in range(turns + 1):  # the first one is not timed
+        for number, (program, _) in enumerate(programs):
+            prompt_s, decode_s = _turn(program, prompt_tokens, tokens)
+            if turn:
+                prompts[number].append(prompt_s)
+                decodes[number].append(decode_s)
+    found = []
+    for (program, load_ms), prompt, decode in zip(programs, prompts, decodes, strict=True):
+        prompt_s, decode_s = statistics.median(prompt), statistics.median(decode)
+        found.append(
+            GenerationTimes(
+                program.threads,
+                prompt_tokens / prompt_s,
+                tokens / decode_s,
+                prompt_s * 1e3,
+                load_ms,
+                prompt_tokens,
+                tokens,
+                program.arena_bytes,
+                program.state_capacity,
+            )
+        )
+    return found
+
+
+def _turn(program: Program, prompt_tokens: int, tokens: int) -> tuple[float, float]:
+    """Seconds of a prompt, and of tokens one by one behind it."""
+    _, most = check_language_program(program)
+    capacity = program.state_capacity
+    if prompt_tokens + tokens > capacity:
+        raise RuntimeFailure(
+            f"{prompt_tokens} tokens and {tokens} more: the context holds {capacity}", "capacity"
+        )
+    vocabulary = program.outputs[0].dims[1]
+    size = vocabulary if isinstance(vocabulary, int) else 1
+    ids = (np.arange(prompt_tokens + tokens, dtype=np.int64) * 7919 % size).astype(np.int32)
+    program.reset()
+    begin = time.perf_counter()
+    for at in range(0, prompt_tokens, most):
+        program.run([ids[at : min(at + most, prompt_tokens)]])
+    middle = time.perf_counter()
+    for at in range(prompt_tokens, prompt_tokens + tokens):
+        program.run([ids[at : at + 1]])
+    return middle - begin, time.perf_counter() - middle

@@ -1,0 +1,57 @@
+"""A chat in the terminal, with a language model that is one file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from aot.runtime.text import Sampler
+
+import aot
+
+HELP = "an empty line ends the chat, /reset forgets it, /undo takes the last message back"
+
+
+def converse(chat: aot.Chat, lines: Iterable[str], *, max_tokens: int = 0) -> None:
+    """Replies to each line as it comes, until an empty one."""
+    for line in lines:
+        text = line.strip()
+        if not text:
+            return
+        if text == "/reset":
+            chat.reset()
+        else:
+            try:
+                if text == "/undo":
+                    chat.undo()
+                else:
+                    for piece in chat.reply(text, max_tokens=max_tokens):
+                        print(piece, end="", flush=True)
+                    print()
+            except aot.AotError as error:  # too long, say; the conversation is as it was
+                print(f"({error})")
+        print("> ", end="", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=HELP)
+    parser.add_argument("module", help="as `aotc compile MODEL.gguf -o chat.aotm` makes it")
+    parser.add_argument("--system", help="what the model is told before")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-tokens", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    try:
+        with aot.load(given.module, threads=given.threads) as program:
+            sampler = Sampler(temperature=given.temperature, seed=given.seed)
+            chat = aot.Chat(program, system=given.system, sampler=sampler)
+            print(f"{HELP}\n> ", end="", flush=True)
+            converse(chat, sys.stdin, max_tokens=given.max_tokens)
+    except aot.AotError as error:
+        sys.exit(f"run.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

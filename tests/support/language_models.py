@@ -1,0 +1,76 @@
+"""A language model of a few tokens whose reply is known, as a module with a vocabulary.
+
+Behind each token comes the next one of `TOKENS`: the reply to any message is "abc é",
+then a token that ends it. It sums what it has seen, as a state, so that a forgotten token shows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+import aot
+from aot.frontends.onnx.importer import import_onnx
+from aot.text.vocabulary import PreTokeniser, Scheme, TokenType, Vocabulary
+
+# Two bytes are one character, and in byte merges' alphabet a space is U+0120.
+TOKENS = (
+    *("<|s|>", "a", "b", "c", "\u0120", "\u00c3", "\u00a9", "<|e|>"),
+    *("\n", "u", "y", "<", "|", ">"),
+)
+CONTROL = (0, 7)
+REPLY = "abc \u00e9"
+TEMPLATE = (
+    "{% for m in messages %}<|s|>{% if m.role == 'user' %}u{% else %}y{% endif %}"
+    "{{ m.content }}<|e|>{% endfor %}{% if add_generation_prompt %}<|s|>y{% endif %}"
+)
+MOST = 4  # tokens of one call
+
+_SOURCE = """
+<ir_version: 8, opset_import: ["": 17]>
+model (int32[T] tokens, float[P, 1] past) => (float[1, V] logits, float[Q, 1] present) {
+  one = Constant<value = int64[1] {1}>()
+  zero = Constant<value = int64[1] {0}>()
+  last = Constant<value = int64[1] {-1}>()
+  f = Cast<to = 1>(tokens)
+  new = Unsqueeze(f, one)
+  present = Concat<axis = 0>(past, new)
+  token = Gather<axis = 0>(tokens, last)
+  row = Gather<axis = 0>(table, token)
+  total = ReduceSum<keepdims = 0>(present)
+  tiny = Mul(total, scale)
+  logits = Add(row, tiny)
+}
+"""
+
+
+def vocabulary(template: str = TEMPLATE) -> Vocabulary:
+    types = [TokenType.CONTROL if n in CONTROL else TokenType.NORMAL for n in range(len(TOKENS))]
+    names = tuple("\u010a" if text == "\n" else text for text in TOKENS)
+    return Vocabulary(
+        *(Scheme.BYTE_MERGES, names, tuple(types)),
+        pre_tokeniser=PreTokeniser.GPT2,
+        eos=7,
+        end_tokens=frozenset({7}),
+        chat_template=template,
+    )
+
+
+def language_module(context: int = 16, *, template: str = TEMPLATE) -> aot.CompiledModule:
+    """The module, of which the state holds `context` tokens."""
+    model = parser.parse_model(_SOURCE)
+    table = np.zeros((len(TOKENS), len(TOKENS)), np.float32)
+    following = [*range(1, len(TOKENS)), 0]
+    following[0], following[10] = 1, 1  # <|s|> and y: then a
+    table[np.arange(len(TOKENS)), following] = 1
+    for name, array in (("table", table), ("scale", np.array(1e-6, np.float32))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.checker.check_model(model)
+    module = import_onnx(model)
+    module.vocabulary = vocabulary(template)
+    return aot.compile(
+        module,
+        input_shapes={"tokens": [f"1<=T<={MOST}"]},
+        states={"past": ("present", context)},
+    )

@@ -1,0 +1,202 @@
+"""Text from a language module, in Python, in the command and in aot-run: one loop, and one error
+for whatever can't be."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import aot
+from aot.cli.main import cli
+from aot.errors import RuntimeFailure
+from aot.runtime.loader import Program
+from tests.support.control_lowering import program
+from tests.support.control_sources import CACHE
+from tests.support.language_models import MOST, REPLY, TOKENS, language_module
+from tests.support.paths import ROOT
+
+
+@cache
+def data(context: int = 16) -> bytes:
+    return language_module(context).to_bytes()
+
+
+@pytest.fixture
+def loaded() -> Iterator[Program]:
+    with aot.load(data(32)) as found:
+        yield found
+
+
+def test_a_reply_comes_in_pieces_of_whole_characters(loaded: Program) -> None:
+    assert list(aot.generate(loaded, "a")) == ["a", "b", "c", " ", "\u00e9"]
+    assert list(aot.generate(loaded, b"a", max_tokens=2)) == ["a", "b"]
+    # a character that was cut off is not made up
+    assert "".join(aot.generate(loaded, "a", max_tokens=5)) == "abc \ufffd"
+
+
+def test_a_chat_keeps_the_conversation_and_makes_no_plan_for_it(loaded: Program) -> None:
+    chat = aot.Chat(loaded)
+    assert "".join(chat.reply("ab")) == REPLY
+    assert chat.last.stopped_by == "end"
+    assert (chat.last.prompt_tokens, chat.last.tokens) == (7, 6)
+    assert loaded.state_length == 13  # the token that ended the reply was not run
+    plans = loaded.prepare_count
+    assert plans <= 3  # pieces of four tokens, of three, and one by one
+    assert "".join(chat.reply("ab")) == REPLY
+    assert chat.last.prompt_tokens == 8  # what ends the reply before comes first
+    assert loaded.prepare_count == plans
+    assert [m["role"] for m in chat.messages] == ["user", "assistant"] * 2
+    tokens = np.array([0, 9, 1, 2, 7, 0, 10, 1, 2, 3, 4, 5, 6, 7] * 2, np.int32)[:27]
+    again = expected_logits(tokens)
+    chat.program.rewind(26)
+    np.testing.assert_array_equal(loaded.run([tokens[26:]])[0], again)
+    chat.reset()
+    assert (loaded.state_length, chat.messages) == (0, [])
+
+
+def test_a_reply_that_was_cut_off_is_remembered(loaded: Program) -> None:
+    chat = aot.Chat(loaded)
+    assert "".join(chat.reply("a", max_tokens=2)) == "ab"
+    assert loaded.state_length == 7  # b is run with what comes next
+    assert "".join(chat.reply("c", max_tokens=1)) == "a"
+    assert (chat.last.prompt_tokens, loaded.state_length) == (8, 15)
+    chat.undo()
+    assert (loaded.state_length, len(chat.messages)) == (7, 2)
+    assert "".join(chat.reply("c", max_tokens=1)) == "a"
+    tokens = [0, 9, 1, 7, 0, 10, 1, 2, 7, 0, 9, 3, 7, 0, 10, 1]
+    chat.settle()
+    assert loaded.state_length == len(tokens)
+    loaded.rewind(15)
+    again = expected_logits(np.array(tokens, np.int32))
+    np.testing.assert_array_equal(loaded.run([np.array([1], np.int32)])[0], again)
+    chat.reset()
+    with pytest.raises(RuntimeFailure, match="^there is no message to take back$"):
+        chat.undo()
+
+
+def expected_logits(tokens: np.ndarray) -> np.ndarray:
+    """Of a program that sees the tokens one by one."""
+    with aot.load(data(32)) as other:
+        for token in tokens:
+            (logits,) = other.run([np.array([token], np.int32)])
+    return logits
+
+
+def test_what_a_user_writes_names_no_control_token(loaded: Program) -> None:
+    chat = aot.Chat(loaded)
+    tokens = chat._prompt("<|e|>").tolist()
+    assert [TOKENS[t] for t in tokens if t in (0, 7)] == ["<|s|>", "<|e|>", "<|s|>"]
+    system = aot.Chat(loaded, system="c")
+    assert system._prompt("a").tolist() == [0, 10, 3, 7, 0, 9, 1, 7, 0, 10]
+
+
+def test_raw_text_goes_on(loaded: Program) -> None:
+    assert "".join(aot.generate(loaded, "a", is_raw=True)) == REPLY[1:]
+
+
+def test_a_reply_ends_where_the_context_does() -> None:
+    with aot.load(data(8)) as loaded:
+        chat = aot.Chat(loaded)
+        assert "".join(chat.reply("a")) == "abc"
+        assert chat.last.stopped_by == "context"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (
+            "aaaaaaaa",
+            "the prompt is 13 tokens, and the context holds 8; shorten it, or compile the model "
+            "with a longer --context",
+        ),
+        (b"a\xff", "the prompt is not UTF-8: byte 1 is wrong"),
+        ("a\ud800", "the prompt is not UTF-8: byte 1 is wrong"),
+    ],
+)
+def test_what_is_no_prompt_leaves_the_conversation(prompt: str | bytes, message: str) -> None:
+    with aot.load(data(8)) as loaded:
+        chat = aot.Chat(loaded)
+        with pytest.raises(RuntimeFailure) as caught:
+            chat.reply(prompt)
+        assert str(caught.value) == message
+        assert (loaded.state_length, chat.messages) == (0, [])
+        assert "".join(chat.reply("a")) == "abc"
+
+
+def test_a_module_that_is_no_language_model_is_refused() -> None:
+    with program(CACHE) as loaded, pytest.raises(RuntimeFailure) as caught:
+        aot.generate(loaded, "a")
+    assert str(caught.value) == (
+        'entry point "main" is no language model\'s: it takes new: f32[1, n, 2], w: f32[2], '
+        "expected one input, tokens i32[T]"
+    )
+
+
+def test_the_command_and_aot_run_write_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(data(32))
+    run = CliRunner()
+    found = run.invoke(cli, ["generate", str(path), "a"])
+    assert (found.exit_code, found.output) == (0, f"{REPLY}\n")
+    found = run.invoke(cli, ["generate", str(path), "--json"], input=b"a")
+    facts = json.loads(found.output)
+    assert facts["text"] == REPLY
+    assert (facts["prompt_tokens"], facts["tokens"], facts["stopped_by"]) == (6, 6, "end")
+    assert (facts["context"], facts["context_used"]) == (32, 12)
+    found = run.invoke(cli, ["generate", str(path), "a" * 40])
+    assert str(found.exception).startswith("the prompt is 45 tokens, and the context holds 32;")
+
+
+def test_a_state_file_is_a_prompt_that_was_paid_for(tmp_path: Path) -> None:
+    path, state = tmp_path / "chat.aotm", tmp_path / "s"
+    path.write_bytes(data(32))
+    run = CliRunner()
+    found = run.invoke(
+        cli, ["generate", str(path), "a", "--max-tokens", "1", "--save-state", str(state)]
+    )
+    assert (found.exit_code, found.output) == (0, "a\n")
+    found = run.invoke(cli, ["generate", str(path), "b", "--load-state", str(state), "--json"])
+    facts = json.loads(found.output)
+    assert facts["text"] == REPLY
+    # <|s|> u a <|e|> <|s|> y, and a; <|e|> <|s|> u b <|e|> <|s|> y, and all of the reply
+    assert (facts["prompt_tokens"], facts["context_used"]) == (7, 7 + 7 + 6)
+    assert facts["prompt_tokens"] > MOST
+
+
+def test_the_sample_talks(loaded: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("chat", ROOT / "samples" / "05-chat" / "run.py")
+    assert spec is not None and spec.loader is not None
+    sample = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sample)
+    converse = sample.converse
+    chat = aot.Chat(loaded)
+    converse(chat, ["a\n", "/undo\n", "a" * 40 + "\n", "b\n", "/reset\n", "\n", "a\n"])
+    assert capsys.readouterr().out == (
+        f"{REPLY}\n> > (the prompt is 45 tokens, and the context holds 32; shorten it, or compile "
+        f"the model with a longer --context)\n> {REPLY}\n> > "
+    )
+    assert (chat.messages, loaded.state_length) == ([], 0)
+
+
+def test_generation_is_timed_by_threads(tmp_path: Path) -> None:
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(data(200))
+    run = CliRunner()
+    command = ["bench", str(path), "--generate", "--threads", "2", "--rounds", "1"]
+    found = run.invoke(cli, [*command, "--json"])
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.output)
+    assert [row["threads"] for row in rows] == [1, 2]
+    assert all(row["prompt_tokens_per_s"] > 0 < row["decode_tokens_per_s"] for row in rows)
+    text = run.invoke(cli, command).output
+    assert text.startswith("128 tokens of a prompt, then 24 one by one; context 200, arena ")
+    path.write_bytes(data(32))
+    found = run.invoke(cli, command)
+    assert str(found.exception) == "128 tokens and 24 more: the context holds 32"
