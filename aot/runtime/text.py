@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
-from aot.runtime.loader import _Error, _ModuleOptions, _text, load_library
+from aot.runtime.loader import Program, _Error, _ModuleOptions, _text, load_library
 
 _Size = ctypes.c_size_t
 _Handle = ctypes.c_void_p
@@ -162,9 +162,12 @@ class Tokeniser(_Native):
         chat_roles: the template, rendered for the usual roles; None where it was not.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, *, is_segment: bool = False) -> None:
-        """Opens the vocabulary of a module file, of the bytes of one, or, with `is_segment`, of
-        what `aot.link.vocabulary` wrote.
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes | Program, *, is_segment: bool = False
+    ) -> None:
+        """Opens the vocabulary of a module file, of the bytes of one, of a program's module, which
+        is used until the program is closed, or, with `is_segment`, of what `aot.link.vocabulary`
+        wrote.
 
         Raises:
             RuntimeFailure: it is no module, is damaged, or has no vocabulary.
@@ -172,7 +175,11 @@ class Tokeniser(_Native):
         super().__init__("aot_vocabulary_close")
         self._module: ctypes.c_void_p | None = ctypes.c_void_p()
         self._memory: NDArray[Any] | None = None
-        if is_segment and isinstance(source, bytes):
+        self._program: Program | None = None
+        if isinstance(source, Program):
+            self._program = source  # whose module it borrows
+            self._call("aot_vocabulary_open", source._module, None, out=self._handle)
+        elif is_segment and isinstance(source, bytes):
             self._memory = _aligned(source)
             address = self._memory.ctypes.data
             arguments = (address, len(source), None)
@@ -190,6 +197,10 @@ class Tokeniser(_Native):
         self.end_tokens = tuple(info.end_tokens[: info.end_token_count])
         self.chat_template = _text(info.chat_template)
         self.chat_roles = self._chat_roles(info) if info.chat_role_count else None
+
+    def _check_open(self) -> None:
+        if not self._handle or (self._program is not None and not self._program._module):
+            raise RuntimeFailure("the tokeniser is closed, or its program is", "argument")
 
     def _open(self, source: str | os.PathLike[str] | bytes) -> None:
         if isinstance(source, bytes):
@@ -230,6 +241,7 @@ class Tokeniser(_Native):
         Raises:
             RuntimeFailure: the text is not UTF-8, as a lone surrogate is not.
         """
+        self._check_open()
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         options = _EncodeOptions(parses_control, is_part)
         count, error = _Size(), _Error()
@@ -291,6 +303,7 @@ class Decoder:
 
     def push(self, tokens: ArrayLike) -> str:
         """The text that tokens, one or several, add."""
+        self._tokeniser._check_open()
         own = np.ascontiguousarray(np.atleast_1d(np.asarray(tokens, np.int32)))
         native, count, error = self._tokeniser, _Size(), _Error()
         capacity = 64 + 16 * len(own)

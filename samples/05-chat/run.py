@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Iterable
 
-from aot.runtime.text import Sampler
-
 import aot
+from aot.runtime.text import Sampler
 
 HELP = "an empty line ends the chat, /reset forgets it, /undo takes the last message back"
 

@@ -92,4 +92,4 @@ def tool_sources() -> list[Path]:
 
 def build_tool() -> Path | None:
     """aot-run for this machine."""
-    return build("aot-run", tool_sources(), ["-O2", "-g"])
+    return build("aot-run", tool_sources(), ["-O2", "-g", "-DAOT_TEXT=1", "-DAOT_STATE=1"])

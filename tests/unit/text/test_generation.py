@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
 from tests.support.language_models import MOST, REPLY, TOKENS, language_module
 from tests.support.paths import ROOT
+from tests.support.runtime_build import build_tool
 
 
 @cache
@@ -152,6 +154,37 @@ def test_the_command_and_aot_run_write_the_same(tmp_path: Path) -> None:
     assert (facts["context"], facts["context_used"]) == (32, 12)
     found = run.invoke(cli, ["generate", str(path), "a" * 40])
     assert str(found.exception).startswith("the prompt is 45 tokens, and the context holds 32;")
+
+
+def test_aot_run_writes_what_python_does(tmp_path: Path) -> None:
+    tool = build_tool()
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    path, state = tmp_path / "chat.aotm", tmp_path / "s"
+    path.write_bytes(data(32))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [tool, path, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert run("--prompt", "a").stdout == f"{REPLY}\n"
+    assert run("--prompt", "a", "--raw").stdout == f"{REPLY[1:]}\n"
+    text, facts = run("--prompt", "a", "--max-tokens", "5", "--json").stdout.splitlines()
+    assert text == "abc \ufffd"
+    found = json.loads(facts)
+    assert (found["prompt_tokens"], found["tokens"], found["context_used"]) == (6, 5, 10)
+    assert run("--prompt", "a", "--max-tokens", "1", "--save-state", str(state)).stdout == "a\n"
+    _, facts = run("--prompt", "b", "--load-state", str(state), "--json").stdout.splitlines()
+    assert json.loads(facts)["context_used"] == 7 + 7 + 6
+    command = ["generate", str(path), "b", "--load-state", str(state), "--json"]
+    assert json.loads(CliRunner().invoke(cli, command).output)["context_used"] == 7 + 7 + 6
+    for arguments, message in (
+        (("--prompt", "a" * 40), "the prompt is 45 tokens, and the context holds 32, of which 0"),
+        (("--prompt", "a", "--system", "b", "--load-state", str(path)), "is not a state file"),
+    ):
+        failed = run(*arguments)
+        assert failed.returncode == 1
+        assert message in failed.stderr
 
 
 def test_a_state_file_is_a_prompt_that_was_paid_for(tmp_path: Path) -> None:
