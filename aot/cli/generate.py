@@ -18,7 +18,7 @@ from aot.errors import RuntimeFailure
 @click.command()
 @click.argument("module", type=click.Path())
 @click.argument("prompt", required=False)
-@click.option("--system", metavar="TEXT", help="What the model is told before. Default: its own.")
+@click.option("--system", metavar="TEXT", help="The system message. Default: the template's own.")
 @click.option("--raw", "is_raw", is_flag=True, help="Continue PROMPT, without the chat template.")
 @click.option(
     "--max-tokens",

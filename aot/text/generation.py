@@ -71,7 +71,7 @@ class Chat:
         """Begins a conversation with an empty state.
 
         Args:
-            system: what the model is told before the first message; None is the template's own.
+            system: the system message; None is what the template says.
             tokeniser: None is the module's.
             sampler: None takes the most probable token.
             is_raw: prompts are text that goes on, without a chat template.
@@ -268,7 +268,7 @@ def generate(
 
     Args:
         program: of a module with a vocabulary.
-        system: what the model is told before; None is what its chat template says.
+        system: the system message; None is what the chat template says.
         max_tokens: of the reply; 0 is as many as the context holds.
         is_raw: the prompt is text to be continued, without the chat template.
         temperature, top_k, top_p, min_p, repetition_penalty, seed: as for

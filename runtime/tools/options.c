@@ -48,7 +48,7 @@ static const char help[] =
     "name\n"
     "                          is no safe file name (default: writes nothing)\n"
     "  --prompt TEXT           of a language model: writes its reply to TEXT instead\n"
-    "  --system TEXT           what it is told before (default: what its chat template says)\n"
+    "  --system TEXT           the system message (default: what the chat template says)\n"
     "  --raw                   TEXT is to be continued, without the chat template\n"
     "  --max-tokens N          of the reply (default: as many as the context holds)\n"
     "  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N\n"

@@ -36,7 +36,7 @@ def converse(chat: aot.Chat, lines: Iterable[str], *, max_tokens: int = 0) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=HELP)
     parser.add_argument("module", help="as `aotc compile MODEL.gguf -o chat.aotm` makes it")
-    parser.add_argument("--system", help="what the model is told before")
+    parser.add_argument("--system", help="the system message")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=0)
