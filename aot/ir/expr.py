@@ -72,6 +72,8 @@ TRANSCENDENTAL_OPS = frozenset(
         "pow",
     }
 )
+# Those of which kernels have a formula in f64, too.
+WIDE_TRANSCENDENTAL_OPS = TRANSCENDENTAL_OPS - {"erf", "pow"}
 COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 

@@ -72,6 +72,10 @@ EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
         lambda model: any(i.type.tensor_type.elem_type in _NO_NUMBERS for i in _values(model)),
     ),
     (
+        "ImageDecoder: compressed images are decoded before a program, by a library for them",
+        lambda model: model.graph.node[0].op_type == "ImageDecoder",
+    ),
+    (
         "a result that is random, and pinned to numpy's generator",
         lambda model: (
             any(node.op_type in _RANDOM for node in model.graph.node) or _drops_at_random(model)

@@ -1,8 +1,8 @@
 """Our own exp, log, tanh, erf, sigmoid, sin, cos and pow: scalar expressions of basic operations.
 
 Owns the formulas and their error bounds; every backend uses `expand`, none calls a library. Only
-add, sub, mul, div, fma, comparisons, selects, casts, bitcasts and 32-bit integer operations come
-out, without branches, tables or memory, so that results vectorise and fit any target.
+add, sub, mul, div, fma, comparisons, selects, casts, bitcasts and integer operations of the float's
+size come out, without branches, tables or memory, so that results vectorise and fit any target.
 
 Bounds hold for round-to-nearest arithmetic with correctly rounded division, whether or not Fma
 rounds once, if nothing else is contracted or reassociated. They are in units in the last place of
@@ -16,6 +16,7 @@ from aot.ir.expr import Binary, Cast, Expr, Unary, rebuild
 from aot.ir.types import DType
 from aot.kernels.ir.scalar import schedule
 from aot.kernels.transcendentals import float32 as math32
+from aot.kernels.transcendentals import float64 as math64
 
 # Largest error in units in the last place, by function and dtype; tests hold these over all of
 # float32 (pow: over a grid). F16 is computed in F32 and rounded once more.
@@ -30,6 +31,15 @@ ULP_BOUNDS: dict[str, float] = {
     "pow": 2.0,
 }
 F16_ULP_BOUND = 0.502
+# of F64; sine and cosine up to 2^20
+F64_ULP_BOUNDS: dict[str, float] = {
+    "exp": 1.1,
+    "log": 1.0,
+    "tanh": 2.5,
+    "sigmoid": 2.5,
+    "sin": 1.5,
+    "cos": 1.5,
+}
 
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
@@ -40,7 +50,7 @@ def expand(e: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
             are to share what their arguments share.
 
     Raises:
-        UnsupportedError: a transcendental of f64, which has no formula yet.
+        UnsupportedError: erf or pow of f64, which have no formula yet.
     """
     done: dict[Expr, Expr] = {} if memo is None else memo
     for node in schedule([e]):
@@ -61,4 +71,6 @@ def _expand_node(node: Expr) -> Expr:
         case DType.F16:
             wide = math32.FUNCTIONS[node.op](*(Cast(a, DType.F32) for a in args))
             return Cast(wide, DType.F16)
+        case DType.F64 if node.op in math64.FUNCTIONS:
+            return math64.FUNCTIONS[node.op](*args)
     raise UnsupportedError("no formula for", [f"{node.op} of {node.dtype}"])

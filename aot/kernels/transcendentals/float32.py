@@ -19,80 +19,80 @@ _SIGN = 0x80000000
 
 
 @dataclass(frozen=True)
-class _V:
+class V:
     """An expression with Python's operators; numbers on the right take its dtype."""
 
     e: Expr
 
-    def of(self, other: _V | float) -> Expr:
-        return other.e if isinstance(other, _V) else Const(self.e.dtype, other)
+    def of(self, other: V | float) -> Expr:
+        return other.e if isinstance(other, V) else Const(self.e.dtype, other)
 
-    def op(self, name: str, other: _V | float) -> _V:
-        return _V(binary(name, self.e, self.of(other)))
+    def op(self, name: str, other: V | float) -> V:
+        return V(binary(name, self.e, self.of(other)))
 
-    def __add__(self, other: _V | float) -> _V:
+    def __add__(self, other: V | float) -> V:
         return self.op("add", other)
 
-    def __sub__(self, other: _V | float) -> _V:
+    def __sub__(self, other: V | float) -> V:
         return self.op("sub", other)
 
-    def __mul__(self, other: _V | float) -> _V:
+    def __mul__(self, other: V | float) -> V:
         return self.op("mul", other)
 
-    def __truediv__(self, other: _V | float) -> _V:
+    def __truediv__(self, other: V | float) -> V:
         return self.op("div", other)
 
-    def __and__(self, other: _V | int) -> _V:
+    def __and__(self, other: V | int) -> V:
         return self.op("and", other)
 
-    def __or__(self, other: _V | int) -> _V:
+    def __or__(self, other: V | int) -> V:
         return self.op("or", other)
 
-    def __xor__(self, other: _V | int) -> _V:
+    def __xor__(self, other: V | int) -> V:
         return self.op("xor", other)
 
-    def __lshift__(self, other: _V | int) -> _V:
+    def __lshift__(self, other: V | int) -> V:
         return self.op("shl", other)
 
-    def __rshift__(self, other: _V | int) -> _V:
+    def __rshift__(self, other: V | int) -> V:
         return self.op("shr", other)
 
-    def __lt__(self, other: _V | float) -> _V:
+    def __lt__(self, other: V | float) -> V:
         return self.op("lt", other)
 
-    def __gt__(self, other: _V | float) -> _V:
+    def __gt__(self, other: V | float) -> V:
         return self.op("gt", other)
 
-    def __ge__(self, other: _V | float) -> _V:
+    def __ge__(self, other: V | float) -> V:
         return self.op("ge", other)
 
-    def equals(self, other: _V | float) -> _V:
+    def equals(self, other: V | float) -> V:
         return self.op("eq", other)
 
-    def differs(self, other: _V | float) -> _V:
+    def differs(self, other: V | float) -> V:
         return self.op("ne", other)
 
-    def abs(self) -> _V:
-        return _V(unary("abs", self.e))
+    def abs(self) -> V:
+        return V(unary("abs", self.e))
 
-    def fma(self, b: _V | float, c: _V | float) -> _V:
+    def fma(self, b: V | float, c: V | float) -> V:
         """`self * b + c`."""
-        return _V(Fma(self.e, self.of(b), self.of(c), self.e.dtype))
+        return V(Fma(self.e, self.of(b), self.of(c), self.e.dtype))
 
-    def bits(self, dtype: DType = I32) -> _V:
-        return _V(Bitcast(self.e, dtype))
+    def bits(self, dtype: DType = I32) -> V:
+        return V(Bitcast(self.e, dtype))
 
-    def float_bits(self) -> _V:
-        return _V(Bitcast(self.e, F32))
+    def float_bits(self) -> V:
+        return V(Bitcast(self.e, F32))
 
-    def choose(self, a: _V | float, b: _V | float) -> _V:
+    def choose(self, a: V | float, b: V | float) -> V:
         """`self ? a : b`; at least one is an expression."""
-        typed = a if isinstance(a, _V) else b
-        assert isinstance(typed, _V)
-        return _V(select(self.e, typed.of(a), typed.of(b)))
+        typed = a if isinstance(a, V) else b
+        assert isinstance(typed, V)
+        return V(select(self.e, typed.of(a), typed.of(b)))
 
 
-def _polynomial(x: _V, coefficients: tuple[float, ...]) -> _V:
+def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
     """Horner's rule, constant term first."""
     result = x.fma(coefficients[-1], coefficients[-2])
     for c in reversed(coefficients[:-2]):
@@ -100,21 +100,21 @@ def _polynomial(x: _V, coefficients: tuple[float, ...]) -> _V:
     return result
 
 
-def _at_least(x: _V, low: float) -> _V:
+def at_least(x: V, low: float) -> V:
     """max(x, low), NaN staying NaN: one instruction where `min` with its NaN rule is several."""
     return (x < low).choose(low, x)
 
 
-def _at_most(x: _V, high: float) -> _V:
+def at_most(x: V, high: float) -> V:
     return (x > high).choose(high, x)
 
 
-def _with_sign(magnitude: _V, x: _V) -> _V:
+def _with_sign(magnitude: V, x: V) -> V:
     """`magnitude`, which is not negative, with the sign of `x`."""
     return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits()
 
 
-def _head(x: _V) -> _V:
+def _head(x: V) -> V:
     """The first 12 bits of `x`: a product of two heads is exact."""
     return (x.bits(U32) & 0xFFFFF000).float_bits()
 
@@ -135,7 +135,7 @@ _LN2_LOW = -0.00021219444005469058
 _MAGIC = 12582912.0
 
 
-def _scale(p: _V, magic_sum: _V) -> _V:
+def _scale(p: V, magic_sum: V) -> V:
     """`p * 2^n` for the n that `magic_sum` (n + _MAGIC) holds, |n| < 200, rounded once.
 
     2^n is split in two factors, both normal, so that only the second product can leave the range
@@ -148,7 +148,7 @@ def _scale(p: _V, magic_sum: _V) -> _V:
     return p * (first + one).float_bits() * (second + one).float_bits()
 
 
-def _exp_clamped(x: _V) -> _V:
+def _exp_clamped(x: V) -> V:
     """exp for x that is NaN or in [-104, 89].
 
     Cody and Waite, "Software Manual for the Elementary Functions", 1980, chapter 6: x = n ln 2 + r.
@@ -156,13 +156,13 @@ def _exp_clamped(x: _V) -> _V:
     t = x.fma(_LOG2E, _MAGIC)
     n = t - _MAGIC
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
-    p = (_polynomial(r, _EXP) * r).fma(r, r) + 1.0
+    p = (polynomial(r, _EXP) * r).fma(r, r) + 1.0
     return _scale(p, t)
 
 
 def exp(a: Expr) -> Expr:
     """At most 1.1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
-    return _exp_clamped(_at_most(_at_least(_V(a), -104.0), 89.0)).e
+    return _exp_clamped(at_most(at_least(V(a), -104.0), 89.0)).e
 
 
 def sigmoid(a: Expr) -> Expr:
@@ -170,8 +170,8 @@ def sigmoid(a: Expr) -> Expr:
 
     Written with exp(-|x|), which cannot overflow, so that denormal results come out right.
     """
-    x = _V(a)
-    z = _exp_clamped(_at_least(_V(unary("neg", x.abs().e)), -104.0))
+    x = V(a)
+    z = _exp_clamped(at_least(V(unary("neg", x.abs().e)), -104.0))
     return ((x < 0.0).choose(z, 1.0) / (z + 1.0)).e
 
 
@@ -190,13 +190,13 @@ _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 2.0**-126
 
 
-def _split_exponent(x: _V) -> tuple[_V, _V]:
+def _split_exponent(x: V) -> tuple[V, V]:
     """(k, m) with x == m * 2^k and sqrt(1/2) <= m < sqrt(2), for positive finite x; k in f32."""
     is_small = x < _SMALLEST_NORMAL
     bits = is_small.choose(x * 2.0**24, x).bits()
     exponent = (bits - _SQRT_HALF_BITS) >> 23
     mantissa = (bits - (exponent << 23)).float_bits()
-    k = _V(Cast(exponent.e, F32)) + is_small.choose(_V(Const(F32, -24.0)), 0.0)
+    k = V(Cast(exponent.e, F32)) + is_small.choose(V(Const(F32, -24.0)), 0.0)
     return k, mantissa
 
 
@@ -205,14 +205,14 @@ def log(a: Expr) -> Expr:
 
     Cody and Waite, chapter 5, with the polynomial in f = m - 1 instead of a quotient.
     """
-    x = _V(a)
+    x = V(a)
     k, mantissa = _split_exponent(x)
     f = mantissa - 1.0
     square = f * f
-    tail = k.fma(_LN2_LOW, _polynomial(f, _LOG) * f * square)
+    tail = k.fma(_LN2_LOW, polynomial(f, _LOG) * f * square)
     result = k.fma(_LN2_HIGH, f + square.fma(-0.5, tail))
     positive = (x < math.inf).choose(result, x)
-    return (x > 0.0).choose(positive, x.equals(0.0).choose(_V(Const(F32, -math.inf)), math.nan)).e
+    return (x > 0.0).choose(positive, x.equals(0.0).choose(V(Const(F32, -math.inf)), math.nan)).e
 
 
 # tanh(x) = x + x^3 p(x^2) on |x| <= 0.875, relative error 2^-26.4.
@@ -237,14 +237,14 @@ def tanh(a: Expr) -> Expr:
     From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 1 - (1 - t)^2 / (1 + t^2), with one division:
     1 - (d - n / 2)^2 / (d^2 + n^2 / 4). The closer that is to 1, the less errors in t count.
     """
-    x = _V(a)
-    size = _at_most(x.abs(), 9.2)
+    x = V(a)
+    size = at_most(x.abs(), 9.2)
     u = size * size
     cube = size * u
-    n, d = cube.fma(_polynomial(u, _TANH_P), size), _polynomial(u, _TANH_Q)
+    n, d = cube.fma(polynomial(u, _TANH_P), size), polynomial(u, _TANH_Q)
     rest = n.fma(-0.5, d)
-    large = _V(Const(F32, 1.0)) - rest * rest / (n * 0.25).fma(n, d * d)
-    small = cube.fma(_polynomial(u, _TANH_SMALL), size)
+    large = V(Const(F32, 1.0)) - rest * rest / (n * 0.25).fma(n, d * d)
+    small = cube.fma(polynomial(u, _TANH_SMALL), size)
     return _with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
 
 
@@ -284,11 +284,11 @@ _ERF_LARGE_CENTRE = 2.541015625
 
 def erf(a: Expr) -> Expr:
     """At most 1.75 ulp, never beyond 1: two polynomials, no division."""
-    x = _V(a)
-    size = _at_most(x.abs(), 4.0)
+    x = V(a)
+    size = at_most(x.abs(), 4.0)
     u = size * size
-    small = size.fma(_polynomial(u, _ERF_SMALL), size)
-    large = _polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
+    small = size.fma(polynomial(u, _ERF_SMALL), size)
+    large = polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
     return _with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
 
 
@@ -307,12 +307,12 @@ _HALF_PI_HEAD = 1.5703125  # its first 12 bits
 _TWO_OVER_PI = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
 
 
-def _window(offset: _V) -> tuple[_V, _V, _V]:
+def _window(offset: V) -> tuple[V, V, V]:
     """96 bits of `_TWO_OVER_PI` from bit `offset` (0 to 127) on, most significant word first.
 
     A barrel shifter over constants: by two words, by one word, then by bits.
     """
-    words = [_V(Const(U32, w)) for w in _TWO_OVER_PI]
+    words = [V(Const(U32, w)) for w in _TWO_OVER_PI]
     for step in (2, 1):
         is_shifted = (offset & 32 * step).differs(0)
         words = [
@@ -326,7 +326,7 @@ def _window(offset: _V) -> tuple[_V, _V, _V]:
     return first, second, third
 
 
-def _product_top(mantissa: _V, window: tuple[_V, _V, _V]) -> tuple[_V, _V]:
+def _product_top(mantissa: V, window: tuple[V, V, V]) -> tuple[V, V]:
     """Top two words of the low 96 bits of a 24-bit number times 96 bits.
 
     Halves of 16 bits make 32x32-bit products of 32-bit multiplications. Of the last word the upper
@@ -342,11 +342,11 @@ def _product_top(mantissa: _V, window: tuple[_V, _V, _V]) -> tuple[_V, _V]:
     w2_high = w2 >> 16
     w2_carry = high * w2_high + (low * w2_high >> 16)
     second = mantissa * w1 + w2_carry
-    overflow = _V(Cast((second < w2_carry).e, U32))
+    overflow = V(Cast((second < w2_carry).e, U32))
     return mantissa * w0 + w1_carry + overflow, second
 
 
-def _reduce(x: _V) -> tuple[_V, _V]:
+def _reduce(x: V) -> tuple[V, V]:
     """(r, q) with x == q * pi/2 + r modulo 2 pi and |r| <= pi/4 * (1 + 2^-20), for finite x >= 0.
 
     Below 1 r is x itself. Payne and Hanek, "Radian reduction for trigonometric functions", SIGNUM
@@ -362,8 +362,8 @@ def _reduce(x: _V) -> tuple[_V, _V]:
     rest = second << 2
     sign = (fraction.bits() >> 31).bits(U32)
     fraction, rest = fraction ^ sign, rest ^ sign
-    high = _V(Cast((fraction >> 8).bits().e, F32))
-    low = _V(Cast((((fraction & 0xFF) << 23) | (rest >> 9)).bits().e, F32))
+    high = V(Cast((fraction >> 8).bits().e, F32))
+    low = V(Cast((((fraction & 0xFF) << 23) | (rest >> 9)).bits().e, F32))
     head = _head(high)
     tail = low.fma(_HALF_PI * 2.0**-55, (high - head) * (_HALF_PI * 2.0**-24))
     tail = head.fma((_HALF_PI - _HALF_PI_HEAD) * 2.0**-24, tail)
@@ -374,14 +374,14 @@ def _reduce(x: _V) -> tuple[_V, _V]:
 
 
 def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
-    x = _V(a)
+    x = V(a)
     size = x.abs()
     r, quadrant = _reduce(size)
     if is_cos:
         quadrant = quadrant + 1
     u = r * r
-    sine = (_polynomial(u, _SIN) * u).fma(r, r)
-    cosine = (u * u).fma(_polynomial(u, _COS), u.fma(-0.5, 1.0))
+    sine = (polynomial(u, _SIN) * u).fma(r, r)
+    cosine = (u * u).fma(polynomial(u, _COS), u.fma(-0.5, 1.0))
     magnitude = (quadrant & 1).equals(0).choose(sine, cosine)
     sign = (quadrant & 2) << 30
     if not is_cos:
@@ -416,7 +416,7 @@ _EXP2 = (
 )
 
 
-def _log2_pair(x: _V) -> tuple[_V, _V]:
+def _log2_pair(x: V) -> tuple[V, V]:
     """log2 of a positive finite number as an unevaluated sum, head of 12 bits and tail.
 
     Relative error below 2^-33. The scheme is that of FreeBSD's e_powf.c (Sun Microsystems, 1993)
@@ -424,13 +424,13 @@ def _log2_pair(x: _V) -> tuple[_V, _V]:
     """
     k, m = _split_exponent(x)
     difference, total = m - 1.0, m + 1.0
-    inverse = _V(Const(F32, 1.0)) / total
+    inverse = V(Const(F32, 1.0)) / total
     s = difference * inverse
     s_head, total_head = _head(s), _head(total)
     total_tail = m - (total_head - 1.0)
     s_tail = inverse * (difference - s_head * total_head - s_head * total_tail)
     square = s * s
-    r = square * square * _polynomial(square, _POW_LOG) + s_tail * (s_head + s)
+    r = square * square * polynomial(square, _POW_LOG) + s_tail * (s_head + s)
     head_square = s_head * s_head
     t_head = _head(head_square + 3.0 + r)
     t_tail = r - (t_head - 3.0 - head_square)
@@ -444,44 +444,44 @@ def _log2_pair(x: _V) -> tuple[_V, _V]:
     return head, z_tail - (head - k - z_head)
 
 
-def _pow_finite(size: _V, y: _V) -> _V:
+def _pow_finite(size: V, y: V) -> V:
     """size^y for positive finite size and any y but an infinity."""
     log_head, log_tail = _log2_pair(size)
     # Beyond 2^32 every power but that of 1 has overflowed or underflowed.
-    y = _at_most(_at_least(y, -(2.0**32)), 2.0**32)
+    y = at_most(at_least(y, -(2.0**32)), 2.0**32)
     y_head = _head(y)
     high = y_head * log_head
     low = (y - y_head) * log_head + y * log_tail
-    t = _at_most(_at_least(high + low, -152.0), 130.0) + _MAGIC
-    z = _at_most(_at_least(high - (t - _MAGIC) + low, -1.0), 1.0)
-    return _scale(_polynomial(z, _EXP2).fma(z, 1.0), t)
+    t = at_most(at_least(high + low, -152.0), 130.0) + _MAGIC
+    z = at_most(at_least(high - (t - _MAGIC) + low, -1.0), 1.0)
+    return _scale(polynomial(z, _EXP2).fma(z, 1.0), t)
 
 
 def pow(a: Expr, b: Expr) -> Expr:
     """C's powf with its special cases (C17, F.10.4.4), at most 2 ulp."""
-    x, y = _V(a), _V(b)
+    x, y = V(a), V(b)
     size = x.abs()
-    nan = _V(Const(F32, math.nan))
+    nan = V(Const(F32, math.nan))
     # Where size is 0 or infinite, or y infinite, only the direction counts.
     is_limit = _any(size.equals(0.0), size.equals(math.inf), y.abs().equals(math.inf))
-    is_vanishing = _V(binary("ne", (size < 1.0).e, (y < 0.0).e))
+    is_vanishing = V(binary("ne", (size < 1.0).e, (y < 0.0).e))
     result = is_limit.choose(
-        is_vanishing.choose(_V(Const(F32, 0.0)), math.inf), _pow_finite(size, y)
+        is_vanishing.choose(V(Const(F32, 0.0)), math.inf), _pow_finite(size, y)
     )
     result = size.equals(1.0).choose(1.0, result)
     half = y * 0.5
-    is_integer = _V(unary("floor", y.e)).equals(y)
-    is_odd = is_integer & _V(unary("floor", half.e)).differs(half)
-    sign = x.bits(U32) & is_odd.choose(_V(Const(U32, _SIGN)), 0)
+    is_integer = V(unary("floor", y.e)).equals(y)
+    is_odd = is_integer & V(unary("floor", half.e)).differs(half)
+    sign = x.bits(U32) & is_odd.choose(V(Const(U32, _SIGN)), 0)
     result = (result.bits(U32) | sign).float_bits()
     is_undefined = _any(
-        (x < 0.0) & (x > -math.inf) & _V(unary("not", is_integer.e)), x.differs(x), y.differs(y)
+        (x < 0.0) & (x > -math.inf) & V(unary("not", is_integer.e)), x.differs(x), y.differs(y)
     )
     result = is_undefined.choose(nan, result)
     return _any(x.equals(1.0), y.equals(0.0)).choose(1.0, result).e
 
 
-def _any(*conditions: _V) -> _V:
+def _any(*conditions: V) -> V:
     result = conditions[0]
     for condition in conditions[1:]:
         result = result | condition

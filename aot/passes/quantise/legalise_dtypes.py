@@ -106,7 +106,7 @@ def _refuse_wide_interface(function: Function, target: Target) -> None:
 
 
 def _refuse_wide_functions(function: Function) -> None:
-    """Transcendental functions of f64 have no formula yet.
+    """Some transcendental functions of f64 have no formula yet.
 
     Raises:
         UnsupportedError: lists every node that needs one.
@@ -128,7 +128,8 @@ def _is_transcendental(op: Op) -> bool:
     if op.record.compute is None:
         return op.record.kind is Kind.RECURRENCE
     return any(
-        isinstance(node, (expr.Unary, expr.Binary)) and node.op in expr.TRANSCENDENTAL_OPS
+        isinstance(node, (expr.Unary, expr.Binary))
+        and node.op in expr.TRANSCENDENTAL_OPS - expr.WIDE_TRANSCENDENTAL_OPS
         for compute in op.record.compute(call_of(op))
         for node in expr.nodes(compute.value)
     )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from aot.errors import UnsupportedError
 from aot.ir.expr import (
+    WIDE_TRANSCENDENTAL_OPS,
     Binary,
     Bitcast,
     Cast,
@@ -31,7 +32,12 @@ from aot.ir.expr import (
 )
 from aot.ir.types import DType
 from aot.kernels.ir.scalar import evaluate, schedule
-from aot.kernels.transcendentals.expansion import F16_ULP_BOUND, ULP_BOUNDS, expand
+from aot.kernels.transcendentals.expansion import (
+    F16_ULP_BOUND,
+    F64_ULP_BOUNDS,
+    ULP_BOUNDS,
+    expand,
+)
 from tests.support.ulp import ulp_errors
 
 Array = np.ndarray[Any, Any]
@@ -385,8 +391,8 @@ def test_half_precision_everywhere(name: str) -> None:
 
 
 def test_double_precision_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="exp of f64"):
-        expand(unary("exp", Var("d", F64)))
+    with pytest.raises(UnsupportedError, match="erf of f64"):
+        expand(unary("erf", Var("d", F64)))
 
 
 # Operations, without leaves and bitcasts: a formula that grows is a formula that slows down.
@@ -434,3 +440,49 @@ def test_a_deep_expression_needs_no_recursion() -> None:
         e = unary("tanh", e)
     got = evaluate(expand(e), lambda _: np.array([0.5], np.float32))
     assert 0.05 < got[0] < 0.07  # about sqrt(3 / (2 * 400))
+
+
+# double precision, against the x87's 64 bits of mantissa where numpy has them
+
+_WIDE: dict[str, Any] = {**_DOUBLE, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+_RANGES = {
+    "exp": (-744.0, 709.0),
+    "log": (1e-300, 1e300),
+    "tanh": (-20.0, 20.0),
+    "sigmoid": (-700.0, 40.0),
+    "sin": (-(2.0**20), 2.0**20),
+    "cos": (-(2.0**20), 2.0**20),
+}
+HAS_LONG_DOUBLE = np.finfo(np.longdouble).nmant > 60
+
+
+@FUSED
+@pytest.mark.skipif(not HAS_LONG_DOUBLE, reason="there is no wider float here to compare with")
+@pytest.mark.parametrize("name", F64_ULP_BOUNDS)
+def test_bounds_in_double_precision(name: str, fused: bool) -> None:
+    rng = np.random.default_rng(7)
+    low, high = _RANGES[name]
+    far = rng.uniform(low, high, 20_000)
+    near = rng.uniform(max(low, 0.01), 4.0, 20_000) * (
+        1 if low > 0 else rng.choice([-1, 1], 20_000)
+    )
+    tiny = 2.0 ** rng.uniform(-1020, 0, 2_000)
+    x = np.concatenate([far, near, tiny])
+    got = evaluate(expand(unary(name, Var("d", F64))), lambda _: x, fused=fused)
+    with np.errstate(all="ignore"):
+        expected = _WIDE[name](x.astype(np.longdouble))
+        step = np.spacing(np.abs(expected.astype(np.float64)))
+        errors = np.abs(got.astype(np.longdouble) - expected) / step
+    assert float(errors.max()) <= F64_ULP_BOUNDS[name]
+
+
+@pytest.mark.parametrize(("name", "x", "expected"), EXACT)
+def test_exact_results_in_double_precision(name: str, x: float, expected: float) -> None:
+    if name not in F64_ULP_BOUNDS or (math.isfinite(x) and abs(x) not in (0.0, 1.0, 0.5)):
+        return
+    value = evaluate(expand(unary(name, Var("d", F64))), lambda _: np.array([x]))[0].item()
+    assert repr(value) == repr(expected)
+
+
+def test_the_formulas_are_those_that_passes_count_on() -> None:
+    assert set(F64_ULP_BOUNDS) == WIDE_TRANSCENDENTAL_OPS
