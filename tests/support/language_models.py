@@ -45,7 +45,7 @@ model (int32[T] tokens, float[P, 1] past) => (float[1, V] logits, float[Q, 1] pr
 """
 
 
-def vocabulary(template: str = TEMPLATE) -> Vocabulary:
+def vocabulary() -> Vocabulary:
     types = [TokenType.CONTROL if n in CONTROL else TokenType.NORMAL for n in range(len(TOKENS))]
     names = tuple("\u010a" if text == "\n" else text for text in TOKENS)
     return Vocabulary(
@@ -53,12 +53,12 @@ def vocabulary(template: str = TEMPLATE) -> Vocabulary:
         pre_tokeniser=PreTokeniser.GPT2,
         eos=7,
         end_tokens=frozenset({7}),
-        chat_template=template,
+        chat_template=TEMPLATE,
     )
 
 
-def language_module(context: int = 16, *, template: str = TEMPLATE) -> aot.CompiledModule:
-    """The module, of which the state holds `context` tokens."""
+def language_module(context: int = 16, *, most: int = MOST) -> aot.CompiledModule:
+    """The module, of which the state holds `context` tokens and a call takes `most`."""
     model = parser.parse_model(_SOURCE)
     table = np.zeros((len(TOKENS), len(TOKENS)), np.float32)
     following = [*range(1, len(TOKENS)), 0]
@@ -68,9 +68,9 @@ def language_module(context: int = 16, *, template: str = TEMPLATE) -> aot.Compi
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.checker.check_model(model)
     module = import_onnx(model)
-    module.vocabulary = vocabulary(template)
+    module.vocabulary = vocabulary()
     return aot.compile(
         module,
-        input_shapes={"tokens": [f"1<=T<={MOST}"]},
+        input_shapes={"tokens": [f"1<=T<={most}"]},
         states={"past": ("present", context)},
     )

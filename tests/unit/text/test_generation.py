@@ -22,7 +22,7 @@ from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
 from tests.support.language_models import MOST, REPLY, TOKENS, language_module
 from tests.support.paths import ROOT
-from tests.support.runtime_build import build_tool
+from tests.support.runtime_build import build, build_tool, library_sources
 
 
 @cache
@@ -233,3 +233,19 @@ def test_generation_is_timed_by_threads(tmp_path: Path) -> None:
     path.write_bytes(data(32))
     found = run.invoke(cli, command)
     assert str(found.exception) == "128 tokens and 24 more: the context holds 32"
+
+
+def test_the_sample_in_c_replies(tmp_path: Path) -> None:
+    source = ROOT / "samples" / "05-chat" / "chat.c"
+    tool = build("chat", [source, *library_sources()], ["-O1"], libraries=["-lpthread", "-lm"])
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(language_module(16, most=16).to_bytes())
+    command = [tool, path, "a"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.stdout == f"{REPLY}\n"
+    command = [tool, path, "a" * 20]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert 'input "tokens": expected shape [T], found [25]' in found.stderr
