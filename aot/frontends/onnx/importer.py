@@ -49,6 +49,7 @@ from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import TensorType
 from aot.ops import lookup
 
+BLOCKED = "com.microsoft.nchwc"  # of ops whose layout follows the width of a CPU's vectors
 MAX_DEPTH = 64  # protobuf's own limit, for a model that was read, is about half of it
 MAX_INNER_NODES = 1_000_000  # loops in loops that are compiled run by run
 
@@ -311,6 +312,11 @@ class _Importer:
     def _imported(self, proto: onnx.NodeProto, label: str, domain: str, scope: Scope) -> str | None:
         """Imports a node. Returns None, or why not; "" if only what it reads is to blame."""
         opset = scope.opsets.get(domain)
+        if domain == BLOCKED:
+            return (
+                "this ONNX file was written by ONNX Runtime's optimiser for one machine; give the "
+                "model that it was made from"
+            )
         if opset is None:
             if domain in ("", "ai.onnx.ml"):
                 raise CompileError(
