@@ -6,7 +6,6 @@ Keeps use lists and notifies listeners of every change. Must not decide what to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT, PENDING
@@ -14,9 +13,6 @@ from aot.ir.graph import Attr, Block, ConstantData, Function, Listener, Op, Valu
 from aot.ir.index_map import IndexMap
 from aot.ir.record import OpRecord
 from aot.ir.types import Layout, TensorType
-
-if TYPE_CHECKING:
-    from aot.ir.transaction import Transaction
 
 
 class Rewriter:
@@ -158,12 +154,6 @@ class Rewriter:
         for old, fresh in zip(op.results, values, strict=True):
             self.replace(old, fresh)
         self.erase(op)
-
-    def transaction(self) -> Transaction:
-        """Several edits as one, for `with`: see aot/ir/transaction.py."""
-        from aot.ir.transaction import Transaction
-
-        return Transaction(self)
 
     def carry(self, loop: Op, value: Value) -> tuple[Value, Value]:
         """Lets a loop carry one more value, which its block yields as it got it.

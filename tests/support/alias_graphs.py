@@ -248,11 +248,7 @@ class Changes:
         rewriter = Rewriter(self.function)
         if fresh is None:
             return
-        if op.record.results_from == "rule" and self.choose(2):
-            with rewriter.transaction() as edit:
-                edit.set_operand(op, index, fresh)
-        else:
-            rewriter.set_operand(op, index, fresh)
+        rewriter.set_operand(op, index, fresh)
 
     def replace(self) -> None:
         op = self.op()
@@ -340,8 +336,7 @@ class Changes:
         if op.record is STATE:
             Rewriter(self.function).set_attr(op, "variable", ("one", "four")[self.choose(2)])
         elif op.record is TRANSPOSE:
-            with Rewriter(self.function).transaction() as edit:
-                edit.set_attr(op, "perm", ((0, 1), (1, 0))[self.choose(2)])
+            Rewriter(self.function).set_attr(op, "perm", ((0, 1), (1, 0))[self.choose(2)])
 
     def relay(self) -> None:
         """Another layout, with which a transpose becomes a view or stops being one."""
