@@ -503,7 +503,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     other_type = make("Cast", ["x"], ["t"], to=TensorProto.INT32)
     otherwise = helper.make_graph([other_type], "else", [], [tensor_info("t", [2])])
     nodes = [
-        make("RandomNormalLike", ["x"], ["a"], name="first"),
+        make("Multinomial", ["x"], ["a"], name="first"),
         make("Relu", ["x"], ["b"], name="fine"),
         make("StringNormalizer", ["b"], ["c"], name="behind nothing"),
         make("Cast", ["a"], ["e"], name="fine, but behind", to=TensorProto.FLOAT),
@@ -536,7 +536,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         == """\
 model: not supported in this model (7):
   input 'z': element type complex64 is not supported
-  RandomNormalLike (node 'first'): there is no importer for this op
+  Multinomial (node 'first'): there is no importer for this op
   StringNormalizer (node 'behind nothing'): there is no importer for this op
   Multinomial (node 'behind'): there is no importer for this op
   If (node 'If:g'): its condition is known only when the model runs, and its branches' results \
