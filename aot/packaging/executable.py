@@ -60,7 +60,8 @@ def _command(
     # A static program can't open the Vulkan driver's libraries.
     has_driver = has_vulkan(image) and not toolchain.is_static
     names = [*sources.common, *sources.posix, *sources.threads, *sources.embedding]
-    names += [name for name in sources.tool if name.endswith(".c")]
+    others = [*sources.tool, *(sources.text if image.vocabulary else [])]
+    names += [name for name in others if name.endswith(".c")]
     names += sources.vulkan if has_driver else []
     return [
         *toolchain.command,
@@ -72,6 +73,7 @@ def _command(
         f'-DAOT_MODULE_FILE="{module}"',
         f"-DAOT_MODULE_ALIGNMENT={alignment(image)}",
         *(["-DAOT_VULKAN=1"] if has_driver else []),
+        *(["-DAOT_TEXT=1", "-DAOT_STATE=1"] if image.vocabulary else []),
         *(["-D_DARWIN_C_SOURCE=1"] if toolchain.is_apple else []),
         *(str(sources.root / name) for name in names),
         "-o",

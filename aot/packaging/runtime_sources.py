@@ -49,6 +49,11 @@ class RuntimeSources:
         return ["packaging/embedded.c"]
 
     @cached_property
+    def text(self) -> list[str]:
+        """What encodes and decodes the text of language models, sources and headers."""
+        return self._find("text/*.c", "text/*.h")
+
+    @cached_property
     def vulkan(self) -> list[str]:
         return self._find("drivers/vulkan/*.c")
 

@@ -35,6 +35,7 @@ def source_files(given: PackageInput) -> tuple[list[File], dict[str, int]]:
         *sources.no_os,
         *sources.embedding,
         *sources.vulkan,
+        *(sources.text if image.vocabulary else []),
     ]
     data = module_bytes(image)
     readme = sources.read(f"{_TEMPLATES}/README.md").decode()
@@ -80,9 +81,14 @@ def _tensor_text(tensor: TensorInfo) -> str:
     return f"{tensor.name}: {tensor.dtype}[{', '.join(dims)}]"
 
 
+def _text(sources: RuntimeSources, image: ModuleImage) -> list[str]:
+    """The C files that a language model's program needs beside the others."""
+    return [name for name in sources.text if name.endswith(".c") and image.vocabulary]
+
+
 def _cmake_facts(sources: RuntimeSources, image: ModuleImage, module: str) -> str:
     lists = {
-        "SOURCES": sources.common,
+        "SOURCES": sources.common + _text(sources, image),
         "POSIX_SOURCES": sources.posix,
         "NO_OS_SOURCES": sources.no_os,
         "THREAD_SOURCES": sources.threads,

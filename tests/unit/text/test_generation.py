@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +18,8 @@ from click.testing import CliRunner
 import aot
 from aot.cli.main import cli
 from aot.errors import RuntimeFailure
+from aot.packaging import PackageOptions, package
+from aot.packaging.executable import ExecutableOptions
 from aot.runtime.loader import Program
 from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
@@ -139,6 +142,29 @@ def test_a_module_that_is_no_language_model_is_refused() -> None:
         'entry point "main" is no language model\'s: it takes new: f32[1, n, 2], w: f32[2], '
         "expected one input, tokens i32[T]"
     )
+
+
+def test_a_program_of_one_file_replies(tmp_path: Path) -> None:
+    """Without a module beside it, and without Python."""
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(data(32))
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    options = PackageOptions((), "chat", ExecutableOptions("gcc"))
+    made = package(path, "executable", tmp_path / "made", options)
+    command = [made.folder / "chat", "--prompt", "a"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, f"{REPLY}\n", "")
+
+
+def test_sources_of_a_language_model_have_what_text_needs(tmp_path: Path) -> None:
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(data(32))
+    made = package(path, "source", tmp_path / "made", PackageOptions())
+    text = [name for name in made.files if name.startswith("text/")]
+    facts = (made.folder / "package.cmake").read_text()
+    assert "text/encode.h" in text
+    assert all(f"  {name}\n" in facts for name in text if name.endswith(".c"))
 
 
 def test_the_command_and_aot_run_write_the_same(tmp_path: Path) -> None:
