@@ -369,11 +369,11 @@ def test_files_that_cannot_be_loaded_or_written(scale: Path, tmp_path: Path) -> 
         (("a", "--min-ms", "nan"), "--min-ms nan: expected milliseconds (see --help)"),
         (
             ("a", "--threads", "0"),
-            "--threads 0: expected a number of threads, 1 to 256 (see --help)",
+            "--threads 0: expected a number of threads, 1 to 256, or auto (see --help)",
         ),
         (
             ("a", "--threads", "257"),
-            "--threads 257: expected a number of threads, 1 to 256 (see --help)",
+            "--threads 257: expected a number of threads, 1 to 256, or auto (see --help)",
         ),
         (("a", "--seconds", "x"), "--seconds x: expected seconds (see --help)"),
         (("a", "--bench", "x"), "--bench x: expected a number of runs (see --help)"),

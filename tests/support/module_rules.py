@@ -131,12 +131,13 @@ def _fields(**fields: Any) -> Callable[[Any, Any], None]:
 
 
 BIG = (1 << 64) - 1
-# A program without buffers, which does nothing but declare its output.
+# A program without buffers and growths, which does nothing but declare its output.
 PREPARE = [*encode("INPUT_DIM", 0, 0, 0), *encode("OUTPUT_DIM", 0, 0, 0), *encode("RETURN")]
 BARE: dict[str, Any] = {
     "code": [*PREPARE, *encode("RETURN")],
     "blocks": [0, len(PREPARE)],
     "buffers": [],
+    "growths": [],
 }
 # How a rule is broken: changes to the table that it is for, inside of a variant.
 BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {

@@ -194,8 +194,8 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
                 for s in (*read.subscripts, *read.conditions):
                     if not s.is_affine:
                         (by_data if s.has_data else others).add(record.name)
-    chosen = {"gather", "gather_elements", "gather_nd", "put_slice", "table_lookup"}
-    assert by_data == chosen | {"grid_sample", "resample", "roi_align"}
+    chosen = {"gather", "gather_blocked", "gather_elements", "gather_nd", "put_slice"}
+    assert by_data == chosen | {"grid_sample", "resample", "roi_align", "table_lookup"}
     # groups of channels, overlapping blocks, mirrored borders, dims that don't divide, blocks
     assert others == {"conv", "conv_integer", "col2im", "pad", "reshape", "matmul_blocked"}
 

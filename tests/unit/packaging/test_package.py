@@ -146,11 +146,10 @@ def test_sources_are_all_there() -> None:
     sources = runtime_sources()
     cmake = (sources.root / "CMakeLists.txt").read_text()
     found = [*sources.common, *sources.posix, *sources.threads, *sources.vulkan]
-    wanted = {
-        w
-        for w in cmake.replace(")", " ").split()
-        if w.startswith(("src/", "drivers/")) and w.endswith(".c")
-    }
+    found += [name for name in (*sources.text, *sources.tool) if name.endswith(".c")]
+    folders = ("src/", "drivers/", "state/", "text/", "cores/", "tools/")
+    words = cmake.replace(")", " ").split()
+    wanted = {w for w in words if w.startswith(folders) and w.endswith(".c")}
     assert wanted == set(found)
 
 

@@ -429,7 +429,7 @@ def test_wrong_usage(module: Path, model: Path) -> None:
         (("--against", "onnxruntime"), "--against and --model go together"),
         (("--model", model), "--against and --model go together"),
         (("--model", model, "--against", "onnxruntime", "--cold"), "exclude each other"),
-        (("--threads", 0), "0 is not in the range"),
+        (("--threads", 0), "'0' is not a number of threads, 1 to 256, or auto"),
     ):
         result = bench(module, *arguments)
         assert result.exit_code == 2
