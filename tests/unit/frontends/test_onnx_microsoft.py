@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -10,7 +14,16 @@ from aot.errors import UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Module
 from tests.support import onnx_microsoft_cases
-from tests.support.onnx_models import Case, assert_same, compare, graph_model, ort_run, tensor_info
+from tests.support.onnx_models import (
+    Array,
+    Case,
+    assert_same,
+    compare,
+    graph_model,
+    ort_run,
+    our_run,
+    tensor_info,
+)
 
 
 @pytest.mark.parametrize("case", onnx_microsoft_cases.CASES, ids=str)
@@ -54,3 +67,48 @@ def test_compiled() -> None:
         with aot.load(data, entry=f"f{number}") as program:
             found = list(program(case.feeds()).values())
         assert_same(found, ort_run(case.model(), case.feeds()))
+
+
+# What ONNX Runtime has for other devices alone: against what its documents say, in ONNX's own ops.
+
+
+def random(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def found(op: str, operands: Sequence[Array], **attrs: object) -> Array:
+    case = Case(op, operands, attrs, domain="com.microsoft")
+    (y,) = our_run(import_onnx(case.model()).main, case.feeds())
+    return y
+
+
+def convolved(x: Array, w: Array, bias: Array, **attrs: object) -> Array:
+    """ONNX's Conv, channels last in x and y."""
+    case = Case("Conv", [np.moveaxis(x, -1, 1), w, bias], attrs)
+    return np.moveaxis(ort_run(case.model(), case.feeds())[0], 1, -1)
+
+
+def test_biases_and_the_split_gelu() -> None:
+    x, bias = random(2, 5, 8), random(8)
+    left, right = np.split(x + bias, 2, axis=-1)
+    gelu = ort_run(*_alone("Gelu", right))[0]
+    np.testing.assert_allclose(found("BiasSplitGelu", [x, bias]), left * gelu, rtol=1e-5, atol=1e-6)
+    skip = random(2, 5, 8)[::-1].copy()
+    np.testing.assert_array_equal(found("BiasAdd", [x, bias, skip]), x + bias + skip)
+
+
+def _alone(op: str, x: Array) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    case = Case(op, [x], opset=20)
+    return case.model(), case.feeds()
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolutions_with_channels_last(group: int) -> None:
+    x, w, bias = random(2, 6, 5, 4), random(6, 4 // group, 3, 3), random(6)
+    attrs = {"group": group, "pads": [1, 0, 1, 2], "strides": [2, 1]}
+    wanted = convolved(x, w, bias, **attrs)
+    last = np.moveaxis(w, 1, -1).copy()
+    np.testing.assert_allclose(found("NhwcConv", [x, last, bias], **attrs), wanted, atol=2e-5)
+    more = random(*wanted.shape)
+    y = found("NhwcFusedConv", [x, w, bias, more], activation="Relu", **attrs)
+    np.testing.assert_allclose(y, np.maximum(wanted + more, 0), atol=2e-5)
