@@ -1,4 +1,4 @@
-"""Sparse constants: whatever order, blocks and rows they are stored by, they are what was stored."""
+"""Sparse constants: by whatever order, blocks and rows they are stored, they come back."""
 
 from __future__ import annotations
 
