@@ -34,7 +34,7 @@ class RuntimeSources:
 
     @property
     def posix(self) -> list[str]:
-        return ["src/os_posix.c", "state/state.c"]
+        return ["src/os_posix.c", "cores/cores_posix.c", "state/state.c"]
 
     @property
     def threads(self) -> list[str]:
@@ -59,8 +59,8 @@ class RuntimeSources:
 
     @cached_property
     def tool(self) -> list[str]:
-        """aot-run, sources and headers, with what it asks of the machine."""
-        return self._find("tools/*.c", "tools/*.h", "cores/*.c")
+        """aot-run, sources and headers."""
+        return self._find("tools/*.c", "tools/*.h")
 
     def read(self, name: str) -> bytes:
         """The bytes of one file."""
