@@ -10,6 +10,7 @@ import pytest
 
 from aot.frontends.tflite import import_tflite
 from aot.ir.interpreter.interpreter import run
+from aot.tools.litert_engine import run_graph
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -26,20 +27,7 @@ def oracle(model: bytes, *, has_delegates: bool = False) -> Any:
 
 def expected(model: bytes, inputs: Arrays, calls: int = 1) -> dict[str, np.ndarray[Any, Any]]:
     """What LiteRT computes, by the names of tensors, in the last of some calls."""
-    interpreter = oracle(model)
-    details = interpreter.get_input_details()
-    for d in details:
-        if tuple(d["shape"]) != inputs[d["name"]].shape:
-            interpreter.resize_tensor_input(d["index"], inputs[d["name"]].shape)
-    interpreter.allocate_tensors()
-    for _ in range(calls):
-        for d in details:
-            interpreter.set_tensor(d["index"], inputs[d["name"]])
-        interpreter.invoke()
-    return {
-        d["name"]: np.array(interpreter.get_tensor(d["index"]))
-        for d in interpreter.get_output_details()
-    }
+    return run_graph(oracle(model), inputs, calls)
 
 
 def interpreted(model: bytes, inputs: Arrays, calls: int = 1) -> dict[str, np.ndarray[Any, Any]]:
