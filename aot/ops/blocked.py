@@ -542,6 +542,18 @@ def _sample(
     return Sample(tuple(types), attrs, constant_operands=stored)
 
 
+# What each op says of weights in few bits that reads them.
+CODE_ATTRIBUTES = (
+    Attribute("bits", "int", doc="of a code: 2, 4, 5, 6 or 8"),
+    Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
+    Attribute("together", "int", 0, "blocks of a super-block, 0 where scales are floats"),
+)
+HAS_PARAMETERS = Constraint(
+    "bits is 2, 4 or 8, block and depth are positive; or bits is 5 or 6, and these are "
+    "multiples of 32 or 16",
+    has_parameters,
+)
+
 MATMUL_BLOCKED = register(
     OpRecord(
         name="matmul_blocked",
@@ -560,19 +572,13 @@ MATMUL_BLOCKED = register(
             Attribute("columns", "dim", doc="of the weights and the result"),
             Attribute("depth", "int", doc="terms of a sum"),
             Attribute("block", "int", doc="how many terms of a sum share a scale"),
-            Attribute("bits", "int", doc="of a code: 2, 4, 5, 6 or 8"),
-            Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
-            Attribute("together", "int", 0, "blocks of a super-block, 0 where scales are floats"),
+            *CODE_ATTRIBUTES,
             Attribute(
                 "may_quantize", "bool", False, "whether a may be rounded to 8 bits by blocks of K"
             ),
         ),
         constraints=(
-            Constraint(
-                "bits is 2, 4 or 8, block and depth are positive; or bits is 5 or 6, and these are "
-                "multiples of 32 or 16",
-                has_parameters,
-            ),
+            HAS_PARAMETERS,
             Constraint("a has rank 2 or more and depth columns", _has_depth),
             Constraint("words, scales and zero points are those of a's last dim", weights_fit),
             Constraint("a is f32; or i8, with a scale for each block", _left_fits),

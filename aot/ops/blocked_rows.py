@@ -27,10 +27,11 @@ from aot.ir.record import (
 )
 from aot.ir.types import DType, TensorType
 from aot.ops.blocked import (
+    CODE_ATTRIBUTES,
     FLOATS,
+    HAS_PARAMETERS,
     PANEL,
     Blocks,
-    has_parameters,
     weight_at,
     weights,
     weights_fit,
@@ -100,16 +101,10 @@ GATHER_BLOCKED = register(
             Attribute("columns", "dim", doc="of the weights, one of which is a row of the result"),
             Attribute("depth", "int", doc="elements of a row"),
             Attribute("block", "int", doc="how many elements of a row share a scale"),
-            Attribute("bits", "int", doc="of a code: 2, 4, 5, 6 or 8"),
-            Attribute("zero_point", "int", 0, "of all codes, without operand zero_points"),
-            Attribute("together", "int", 0, "blocks of a super-block, 0 where scales are floats"),
+            *CODE_ATTRIBUTES,
         ),
         constraints=(
-            Constraint(
-                "bits is 2, 4 or 8, block and depth are positive; or bits is 5 or 6, and these are "
-                "multiples of 32 or 16",
-                has_parameters,
-            ),
+            HAS_PARAMETERS,
             Constraint("there are columns, and their number is known", _has_rows),
             Constraint("words, scales and zero points fit columns and depth", weights_fit),
         ),

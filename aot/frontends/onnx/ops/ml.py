@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from aot.frontends.onnx.ops.scores import (
+    ML,
     Scores,
     label_of,
     labels_of,
@@ -19,7 +20,6 @@ from aot.ir import dims
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
 
-ML = "ai.onnx.ml"
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 
 

@@ -10,6 +10,8 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
 
+ML = "ai.onnx.ml"  # the domain
+
 
 class Scores(Enum):
     """What the score of one of two classes says of the other's."""

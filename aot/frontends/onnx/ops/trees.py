@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aot.frontends.onnx.ops.scores import (
+    ML,
     Scores,
     label_of,
     labels_of,
@@ -23,7 +24,6 @@ from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
 
-ML = "ai.onnx.ml"
 F32, I32 = DType.F32, DType.I32
 MAX_DEPTH = 256  # a few ops for each
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(8)
