@@ -72,7 +72,9 @@ class Place:
         return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
 
     def scalar(self, value: float | int | bool, dtype: DType) -> Value:
-        """A constant of rank 0."""
+        """A constant of rank 0; what computes in more bits than `dtype` has sees all of it."""
+        if dtype.is_storage_only and dtype.widens_to is not None:
+            return self.cast(self.scalar(value, dtype.widens_to), dtype)
         return self.constant(np.array(value, dtype.numpy))
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:

@@ -15,7 +15,14 @@ from torch.utils import _pytree as pytree
 
 from aot.errors import RuntimeFailure
 from aot.frontends.torch.importer import NEXT
-from aot.frontends.torch.program import array_of, is_value, output_names, user_inputs, user_outputs
+from aot.frontends.torch.program import (
+    array_of,
+    is_value,
+    output_names,
+    tensor_of,
+    user_inputs,
+    user_outputs,
+)
 
 Arrays = Mapping[str, Any]
 
@@ -33,12 +40,10 @@ class Named:
 
     Attributes:
         is_number: the module has a number, not a tensor, there.
-        dtype: of the module's tensor; None where that is not known.
     """
 
     name: str
     is_number: bool = False
-    dtype: Any = None
 
 
 Leaf = Constant | Named
@@ -66,7 +71,6 @@ class Calling:
         """The signature of a torch.export.ExportedProgram."""
         signature = program.module_call_graph[0].signature
         names = output_names(program)
-        types = {n.name: getattr(n.meta.get("val"), "dtype", None) for n in program.graph.nodes}
         mutated = {
             s.target: f"{s.target}{NEXT}"
             for s in program.graph_signature.output_specs
@@ -76,8 +80,8 @@ class Calling:
             list((signature and signature.forward_arg_names) or ()),
             program.call_spec.in_spec,
             program.call_spec.out_spec,
-            [_leaf(s, s.arg.name, types) for s in user_inputs(program)],
-            [_leaf(s, name, types) for s, name in zip(user_outputs(program), names, strict=True)],
+            [_leaf(s, s.arg.name) for s in user_inputs(program)],
+            [_leaf(s, name) for s, name in zip(user_outputs(program), names, strict=True)],
             mutated,
         )
 
@@ -152,11 +156,11 @@ class Calling:
         return ", ".join(names) or "no arguments"
 
 
-def _leaf(spec: Any, name: str, types: Mapping[str, Any]) -> Leaf:
+def _leaf(spec: Any, name: str) -> Leaf:
     if not is_value(spec):
         return Constant(getattr(spec.arg, "value", None))
     is_number = type(spec.arg).__name__ != "TensorArgument"
-    return Named(name, is_number, types.get(spec.arg.name))
+    return Named(name, is_number)
 
 
 def _array(value: Any) -> Any:
@@ -170,14 +174,13 @@ def _result(leaf: Named, results: Arrays, is_numpy: bool) -> Any:
         return array
     if leaf.is_number:
         return array.item()
-    found = torch.from_numpy(array)
-    return found.bfloat16() if leaf.dtype is torch.bfloat16 else found
+    return tensor_of(array)
 
 
 def _write(target: Any, array: Any) -> None:
     if isinstance(target, torch.Tensor) and array_of(target).ctypes.data != target.data_ptr():
         with torch.no_grad():
-            target.copy_(torch.from_numpy(array))
+            target.copy_(tensor_of(array))
 
 
 def _short(value: Any) -> str:

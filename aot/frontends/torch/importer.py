@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Union
 
 import numpy as np
@@ -235,10 +236,10 @@ class _Importer:
             )
         place = self._place(node, name)
         built = entry(place, *self._arguments(node))
-        results = list(built) if isinstance(built, Sequence) else [built]
+        results = _stored(place, list(built) if isinstance(built, Sequence) else [built])
         _check_types(place, results)
         self._give_sizes(place, node, results)
-        return results if isinstance(built, Sequence) else built
+        return results if isinstance(built, Sequence) else results[0]
 
     def _place(self, node: Any, name: str) -> Node:
         types = [self._type(v) for v in _leaves(node.meta.get("val"))]
@@ -390,6 +391,20 @@ def _is_complex(node: Any) -> bool:
     return any(
         str(getattr(v, "dtype", "")) in _COMPLEX_TYPES for v in _leaves(node.meta.get("val"))
     )
+
+
+def _stored(place: Node, results: Sequence[Any]) -> list[Any]:
+    """The results in torch's types, where they are computed in others: bfloat16 in float32."""
+    pairs = zip_longest(results, place.types[: len(results)])
+    return [found if wanted is None else _in_type(place, found, wanted) for found, wanted in pairs]
+
+
+def _in_type(place: Node, found: Any, wanted: TensorType) -> Any:
+    if isinstance(found, Complex):
+        parts = (place.cast(part, wanted.dtype) for part in (found.real, found.imaginary))
+        return Complex(*parts)
+    is_wide = isinstance(found, Value) and found.type.dtype is wanted.dtype.widens_to
+    return place.cast(found, wanted.dtype) if wanted.dtype.is_storage_only and is_wide else found
 
 
 def _check_types(place: Node, results: Sequence[Any]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.torch.dims import Sizes
 from aot.ir.bounds import WantedDim, assumptions_of
@@ -22,7 +24,7 @@ from aot.ir.types import DType, TensorType
 
 DTYPES = {
     "torch.float32": DType.F32,
-    "torch.bfloat16": DType.F32,  # which has all of its values; nothing is rounded to fewer bits
+    "torch.bfloat16": DType.BF16,
     "torch.float16": DType.F16,
     "torch.float64": DType.F64,
     "torch.int8": DType.I8,
@@ -84,7 +86,20 @@ def type_of(tensor: Any, sizes: Sizes) -> TensorType:
 def array_of(tensor: Any) -> Any:
     """A tensor's elements as numpy has them, in its own memory where it can be."""
     known = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return (known.float() if str(tensor.dtype) == BFLOAT16 else known).numpy()
+    if str(tensor.dtype) != BFLOAT16:
+        return known.numpy()
+    import torch
+
+    return known.view(torch.int16).numpy().view(DType.BF16.numpy)
+
+
+def tensor_of(array: Any) -> Any:
+    """A torch tensor in an array's memory."""
+    import torch
+
+    if array.dtype != DType.BF16.numpy:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 
 
 def is_tensor(value: Any) -> bool:

@@ -132,7 +132,7 @@ class Node(Place):
         if isinstance(operand, DimExpr):
             made = self.reshape(self.emit("dim_values", dims=(operand,)), ())
             return made if dtype is None else self.cast(made, dtype)
-        return self.constant(np.array(operand).astype((dtype or default_dtype(operand)).numpy))
+        return self.scalar(operand, dtype or default_dtype(operand))
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
         """`x` repeated up to `shape`; itself where it has these dims."""

@@ -204,7 +204,7 @@ def rms_norm(
     wide = n.cast(x, x.type.dtype.accumulator)
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     mean = n.emit("reduce_mean", n("mul", wide, wide), axes=axes, keepdims=True)
-    least = float(np.finfo(x.type.dtype.numpy).eps) if epsilon is None else epsilon
+    least = float(np.spacing(np.ones((), x.type.dtype.numpy))) if epsilon is None else epsilon
     spread = n("sqrt", n("add", mean, least))
     normal = n("div", wide, spread)
     if scale is not None:

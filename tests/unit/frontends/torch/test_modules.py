@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import aot
 from aot.cli.main import cli
 from aot.errors import CompileError, RuntimeFailure, UnsupportedError
+from aot.ir.types import DType
 from tests.support.torch_modules import check, imported, module_of
 
 
@@ -442,11 +443,45 @@ def test_quantising_ops(t: Any) -> None:
 
 
 def test_bfloat16_is_computed_in_float32(t: Any) -> None:
-    module = t.nn.Sequential(t.nn.Linear(8, 16), t.nn.GELU(), t.nn.LayerNorm(16)).bfloat16()
-    x = t.randn(3, 8).bfloat16()
-    program = loaded(module, (x,))
+    module = t.nn.Sequential(t.nn.Linear(64, 96), t.nn.GELU(), t.nn.LayerNorm(96)).bfloat16()
+    x = t.randn(3, 64).bfloat16()
+    compiled = aot.compile(module, (x,))
+    program = aot.load(compiled)
     found = program(x)
-    assert found.dtype is t.bfloat16 and str(program.inputs[0]) == "input: f32[3, 8]"
-    exact = module.float()(x.float())
-    t.testing.assert_close(program(x.float().numpy()), exact.detach().numpy(), rtol=0, atol=1e-5)
+    assert found.dtype is t.bfloat16
+    assert [str(v) for v in (*program.inputs, *program.outputs)] == [
+        "input: bf16[3, 64]",
+        "output: bf16[3, 96]",
+    ]
+    elements = sum(p.numel() for p in module.parameters())
+    assert compiled.stats["rodata"]["bytes_kept"] < 2.2 * elements
+    exact = module.float()(x.float())  # a step of bfloat16 is 2^-8; nothing is rounded in between
+    t.testing.assert_close(found.float(), exact, rtol=2**-8, atol=1e-5)
+    array = program(x.view(t.int16).numpy().view(DType.BF16.numpy))
+    assert np.array_equal(array.astype(np.float32), found.float().numpy())
     assert aot.verify(module.bfloat16(), (x,), tolerance=0.03).agrees
+
+
+def test_bfloat16_beside_numbers_and_other_types(t: Any) -> None:
+    class Mixed(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", t.arange(8).bfloat16())
+
+        def forward(self, x: Any, y: Any) -> Any:
+            self.kept[2:6] += x[0, :4]
+            x[1] *= 0.1
+            z = t.where(y > 0.5, x, -t.inf).amax() + y * 1.001
+            spectrum = t.fft.rfft(x.float()).abs().bfloat16()
+            return x / 3, z, x.double(), t.full((2,), 0.1).bfloat16(), self.kept, spectrum
+
+    module = Mixed()
+    x, y = t.randn(2, 8).bfloat16(), t.rand(2, 8)
+    program = loaded(module, (x, y))
+    for _ in range(2):
+        ours, theirs = x.clone(), x.clone()
+        found, wanted = program(ours, y), module(theirs, y)
+        assert t.equal(ours, theirs)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype is other.dtype
+            t.testing.assert_close(one, other, rtol=2**-7, atol=2**-7)
