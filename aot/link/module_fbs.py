@@ -108,56 +108,6 @@ class Opcode(object):
     BESIDE = 33
 
 
-class Segment(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Segment()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsSegment(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def SegmentBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Segment
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Segment
-    def Offset(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Segment
-    def Length(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Segment
-    def Alignment(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Segment
-    def Checksum(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
 def SegmentStart(builder):
     builder.StartObject(4)
 
@@ -177,10 +127,8 @@ def SegmentEnd(builder):
     return builder.EndObject()
 
 
-
 class SegmentT(object):
 
-    # SegmentT
     def __init__(
         self,
         offset = 0,
@@ -193,33 +141,7 @@ class SegmentT(object):
         self.alignment = alignment  # type: int
         self.checksum = checksum  # type: int
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        segment = Segment()
-        segment.Init(buf, pos)
-        return cls.InitFromObj(segment)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, segment):
-        x = SegmentT()
-        x._UnPack(segment)
-        return x
-
-    # SegmentT
-    def _UnPack(self, segment):
-        if segment is None:
-            return
-        self.offset = segment.Offset()
-        self.length = segment.Length()
-        self.alignment = segment.Alignment()
-        self.checksum = segment.Checksum()
-
-    # SegmentT
     def Pack(self, builder):
         SegmentStart(builder)
         SegmentAddOffset(builder, self.offset)
@@ -229,56 +151,6 @@ class SegmentT(object):
         segment = SegmentEnd(builder)
         return segment
 
-
-class Dim(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Dim()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsDim(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def DimBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Dim
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Dim
-    def Extent(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Dim
-    def Min(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return 0
-
-    # Dim
-    def Max(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Dim
-    def Text(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
 
 def DimStart(builder):
     builder.StartObject(4)
@@ -299,10 +171,8 @@ def DimEnd(builder):
     return builder.EndObject()
 
 
-
 class DimT(object):
 
-    # DimT
     def __init__(
         self,
         extent = -1,
@@ -315,33 +185,7 @@ class DimT(object):
         self.max = max  # type: int
         self.text = text  # type: Optional[str]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        dim = Dim()
-        dim.Init(buf, pos)
-        return cls.InitFromObj(dim)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, dim):
-        x = DimT()
-        x._UnPack(dim)
-        return x
-
-    # DimT
-    def _UnPack(self, dim):
-        if dim is None:
-            return
-        self.extent = dim.Extent()
-        self.min = dim.Min()
-        self.max = dim.Max()
-        self.text = dim.Text()
-
-    # DimT
     def Pack(self, builder):
         if self.text is not None:
             text = builder.CreateString(self.text)
@@ -354,66 +198,6 @@ class DimT(object):
         dim = DimEnd(builder)
         return dim
 
-
-class Tensor(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Tensor()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsTensor(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def TensorBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Tensor
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Tensor
-    def Name(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Tensor
-    def Dtype(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Tensor
-    def Dims(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Dim()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Tensor
-    def DimsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Tensor
-    def DimsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        return o == 0
 
 def TensorStart(builder):
     builder.StartObject(3)
@@ -434,14 +218,8 @@ def TensorEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List
-except:
-    pass
-
 class TensorT(object):
 
-    # TensorT
     def __init__(
         self,
         name = None,
@@ -452,39 +230,7 @@ class TensorT(object):
         self.dtype = dtype  # type: int
         self.dims = dims  # type: Optional[List[DimT]]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        tensor = Tensor()
-        tensor.Init(buf, pos)
-        return cls.InitFromObj(tensor)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, tensor):
-        x = TensorT()
-        x._UnPack(tensor)
-        return x
-
-    # TensorT
-    def _UnPack(self, tensor):
-        if tensor is None:
-            return
-        self.name = tensor.Name()
-        self.dtype = tensor.Dtype()
-        if not tensor.DimsIsNone():
-            self.dims = []
-            for i in range(tensor.DimsLength()):
-                if tensor.Dims(i) is None:
-                    self.dims.append(None)
-                else:
-                    dim_ = DimT.InitFromObj(tensor.Dims(i))
-                    self.dims.append(dim_)
-
-    # TensorT
     def Pack(self, builder):
         if self.name is not None:
             name = builder.CreateString(self.name)
@@ -505,63 +251,6 @@ class TensorT(object):
         tensor = TensorEnd(builder)
         return tensor
 
-
-class ArenaBuffer(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = ArenaBuffer()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsArenaBuffer(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def ArenaBufferBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # ArenaBuffer
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # ArenaBuffer
-    def First(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # ArenaBuffer
-    def Last(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # ArenaBuffer
-    def OffsetRegister(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # ArenaBuffer
-    def Alignment(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # ArenaBuffer
-    def BoundOffset(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
 
 def ArenaBufferStart(builder):
     builder.StartObject(5)
@@ -585,10 +274,8 @@ def ArenaBufferEnd(builder):
     return builder.EndObject()
 
 
-
 class ArenaBufferT(object):
 
-    # ArenaBufferT
     def __init__(
         self,
         first = 0,
@@ -603,34 +290,7 @@ class ArenaBufferT(object):
         self.alignment = alignment  # type: int
         self.boundOffset = boundOffset  # type: int
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        arenaBuffer = ArenaBuffer()
-        arenaBuffer.Init(buf, pos)
-        return cls.InitFromObj(arenaBuffer)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, arenaBuffer):
-        x = ArenaBufferT()
-        x._UnPack(arenaBuffer)
-        return x
-
-    # ArenaBufferT
-    def _UnPack(self, arenaBuffer):
-        if arenaBuffer is None:
-            return
-        self.first = arenaBuffer.First()
-        self.last = arenaBuffer.Last()
-        self.offsetRegister = arenaBuffer.OffsetRegister()
-        self.alignment = arenaBuffer.Alignment()
-        self.boundOffset = arenaBuffer.BoundOffset()
-
-    # ArenaBufferT
     def Pack(self, builder):
         ArenaBufferStart(builder)
         ArenaBufferAddFirst(builder, self.first)
@@ -641,63 +301,6 @@ class ArenaBufferT(object):
         arenaBuffer = ArenaBufferEnd(builder)
         return arenaBuffer
 
-
-class Growth(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Growth()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsGrowth(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def GrowthBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Growth
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Growth
-    def Offset(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Growth
-    def Blocks(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Growth
-    def StrideBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Growth
-    def RowBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Growth
-    def Scalar(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
 
 def GrowthStart(builder):
     builder.StartObject(5)
@@ -721,10 +324,8 @@ def GrowthEnd(builder):
     return builder.EndObject()
 
 
-
 class GrowthT(object):
 
-    # GrowthT
     def __init__(
         self,
         offset = 0,
@@ -739,34 +340,7 @@ class GrowthT(object):
         self.rowBytes = rowBytes  # type: int
         self.scalar = scalar  # type: int
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        growth = Growth()
-        growth.Init(buf, pos)
-        return cls.InitFromObj(growth)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, growth):
-        x = GrowthT()
-        x._UnPack(growth)
-        return x
-
-    # GrowthT
-    def _UnPack(self, growth):
-        if growth is None:
-            return
-        self.offset = growth.Offset()
-        self.blocks = growth.Blocks()
-        self.strideBytes = growth.StrideBytes()
-        self.rowBytes = growth.RowBytes()
-        self.scalar = growth.Scalar()
-
-    # GrowthT
     def Pack(self, builder):
         GrowthStart(builder)
         GrowthAddOffset(builder, self.offset)
@@ -777,287 +351,6 @@ class GrowthT(object):
         growth = GrowthEnd(builder)
         return growth
 
-
-class Program(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Program()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsProgram(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def ProgramBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Program
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Program
-    def RegisterCount(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def Code(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Program
-    def CodeAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Program
-    def CodeLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def CodeIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        return o == 0
-
-    # Program
-    def Blocks(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Program
-    def BlocksAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Program
-    def BlocksLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def BlocksIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        return o == 0
-
-    # Program
-    def ExecuteBlock(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def Messages(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return ""
-
-    # Program
-    def MessagesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def MessagesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        return o == 0
-
-    # Program
-    def Buffers(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = ArenaBuffer()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Program
-    def BuffersLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def BuffersIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        return o == 0
-
-    # Program
-    def ArenaBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def InputOffsetRegisters(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Program
-    def InputOffsetRegistersAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Program
-    def InputOffsetRegistersLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def InputOffsetRegistersIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        return o == 0
-
-    # Program
-    def OutputOffsetRegisters(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Program
-    def OutputOffsetRegistersAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Program
-    def OutputOffsetRegistersLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def OutputOffsetRegistersIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        return o == 0
-
-    # Program
-    def ArenaBoundBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def StateBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def StateCount(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(26))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def StateKeyCount(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Program
-    def ScratchOffset(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(30))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Program
-    def Growths(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Growth()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Program
-    def GrowthsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def GrowthsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
-        return o == 0
-
-    # Program
-    def Updates(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Program
-    def UpdatesAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Program
-    def UpdatesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Program
-    def UpdatesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        return o == 0
 
 def ProgramStart(builder):
     builder.StartObject(16)
@@ -1138,14 +431,8 @@ def ProgramEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List
-except:
-    pass
-
 class ProgramT(object):
 
-    # ProgramT
     def __init__(
         self,
         registerCount = 0,
@@ -1182,92 +469,7 @@ class ProgramT(object):
         self.growths = growths  # type: Optional[List[GrowthT]]
         self.updates = updates  # type: Optional[List[int]]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        program = Program()
-        program.Init(buf, pos)
-        return cls.InitFromObj(program)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, program):
-        x = ProgramT()
-        x._UnPack(program)
-        return x
-
-    # ProgramT
-    def _UnPack(self, program):
-        if program is None:
-            return
-        self.registerCount = program.RegisterCount()
-        if not program.CodeIsNone():
-            if np is None:
-                self.code = []
-                for i in range(program.CodeLength()):
-                    self.code.append(program.Code(i))
-            else:
-                self.code = program.CodeAsNumpy()
-        if not program.BlocksIsNone():
-            if np is None:
-                self.blocks = []
-                for i in range(program.BlocksLength()):
-                    self.blocks.append(program.Blocks(i))
-            else:
-                self.blocks = program.BlocksAsNumpy()
-        self.executeBlock = program.ExecuteBlock()
-        if not program.MessagesIsNone():
-            self.messages = []
-            for i in range(program.MessagesLength()):
-                self.messages.append(program.Messages(i))
-        if not program.BuffersIsNone():
-            self.buffers = []
-            for i in range(program.BuffersLength()):
-                if program.Buffers(i) is None:
-                    self.buffers.append(None)
-                else:
-                    arenaBuffer_ = ArenaBufferT.InitFromObj(program.Buffers(i))
-                    self.buffers.append(arenaBuffer_)
-        self.arenaBytes = program.ArenaBytes()
-        if not program.InputOffsetRegistersIsNone():
-            if np is None:
-                self.inputOffsetRegisters = []
-                for i in range(program.InputOffsetRegistersLength()):
-                    self.inputOffsetRegisters.append(program.InputOffsetRegisters(i))
-            else:
-                self.inputOffsetRegisters = program.InputOffsetRegistersAsNumpy()
-        if not program.OutputOffsetRegistersIsNone():
-            if np is None:
-                self.outputOffsetRegisters = []
-                for i in range(program.OutputOffsetRegistersLength()):
-                    self.outputOffsetRegisters.append(program.OutputOffsetRegisters(i))
-            else:
-                self.outputOffsetRegisters = program.OutputOffsetRegistersAsNumpy()
-        self.arenaBoundBytes = program.ArenaBoundBytes()
-        self.stateBytes = program.StateBytes()
-        self.stateCount = program.StateCount()
-        self.stateKeyCount = program.StateKeyCount()
-        self.scratchOffset = program.ScratchOffset()
-        if not program.GrowthsIsNone():
-            self.growths = []
-            for i in range(program.GrowthsLength()):
-                if program.Growths(i) is None:
-                    self.growths.append(None)
-                else:
-                    growth_ = GrowthT.InitFromObj(program.Growths(i))
-                    self.growths.append(growth_)
-        if not program.UpdatesIsNone():
-            if np is None:
-                self.updates = []
-                for i in range(program.UpdatesLength()):
-                    self.updates.append(program.Updates(i))
-            else:
-                self.updates = program.UpdatesAsNumpy()
-
-    # ProgramT
     def Pack(self, builder):
         if self.code is not None:
             if np is not None and type(self.code) is np.ndarray:
@@ -1362,117 +564,6 @@ class ProgramT(object):
         return program
 
 
-class EntryPoint(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = EntryPoint()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsEntryPoint(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def EntryPointBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # EntryPoint
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # EntryPoint
-    def Name(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # EntryPoint
-    def Inputs(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Tensor()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # EntryPoint
-    def InputsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # EntryPoint
-    def InputsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        return o == 0
-
-    # EntryPoint
-    def Outputs(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Tensor()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # EntryPoint
-    def OutputsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # EntryPoint
-    def OutputsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        return o == 0
-
-    # EntryPoint
-    def Program(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Program()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # EntryPoint
-    def States(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Tensor()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # EntryPoint
-    def StatesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # EntryPoint
-    def StatesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        return o == 0
-
 def EntryPointStart(builder):
     builder.StartObject(5)
 
@@ -1504,14 +595,8 @@ def EntryPointEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List, Optional
-except:
-    pass
-
 class EntryPointT(object):
 
-    # EntryPointT
     def __init__(
         self,
         name = None,
@@ -1526,56 +611,7 @@ class EntryPointT(object):
         self.program = program  # type: Optional[ProgramT]
         self.states = states  # type: Optional[List[TensorT]]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        entryPoint = EntryPoint()
-        entryPoint.Init(buf, pos)
-        return cls.InitFromObj(entryPoint)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, entryPoint):
-        x = EntryPointT()
-        x._UnPack(entryPoint)
-        return x
-
-    # EntryPointT
-    def _UnPack(self, entryPoint):
-        if entryPoint is None:
-            return
-        self.name = entryPoint.Name()
-        if not entryPoint.InputsIsNone():
-            self.inputs = []
-            for i in range(entryPoint.InputsLength()):
-                if entryPoint.Inputs(i) is None:
-                    self.inputs.append(None)
-                else:
-                    tensor_ = TensorT.InitFromObj(entryPoint.Inputs(i))
-                    self.inputs.append(tensor_)
-        if not entryPoint.OutputsIsNone():
-            self.outputs = []
-            for i in range(entryPoint.OutputsLength()):
-                if entryPoint.Outputs(i) is None:
-                    self.outputs.append(None)
-                else:
-                    tensor_ = TensorT.InitFromObj(entryPoint.Outputs(i))
-                    self.outputs.append(tensor_)
-        if entryPoint.Program() is not None:
-            self.program = ProgramT.InitFromObj(entryPoint.Program())
-        if not entryPoint.StatesIsNone():
-            self.states = []
-            for i in range(entryPoint.StatesLength()):
-                if entryPoint.States(i) is None:
-                    self.states.append(None)
-                else:
-                    tensor_ = TensorT.InitFromObj(entryPoint.States(i))
-                    self.states.append(tensor_)
-
-    # EntryPointT
     def Pack(self, builder):
         if self.name is not None:
             name = builder.CreateString(self.name)
@@ -1620,110 +656,6 @@ class EntryPointT(object):
         return entryPoint
 
 
-class Executable(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Executable()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsExecutable(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def ExecutableBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Executable
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Executable
-    def Name(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Executable
-    def CodeOffset(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
-    # Executable
-    def Spirv(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Executable
-    def ParamWords(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Executable
-    def ScratchBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Executable
-    def WorkgroupSize(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Executable
-    def WorkgroupSizeAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Executable
-    def WorkgroupSizeLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Executable
-    def WorkgroupSizeIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        return o == 0
-
-    # Executable
-    def ParamBufferBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Executable
-    def TexelSpirv(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
 def ExecutableStart(builder):
     builder.StartObject(8)
 
@@ -1758,14 +690,8 @@ def ExecutableEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List, Optional
-except:
-    pass
-
 class ExecutableT(object):
 
-    # ExecutableT
     def __init__(
         self,
         name = None,
@@ -1786,45 +712,7 @@ class ExecutableT(object):
         self.paramBufferBytes = paramBufferBytes  # type: int
         self.texelSpirv = texelSpirv  # type: Optional[SegmentT]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        executable = Executable()
-        executable.Init(buf, pos)
-        return cls.InitFromObj(executable)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, executable):
-        x = ExecutableT()
-        x._UnPack(executable)
-        return x
-
-    # ExecutableT
-    def _UnPack(self, executable):
-        if executable is None:
-            return
-        self.name = executable.Name()
-        self.codeOffset = executable.CodeOffset()
-        if executable.Spirv() is not None:
-            self.spirv = SegmentT.InitFromObj(executable.Spirv())
-        self.paramWords = executable.ParamWords()
-        self.scratchBytes = executable.ScratchBytes()
-        if not executable.WorkgroupSizeIsNone():
-            if np is None:
-                self.workgroupSize = []
-                for i in range(executable.WorkgroupSizeLength()):
-                    self.workgroupSize.append(executable.WorkgroupSize(i))
-            else:
-                self.workgroupSize = executable.WorkgroupSizeAsNumpy()
-        self.paramBufferBytes = executable.ParamBufferBytes()
-        if executable.TexelSpirv() is not None:
-            self.texelSpirv = SegmentT.InitFromObj(executable.TexelSpirv())
-
-    # ExecutableT
     def Pack(self, builder):
         if self.name is not None:
             name = builder.CreateString(self.name)
@@ -1857,42 +745,6 @@ class ExecutableT(object):
         return executable
 
 
-class Limit(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Limit()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsLimit(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def LimitBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Limit
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Limit
-    def Name(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Limit
-    def Value(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
-        return 0
-
 def LimitStart(builder):
     builder.StartObject(2)
 
@@ -1906,10 +758,8 @@ def LimitEnd(builder):
     return builder.EndObject()
 
 
-
 class LimitT(object):
 
-    # LimitT
     def __init__(
         self,
         name = None,
@@ -1918,31 +768,7 @@ class LimitT(object):
         self.name = name  # type: Optional[str]
         self.value = value  # type: int
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        limit = Limit()
-        limit.Init(buf, pos)
-        return cls.InitFromObj(limit)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, limit):
-        x = LimitT()
-        x._UnPack(limit)
-        return x
-
-    # LimitT
-    def _UnPack(self, limit):
-        if limit is None:
-            return
-        self.name = limit.Name()
-        self.value = limit.Value()
-
-    # LimitT
     def Pack(self, builder):
         if self.name is not None:
             name = builder.CreateString(self.name)
@@ -1953,69 +779,6 @@ class LimitT(object):
         limit = LimitEnd(builder)
         return limit
 
-
-class Host(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Host()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsHost(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def HostBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Host
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Host
-    def Target(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Host
-    def Arch(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Host
-    def WordBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Host
-    def Features(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return ""
-
-    # Host
-    def FeaturesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Host
-    def FeaturesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        return o == 0
 
 def HostStart(builder):
     builder.StartObject(4)
@@ -2039,14 +802,8 @@ def HostEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List
-except:
-    pass
-
 class HostT(object):
 
-    # HostT
     def __init__(
         self,
         target = None,
@@ -2059,36 +816,7 @@ class HostT(object):
         self.wordBytes = wordBytes  # type: int
         self.features = features  # type: Optional[List[Optional[str]]]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        host = Host()
-        host.Init(buf, pos)
-        return cls.InitFromObj(host)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, host):
-        x = HostT()
-        x._UnPack(host)
-        return x
-
-    # HostT
-    def _UnPack(self, host):
-        if host is None:
-            return
-        self.target = host.Target()
-        self.arch = host.Arch()
-        self.wordBytes = host.WordBytes()
-        if not host.FeaturesIsNone():
-            self.features = []
-            for i in range(host.FeaturesLength()):
-                self.features.append(host.Features(i))
-
-    # HostT
     def Pack(self, builder):
         if self.target is not None:
             target = builder.CreateString(self.target)
@@ -2110,168 +838,6 @@ class HostT(object):
         host = HostEnd(builder)
         return host
 
-
-class Variant(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Variant()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsVariant(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def VariantBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Variant
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Variant
-    def Target(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Variant
-    def Device(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Variant
-    def Arch(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Variant
-    def WordBytes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Variant
-    def Features(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return ""
-
-    # Variant
-    def FeaturesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Variant
-    def FeaturesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        return o == 0
-
-    # Variant
-    def Code(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Variant
-    def Executables(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Executable()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Variant
-    def ExecutablesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Variant
-    def ExecutablesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        return o == 0
-
-    # Variant
-    def EntryPoints(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = EntryPoint()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Variant
-    def EntryPointsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Variant
-    def EntryPointsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        return o == 0
-
-    # Variant
-    def Limits(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Limit()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Variant
-    def LimitsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Variant
-    def LimitsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        return o == 0
-
-    # Variant
-    def Host(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Host()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
 
 def VariantStart(builder):
     builder.StartObject(10)
@@ -2322,14 +888,8 @@ def VariantEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List, Optional
-except:
-    pass
-
 class VariantT(object):
 
-    # VariantT
     def __init__(
         self,
         target = None,
@@ -2354,65 +914,7 @@ class VariantT(object):
         self.limits = limits  # type: Optional[List[LimitT]]
         self.host = host  # type: Optional[HostT]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        variant = Variant()
-        variant.Init(buf, pos)
-        return cls.InitFromObj(variant)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, variant):
-        x = VariantT()
-        x._UnPack(variant)
-        return x
-
-    # VariantT
-    def _UnPack(self, variant):
-        if variant is None:
-            return
-        self.target = variant.Target()
-        self.device = variant.Device()
-        self.arch = variant.Arch()
-        self.wordBytes = variant.WordBytes()
-        if not variant.FeaturesIsNone():
-            self.features = []
-            for i in range(variant.FeaturesLength()):
-                self.features.append(variant.Features(i))
-        if variant.Code() is not None:
-            self.code = SegmentT.InitFromObj(variant.Code())
-        if not variant.ExecutablesIsNone():
-            self.executables = []
-            for i in range(variant.ExecutablesLength()):
-                if variant.Executables(i) is None:
-                    self.executables.append(None)
-                else:
-                    executable_ = ExecutableT.InitFromObj(variant.Executables(i))
-                    self.executables.append(executable_)
-        if not variant.EntryPointsIsNone():
-            self.entryPoints = []
-            for i in range(variant.EntryPointsLength()):
-                if variant.EntryPoints(i) is None:
-                    self.entryPoints.append(None)
-                else:
-                    entryPoint_ = EntryPointT.InitFromObj(variant.EntryPoints(i))
-                    self.entryPoints.append(entryPoint_)
-        if not variant.LimitsIsNone():
-            self.limits = []
-            for i in range(variant.LimitsLength()):
-                if variant.Limits(i) is None:
-                    self.limits.append(None)
-                else:
-                    limit_ = LimitT.InitFromObj(variant.Limits(i))
-                    self.limits.append(limit_)
-        if variant.Host() is not None:
-            self.host = HostT.InitFromObj(variant.Host())
-
-    # VariantT
     def Pack(self, builder):
         if self.target is not None:
             target = builder.CreateString(self.target)
@@ -2474,120 +976,6 @@ class VariantT(object):
         return variant
 
 
-class Module(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Module()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsModule(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def ModuleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Module
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Module
-    def Version(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Module
-    def Producer(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Module
-    def Variants(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Variant()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Module
-    def VariantsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Module
-    def VariantsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        return o == 0
-
-    # Module
-    def Rodata(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Module
-    def RodataSegments(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Module
-    def RodataSegmentsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Module
-    def RodataSegmentsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        return o == 0
-
-    # Module
-    def Notes(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Module
-    def Vocabulary(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Segment()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
 def ModuleStart(builder):
     builder.StartObject(7)
 
@@ -2622,14 +1010,8 @@ def ModuleEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List, Optional
-except:
-    pass
-
 class ModuleT(object):
 
-    # ModuleT
     def __init__(
         self,
         version = 0,
@@ -2648,53 +1030,7 @@ class ModuleT(object):
         self.notes = notes  # type: Optional[SegmentT]
         self.vocabulary = vocabulary  # type: Optional[SegmentT]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        module = Module()
-        module.Init(buf, pos)
-        return cls.InitFromObj(module)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, module):
-        x = ModuleT()
-        x._UnPack(module)
-        return x
-
-    # ModuleT
-    def _UnPack(self, module):
-        if module is None:
-            return
-        self.version = module.Version()
-        self.producer = module.Producer()
-        if not module.VariantsIsNone():
-            self.variants = []
-            for i in range(module.VariantsLength()):
-                if module.Variants(i) is None:
-                    self.variants.append(None)
-                else:
-                    variant_ = VariantT.InitFromObj(module.Variants(i))
-                    self.variants.append(variant_)
-        if module.Rodata() is not None:
-            self.rodata = SegmentT.InitFromObj(module.Rodata())
-        if not module.RodataSegmentsIsNone():
-            self.rodataSegments = []
-            for i in range(module.RodataSegmentsLength()):
-                if module.RodataSegments(i) is None:
-                    self.rodataSegments.append(None)
-                else:
-                    segment_ = SegmentT.InitFromObj(module.RodataSegments(i))
-                    self.rodataSegments.append(segment_)
-        if module.Notes() is not None:
-            self.notes = SegmentT.InitFromObj(module.Notes())
-        if module.Vocabulary() is not None:
-            self.vocabulary = SegmentT.InitFromObj(module.Vocabulary())
-
-    # ModuleT
     def Pack(self, builder):
         if self.producer is not None:
             producer = builder.CreateString(self.producer)
@@ -2738,49 +1074,6 @@ class ModuleT(object):
         return module
 
 
-class ChatRole(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = ChatRole()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsChatRole(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def ChatRoleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # ChatRole
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # ChatRole
-    def Name(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # ChatRole
-    def Before(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # ChatRole
-    def After(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
 def ChatRoleStart(builder):
     builder.StartObject(3)
 
@@ -2797,10 +1090,8 @@ def ChatRoleEnd(builder):
     return builder.EndObject()
 
 
-
 class ChatRoleT(object):
 
-    # ChatRoleT
     def __init__(
         self,
         name = None,
@@ -2811,32 +1102,7 @@ class ChatRoleT(object):
         self.before = before  # type: Optional[str]
         self.after = after  # type: Optional[str]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        chatRole = ChatRole()
-        chatRole.Init(buf, pos)
-        return cls.InitFromObj(chatRole)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, chatRole):
-        x = ChatRoleT()
-        x._UnPack(chatRole)
-        return x
-
-    # ChatRoleT
-    def _UnPack(self, chatRole):
-        if chatRole is None:
-            return
-        self.name = chatRole.Name()
-        self.before = chatRole.Before()
-        self.after = chatRole.After()
-
-    # ChatRoleT
     def Pack(self, builder):
         if self.name is not None:
             name = builder.CreateString(self.name)
@@ -2854,502 +1120,6 @@ class ChatRoleT(object):
         chatRole = ChatRoleEnd(builder)
         return chatRole
 
-
-class Vocabulary(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Vocabulary()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsVocabulary(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def VocabularyBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x41\x4F\x54\x4D", size_prefixed=size_prefixed)
-
-    # Vocabulary
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Vocabulary
-    def Version(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def Scheme(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def PreTokeniser(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def TokenCount(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def Bos(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Vocabulary
-    def Eos(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Vocabulary
-    def Unknown(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
-        return -1
-
-    # Vocabulary
-    def EndTokens(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def EndTokensAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def EndTokensLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def EndTokensIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        return o == 0
-
-    # Vocabulary
-    def AddsBos(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def AddsEos(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def AddsSpace(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def IgnoresMerges(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(26))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def EscapesSpaces(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def TrimsSpaces(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(30))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def SpaceIsSuffix(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
-
-    # Vocabulary
-    def SymbolText(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
-        return 0
-
-    # Vocabulary
-    def SymbolTextAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
-        return 0
-
-    # Vocabulary
-    def SymbolTextLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def SymbolTextIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
-        return o == 0
-
-    # Vocabulary
-    def SymbolEnds(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def SymbolEndsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def SymbolEndsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def SymbolEndsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(36))
-        return o == 0
-
-    # Vocabulary
-    def TokenTypes(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
-        return 0
-
-    # Vocabulary
-    def TokenTypesAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
-        return 0
-
-    # Vocabulary
-    def TokenTypesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def TokenTypesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
-        return o == 0
-
-    # Vocabulary
-    def TokenScores(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def TokenScoresAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def TokenScoresLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def TokenScoresIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(40))
-        return o == 0
-
-    # Vocabulary
-    def ByteSymbols(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def ByteSymbolsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def ByteSymbolsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def ByteSymbolsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(42))
-        return o == 0
-
-    # Vocabulary
-    def Lookup(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def LookupAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def LookupLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def LookupIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(44))
-        return o == 0
-
-    # Vocabulary
-    def Merges(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def MergesAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def MergesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def MergesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(46))
-        return o == 0
-
-    # Vocabulary
-    def MergeResults(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def MergeResultsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def MergeResultsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def MergeResultsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(48))
-        return o == 0
-
-    # Vocabulary
-    def Specials(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def SpecialsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def SpecialsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def SpecialsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(50))
-        return o == 0
-
-    # Vocabulary
-    def SortedTokens(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Vocabulary
-    def SortedTokensAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
-
-    # Vocabulary
-    def SortedTokensLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def SortedTokensIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(52))
-        return o == 0
-
-    # Vocabulary
-    def Replacements(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
-        return 0
-
-    # Vocabulary
-    def ReplacementsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
-        return 0
-
-    # Vocabulary
-    def ReplacementsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def ReplacementsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(54))
-        return o == 0
-
-    # Vocabulary
-    def ChatTemplate(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(56))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Vocabulary
-    def ChatRoles(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
-        if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
-            x = self._tab.Indirect(x)
-            obj = ChatRole()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Vocabulary
-    def ChatRolesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Vocabulary
-    def ChatRolesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(58))
-        return o == 0
-
-    # Vocabulary
-    def ChatBegin(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(60))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Vocabulary
-    def ChatDefault(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(62))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Vocabulary
-    def ChatReply(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(64))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
 
 def VocabularyStart(builder):
     builder.StartObject(31)
@@ -3490,14 +1260,8 @@ def VocabularyEnd(builder):
     return builder.EndObject()
 
 
-try:
-    from typing import List
-except:
-    pass
-
 class VocabularyT(object):
 
-    # VocabularyT
     def __init__(
         self,
         version = 0,
@@ -3564,139 +1328,7 @@ class VocabularyT(object):
         self.chatDefault = chatDefault  # type: Optional[str]
         self.chatReply = chatReply  # type: Optional[str]
 
-    @classmethod
-    def InitFromBuf(cls, buf, pos):
-        vocabulary = Vocabulary()
-        vocabulary.Init(buf, pos)
-        return cls.InitFromObj(vocabulary)
 
-    @classmethod
-    def InitFromPackedBuf(cls, buf, pos=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
-        return cls.InitFromBuf(buf, pos+n)
-
-    @classmethod
-    def InitFromObj(cls, vocabulary):
-        x = VocabularyT()
-        x._UnPack(vocabulary)
-        return x
-
-    # VocabularyT
-    def _UnPack(self, vocabulary):
-        if vocabulary is None:
-            return
-        self.version = vocabulary.Version()
-        self.scheme = vocabulary.Scheme()
-        self.preTokeniser = vocabulary.PreTokeniser()
-        self.tokenCount = vocabulary.TokenCount()
-        self.bos = vocabulary.Bos()
-        self.eos = vocabulary.Eos()
-        self.unknown = vocabulary.Unknown()
-        if not vocabulary.EndTokensIsNone():
-            if np is None:
-                self.endTokens = []
-                for i in range(vocabulary.EndTokensLength()):
-                    self.endTokens.append(vocabulary.EndTokens(i))
-            else:
-                self.endTokens = vocabulary.EndTokensAsNumpy()
-        self.addsBos = vocabulary.AddsBos()
-        self.addsEos = vocabulary.AddsEos()
-        self.addsSpace = vocabulary.AddsSpace()
-        self.ignoresMerges = vocabulary.IgnoresMerges()
-        self.escapesSpaces = vocabulary.EscapesSpaces()
-        self.trimsSpaces = vocabulary.TrimsSpaces()
-        self.spaceIsSuffix = vocabulary.SpaceIsSuffix()
-        if not vocabulary.SymbolTextIsNone():
-            if np is None:
-                self.symbolText = []
-                for i in range(vocabulary.SymbolTextLength()):
-                    self.symbolText.append(vocabulary.SymbolText(i))
-            else:
-                self.symbolText = vocabulary.SymbolTextAsNumpy()
-        if not vocabulary.SymbolEndsIsNone():
-            if np is None:
-                self.symbolEnds = []
-                for i in range(vocabulary.SymbolEndsLength()):
-                    self.symbolEnds.append(vocabulary.SymbolEnds(i))
-            else:
-                self.symbolEnds = vocabulary.SymbolEndsAsNumpy()
-        if not vocabulary.TokenTypesIsNone():
-            if np is None:
-                self.tokenTypes = []
-                for i in range(vocabulary.TokenTypesLength()):
-                    self.tokenTypes.append(vocabulary.TokenTypes(i))
-            else:
-                self.tokenTypes = vocabulary.TokenTypesAsNumpy()
-        if not vocabulary.TokenScoresIsNone():
-            if np is None:
-                self.tokenScores = []
-                for i in range(vocabulary.TokenScoresLength()):
-                    self.tokenScores.append(vocabulary.TokenScores(i))
-            else:
-                self.tokenScores = vocabulary.TokenScoresAsNumpy()
-        if not vocabulary.ByteSymbolsIsNone():
-            if np is None:
-                self.byteSymbols = []
-                for i in range(vocabulary.ByteSymbolsLength()):
-                    self.byteSymbols.append(vocabulary.ByteSymbols(i))
-            else:
-                self.byteSymbols = vocabulary.ByteSymbolsAsNumpy()
-        if not vocabulary.LookupIsNone():
-            if np is None:
-                self.lookup = []
-                for i in range(vocabulary.LookupLength()):
-                    self.lookup.append(vocabulary.Lookup(i))
-            else:
-                self.lookup = vocabulary.LookupAsNumpy()
-        if not vocabulary.MergesIsNone():
-            if np is None:
-                self.merges = []
-                for i in range(vocabulary.MergesLength()):
-                    self.merges.append(vocabulary.Merges(i))
-            else:
-                self.merges = vocabulary.MergesAsNumpy()
-        if not vocabulary.MergeResultsIsNone():
-            if np is None:
-                self.mergeResults = []
-                for i in range(vocabulary.MergeResultsLength()):
-                    self.mergeResults.append(vocabulary.MergeResults(i))
-            else:
-                self.mergeResults = vocabulary.MergeResultsAsNumpy()
-        if not vocabulary.SpecialsIsNone():
-            if np is None:
-                self.specials = []
-                for i in range(vocabulary.SpecialsLength()):
-                    self.specials.append(vocabulary.Specials(i))
-            else:
-                self.specials = vocabulary.SpecialsAsNumpy()
-        if not vocabulary.SortedTokensIsNone():
-            if np is None:
-                self.sortedTokens = []
-                for i in range(vocabulary.SortedTokensLength()):
-                    self.sortedTokens.append(vocabulary.SortedTokens(i))
-            else:
-                self.sortedTokens = vocabulary.SortedTokensAsNumpy()
-        if not vocabulary.ReplacementsIsNone():
-            if np is None:
-                self.replacements = []
-                for i in range(vocabulary.ReplacementsLength()):
-                    self.replacements.append(vocabulary.Replacements(i))
-            else:
-                self.replacements = vocabulary.ReplacementsAsNumpy()
-        self.chatTemplate = vocabulary.ChatTemplate()
-        if not vocabulary.ChatRolesIsNone():
-            self.chatRoles = []
-            for i in range(vocabulary.ChatRolesLength()):
-                if vocabulary.ChatRoles(i) is None:
-                    self.chatRoles.append(None)
-                else:
-                    chatRole_ = ChatRoleT.InitFromObj(vocabulary.ChatRoles(i))
-                    self.chatRoles.append(chatRole_)
-        self.chatBegin = vocabulary.ChatBegin()
-        self.chatDefault = vocabulary.ChatDefault()
-        self.chatReply = vocabulary.ChatReply()
-
-    # VocabularyT
     def Pack(self, builder):
         if self.endTokens is not None:
             if np is not None and type(self.endTokens) is np.ndarray:

@@ -319,7 +319,7 @@ def tables_of(root: fbs.ModuleT, table: str, number: int, sort: str) -> list[tup
     variant: Any = root.variants[number]
     entry = variant.entryPoints[0]
     hosts = [] if variant.host is None else [('host "cpu"', variant.host)]
-    executables = [(f'executable "{e.name.decode()}"', e) for e in variant.executables]
+    executables = [(f'executable "{e.name}"', e) for e in variant.executables]
     if sort in ("function", "shader"):
         executables = [e for e in executables if sort in e[0]]
     segments = [(name, s) for _, e in executables for name, s in (("spirv", e.spirv),)]
@@ -330,7 +330,7 @@ def tables_of(root: fbs.ModuleT, table: str, number: int, sort: str) -> list[tup
         "Module": [('module "tests"', root)],
         "Segment": [(f'segment "{name}"', s) for name, s in segments if s is not None],
         "Dim": [
-            (f'tensor "{tensors[0].name.decode()}"', tensors[0].dims[0])
+            (f'tensor "{tensors[0].name}"', tensors[0].dims[0])
             for tensors in (entry.inputs, entry.outputs, entry.states)
         ],
         "ArenaBuffer": [('entry point "main"', entry.program.buffers[0])],
@@ -338,7 +338,7 @@ def tables_of(root: fbs.ModuleT, table: str, number: int, sort: str) -> list[tup
         "Program": [('entry point "main"', entry.program)],
         "Executable": executables,
         "Host": hosts,
-        "Variant": [(f'variant "{variant.target.decode()}"', variant)],
+        "Variant": [(f'variant "{variant.target}"', variant)],
     }
     return found[table]
 

@@ -21,6 +21,8 @@ import numpy as np
 import xxhash
 
 from aot.link import module_fbs as fbs
+from aot.link.flatbuffer import read_structure
+from aot.link.reader import IDENTIFIER
 from tests.support.runtime_build import RUNTIME
 
 HEADER = struct.Struct("<4sIQQQQQQ")
@@ -342,7 +344,7 @@ def _code(variant: Variant) -> Code:
 def pack(root: fbs.ModuleT) -> bytes:
     """The flatbuffer of a module's table."""
     builder = flatbuffers.Builder(1024)
-    builder.Finish(root.Pack(builder), file_identifier=b"AOTM")
+    builder.Finish(root.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 
 
@@ -350,7 +352,7 @@ def stamp(file: bytes, structure_bytes: int, version: int = 0) -> bytes:
     """The file with a header whose checksums fit what follows it."""
     structure = file[HEADER_BYTES : HEADER_BYTES + structure_bytes]
     digest = xxhash.xxh64_intdigest(structure)
-    head = HEADER.pack(b"AOTM", version, len(file), HEADER_BYTES, structure_bytes, digest, 0, 0)
+    head = HEADER.pack(IDENTIFIER, version, len(file), HEADER_BYTES, structure_bytes, digest, 0, 0)
     return head + struct.pack("<Q", xxhash.xxh64_intdigest(head)) + file[HEADER_BYTES:]
 
 
@@ -377,7 +379,7 @@ def segments(root: fbs.ModuleT) -> Iterator[fbs.SegmentT]:
 def with_structure(file: bytes, change: Callable[[fbs.ModuleT], object]) -> bytes:
     """The file with its structure changed, its segments moved to make room, and stamped anew."""
     size, room = structure_bytes_of(file), 1 << 16
-    root = fbs.ModuleT.InitFromPackedBuf(file[HEADER_BYTES : HEADER_BYTES + size])
+    root = read_structure(file[HEADER_BYTES : HEADER_BYTES + size], IDENTIFIER)
     for table in segments(root):
         table.offset += room
     change(root)

@@ -8,8 +8,8 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from aot.link import module_fbs as fbs
-from aot.link.vocabulary import encode_vocabulary
+from aot.link.flatbuffer import read_structure
+from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
 from tests.support.vocabularies import byte_vocabulary
 
 Change = Callable[[Any], None]
@@ -17,10 +17,10 @@ Change = Callable[[Any], None]
 
 def with_table(change: Change) -> bytes:
     """The bytes of a small vocabulary after a change of its table."""
-    table = fbs.VocabularyT.InitFromPackedBuf(encode_vocabulary(byte_vocabulary()))
+    table = read_structure(encode_vocabulary(byte_vocabulary()), IDENTIFIER, "Vocabulary")
     change(table)
     builder = flatbuffers.Builder(1 << 16)
-    builder.Finish(table.Pack(builder), file_identifier=b"AOTV")
+    builder.Finish(table.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 
 
