@@ -218,6 +218,7 @@ class File:
     graphs: list[dict[str, Any]] = field(default_factory=list)
     buffers: list[dict[str, Any]] = field(default_factory=lambda: [table("Buffer")])
     codes: list[tuple[str, bool]] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)  # other fields of the model
 
     def buffer(self, data: Array) -> int:
         """The number of a buffer with the elements."""
@@ -253,6 +254,7 @@ class File:
                 description="test",
                 buffers=self.buffers,
                 signature_defs=list(signatures) or None,
+                **self.more,
             )
         )
 

@@ -159,8 +159,6 @@ class Table:
             return np.frombuffer(file.data, dtype, count, first)
         first, count = file.vector(at, 4, what)
         places = range(first, first + 4 * count, 4)
-        if element == "string":
-            return [file.string(place, what) for place in places]
         return [file.table(place, element) for place in places]
 
     def _union(self, field: Field, at: int) -> Table | None:

@@ -47,12 +47,10 @@ def check_rank(n: Node, rank: int, *numbers: int) -> None:
             raise n.error(f"operand {number} is {found}, expected rank {rank}")
 
 
-def numbers_of(n: Node, prefix: str, default: int = 1, *, spatial: int = 2) -> tuple[int, ...]:
+def numbers_of(n: Node, prefix: str, *, spatial: int = 2) -> tuple[int, ...]:
     """An option that each spatial dim has one of."""
     names = ("h", "w") if spatial == 2 else ("d", "h", "w")
-    found = tuple(int(n.option(f"{prefix}_{name}", default)) for name in names)
-    if prefix.startswith("dilation"):
-        return tuple(max(number, 1) for number in found)
+    found = tuple(int(n.option(f"{prefix}_{name}", 1)) for name in names)
     if min(found) < 1:
         raise n.error(f"{prefix} is {list(found)}, expected positive numbers")
     return found

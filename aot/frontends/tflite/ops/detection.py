@@ -48,7 +48,7 @@ def non_max_suppression(n: Node) -> list[Value]:
     if is_soft:
         sigma = n.known(5)
         if sigma is None or sigma.any():
-            raise UnsupportedNodeError("scores that overlap lessens (soft_nms_sigma) are not")
+            raise UnsupportedNodeError("soft suppression (soft_nms_sigma) is not supported")
     most = n.scalar(limit, I64)
     rows = n.reshape(scores, (1, *scores.type.dims))
     overlap, least = (n.reshape(n.real(i), ()) for i in (3, 4))

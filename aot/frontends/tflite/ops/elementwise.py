@@ -173,7 +173,7 @@ def gelu(n: Node) -> Value:
     return activations.tanh_gelu(n, x) if n.option("approximate", False) else n.emit("gelu", x)
 
 
-def _softmax_axis(n: Node, x: Value) -> int:
+def _last_axis(n: Node, x: Value) -> int:
     if x.type.rank == 0:
         raise n.error("its operand has no dims")
     return x.type.rank - 1
@@ -184,13 +184,13 @@ def softmax(n: Node) -> Value:
     x = n.real(0)
     beta = float(n.option("beta", 1.0))
     scaled = x if beta == 1 else n("mul", x, beta)
-    return n.emit("softmax", scaled, axis=_softmax_axis(n, x))
+    return n.emit("softmax", scaled, axis=_last_axis(n, x))
 
 
 @tflite_op("LOG_SOFTMAX")
 def log_softmax(n: Node) -> Value:
     x = n.real(0)
-    return n.emit("log_softmax", x, axis=_softmax_axis(n, x))
+    return n.emit("log_softmax", x, axis=_last_axis(n, x))
 
 
 @tflite_op("SELECT", "SELECT_V2")
@@ -242,7 +242,7 @@ def fake_quant(n: Node) -> Value:
 def l2_normalization(n: Node) -> Value:
     """x by the root of the sum of its squares along the last dim, which is at least 1e-6."""
     x = n.real(0)
-    total = n.emit("reduce_sum", n("mul", x, x), axes=(x.type.rank - 1,), keepdims=True)
+    total = n.emit("reduce_sum", n("mul", x, x), axes=(_last_axis(n, x),), keepdims=True)
     return n.activated(n("div", x, n("maximum", n("sqrt", total), 1e-6)))
 
 
@@ -251,7 +251,7 @@ def local_response_normalization(n: Node) -> Value:
     """x over (bias + alpha * the sum of squares of its neighbours along channels) ^ beta."""
     x = n.real(0)
     radius = int(n.option("radius", 0))
-    rank, channels = x.type.rank, x.type.dims[-1]
+    channels = x.type.dims[_last_axis(n, x)]
     squares = n("mul", x, x)
     flat: tuple[Dim, ...] = (1, 1, n_rows(x), channels)
     mean = n.emit(
@@ -265,8 +265,6 @@ def local_response_normalization(n: Node) -> Value:
     )
     total = n("mul", n.reshape(mean, x.type.dims), float(2 * radius + 1))
     line = n("add", n("mul", total, float(n.option("alpha", 0.0))), float(n.option("bias", 0.0)))
-    if rank < 1:
-        raise n.error("its operand has no dims")
     return n("div", x, n("pow", line, float(n.option("beta", 0.0))))
 
 

@@ -13,7 +13,7 @@ from aot.frontends.tflite.ops.convolution import (
     numbers_of,
     pads_of,
 )
-from aot.frontends.tflite.table import Node, UnsupportedNodeError, custom_op, tflite_op
+from aot.frontends.tflite.table import Node, custom_op, tflite_op
 from aot.ir import dims
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -101,10 +101,8 @@ def _floor_multiple(n: Node, x: Value, size: int) -> Value:
     return n.emit("mul", n.emit("div", x, step), step)
 
 
-def _begins(n: Node, y: Value, axis: int, stride: int, pad: Any) -> Value:
+def _begins(n: Node, y: Value, axis: int, stride: int, pad: int) -> Value:
     """Where the windows along an axis of y begin."""
-    if not isinstance(pad, int):
-        raise UnsupportedNodeError("padding that depends on the input's shape is not supported")
     counter = n.emit("range", size=y.type.dims[axis])
     begins = n("sub", n("mul", counter, stride), pad)
     return n.reshape(begins, (y.type.dims[axis], *[1] * (3 - axis)))

@@ -10,8 +10,6 @@ from aot.ir.types import DType
 
 
 def _axes(n: Node, x: Value) -> tuple[int, ...]:
-    if not n.has(1):
-        return tuple(range(x.type.rank))
     found = {n.axis(a, x.type.rank) for a in n.ints(1)}
     return tuple(sorted(found))
 

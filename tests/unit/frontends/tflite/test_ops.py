@@ -8,6 +8,7 @@ from tests.support import (
     litert,
     tflite_layer_cases,  # noqa: F401 - adds cases
     tflite_movement_cases,  # noqa: F401 - adds cases
+    tflite_rare_cases,  # noqa: F401 - adds cases
     tflite_state_cases,  # noqa: F401 - adds cases
 )
 from tests.support.tflite_cases import CASES, Case
