@@ -15,6 +15,7 @@ from aot.frontends.tflite.ops.convolution import (
 )
 from aot.frontends.tflite.table import Node, custom_op, tflite_op
 from aot.ir import dims
+from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -101,8 +102,9 @@ def _floor_multiple(n: Node, x: Value, size: int) -> Value:
     return n.emit("mul", n.emit("div", x, step), step)
 
 
-def _begins(n: Node, y: Value, axis: int, stride: int, pad: int) -> Value:
+def _begins(n: Node, y: Value, axis: int, stride: int, pad: Dim) -> Value:
     """Where the windows along an axis of y begin."""
+    assert isinstance(pad, int)  # the image's extents are known
     counter = n.emit("range", size=y.type.dims[axis])
     begins = n("sub", n("mul", counter, stride), pad)
     return n.reshape(begins, (y.type.dims[axis], *[1] * (3 - axis)))
