@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import aot
 from aot.errors import CompileError, UnsupportedError
@@ -223,6 +223,80 @@ CASES = {
         )
         for kind in ("LINEAR", "POLY", "RBF", "SIGMOID")
     },
+    "powers of support vectors": _case(
+        "SVMRegressor",
+        [np.abs(X)],
+        kernel_type="POLY",
+        kernel_params=[0.2, 0.3, 1.5],
+        n_supports=5,
+        support_vectors=[abs(v) for v in _numbers(5, 6)],
+        coefficients=_numbers(5),
+        rho=[0.4],
+    ),
+    "one class of support vectors": _case(
+        "SVMRegressor",
+        [X],
+        kernel_type="RBF",
+        kernel_params=[0.2, 0.0, 3.0],
+        n_supports=5,
+        support_vectors=_numbers(5, 6),
+        coefficients=_numbers(5),
+        rho=[0.1],
+        one_class=1,
+    ),
+    **{
+        f"two classes of support vectors, {post}": _case(
+            "SVMClassifier",
+            [X],
+            outputs=2,
+            kernel_type="RBF",
+            kernel_params=[0.2, 0.0, 3.0],
+            vectors_per_class=[3, 2],
+            support_vectors=_numbers(5, 6),
+            coefficients=_numbers(1, 5),
+            rho=[0.05],
+            classlabels_ints=[5, 6],
+            post_transform=post,
+        )
+        for post in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+    },
+    "a vector": _case("Scaler", [X[0]], scale=_numbers(6), offset=_numbers(6)),
+    "vectorizer of vectors": _case("FeatureVectorizer", [X[0], _f(2)], inputdimensions=[6, 2]),
+    "columns of a vector": _case("ArrayFeatureExtractor", [X[0], np.array([[4, 0, 4]])]),
+    "labels by tensors": _case(
+        "LabelEncoder",
+        [np.array([[0.5, 2.0], [7.0, np.nan]], np.float32)],
+        opset=4,
+        keys_tensor=numpy_helper.from_array(np.array([2.0, np.nan, 0.5], np.float32)),
+        values_tensor=numpy_helper.from_array(np.array([4, 5, 6], np.int64)),
+        default_tensor=numpy_helper.from_array(np.array([-1], np.int64)),
+    ),
+    "the first classes": _case(
+        "LinearClassifier",
+        [X],
+        outputs=2,
+        coefficients=_numbers(18),
+        intercepts=_numbers(3),
+        classlabels_ints=[0, 1, 2],
+        post_transform="SOFTMAX_ZERO",
+    ),
+    "two linear classes": _case(
+        "LinearClassifier",
+        [X],
+        outputs=2,
+        coefficients=_numbers(6),
+        intercepts=[0.1],
+        classlabels_ints=[4, 2],
+    ),
+    "two linear classes, logistic": _case(
+        "LinearClassifier",
+        [X],
+        outputs=2,
+        coefficients=_numbers(6),
+        intercepts=[0.1],
+        classlabels_ints=[4, 2],
+        post_transform="LOGISTIC",
+    ),
     "pairs of classes": _case(
         "SVMClassifier", [X], outputs=2, kernel_type="RBF", kernel_params=[0.2, 0.0, 3.0], **_SVC
     ),

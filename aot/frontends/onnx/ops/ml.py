@@ -95,7 +95,7 @@ def feature_vectorizer(node: Node) -> Value:
     for number in range(len(node.inputs)):
         x = node.cast(node.input(number), F32)
         if x.type.rank == 1:
-            x = node.reshape(x, (*x.type.dims, 1))
+            x = node.reshape(x, (1, *x.type.dims))
         rest = dims.product(x.type.dims[1:])
         x = node.reshape(x, (x.type.dims[0], rest))
         if number < len(widths) and isinstance(rest, int) and rest != widths[number]:
@@ -340,5 +340,6 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     best = node.reshape(node.emit("arg_max", counted, axis=1), batch)
     label = label_of(node, best, labels)
     if classes == 2:
-        return [label, of_one_score(node, node.emit("neg", decisions), post, Scores.OPPOSITES)]
+        kind = Scores.OPPOSITES if post in ("NONE", "LOGISTIC") else Scores.SHARES
+        return [label, of_one_score(node, decisions, post, kind)]
     return [label, transformed(node, decisions, post)]

@@ -33,10 +33,10 @@ def matmul_nbits(node: Node) -> Value:
     if depth != blocks.k and isinstance(depth, int):
         raise node.error(f"A has rows of {depth} elements, but attribute 'K' is {blocks.k}")
     stored = blocks.count, -(-blocks.block * blocks.bits // 8)
-    raw = _known(node, 1, "B", np.uint8)
+    raw = _contents(node, 1, "B")
     raw = _shaped(node, raw, (columns, *stored), "B")
     codes = _numbers(raw, blocks.bits)[..., : blocks.block].reshape(columns, -1)[:, : blocks.k]
-    scales = _known(node, 2, "scales", a.type.dtype.numpy)
+    scales = _contents(node, 2, "scales")
     scales = _shaped(node, scales, (columns, blocks.count), "scales")
     if not bool(np.isfinite(scales).all()):
         raise node.error("scales has NaN or infinite elements")
@@ -78,18 +78,6 @@ def _blocks(node: Node) -> Blocks:
     return Blocks(depth, block, bits)
 
 
-def _known(node: Node, number: int, what: str, dtype: object) -> Array:
-    """A constant operand.
-
-    Raises:
-        CompileError: it has not the dtype.
-    """
-    found = _contents(node, number, what)
-    if found.dtype != dtype:
-        raise node.error(f"{what} is {found.dtype}, expected {np.dtype(dtype)}")  # type: ignore[call-overload]
-    return found
-
-
 def _contents(node: Node, number: int, what: str) -> Array:
     """The elements of a constant operand, however many."""
     value = node.input(number)
@@ -127,7 +115,7 @@ def _order(node: Node, blocks: Blocks) -> Array | None:
     """
     if node.optional(4) is None:
         return None
-    given = _known(node, 4, "g_idx", np.int32).reshape(-1)[: blocks.k]
+    given = _contents(node, 4, "g_idx").reshape(-1)[: blocks.k]
     block_of = _shaped(node, given, (blocks.k,), "g_idx")
     wanted = np.arange(blocks.k) // blocks.block
     if np.array_equal(block_of, wanted):

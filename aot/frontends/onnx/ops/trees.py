@@ -143,12 +143,10 @@ def walked(node: Node, x: Value, forest: Forest) -> Value:
 
 
 def _rows(node: Node) -> Value:
-    """The operand as floats [batch, features]; a vector is one row."""
+    """The operand as floats [batch, features]."""
     x = node.input(0)
-    if x.type.rank == 1:
-        x = node.reshape(x, (1, *x.type.dims))
     if x.type.rank != 2:
-        raise node.error(f"X has rank {x.type.rank}, expected 1 or 2")
+        raise node.error(f"X has rank {x.type.rank}, expected 2")
     return x if x.type.dtype in (F32, DType.F64) else node.cast(x, F32)
 
 
@@ -184,7 +182,8 @@ def _parsed(node: Node, dtype: DType) -> tuple[Forest, dict[tuple[int, int], int
             forest.roots.append(rows[key])
         mode = _MODES.get(modes[number])
         if mode is None:
-            raise node.error(f"attribute 'nodes_modes' has {modes[number]!r}, which is not known")
+            name = modes[number].decode("utf-8", "replace")
+            raise node.error(f"attribute 'nodes_modes' has {name!r}, which is not known")
         if mode == LEAF:
             continue
         try:
