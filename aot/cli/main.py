@@ -247,10 +247,9 @@ def run(
 @_SHAPE
 @click.option(
     "--tolerance",
-    default=1e-4,
-    show_default=True,
     type=click.FloatRange(min=0),
-    help="Largest error, relative to an output's largest magnitude.",
+    help="Largest error, relative to an output's largest magnitude. Default: 0.0001, or what the "
+    "roundings of a model of 8 or 16 bits explain.",
 )
 @click.option(
     "--steps",
@@ -268,7 +267,7 @@ def verify(
     input_sizes: tuple[Pair, ...],
     input_values: tuple[Pair, ...],
     against: str | None,
-    tolerance: float,
+    tolerance: float | None,
     steps: int | None,
     entry: str | None,
     device: str,

@@ -360,7 +360,7 @@ def verification_table(result: Verification) -> str:
             shape_text(o.shape),
             f"{o.magnitude:.6g}",
             f"{o.error:.2e}",
-            "agrees" if o.error <= result.tolerance else o.problem or "differs",
+            "agrees" if o.agrees else o.problem or "differs",
         ]
         for o in result.outputs
     ]
@@ -370,6 +370,10 @@ def verification_table(result: Verification) -> str:
         table(header, rows, right="magnitude error"),
         f"target {result.target} {verdict} with {result.engine} within {result.tolerance:g}",
     ]
+    for o in result.rounded:
+        lines.append(
+            f"{o.name}: within {o.tolerance:.2g}, rms {o.rms_tolerance:.2g}, as the model rounds"
+        )
     if result.uninformative:
         lines.append(
             f"{', '.join(result.uninformative)}: one number all over, which says little; "

@@ -18,12 +18,16 @@ from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
 from aot.errors import CompileError
 from aot.frontends import registry
+from aot.ir.graph import Module
+from aot.ir.interpreter.interpreter import Disturbance, run
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
 from aot.tools.litert_engine import run_litert, usual_engine
 from aot.tools.onnx_engine import first_line, numpy_name
+from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings, rounds
 
 Arrays = Mapping[str, NDArray[Any]]
+TOLERANCE = 1e-4
 STATE_STEPS = 3
 TRIES = 4  # random inputs that are tried until every output has elements that differ
 
@@ -36,6 +40,8 @@ class OutputAgreement:
         magnitude: the largest finite absolute value that the engine has.
         error: the largest absolute difference, divided by the magnitude where that is not 0;
             infinite where shapes, dtypes, or the places of NaN and infinities differ.
+        rms: the root of the mean squared difference, divided likewise.
+        tolerance, rms_tolerance: how large the two may be.
         problem: why the error is infinite.
         is_constant: the engine's elements are all one number, so that agreement says little.
     """
@@ -47,6 +53,14 @@ class OutputAgreement:
     error: float
     problem: str = ""
     is_constant: bool = False
+    rms: float = 0.0
+    tolerance: float = TOLERANCE
+    rms_tolerance: float = float("inf")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the differences are as small as they may be."""
+        return self.error <= self.tolerance and self.rms <= self.rms_tolerance
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,8 @@ class Verification:
     Attributes:
         engine: what the module was compared with.
         target: the variant that ran.
+        tolerance: what was asked for; an output's own is more where the model's roundings explain
+            more.
         inputs: the arrays that both got.
     """
 
@@ -82,7 +98,12 @@ class Verification:
     @property
     def agrees(self) -> bool:
         """Whether every output is within the tolerance."""
-        return all(o.error <= self.tolerance for o in self.outputs)
+        return all(o.agrees for o in self.outputs)
+
+    @property
+    def rounded(self) -> tuple[OutputAgreement, ...]:
+        """Outputs that may differ by more than `tolerance`, as the model rounds."""
+        return tuple(o for o in self.outputs if o.tolerance > self.tolerance)
 
 
 def verify(
@@ -97,7 +118,7 @@ def verify(
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
     steps: int | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     seed: int = 0,
     device: str = "cpu",
     target: str | None = None,
@@ -124,7 +145,9 @@ def verify(
             next step, and zeros at first.
         steps: calls one after another, each on random inputs of its own. By default STATE_STEPS
             where there are states; else 1, and up to TRIES where an output is one number all over.
-        tolerance: of the error relative to each output's largest magnitude.
+        tolerance: of the error relative to each output's largest magnitude. By default TOLERANCE,
+            or, of a model that quantises or computes in 16 bits, what `aot.tools.rounding` finds
+            that roundings explain.
         seed: of the random inputs.
         device, target, entry: as `load` takes them.
 
@@ -145,24 +168,87 @@ def verify(
         against = against or usual_engine(model, has_states=bool(program.states))
         if against == "litert" and program.states:
             raise CompileError("litert keeps states itself: compare with the reference")
-        kept = {t.name: _at_first(t) for t in program.states}
-        values, found = _arrays(input_values or {}), []
+        engine = ENGINES[against]
+        first = {t.name: _at_first(t) for t in program.states}
+        calls = _Calls(Path(model), _arrays(input_values or {}), program.updates, outputs, first)
+        found: list[tuple[OutputAgreement, ...]] = []
         is_random = (
-            not kept and steps is None and set(inputs or {}) < {t.name for t in program.inputs}
+            not first and steps is None and set(inputs or {}) < {t.name for t in program.inputs}
         )
-        for step in range(steps or (STATE_STEPS if kept else TRIES if is_random else 1)):
+        for step in range(steps or (STATE_STEPS if first else TRIES if is_random else 1)):
             arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
             written = {i: np.array(arrays[i]) for i in program.updates.values()}
             results = program({**arrays, **written})
-            feeds = {name: np.array(arrays[name]) for name in written}
-            expected = ENGINES[against](Path(model), {**arrays, **feeds, **values, **kept})
-            expected |= {o: feeds[i] for o, i in program.updates.items()}
-            kept = {name: expected.pop(output) for name, output in outputs.items()}
-            found.append(_compare_all(results, expected))
+            found.append(_compare_all(results, calls.next(engine, arrays)))
             if is_random and not any(o.is_constant for o in _worst(found)):
                 break
         variant = program.target
-    return Verification(against, variant, tolerance, arrays, _worst(found))
+    compared = _worst(found)
+    if tolerance is None and any(TOLERANCE < o.error < float("inf") for o in compared):
+        compared = _allowed(compared, calls)
+    elif tolerance is not None:
+        compared = tuple(replace(o, tolerance=tolerance) for o in compared)
+    allowed = TOLERANCE if tolerance is None else tolerance
+    return Verification(against, variant, allowed, arrays, compared)
+
+
+Engine = Callable[[Path, Arrays], dict[str, NDArray[Any]]]
+
+
+class _Calls:
+    """Calls of an engine one after another; what the model keeps is passed on."""
+
+    def __init__(
+        self,
+        model: Path,
+        values: Arrays,
+        updates: Mapping[str, str],
+        outputs: Mapping[str, str],
+        first: Arrays,
+    ) -> None:
+        """
+        Args:
+            values: more inputs, the same at each call.
+            updates: output -> the input that it is written to.
+            outputs: state -> the output that it is after a call.
+            first: what states are before the first call.
+        """
+        self.model, self.values, self.updates, self.outputs = model, values, updates, outputs
+        self.first = first
+        self.kept = dict(first)
+        self.inputs: list[Arrays] = []
+
+    def next(self, engine: Engine, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        """What the engine gives next."""
+        self.inputs.append(arrays)
+        feeds = {i: np.array(arrays[i]) for i in self.updates.values()}
+        found = engine(self.model, {**arrays, **feeds, **self.values, **self.kept})
+        found |= {o: feeds[i] for o, i in self.updates.items()}
+        self.kept = {name: found.pop(output) for name, output in self.outputs.items()}
+        return found
+
+    def again(self, engine: Engine) -> list[dict[str, NDArray[Any]]]:
+        """What another engine gives in the same calls."""
+        calls = _Calls(self.model, self.values, self.updates, self.outputs, self.first)
+        return [calls.next(engine, arrays) for arrays in self.inputs]
+
+
+def _allowed(outputs: tuple[OutputAgreement, ...], calls: _Calls) -> tuple[OutputAgreement, ...]:
+    """The outputs with the tolerances that the model's roundings explain."""
+    module = _read(calls.model)
+    if not rounds(module):
+        return outputs
+    expected = calls.again(_interpreter(module))
+    others = [calls.again(_interpreter(module, OtherRoundings(seed))) for seed in range(RUNS)]
+    spread = _worst(
+        [_compare_all(a, b) for made in others for a, b in zip(made, expected, strict=True)]
+    )
+    return tuple(
+        replace(o, tolerance=max(TOLERANCE, ALLOWANCE * s.error), rms_tolerance=ALLOWANCE * s.rms)
+        if ALLOWANCE * s.error > TOLERANCE
+        else o
+        for o, s in zip(outputs, spread, strict=True)
+    )
 
 
 def _with_module(
@@ -172,7 +258,7 @@ def _with_module(
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
     steps: int | None,
-    tolerance: float,
+    tolerance: float | None,
     device: str,
     target: str | None,
 ) -> Verification:
@@ -203,8 +289,10 @@ def _with_module(
         device=device,
         target=target,
     )
+    allowed = TOLERANCE if tolerance is None else tolerance
     worst = _worst([_compare_all(ours, theirs) for ours, theirs in found])
-    return Verification("torch", variant, tolerance, arrays, worst)
+    worst = tuple(replace(o, tolerance=allowed) for o in worst)
+    return Verification("torch", variant, allowed, arrays, worst)
 
 
 def _states(
@@ -213,10 +301,7 @@ def _states(
     """The states that were given, and those that the model has itself."""
     if all(t.name in states for t in kept):
         return states
-    from aot.driver.pipeline import read_model
-    from aot.options import CompileOptions
-
-    return {**read_model(model, CompileOptions()).states, **states}
+    return {**_read(model).states, **states}
 
 
 def _outputs_of_states(
@@ -249,6 +334,7 @@ def _worst(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreemen
     return tuple(
         replace(
             max(same, key=lambda o: (o.error, not o.is_constant)),
+            rms=max(o.rms for o in same),
             is_constant=all(o.is_constant for o in same),
         )
         for same in zip(*steps, strict=True)
@@ -283,10 +369,11 @@ def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAg
     ):
         problem = "NaN or infinities in different places"
         return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
-    difference = float(np.max(np.abs(a[finite] - b[finite]), initial=0))
+    differences = np.abs(a[finite] - b[finite])
     is_constant = b.size > 1 and bool(finite.all()) and bool((b == b.flat[0]).all())
-    error = difference / (magnitude or 1.0)
-    return OutputAgreement(name, dtype, shape, magnitude, error, is_constant=is_constant)
+    error = float(np.max(differences, initial=0)) / (magnitude or 1.0)
+    rms = float(np.sqrt(np.mean(differences**2))) / (magnitude or 1.0) if differences.size else 0.0
+    return OutputAgreement(name, dtype, shape, magnitude, error, is_constant=is_constant, rms=rms)
 
 
 def _wide(array: NDArray[Any]) -> NDArray[Any]:
@@ -294,19 +381,31 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
 
 
-def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+def _read(model: Path) -> Module:
     from aot.driver.pipeline import read_model
-    from aot.ir.interpreter.interpreter import run
     from aot.options import CompileOptions
 
-    module = read_model(model, CompileOptions())
+    return read_model(model, CompileOptions())
+
+
+def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    return _interpreter(_read(model))(model, inputs)
+
+
+def _interpreter(module: Module, disturbance: Disturbance | None = None) -> Engine:
+    """Our numpy interpreter as an engine."""
     function = module.entry_points[0]
-    feeds = []
-    for value in function.inputs:
-        if value.name not in inputs:
-            raise CompileError(f"{model} has an input {value.name!r} that the module has not")
-        feeds.append(inputs[value.name].astype(value.type.dtype.numpy, copy=False))
-    return dict(zip(function.result_names, run(function, feeds, module=module), strict=True))
+
+    def engine(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        feeds = []
+        for value in function.inputs:
+            if value.name not in inputs:
+                raise CompileError(f"{model} has an input {value.name!r} that the module has not")
+            feeds.append(inputs[value.name].astype(value.type.dtype.numpy, copy=False))
+        found = run(function, feeds, module=module, disturbance=disturbance)
+        return dict(zip(function.result_names, found, strict=True))
+
+    return engine
 
 
 def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
@@ -332,7 +431,7 @@ def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
         raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
 
 
-ENGINES: dict[str, Callable[[Path, Arrays], dict[str, NDArray[Any]]]] = {
+ENGINES: dict[str, Engine] = {
     "reference": _run_reference,
     "onnxruntime": _run_onnxruntime,
     "litert": run_litert,

@@ -7,7 +7,7 @@ whatever their layouts. Slow by design; never used to run a product.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,16 @@ from aot.ir.types import Array, DType, TensorType
 Inputs = Sequence[Any] | Mapping[str, Any]
 
 
+class Disturbance(Protocol):
+    """Changes what ops read and give, to see what becomes of it."""
+
+    def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
+        """What `op` reads, in place of its operands."""
+
+    def after(self, op: Op, results: list[Array]) -> list[Array]:
+        """What `op` gives, in place of its results."""
+
+
 def run(
     function: Function,
     inputs: Inputs,
@@ -35,6 +45,7 @@ def run(
     is_exact: bool = False,
     module: Module | None = None,
     states: States | None = None,
+    disturbance: Disturbance | None = None,
 ) -> list[Array]:
     """The function's results for `inputs`.
 
@@ -48,6 +59,7 @@ def run(
         module: where ops that run a function by name find it.
         states: memory of state variables by name, kept between runs; without it they start at zero.
             Clearing it is a reset.
+        disturbance: changes what ops that have a reference read and give.
 
     Raises:
         CompileError: an input is missing or has a wrong dtype or shape, a symbol has no value, an
@@ -67,9 +79,9 @@ def run(
             )
     with np.errstate(all="ignore"):
         if not is_about_memory(function):
-            found = _Frame(function, values, is_exact, module).run(function.block, arrays)
-            return _updated(function, arrays, found)
-        frame = _MemoryFrame(function, values, is_exact, module)
+            frame = _Frame(function, values, is_exact, module, disturbance)
+            return _updated(function, arrays, frame.run(function.block, arrays))
+        frame = _MemoryFrame(function, values, is_exact, module, disturbance)
         frame.states = states
         places = frame.run(function.block, [_place(a) for a in arrays])
         for name, length in following.items():
@@ -260,13 +272,19 @@ class _Frame:
     """
 
     def __init__(
-        self, function: Function, symbols: Mapping[str, int], is_exact: bool, module: Module | None
+        self,
+        function: Function,
+        symbols: Mapping[str, int],
+        is_exact: bool,
+        module: Module | None,
+        disturbance: Disturbance | None,
     ) -> None:
         self.function = function
         self.symbols = dict(symbols)
         self.later = assumptions_by_last(function)
         self.is_exact = is_exact
         self.module = module
+        self.disturbance = disturbance
         self.env: dict[Value, Any] = {}
         self._dying: dict[Block, dict[Op, list[Value]]] = {}
 
@@ -373,7 +391,12 @@ class _Frame:
         numbers = [_number(d, self.symbols) for d in given if isinstance(d, (int, DimExpr))]
         symbols = dict(zip(callee.dim_names, numbers, strict=True))
         return run(
-            callee, list(operands), symbols=symbols, is_exact=self.is_exact, module=self.module
+            callee,
+            list(operands),
+            symbols=symbols,
+            is_exact=self.is_exact,
+            module=self.module,
+            disturbance=self.disturbance,
         )
 
     def refer(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
@@ -389,14 +412,17 @@ class _Frame:
             result_types=tuple(self.concrete(v.type) for v in op.results),
             is_exact=self.is_exact,
         )
+        if self.disturbance is not None:
+            operands = self.disturbance.before(op, operands)
         try:
-            return [np.asarray(a) for a in reference(call, operands)]
+            results = [np.asarray(a) for a in reference(call, operands)]
         except AotError:
             raise
         except Exception as failure:
             raise InternalError(
                 f"the reference of {op.name} failed: {failure}\n  {print_op(op)}"
             ) from failure
+        return results if self.disturbance is None else self.disturbance.after(op, results)
 
     def concrete(self, type: TensorType) -> TensorType:
         if type.is_static:
@@ -434,7 +460,7 @@ class _MemoryFrame(_Frame):
         module, callee = self.callee(op)
         places = [p for p in operands if p is not None]
         symbols = bind_symbols(callee, [p.shape for p in places])
-        frame = _MemoryFrame(callee, symbols, self.is_exact, module)
+        frame = _MemoryFrame(callee, symbols, self.is_exact, module, self.disturbance)
         frame.states = self.states
         return frame.run(callee.block, places)
 

@@ -12,6 +12,7 @@ from aot.builder import Builder
 from aot.cli.text import verification_table
 from aot.errors import CompileError
 from aot.ir.text.printer import print_module
+from aot.ir.types import DType
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import TensorInfo
 from aot.tools.engines import check_onnx
@@ -82,6 +83,54 @@ def test_an_output_that_is_one_number_says_little(tmp_path: Path) -> None:
     given = verify(aot.compile(alive), alive, inputs={"x": [-1.0, -2.0, -3.0]})
     assert (given.agrees, given.uninformative) == (True, ("y",))
     assert not compare("y", np.float32([0]), np.float32([0])).is_constant, "a single number"
+
+
+def quantised(tmp_path: Path, name: str, scale: float, zero: int) -> Path:
+    """Two layers in 8 bits: of x [64, 64], and of its product with constants."""
+    b = Builder()
+    weights = np.random.default_rng(5).normal(size=(64, 64)).astype(np.float32)
+    y = b.input("x", "f32[64, 64]")
+    for step, point in ((np.float32(scale), np.int8(zero)), (np.float32(0.1), np.int8(0))):
+        codes = b.op("quantize", y, step, point, to=DType.I8)
+        y = b.op("matmul", b.op("dequantize", codes, step, np.int8(0)), weights)
+    b.output("y", y)
+    path = tmp_path / f"{name}.ir"
+    path.write_text(print_module(b.module()))
+    return path
+
+
+def test_a_quantised_model_may_round_otherwise_and_no_more(tmp_path: Path) -> None:
+    """Another engine's quotients differ in their last bits; a zero point that is one off is wrong,
+    although no element is off by more than a step."""
+    model = quantised(tmp_path, "model", 1 / 127, 0)
+    rounded = aot.compile(quantised(tmp_path, "rounded", (1 + 1e-5) / 127, 0))
+    found = verify(rounded, model)
+    (y,) = found.outputs
+    assert found.agrees and found.rounded == (y,) and y.error > 1e-4
+    lines = verification_table(found).splitlines()
+    assert (
+        lines[-1] == f"y: within {y.tolerance:.2g}, rms {y.rms_tolerance:.2g}, as the model rounds"
+    )
+    assert not verify(rounded, model, tolerance=1e-4).agrees
+    wrong = aot.compile(quantised(tmp_path, "wrong", 1 / 127, 1))
+    assert not verify(wrong, model).agrees
+
+
+def half(tmp_path: Path, name: str, factor: float) -> Path:
+    b = Builder()
+    x = b.input("x", "f16[4096]")
+    y = b.op("mul", b.op("exp", b.op("sin", x)), np.float16(factor))
+    b.output("y", b.op("tanh", b.op("sub", y, x)))
+    path = tmp_path / f"{name}.ir"
+    path.write_text(print_module(b.module()))
+    return path
+
+
+def test_so_may_a_model_in_half_precision(tmp_path: Path) -> None:
+    model = half(tmp_path, "model", 1.5)
+    found = verify(aot.compile(model), model)
+    assert found.agrees and found.rounded == found.outputs
+    assert not verify(aot.compile(half(tmp_path, "wrong", 1.51)), model).agrees
 
 
 # ---- inputs ----
