@@ -47,6 +47,8 @@ class DTypeFacts:
         is_storage_only: no target computes in it: what is read is widened at once.
         bits_as: name of the integer dtype as which kernels load, move and store it; "" where they
             know it.
+        loads_as: name of the dtype that a load makes of an element at no cost worth storing that
+            for; "" where there is none.
         block: how many elements lie in whole bytes together; more than 1 where one takes less.
         part: name of the dtype of the elements that a PACKED word has, lowest bits first.
     """
@@ -59,6 +61,7 @@ class DTypeFacts:
     narrows_to: str = ""
     is_storage_only: bool = False
     bits_as: str = ""
+    loads_as: str = ""
     block: int = 1
     part: str = ""
 
@@ -81,7 +84,9 @@ class DTypeFacts:
 _FACTS = {
     "f32": DTypeFacts(DTypeKind.FLOAT, 32, "float32"),
     # half precision would lose most of a sum
-    "f16": DTypeFacts(DTypeKind.FLOAT, 16, "float16", accumulator="f32", widens_to="f32"),
+    "f16": DTypeFacts(
+        DTypeKind.FLOAT, 16, "float16", accumulator="f32", widens_to="f32", loads_as="f32"
+    ),
     "bf16": DTypeFacts(
         DTypeKind.FLOAT,
         16,
@@ -90,9 +95,10 @@ _FACTS = {
         widens_to="f32",
         is_storage_only=True,
         bits_as="u16",
+        loads_as="f32",
     ),
     "f64": DTypeFacts(DTypeKind.FLOAT, 64, "float64", narrows_to="f32"),
-    "i8": DTypeFacts(DTypeKind.SIGNED, 8, "int8", widens_to="i32"),
+    "i8": DTypeFacts(DTypeKind.SIGNED, 8, "int8", widens_to="i32", loads_as="f32"),
     "i16": DTypeFacts(DTypeKind.SIGNED, 16, "int16", widens_to="i32"),
     "i32": DTypeFacts(DTypeKind.SIGNED, 32, "int32"),
     "i64": DTypeFacts(DTypeKind.SIGNED, 64, "int64", narrows_to="i32"),
@@ -217,7 +223,7 @@ class DType(Enum):
 
     def is_loaded_as(self, wide: DType) -> bool:
         """Whether a load of such an element widens it to `wide` at no cost worth storing it for."""
-        return self.is_float and wide is self.widens_to
+        return bool(self.facts.loads_as == wide.value)
 
     @property
     def numpy(self) -> np.dtype[Any]:

@@ -69,7 +69,7 @@ class Vectors:
 
     def _neighbours(self, e: Expr, var: Var) -> int | None:
         """What one load gives, where `e` is neighbours in memory."""
-        if isinstance(e, Cast) and e.a.dtype.is_loaded_as(e.dtype):
+        if isinstance(e, Cast) and e.a.dtype.is_float and e.a.dtype.is_loaded_as(e.dtype):
             e = e.a  # four of them come out as f32
         elif e.dtype is not DType.F32:
             return None

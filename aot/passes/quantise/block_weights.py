@@ -107,8 +107,20 @@ def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
 def codes_of(right: Value) -> Codes | None:
     """What is stored of a matrix [k, columns] that is a moved `dequantize` of constants; None where
     it is not, or where that saves nothing."""
-    moves: list[Op] = []
-    value = right
+    found = dequantized(right) if right.type.rank == 2 else None
+    if found is None:
+        return None
+    x, scale, zero = found
+    block = math.gcd(*(_block(a) for a in (scale, zero) if a is not None))
+    if block < min(LEAST_BLOCK, x.shape[0]):
+        return None
+    return _shifted(x, scale[::block].T, None if zero is None else zero[::block].T, block)
+
+
+def dequantized(value: Value) -> tuple[Array, Array, Array | None] | None:
+    """The numbers of a moved `dequantize` of constants in 8 bits, their scales and zero points, all
+    of the value's shape; None where it is none."""
+    whole, moves = value, []
     while value.op is not None and (
         value.op.record in _MOVES or (value.op.record is CAST and value.type.dtype.is_float)
     ):
@@ -117,19 +129,14 @@ def codes_of(right: Value) -> Codes | None:
         assert inner is not None
         value = inner
     maker = value.op
-    if maker is None or maker.record is not DEQUANTIZE or right.type.rank != 2:
+    if maker is None or maker.record is not DEQUANTIZE or not whole.type.is_static:
         return None
     arrays = [known(operand) for operand in maker.operands]
     if any(a is None and v is not None for a, v in zip(arrays, maker.operands, strict=True)):
         return None
     x, scale, zero = [_moved(a, value, moves) for a in (*arrays, None)[:3]]
     assert x is not None and scale is not None
-    if x.dtype.itemsize != 1 or 0 in x.shape:
-        return None
-    block = math.gcd(*(_block(a) for a in (scale, zero) if a is not None))
-    if block < min(LEAST_BLOCK, x.shape[0]):
-        return None
-    return _shifted(x, scale[::block].T, None if zero is None else zero[::block].T, block)
+    return None if x.dtype.itemsize != 1 or 0 in x.shape else (x, scale, zero)
 
 
 def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:

@@ -5,8 +5,9 @@ Ensures: a `conv` or `matmul` of quantised operands is `conv_integer` or `matmul
     `plan_of` finds a way, its weights in 8 bits, its zero points and its bias in the sums;
     `quantize` has no scale that is known, where 8 bits are the result: the factor stands before it;
     what moves or compares elements only does so on the integers. A `matmul` of floats and
-    quantised weights is `matmul_blocked`, whose weights stay in their bits. No `dequantize` of a
-    constant is left: it is written as small ops, which fold.
+    quantised weights is `matmul_blocked`, whose weights stay in their bits; the filters of a `conv`
+    of floats stay in 8 bits, with their scales behind it. No `dequantize` of a constant is left: it
+    is written as small ops, which fold.
     Counts the multiply-adds in integers, and the others by reason, where the model is quantised.
 Never: changes a sum. A number of 8 bits differs from the model's definition in exact arithmetic by
     one step at most, and only where that is within 1e-4 of a tie. Touches weights and
@@ -21,12 +22,12 @@ from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ops.blocked import MATMUL_BLOCKED
-from aot.ops.contraction import MATMUL
+from aot.ops.contraction import CONV, MATMUL
 from aot.ops.elementwise import CAST, MUL, SUB
 from aot.ops.layout_rules import estimated
 from aot.ops.quantization import DEQUANTIZE, QUANTIZE
 from aot.passes.base import Pass, PassContext
-from aot.passes.quantise import block_weights
+from aot.passes.quantise import block_weights, byte_filters
 from aot.passes.quantise.factors import F32, I32, cast, known, stored_of
 from aot.passes.quantise.integer_contractions import RECORDS, plan_of
 from aot.passes.quantise.moves import RULES
@@ -92,13 +93,14 @@ def rewrite(function: Function) -> int:
 def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
     """Products of floats with weights that are stored quantised, on what is stored, or in floats;
     gives how many were rewritten."""
-    record, rule = MATMUL, block_weights.as_blocked
+    rules = {MATMUL.name: block_weights.as_blocked, CONV.name: byte_filters.as_bytes}
     if not is_enabled:
-        record, rule = MATMUL_BLOCKED, block_weights.in_floats
+        rules = {MATMUL_BLOCKED.name: block_weights.in_floats}
     found = 0
     for op in list(function.walk()):
+        rule = rules.get(op.name)
         # what could be integers is floats throughout where that is switched off
-        if op.record is record and (record is not MATMUL or isinstance(plan_of(op), str)):
+        if rule is not None and (not is_enabled or isinstance(plan_of(op), str)):
             rewriter = Rewriter(function).at(op)
             made = rule(op, rewriter)
             if made is not None:

@@ -175,6 +175,44 @@ def test_weights_stay_bytes_in_the_file(dtype: type) -> None:
     assert 1 << 16 <= stats["bytes_kept"] < (1 << 16) + 4096
 
 
+@pytest.mark.parametrize("group", [1, 2, 40])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_filters_of_floats_stay_bytes_in_the_file(dtype: type, group: int) -> None:
+    """A scale for each filter, which is then a factor of what the filter gives; filters are stored
+    with their channels last, as TFLite has them."""
+    b, rng = Builder(), np.random.default_rng(0)
+    stored = rng.integers(0, 120, (40, 3, 3, 40 // group)).astype(dtype)
+    scales = rng.uniform(0.01, 0.1, (40, 1, 1, 1)).astype(np.float32)
+    weights = b.op("dequantize", stored, scales, np.full((40, 1, 1, 1), 3, dtype))
+    weights = b.op("transpose", weights, perm=(0, 3, 1, 2))
+    bias = rng.standard_normal(40).astype(np.float32)
+    attrs = {"strides": (2, 1), "pads": (1, 0, 1, 0), "dilations": (1, 1), "group": group}
+    b.output("y", b.op("conv", b.input("x", "f32[2, 40, 9, 5]"), weights, bias, **attrs))
+    module = b.module()
+    made = aot.compile(module)
+    assert made.stats["rodata"]["bytes_kept"] < 1.4 * stored.size + 2048  # columns are padded
+    x = rng.standard_normal((2, 40, 9, 5)).astype(np.float32)
+    (expected,) = run(module.main, [x])
+    found = aot.load(made)(x=x)["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_filters_with_a_scale_for_each_channel_are_floats() -> None:
+    """Which is no factor of what a filter gives."""
+    for scale, zero in ((np.full((1, 40, 1, 1), 0.5), 0), (np.full((40, 1, 1, 1), 0.5), 128)):
+        scale[..., 0, 0] += np.arange(40).reshape(scale.shape[:2])
+        b = Builder()
+        stored = np.arange(64000, dtype=np.int64).reshape(40, 40, 5, 8).astype(np.uint8)
+        zeros = np.full(scale.shape, zero, np.uint8)
+        weights = b.op("dequantize", stored, scale.astype(np.float32), zeros)
+        attrs = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}
+        b.output("y", b.op("conv", b.input("x", "f32[1, 40, 5, 9]"), weights, **attrs))
+        made, _ = passed(b.module())
+        (conv,) = [op for op in made.main.walk() if op.name == "conv"]
+        is_kept = zero == 128  # which makes 0 to 255 numbers of 8 bits with a sign
+        assert (conv.operands[1].op.name == "cast") == is_kept
+
+
 def _with_constants(case: Case) -> Case:
     """The case with all operands but the first, and what stands for its tensor, as constants."""
     held = tuple(n for n, a in enumerate(case.inputs) if a is not None and n > 0)
