@@ -34,7 +34,7 @@ from aot.link.finish import finish_module
 from aot.link.image import ModuleImage, VariantImage
 from aot.link.rodata import RodataBytes
 from aot.link.vocabulary import encode_vocabulary
-from aot.options import CompileOptions, Progress
+from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
 from aot.passes.fusion.remarks import FusionRemarks
@@ -166,7 +166,8 @@ def _read(
         progress("import", len(modules), len(models) if len(models) > 1 else 0)
         with naming(model):
             with count_shape_rules() as rules, clock.stage("import"):
-                module, own = prepared(model.source, options_of(model, options))
+                reported = progress if len(models) == 1 else no_progress
+                module, own = prepared(model.source, options_of(model, options), reported)
             calls += rules.calls
             context = PassContext(own)
             progress("passes", 0, 0)
@@ -257,11 +258,13 @@ def _rules_by_pass(context: PassContext) -> dict[str, int]:
     return found
 
 
-def prepared(source: Any, options: CompileOptions) -> tuple[Module, CompileOptions]:
+def prepared(
+    source: Any, options: CompileOptions, progress: Progress = no_progress
+) -> tuple[Module, CompileOptions]:
     """The model as a fresh module, and the options that are left for the passes."""
     source = registry.contents(source)
     frontend = registry.find(source)
-    module = registry.read(frontend, source, options)
+    module = registry.read(frontend, source, options, progress)
     if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)
     if module.states:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError
-from aot.options import OPTIONS, CompileOptions
+from aot.options import OPTIONS, CompileOptions, Progress, no_progress
 
 if TYPE_CHECKING:
     from aot.ir.graph import Module
@@ -45,6 +45,7 @@ class Frontend:
         files: the files that a model's file needs beside it, by their names there.
         portable: the bytes of a model that need no file beside them.
         options: names of the options of a compile that `read` takes, by keyword.
+        reports: `read` takes `progress` by keyword, and calls it with the stage "import".
     """
 
     name: str
@@ -57,6 +58,7 @@ class Frontend:
     files: Callable[[bytes], Sequence[str]] = lambda data: ()
     portable: Callable[[Path], bytes] = Path.read_bytes
     options: tuple[str, ...] = ()
+    reports: bool = False
 
 
 # What this compiler makes, and the text form of its IR.
@@ -217,6 +219,7 @@ GGUF = Frontend(
     holds=_starts(b"GGUF"),
     is_sure=True,
     options=("context", "all_logits"),
+    reports=True,
 )
 TORCH = Frontend(
     "a PyTorch program",
@@ -302,7 +305,9 @@ def find(source: Any) -> Frontend:
     )
 
 
-def read(frontend: Frontend, source: Any, options: CompileOptions) -> Module:
+def read(
+    frontend: Frontend, source: Any, options: CompileOptions, progress: Progress = no_progress
+) -> Module:
     """The module that a source is which `find` gave the frontend for.
 
     Raises:
@@ -314,6 +319,8 @@ def read(frontend: Frontend, source: Any, options: CompileOptions) -> Module:
                 f"{OPTIONS[name].flags} is for {_readers(name)}, not {frontend.name}"
             )
     own = {name: getattr(options, name) for name in frontend.options}
+    if frontend.reports:
+        own["progress"] = progress
     return frontend.read(source, options.input_shapes, options.input_values, **own)
 
 

@@ -17,6 +17,7 @@ import xxhash
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
+from aot.ir.large_arrays import is_same, kept, parts
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
@@ -36,7 +37,7 @@ class ConstantData:
     __slots__ = ("_digest", "_hash", "array", "type")
 
     def __init__(self, array: np.ndarray[Any, Any], type: TensorType | None = None) -> None:
-        self.array = _frozen(array)
+        self.array: np.ndarray[Any, Any] = kept(array)
         self.type = type or TensorType(DType.of(array), tuple(array.shape))
         if self.type.physical_dims != array.shape:
             raise InternalError(f"constant of type {self.type} with an array of {array.shape}")
@@ -70,26 +71,19 @@ class ConstantData:
         return f"<constant {self.type}>"
 
     @property
-    def bytes(self) -> bytes:
-        """Little-endian bytes as the module stores them; no copy where the array is all of some."""
-        stored = self._stored
-        at: Any = stored
-        while isinstance(at, np.ndarray):
-            at = at.base
-        if isinstance(at, bytes) and len(at) == stored.nbytes and stored.flags.c_contiguous:
-            return at
-        return stored.tobytes()
-
-    @property
-    def _stored(self) -> np.ndarray[Any, Any]:
-        """The array as the module stores it: itself on most machines."""
-        return self.array.astype(self.array.dtype.newbyteorder("<"), copy=False)
+    def bytes(self) -> memoryview:
+        """Little-endian bytes as the module stores them; on most machines those of the array."""
+        stored = self.array.astype(self.array.dtype.newbyteorder("<"), copy=False)
+        return stored.reshape(-1).view(np.uint8).data  # bfloat16 is no buffer of its own
 
     @property
     def digest(self) -> str:
         """BLAKE2b-128 of the bytes, in hex."""
         if self._digest is None:
-            self._digest = hashlib.blake2b(self._stored.data, digest_size=16).hexdigest()
+            found = hashlib.blake2b(digest_size=16)
+            for part in parts(self.bytes):
+                found.update(part)
+            self._digest = found.hexdigest()
         return self._digest
 
     def __eq__(self, other: object) -> bool:
@@ -97,29 +91,17 @@ class ConstantData:
             isinstance(other, ConstantData)
             and hash(self) == hash(other)
             and self.type == other.type
-            and (self.array is other.array or self.bytes == other.bytes)
+            and (self.array is other.array or is_same(self.bytes, other.bytes))
         )
 
     def __hash__(self) -> int:
         # Weights are hashed in most passes that compare ops: by a hash as fast as memory.
         if self._hash is None:
-            raw = self.array.reshape(-1).view(np.uint8)  # bfloat16 is no buffer of its own
-            self._hash = hash((self.type, xxhash.xxh3_64_intdigest(raw.data)))
+            found = xxhash.xxh3_64()
+            for part in parts(self.array.reshape(-1).view(np.uint8).data):
+                found.update(part)
+            self._hash = hash((self.type, found.intdigest()))
         return self._hash
-
-
-def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The elements as nobody can change them: itself where that is so, else a copy."""
-    at: Any = array
-    while isinstance(at, np.ndarray) and not at.flags.writeable and at.base is not None:
-        at = at.base
-    is_frozen = isinstance(at, bytes) or (
-        isinstance(at, np.ndarray) and not at.flags.writeable and at.base is None
-    )
-    if not is_frozen or not array.flags.c_contiguous or not array.flags.aligned:
-        array = np.array(array, order="C", copy=True)
-        array.flags.writeable = False
-    return array
 
 
 @dataclass(frozen=True)

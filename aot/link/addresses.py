@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from aot.analysis.memory.storage import CONSTANTS
+from aot.ir.large_arrays import Data, is_same
 from aot.link.image import ProgramImage
 from aot.link.program import Instruction, Operand, constant_value, decode, encode, encode_constant
 from aot.link.rodata import ADDRESSES, RodataPool
@@ -93,9 +94,10 @@ def _operands(instruction: Instruction, wanted: Operand) -> Iterator[int]:
             yield value
 
 
-def _pattern(data: bytes, distance: int) -> int | None:
+def _pattern(data: Data, distance: int) -> int | None:
     """The four bytes that `data` repeats from `distance` on, as a number; None where it doesn't."""
-    word = data[distance : distance + 4]
-    if len(word) < 4 or data[distance + 4 :] != data[distance:-4]:
+    left = memoryview(data)[distance:]
+    word = left[:4]
+    if len(word) < 4 or not is_same(left[4:], left[:-4]):
         return None
     return int.from_bytes(word, "little")

@@ -12,7 +12,7 @@ from pathlib import Path
 from aot.errors import CompileError
 
 
-def write_atomically(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
+def write_atomically(path: str | os.PathLike[str], chunks: Iterable[bytes | memoryview]) -> None:
     """Writes `chunks` to `path` through a temporary file beside it; to devices and pipes directly.
 
     Raises:
@@ -33,13 +33,13 @@ def write_atomically(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> N
         raise CompileError(f"cannot write {os.fspath(path)}: {reason}") from error
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def _write_all(handle: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
 
 
-def _replace(target: Path, chunks: Iterable[bytes]) -> None:
+def _replace(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
     temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
     # 0o666 less the umask, as for any new file; an existing file keeps its mode.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -13,7 +13,7 @@ from enum import Enum
 from aot.analysis.launches import Launch
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
-from aot.link.rodata import RodataSegment
+from aot.link.rodata import Pieces, RodataSegment
 
 
 class Device(Enum):
@@ -248,7 +248,7 @@ class ModuleImage:
     """
 
     variants: tuple[VariantImage, ...]
-    rodata: bytes = b""
+    rodata: bytes | Pieces = b""
     rodata_segments: tuple[RodataSegment, ...] = field(default=())
     producer: str = ""
     notes: bytes = b""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 
 import flatbuffers
-import xxhash
 
+from aot.ir.large_arrays import Data
 from aot.link import module_fbs as fbs
 from aot.link.files import write_atomically
 from aot.link.image import (
@@ -38,7 +39,7 @@ from aot.link.reader import (
     IDENTIFIER,
     read_module,
 )
-from aot.link.rodata import ALIGNMENT, RodataSegment
+from aot.link.rodata import ALIGNMENT, Pieces, RodataSegment, checksum, pieces_of
 
 __all__ = [
     "Arch",
@@ -82,7 +83,7 @@ def write_module(image: ModuleImage, path: str | PathLike[str]) -> None:
 class _Placed:
     """Bytes of the file and the table that says where they are."""
 
-    data: bytes
+    data: bytes | Pieces
     table: fbs.SegmentT
 
 
@@ -95,7 +96,7 @@ class _Layout:
         # By checksum, which is needed anyway, rather than by another hash of all weights.
         self._known: dict[tuple[int, int], list[_Placed]] = {}
 
-    def add(self, data: bytes, alignment: int) -> fbs.SegmentT:
+    def add(self, data: bytes | Pieces, alignment: int) -> fbs.SegmentT:
         table = _segment_table(data, alignment)
         same = self._known.setdefault((table.checksum, alignment), [])
         for placed in same:
@@ -106,7 +107,7 @@ class _Layout:
         return table
 
     def add_part(
-        self, whole: fbs.SegmentT, distance: int, data: memoryview, alignment: int
+        self, whole: fbs.SegmentT, distance: int, data: Data, alignment: int
     ) -> fbs.SegmentT:
         """A segment for bytes that lie inside another."""
         table = _segment_table(data, alignment)
@@ -124,26 +125,22 @@ class _Layout:
             part.offset = whole.offset + distance
         return end
 
-    def chunks(self, start: int) -> Iterator[bytes]:
+    def chunks(self, start: int) -> Iterator[Data]:
         """The segments' bytes with the padding between them, after `place`."""
         end = start
         for placed in self._segments:
             yield bytes(placed.table.offset - end)
-            yield placed.data
+            yield from pieces_of(placed.data)
             end = placed.table.offset + len(placed.data)
 
 
-def _segment_table(data: bytes | memoryview, alignment: int) -> fbs.SegmentT:
+def _segment_table(data: Data | Pieces, alignment: int) -> fbs.SegmentT:
     # The offset is set later. It is never 0, which a flatbuffer would leave out: the structure's
     # size must be known before the offsets are.
-    return fbs.SegmentT(1, len(data), alignment, _checksum(data))
+    return fbs.SegmentT(1, len(data), alignment, checksum(data))
 
 
-def _checksum(data: bytes | memoryview) -> int:
-    return xxhash.xxh64_intdigest(data, seed=0)
-
-
-def _file_chunks(image: ModuleImage) -> list[bytes]:
+def _file_chunks(image: ModuleImage) -> Iterator[Data]:
     check_image(image)
     layout = _Layout()
     root = _module_table(image, layout)
@@ -153,9 +150,9 @@ def _file_chunks(image: ModuleImage) -> list[bytes]:
     structure = _pack(root)
     assert len(structure) == size, "offsets changed the structure's size"
     head = HEADER.pack(
-        IDENTIFIER, FILE_VERSION, file_bytes, HEADER_BYTES, size, _checksum(structure), 0, 0
+        IDENTIFIER, FILE_VERSION, file_bytes, HEADER_BYTES, size, checksum(structure), 0, 0
     )
-    return [head, struct.pack("<Q", _checksum(head)), structure, *layout.chunks(start)]
+    return chain([head, struct.pack("<Q", checksum(head)), structure], layout.chunks(start))
 
 
 def _pack(root: fbs.ModuleT) -> bytes:
@@ -174,7 +171,7 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
             for shader in executable.shaders:
                 layout.add(shader, ALIGNMENT)
     rodata = layout.add(image.rodata, ALIGNMENT)
-    view = memoryview(image.rodata)
+    view = image.rodata if isinstance(image.rodata, Pieces) else memoryview(image.rodata)
     parts = [
         layout.add_part(rodata, s.offset, view[s.offset : s.offset + s.length], s.alignment)
         for s in image.rodata_segments

@@ -6,6 +6,7 @@ for files from strangers, and what both check of each field is generated from on
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import xxhash
 
 from aot.errors import CompileError, InternalError
+from aot.ir.large_arrays import Data
 from aot.ir.types import DType
 from aot.link import module_fbs as fbs
 from aot.link.flatbuffer import Malformed, read_structure
@@ -34,7 +36,7 @@ from aot.link.image import (
 )
 from aot.link.image_check import check_image
 from aot.link.module_schema import RULES, segment
-from aot.link.rodata import ALIGNMENT, RodataSegment
+from aot.link.rodata import ALIGNMENT, JOINED_BYTES, Pieces, RodataSegment, checksum
 from aot.link.vocabulary import read_vocabulary
 
 IDENTIFIER = b"AOTM"
@@ -83,7 +85,7 @@ def read_module_file(source: Source, *, verify_rodata: bool = True) -> ModuleFil
     """
     name = "module" if isinstance(source, bytes) else os.fspath(source)
     try:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        data = source if isinstance(source, bytes) else _contents(Path(source))
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise CompileError(f"cannot read {name}: {reason}") from error
@@ -95,11 +97,19 @@ def read_module_file(source: Source, *, verify_rodata: bool = True) -> ModuleFil
         raise CompileError(f"{name}: the structure is malformed: {error}") from error
 
 
+def _contents(path: Path) -> Data:
+    """A file's bytes; those of a large one stay in it."""
+    with path.open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size <= JOINED_BYTES:
+            return stream.read()
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 class _Reader:
     """One file; the methods mirror the tables of module.fbs."""
 
-    def __init__(self, data: bytes, verify_rodata: bool) -> None:
-        self.data = data
+    def __init__(self, data: Data, verify_rodata: bool) -> None:
+        self.data = memoryview(data)
         self.verify_rodata = verify_rodata
         self.around = SimpleNamespace(file_bytes=0, segments_begin=0)
         self.segments: dict[tuple[int, int], FileSegment] = {}
@@ -127,7 +137,7 @@ class _Reader:
             raise Malformed(f"truncated: {len(data)} of {file_bytes} bytes")
         if offset != HEADER_BYTES or offset + size > file_bytes or size >= 1 << 31:
             raise Malformed("the file header places the structure outside the file")
-        structure = data[offset : offset + size]
+        structure = bytes(data[offset : offset + size])
         if xxhash.xxh64_intdigest(structure) != checksum:
             raise Malformed("the structure's checksum is wrong")
         self.around = SimpleNamespace(file_bytes=file_bytes, segments_begin=offset + size)
@@ -144,10 +154,10 @@ class _Reader:
         if table is not None:
             self.check("segment", field, table)
 
-    def read(self, table: fbs.SegmentT, what: str, *, verify: bool = True) -> bytes:
+    def read(self, table: fbs.SegmentT, what: str, *, verify: bool = True) -> Pieces:
         """The bytes of a segment whose place is checked; `what` they are is for people."""
-        data = self.data[table.offset : table.offset + table.length]
-        if table.length and verify and xxhash.xxh64_intdigest(data) != table.checksum:
+        data = Pieces([self.data[table.offset : table.offset + table.length]])
+        if table.length and verify and checksum(data) != table.checksum:
             raise Malformed(f"the checksum of {what} is wrong")
         place = FileSegment(what, table.offset, table.length, table.alignment)
         self.segments.setdefault((table.offset, table.length), place)
@@ -171,17 +181,17 @@ class _Reader:
         rodata = self.read(pool, "rodata", verify=self.verify_rodata)
         return ModuleImage(
             variants=tuple(self.variant(v) for v in root.variants),
-            rodata=rodata,
+            rodata=bytes(rodata) if len(rodata) <= JOINED_BYTES else rodata,
             rodata_segments=tuple(parts),
             producer=root.producer or "",
-            notes=b"" if root.notes is None else self.read(root.notes, "notes"),
+            notes=b"" if root.notes is None else bytes(self.read(root.notes, "notes")),
             vocabulary=self.vocabulary(root.vocabulary),
         )
 
     def vocabulary(self, table: fbs.SegmentT | None) -> bytes:
         if not segment(table).length:
             return b""
-        data = self.read(segment(table), "vocabulary")
+        data = bytes(self.read(segment(table), "vocabulary"))
         read_vocabulary(data)
         return data
 
@@ -195,7 +205,7 @@ class _Reader:
         self.check("variant", target, table)
         code, page_bytes = b"", 4096
         if segment(table.code).length:
-            code = self.read(segment(table.code), f"the code of variant {target!r}")
+            code = bytes(self.read(segment(table.code), f"the code of variant {target!r}"))
             page_bytes = segment(table.code).alignment
         return VariantImage(
             target=target,
@@ -216,7 +226,7 @@ class _Reader:
         self.check_segment(table.texelSpirv, "texel_spirv")
         self.check("executable", table.name, table)
         spirv, texels = (
-            self.read(segment(s), f"the shader of executable {table.name!r}")
+            bytes(self.read(segment(s), f"the shader of executable {table.name!r}"))
             if segment(s).length
             else None
             for s in (table.spirv, table.texelSpirv)

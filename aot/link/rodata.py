@@ -8,15 +8,18 @@ for a constant, a number that nothing else in a program reaches.
 
 from __future__ import annotations
 
+import builtins
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from aot.errors import InternalError
+from aot.ir.large_arrays import Data, forget, is_same, parts
 
 ALIGNMENT = 64
 # The first address. No dim, size or offset comes near, and a distance added to one stays above.
@@ -24,6 +27,60 @@ ADDRESSES = 1 << 60
 # Where constants begin with the same bytes, so many places are looked at for each before it is
 # stored by itself: keeps the search linear, whatever the constants are.
 MAX_TRIES = 64
+JOINED_BYTES = 64 << 20  # of a pool that is made of its constants, rather than to be written so
+
+
+class Pieces:
+    """Bytes in pieces, which need not be in memory together.
+
+    A slice is within one piece, or is made of several.
+    """
+
+    def __init__(self, pieces: Iterable[Data]) -> None:
+        self._pieces = [piece for piece in pieces if len(piece)]
+        self._ends = list(accumulate(map(len, self._pieces)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Data]:
+        return iter(self._pieces)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pieces | bytes):
+            return NotImplemented
+        return len(self) == len(other) and bytes(self) == bytes(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, at: slice) -> Data:
+        start, stop, _ = at.indices(len(self))
+        found: list[Data] = []
+        number = bisect_right(self._ends, start)
+        while start < stop:
+            piece = memoryview(self._pieces[number])
+            begin = start - (self._ends[number] - len(piece))
+            found.append(piece[begin : begin + stop - start])
+            start += len(found[-1])
+            number += 1
+        return found[0] if len(found) == 1 else b"".join(found)
+
+
+def pieces_of(data: Data | Pieces) -> Iterator[memoryview]:
+    """All bytes in order, by parts that are in memory one at a time."""
+    for piece in data if isinstance(data, Pieces) else (data,):
+        yield from parts(piece)
+
+
+def checksum(data: Data | Pieces) -> int:
+    """XXH64 of bytes, as module files have it."""
+    found = xxhash.xxh64(seed=0)
+    for part in pieces_of(data):
+        found.update(part)
+    return found.intdigest()
 
 
 @dataclass(frozen=True)
@@ -68,7 +125,7 @@ class PlacedRodata:
         segments: its parts in address order.
     """
 
-    data: bytes
+    data: builtins.bytes | Pieces
     segments: tuple[RodataSegment, ...]
     bytes: RodataBytes
     _starts: Sequence[int] = field(repr=False)
@@ -91,7 +148,7 @@ class PlacedRodata:
 class _Content:
     """Bytes that were met: `address` is theirs, `met` how often."""
 
-    data: bytes
+    data: Data
     alignment: int
     address: int
     met: int = 1
@@ -111,21 +168,23 @@ class RodataPool:
         self._by_digest: dict[bytes, list[_Content]] = {}
         self._next = ADDRESSES
 
-    def add(self, data: bytes, alignment: int = ALIGNMENT) -> int:
-        """An address for `data`, whose offset will be a multiple of `alignment`.
+    def add(self, data: Data, alignment: int = ALIGNMENT) -> int:
+        """An address for `data`, which stays as it is, and whose offset will be a multiple of
+        `alignment`.
 
         Raises:
             InternalError: the alignment is not a power of two of at most 64, the pool's own.
         """
         if alignment < 1 or alignment & (alignment - 1) or alignment > ALIGNMENT:
             raise InternalError(f"rodata alignment {alignment} is not a power of two up to 64")
-        data = bytes(data)
         same: list[_Content] = []
         if self.shares:
-            digest = xxhash.xxh3_128_digest(data)  # equality is checked below
-            same = self._by_digest.setdefault(digest, [])
+            found = xxhash.xxh3_128()  # equality is checked below
+            for part in parts(data):
+                found.update(part)
+            same = self._by_digest.setdefault(found.digest(), [])
             for content in same:
-                if content.data == data:
+                if is_same(content.data, data):
                     content.alignment = max(content.alignment, alignment)
                     content.met += 1
                     return content.address
@@ -136,7 +195,7 @@ class RodataPool:
         self._next += -(-(len(data) + 1) // ALIGNMENT) * ALIGNMENT
         return content.address
 
-    def bytes_at(self, address: int) -> tuple[bytes, int]:
+    def bytes_at(self, address: int) -> tuple[Data, int]:
         """The constant that an address points into, and how far.
 
         Raises:
@@ -161,7 +220,7 @@ class RodataPool:
             alignments[parent] = max(alignments[parent], alignments[child])
         offsets: dict[int, int] = {}
         segments: list[RodataSegment] = []
-        pieces: list[bytes] = []
+        pieces: list[Data] = []
         end = 0
         for number, content in enumerate(kept):
             if number in inside:
@@ -175,7 +234,7 @@ class RodataPool:
         for child, (parent, distance) in inside.items():
             offsets[kept[child].address] = offsets[kept[parent].address] + distance
         return PlacedRodata(
-            b"".join(pieces),
+            b"".join(pieces) if end <= JOINED_BYTES else Pieces(pieces),
             tuple(segments),
             self._bytes(kept, inside),
             [c.address for c in self._contents],
@@ -192,7 +251,7 @@ class RodataPool:
         return RodataBytes(met, stored, equal, contained, met - stored - equal - contained)
 
 
-def _contained(contents: Sequence[bytes]) -> dict[int, tuple[int, int]]:
+def _contained(contents: Sequence[Data]) -> dict[int, tuple[int, int]]:
     """The contents that lie inside others: number -> number of the other and distance in it.
 
     Distances are multiples of the pool's alignment, so that a content may be placed there
@@ -224,22 +283,25 @@ def _contained(contents: Sequence[bytes]) -> dict[int, tuple[int, int]]:
                 for place, start in _candidates(contents[parent], starts[width]):
                     for child in list(by_start[start]):
                         tries[child] -= 1
-                        if contents[parent].startswith(contents[child], place):
+                        data = contents[child]
+                        whole = memoryview(contents[parent])
+                        if is_same(whole[place : place + len(data)], data):
                             found[child] = parent, place
                         if child in found or not tries[child]:
                             del by_start[start][child]
+            forget(contents[parent])
     return found
 
 
-def _width(data: bytes) -> int:
+def _width(data: Data) -> int:
     return 8 if len(data) >= 8 else 4
 
 
-def _start(data: bytes) -> int:
+def _start(data: Data) -> int:
     return int.from_bytes(data[: _width(data)], "little")
 
 
-def _candidates(whole: bytes, starts: NDArray[np.unsignedinteger]) -> Iterator[tuple[int, int]]:
+def _candidates(whole: Data, starts: NDArray[np.unsignedinteger]) -> Iterator[tuple[int, int]]:
     """Aligned places where one of the sorted `starts` stands, and which."""
     width = starts.dtype.itemsize
     count = len(whole) // width

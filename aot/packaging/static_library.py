@@ -46,7 +46,7 @@ def library_files(given: PackageInput, limits: LibraryLimits) -> tuple[list[File
         UnsupportedError: a program needs an allocator.
     """
     variant = _only_variant(given.image.variants)
-    weights = given.image.rodata
+    weights = bytes(given.image.rodata)
     entries = _entries(given.name, variant, len(weights))
     blobs = [
         Blob(f"{given.name}_code", variant.code, variant.page_bytes, is_code=True),

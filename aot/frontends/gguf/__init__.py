@@ -6,6 +6,7 @@ Owns the way from a file to a module: the reader, what architectures are, and a 
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.architectures import Decoder, decoder_of
@@ -13,6 +14,7 @@ from aot.frontends.gguf.decoder import DecoderBuilder
 from aot.frontends.gguf.reader import GgufFile, read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
+from aot.options import Progress, no_progress
 from aot.text.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
@@ -21,7 +23,11 @@ DEFAULT_CONTEXT = 2048  # tokens, where the model was made for more
 
 
 def import_gguf(
-    source: str | os.PathLike[str] | bytes, *, context: int = 0, all_logits: bool = False
+    source: str | os.PathLike[str] | bytes,
+    *,
+    context: int = 0,
+    all_logits: bool = False,
+    progress: Progress = no_progress,
 ) -> Module:
     """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary].
 
@@ -29,6 +35,7 @@ def import_gguf(
         source: a path, or the bytes of a file.
         context: tokens that its states hold; 0 is the model's number, at most DEFAULT_CONTEXT.
         all_logits: gives the logits f32[T, vocabulary] of all tokens, not of the last one only.
+        progress: called with the number of tensors that were read, and of all.
 
     Raises:
         CompileError: the file is broken, or its contents contradict each other.
@@ -36,7 +43,7 @@ def import_gguf(
     """
     file = read_gguf(source)
     model = decoder_of(file)
-    weights = Weights(file)
+    weights = Weights(file, partial(progress, "import"))
     _check_vocabulary(file)
     builder = DecoderBuilder(model, weights, context_of(model, context), all_logits=all_logits)
     module = builder.build()

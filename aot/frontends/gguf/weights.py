@@ -6,28 +6,37 @@ Quantised tensors stay in their bits: products and embeddings read them as they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.reader import GgufFile, Tensor
 from aot.frontends.lib.place import Place
 from aot.ir.graph import Attr, ConstantData, Value
+from aot.ir.large_arrays import empty, forget, frozen
 from aot.ir.rewriter import insert_constant
 from aot.ir.types import Array, DType
+from aot.ops.blocked import PANEL
 
 F32 = DType.F32
+PACKED_ELEMENTS = 1 << 24  # of a matrix, whose rows are packed together
 
 
 class Weights:
     """Tensors by name, each of which is asked for in the shape that it must have.
 
+    Args:
+        progress: called with the number of tensors that were asked for, and of all.
+
     Attributes:
         names: of those that were asked for.
     """
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: GgufFile, progress: Callable[[int, int], None]) -> None:
         self.file = file
         self.names: set[str] = set()
+        self._progress = progress
         self._blocked: dict[str, tuple[list[Value | None], dict[str, Attr]]] = {}
 
     def has(self, name: str) -> bool:
@@ -43,6 +52,7 @@ class Weights:
         if found is None:
             raise CompileError(f"{self.file.where}: tensor {name!r} is missing")
         self.names.add(name)
+        self._progress(len(self.names), len(self.file.tensors))
         if found.dims != dims:
             raise CompileError(
                 f"{self.file.where}: tensor {name!r} has dims {list(found.dims)}, expected "
@@ -111,20 +121,40 @@ class Weights:
         """The operands behind the first of an op on a quantised matrix, and its attributes: those
         of one matrix are one, whoever uses it."""
         if tensor.name not in self._blocked:
-            assert tensor.type.codes is not None
-            data = tensor.data if order is None else tensor.data[order]
-            codes = tensor.type.codes(data)
+            arrays, attrs = self._packed(tensor, order)
             made = [
                 None
                 if array is None
-                else insert_constant(place.rewriter, _data(array), tensor.name)
-                for array in codes.operands()
+                else insert_constant(place.rewriter, ConstantData(array), tensor.name)
+                for array in arrays
             ]
-            self._blocked[tensor.name] = made, dict(codes.attrs())
-            self.file.forget()
+            self._blocked[tensor.name] = made, attrs
         return self._blocked[tensor.name]
 
-
-def _data(array: Array) -> ConstantData:
-    """A constant whose memory is what the module will store: large ones are there once."""
-    return ConstantData(np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape))
+    def _packed(
+        self, tensor: Tensor, order: Array | None
+    ) -> tuple[list[Array | None], dict[str, Attr]]:
+        """A quantised matrix as it is stored, and its attributes: packed some rows at a time, which
+        alone need memory for their codes."""
+        assert tensor.type.codes is not None
+        rows, columns = tensor.dims
+        step = max(1, PACKED_ELEMENTS // columns // PANEL) * PANEL
+        found: list[Array | None] = []
+        attrs: dict[str, Attr] = {}
+        for start in range(0, rows, step):
+            some = slice(start, start + step)
+            codes = tensor.type.codes(tensor.data[some if order is None else order[some]])
+            packed = codes.operands()
+            if not found:
+                panels = -(-rows // PANEL)
+                found = [
+                    None if a is None else empty((panels, *a.shape[1:]), a.dtype) for a in packed
+                ]
+                attrs = {**codes.attrs(), "columns": rows}
+            first = start // PANEL
+            for whole, part in zip(found, packed, strict=True):
+                if whole is not None and part is not None:
+                    whole[first : first + len(part)] = part
+                    forget(whole)
+            self.file.forget()
+        return [None if a is None else frozen(a) for a in found], attrs

@@ -34,6 +34,7 @@ from aot.link.program import (
     encode,
     encode_constant,
 )
+from aot.link.rodata import Pieces
 from tests.support.module_images import small_image, small_program
 from tests.support.paths import ROOT
 
@@ -291,3 +292,18 @@ def test_bad_operands_are_refused() -> None:
         encode_constant(0, 1 << 63)
     with pytest.raises(InternalError, match="no instruction is called 'HALT'"):
         encode("HALT")
+
+
+def test_a_large_file_is_read_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.aotm"
+    image = small_image()
+    write_module(image, path)
+    monkeypatch.setattr("aot.link.reader.JOINED_BYTES", 0)
+    found = read_module(path)
+    assert isinstance(found.rodata, Pieces)
+    assert found == image
+    damaged = bytearray(path.read_bytes())
+    damaged[path.read_bytes().index(b"weights")] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CompileError, match="the checksum of rodata segment 0 is wrong"):
+        read_module(path)

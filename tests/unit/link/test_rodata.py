@@ -218,3 +218,26 @@ def test_the_search_ends_on_what_begins_alike() -> None:
         pool.add(bytes(64 * (n % 500) + 32) + n.to_bytes(4, "little"))
     placed = pool.place()
     assert len(placed.segments) == 1_001
+
+
+@given(st.lists(st.binary(max_size=9), max_size=6), st.integers(0, 60), st.integers(0, 60))
+def test_pieces_are_one_after_another(pieces: list[bytes], start: int, stop: int) -> None:
+    made, whole = rodata.Pieces(map(memoryview, pieces)), b"".join(pieces)
+    assert (bytes(made), len(made), b"".join(made)) == (whole, len(whole), whole)
+    assert bytes(made[start:stop]) == whole[start:stop]
+    assert made == whole
+    assert made != whole + b"x"
+    assert rodata.checksum(made) == rodata.checksum(whole)
+
+
+def test_a_large_pool_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = RodataPool()
+    blocks = [bytes([n]) * 100 for n in range(1, 5)]
+    for data in (*blocks, blocks[1][:64]):
+        pool.add(memoryview(data))
+    joined = pool.place()
+    monkeypatch.setattr(rodata, "JOINED_BYTES", 0)
+    apart = pool.place()
+    assert isinstance(apart.data, rodata.Pieces)
+    assert apart.data == joined.data
+    assert (apart.segments, apart.bytes) == (joined.segments, joined.bytes)

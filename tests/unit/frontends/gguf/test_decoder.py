@@ -12,10 +12,12 @@ from gguf import GGMLQuantizationType as Kind
 
 import aot
 from aot.errors import CompileError
-from aot.frontends.gguf import import_gguf
+from aot.frontends.gguf import import_gguf, read_gguf, weights
+from aot.ir import large_arrays
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
+from aot.link import rodata
 from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data
 from tests.support.paths import ROOT
 
@@ -101,6 +103,33 @@ def test_a_tied_embedding_is_stored_once() -> None:
     shape = Shape("llama", 1, kind=Kind.Q4_0, width=64, depth=16, hidden=64, vocabulary=4096)
     sizes = [len(aot.compile(data(replace(shape, has_head=h))).to_bytes()) for h in (False, True)]
     assert sizes[1] - sizes[0] > 4096 * 64 // 2  # the head's own
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_1, Kind.Q6_K])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_models_that_are_packed_in_parts_and_kept_in_files_are_the_same(
+    name: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(MODELS[name], kind=kind, width=256, hidden=256, depth=64, extra={})
+    model = data(replace(shape, vocabulary=72))
+    whole = aot.compile(model, jobs=1).to_bytes()
+    monkeypatch.setattr(weights, "PACKED_ELEMENTS", 32 * 256)
+    monkeypatch.setattr(large_arrays, "LARGE_BYTES", 1)
+    monkeypatch.setattr(large_arrays, "KEPT_BYTES", 0)
+    monkeypatch.setattr(large_arrays, "PART_BYTES", 1000)
+    monkeypatch.setattr(rodata, "JOINED_BYTES", 0)
+    made = aot.compile(model, jobs=1)
+    assert isinstance(made.image.rodata, rodata.Pieces)
+    assert made.to_bytes() == whole
+
+
+def test_progress_counts_tensors() -> None:
+    model = data(MODELS["llama"])
+    seen: list[tuple[int, int]] = []
+    import_gguf(model, progress=lambda stage, done, total: seen.append((done, total)))
+    count = len(read_gguf(model).tensors)
+    assert seen[-1] == (count, count)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_states_hold_the_context_that_is_asked_for() -> None:

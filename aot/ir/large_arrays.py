@@ -1,0 +1,135 @@
+"""Where the elements of large arrays are: in memory up to a bound, beyond it in temporary files.
+
+The constants of a language model may be larger than memory. What is in a file leaves memory with
+`forget` and comes back when it is read. A file has no name, so that it is gone with its array.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot.ir.types import Array
+
+LARGE_BYTES = 1 << 20  # of an array that may be in a file
+KEPT_BYTES = 256 << 20  # of all large arrays that are in memory
+PART_BYTES = 16 << 20  # that are read at a time
+
+Data = bytes | memoryview
+
+
+class _Memory:
+    """How many bytes large arrays take in memory."""
+
+    taken = 0
+
+    @classmethod
+    def has_room(cls, size: int) -> bool:
+        return size < LARGE_BYTES or cls.taken + size <= KEPT_BYTES
+
+    @classmethod
+    def take(cls, array: Array) -> None:
+        """Counts an array in as long as it lives."""
+        if array.nbytes >= LARGE_BYTES:
+            cls._add(array.nbytes)
+            weakref.finalize(array, cls._add, -array.nbytes).atexit = False
+
+    @classmethod
+    def _add(cls, size: int) -> None:
+        cls.taken += size
+
+
+class _File(mmap.mmap):
+    """A temporary file that holds one array."""
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Array:
+    """A dense array of any elements, to be filled; in a file where large arrays in memory are too
+    many already, and the disk has room."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    file = None if _Memory.has_room(size) else _file(size)
+    if file is not None:
+        return np.ndarray(shape, dtype, file)
+    array = np.empty(shape, dtype)
+    _Memory.take(array)
+    return array
+
+
+def frozen(array: Array) -> Array:
+    """An array that `empty` made, filled: nobody can change it from now on."""
+    array.flags.writeable = False
+    forget(array)
+    return array
+
+
+def kept(array: Array) -> Array:
+    """A dense array of these elements that nobody can change: itself where it is one."""
+    base = _base(array)
+    is_frozen = isinstance(base, bytes | _File) or (
+        isinstance(base, np.ndarray) and not base.flags.writeable
+    )
+    if is_frozen and array.flags.c_contiguous and array.flags.aligned:
+        if not isinstance(base, bytes):
+            return array
+        if _Memory.has_room(array.nbytes):
+            _Memory.take(array)
+            return array
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return frozen(copy)
+
+
+def parts(data: Data) -> Iterator[memoryview]:
+    """Bytes by parts, of which only one is in memory at a time where they are in a file."""
+    view = memoryview(data)
+    for start in range(0, len(view), PART_BYTES):
+        yield view[start : start + PART_BYTES]
+        forget(view)
+
+
+def is_same(one: Data, other: Data) -> bool:
+    """Whether bytes are equal."""
+    if one is other or len(one) != len(other):
+        return one is other
+    pairs = zip(parts(one), parts(other), strict=True)
+    return all(bytes(a) == bytes(b) for a, b in pairs)
+
+
+def forget(data: Any) -> None:
+    """Lets what was read or written of a file's array, or memoryview, leave memory."""
+    while isinstance(data, np.ndarray | memoryview):
+        data = data.base if isinstance(data, np.ndarray) else data.obj
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED)
+
+
+def _file(size: int) -> _File | None:
+    """A new file of so many bytes; None where there is no room for it."""
+    try:
+        with tempfile.TemporaryFile(prefix="aotc-") as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk is known now, not at a store
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return _File(file.fileno(), size)
+    except OSError:
+        return None
+
+
+def _base(data: Any) -> Any:
+    """What owns the memory of an array that nobody can change; else an array that is writable."""
+    while True:
+        if isinstance(data, np.ndarray) and data.base is not None and not data.flags.writeable:
+            data = data.base
+        elif isinstance(data, memoryview):
+            data = data.obj
+        else:
+            return data
