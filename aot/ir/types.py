@@ -124,6 +124,7 @@ class DType(Enum):
         is_integer: signed or unsigned, index included; bool is not an integer.
         is_packed: a word of several elements.
         is_stored: whether tensors have elements of it; the others are for kernels only.
+        numpy: numpy's dtype for values of it.
     """
 
     F32 = "f32"
@@ -153,6 +154,7 @@ class DType(Enum):
     is_integer: bool
     is_packed: bool
     is_stored: bool
+    numpy: np.dtype[Any]
 
     def __init__(self, name: str) -> None:
         facts = _FACTS[name]
@@ -163,6 +165,7 @@ class DType(Enum):
         self.is_integer = self.is_signed or facts.kind is DTypeKind.UNSIGNED
         self.is_packed = facts.kind is DTypeKind.PACKED
         self.is_stored = not (self.is_packed or facts.kind is DTypeKind.INDEX)
+        self.numpy = np.dtype(facts.numpy)
 
     @property
     def facts(self) -> DTypeFacts:
@@ -224,10 +227,6 @@ class DType(Enum):
     def is_loaded_as(self, wide: DType) -> bool:
         """Whether a load of such an element widens it to `wide` at no cost worth storing it for."""
         return bool(self.facts.loads_as == wide.value)
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        return np.dtype(self.facts.numpy)
 
     @staticmethod
     def of(dtype: Any) -> DType:

@@ -7,8 +7,10 @@ addresses are `aot.kernels.ir.memory`'s, arithmetic is `aot.kernels.ir.scalar`'s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from aot.ir.types import Array, DType
 from aot.kernels.ir.memory import LANE_VARS, Batch, Memory
 from aot.kernels.ir.nodes import (
     Barrier,
+    Buffer,
     Combine,
     For,
     If,
@@ -66,27 +69,24 @@ def run(
     _Run(kernel, buffers, params, check_races, fused, batch_limit).run()
 
 
+# From a batch and its operands' values to a node's own.
+_Leaf = Callable[..., Array]
+
+
 @dataclass(frozen=True)
 class _Program:
     """A statement's expressions in the order of their evaluation.
 
     Attributes:
-        steps: each node, its function (None for a leaf) and the steps that made its operands.
-        results: the roots' steps.
+        start: the nodes' values, where no iteration changes them.
+        steps: of each other node its number, its function, whether that takes the batch first, and
+            the numbers of its operands.
+        results: the roots' numbers.
     """
 
-    steps: tuple[tuple[Expr, Operation | None, tuple[int, ...]], ...]
+    start: list[Array | None]
+    steps: tuple[tuple[int, Operation | _Leaf, bool, tuple[int, ...]], ...]
     results: tuple[int, ...]
-
-    @staticmethod
-    def of(roots: list[Expr], *, fused: bool) -> _Program:
-        nodes = schedule(roots)
-        place = {node: number for number, node in enumerate(nodes)}
-        steps = tuple(
-            (node, operation(node, fused=fused), tuple(place[c] for c in children(node)))
-            for node in nodes
-        )
-        return _Program(steps, tuple(place[root] for root in roots))
 
 
 class _Run:
@@ -110,7 +110,7 @@ class _Run:
         }
         self.races = RaceChecker(kernel) if check_races else None
         self.memory.races = self.races
-        self._programs: dict[tuple[Expr, ...], _Program] = {}
+        self._programs: dict[object, _Program] = {}
         self._extents: dict[Dim, int] = {}
         self._stored_scratch: dict[For, frozenset[Scratch]] = {}
 
@@ -144,7 +144,7 @@ class _Run:
         for stmt in body:
             match stmt:
                 case Let():
-                    batch.values[stmt.var] = self.values([stmt.value], batch)[0]
+                    batch.values[stmt.var] = self.values(stmt, [stmt.value], batch)[0]
                 case Store():
                     self.store(stmt, batch)
                 case For():
@@ -163,7 +163,7 @@ class _Run:
         """What the lanes of each workgroup have together, lane by lane."""
         inner = batch.expand(stmt.lane, 0, stmt.extent)
         inner.values[LANE_VARS[0]] = inner.values[stmt.lane]
-        (values,) = self.values([stmt.value], inner)
+        (values,) = self.values(stmt, [stmt.value], inner)
         rows = np.broadcast_to(values, (inner.count,)).reshape(batch.count, stmt.extent)
         total = rows[:, 0]
         for lane in range(1, stmt.extent):
@@ -224,7 +224,7 @@ class _Run:
         return self._stored_scratch[loop]
 
     def branch(self, stmt: If, batch: Batch) -> None:
-        condition = self.values([stmt.condition], batch)[0]
+        condition = self.values(stmt, [stmt.condition], batch)[0]
         if condition.ndim == 0:
             self.body(stmt.then if condition else stmt.otherwise, batch.child())
             return
@@ -235,46 +235,66 @@ class _Run:
     def store(self, stmt: Store, batch: Batch) -> None:
         roots = [*stmt.indices, stmt.value]
         if stmt.guard is None:
-            *indices, value = self.values(roots, batch)
+            *indices, value = self.values(stmt, roots, batch)
             self.memory.store(stmt.target, indices, value, batch)
             return
-        *indices, value, guard = self.values([*roots, stmt.guard], batch)
+        *indices, value, guard = self.values(stmt, [*roots, stmt.guard], batch)
         self.memory.store(stmt.target, indices, value, batch, guard)
 
-    def values(self, roots: list[Expr], batch: Batch) -> list[Array]:
-        """The roots' values for every iteration of `batch`: arrays of its length, or scalars."""
-        key = tuple(roots)
-        if key not in self._programs:
-            self._programs[key] = _Program.of(roots, fused=self.fused)
-        program = self._programs[key]
-        values: list[Array] = []
-        for node, made, operands in program.steps:
+    def values(self, stmt: Stmt, roots: list[Expr], batch: Batch) -> list[Array]:
+        """The values of a statement's roots for every iteration of `batch`: arrays of its length,
+        or scalars."""
+        program = self._programs.get(stmt)
+        if program is None:
+            program = self._programs[stmt] = self.program(roots)
+        values: list[Any] = program.start.copy()
+        for number, made, takes_batch, operands in program.steps:
             args = [values[n] for n in operands]
-            values.append(self.leaf(node, args, batch) if made is None else made(*args))
+            values[number] = made(batch, *args) if takes_batch else made(*args)
         return [values[n] for n in program.results]
 
-    def leaf(self, node: Expr, args: list[Array], batch: Batch) -> Array:
-        match node:
-            case Var():
-                return self.variable(node, batch)
-            case Size():
-                return np.asarray(self.extent(node.dim), np.int64)
-            case Param():
-                return self.memory.params[node.name]
-            case Load():
-                rank = len(node.indices)
-                guard, other = args[rank:] if node.guard is not None else (None, None)
-                if node.dtype is not node.source.dtype:
-                    return self.word(node, args[:rank], batch, guard, other)
-                return self.memory.load(node.source, args[:rank], batch, guard, other)
-        raise InternalError(
-            f"kernel {self.kernel.name}: {type(node).__name__} cannot be evaluated in a kernel"
-        )
+    def program(self, roots: list[Expr]) -> _Program:
+        nodes = schedule(roots)
+        place = {node: number for number, node in enumerate(nodes)}
+        start: list[Array | None] = []
+        steps = []
+        for number, node in enumerate(nodes):
+            operands = tuple(place[c] for c in children(node))
+            made = operation(node, fused=self.fused)
+            known = [start[n] for n in operands]
+            value = None
+            if isinstance(node, Size):
+                value = np.asarray(self.extent(node.dim), np.int64)
+            elif isinstance(node, Param):
+                value = self.memory.params[node.name]
+            elif made is None:
+                steps.append((number, self.leaf(node), True, operands))
+            elif all(v is not None for v in known):
+                value = made(*known)
+            else:
+                steps.append((number, made, False, operands))
+            start.append(value)
+        return _Program(start, tuple(steps), tuple(place[root] for root in roots))
+
+    def leaf(self, node: Expr) -> _Leaf:
+        """The function of a variable or a load, from a batch and its operands' values."""
+        if isinstance(node, Var):
+            return partial(self.variable, node)
+        if not isinstance(node, Load):
+            raise InternalError(
+                f"kernel {self.kernel.name}: {type(node).__name__} cannot be evaluated in a kernel"
+            )
+        load = self.memory.load if node.dtype is node.source.dtype else partial(self.word, node)
+        source, rank = node.source, len(node.indices)
+        if node.guard is None:
+            return lambda batch, *args: load(source, args, batch, None, None)
+        return lambda batch, *args: load(source, args[:rank], batch, *args[rank:])
 
     def word(
         self,
         node: Load,
-        indices: list[Array],
+        source: Buffer | Scratch,
+        indices: Sequence[Array],
         batch: Batch,
         guard: Array | None,
         other: Array | None,
@@ -282,11 +302,11 @@ class _Run:
         """A packed load: neighbours along the last index."""
         parts = [
             self.memory.load(
-                node.source,
+                source,
                 [*indices[:-1], np.asarray(indices[-1] + number)],
                 batch,
                 guard,
-                None if guard is None else np.asarray(0, node.source.dtype.numpy),
+                None if guard is None else np.asarray(0, source.dtype.numpy),
             )
             for number in range(node.dtype.parts)
         ]

@@ -6,9 +6,9 @@ value in it is an array of the batch's length or a scalar that all iterations sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,14 +26,20 @@ GROUP_VAR = Var("workgroup")
 LANE_VARS = (Var("lane_x"), Var("lane_y"), Var("lane_z"))
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
-    """`count` iterations; element i descends from element `gather[i]` of `parent` (None: i)."""
+    """`count` iterations; element i descends from element `gather[i]` of `parent` (None: i).
+
+    Attributes:
+        values: of variables, as far as they were asked for here.
+        rows: of scratch, likewise, by its space.
+    """
 
     count: int
     parent: Batch | None = None
     gather: Array | None = None
     values: dict[Var, Array] = field(default_factory=dict)
+    rows: dict[Space, Array] = field(default_factory=dict)
 
     @staticmethod
     def root() -> Batch:
@@ -56,6 +62,9 @@ class Batch:
 
     def lookup(self, var: Var) -> Array | None:
         """The value of `var`, brought to this batch's length; None where it is not bound."""
+        found = self.values.get(var)
+        if found is not None:
+            return found
         batch: Batch | None = self
         below: list[Batch] = []
         while batch is not None and var not in batch.values:
@@ -83,6 +92,18 @@ class Batch:
         return result
 
 
+def lane_of(batch: Batch, counts: tuple[int, int, int]) -> Array | None:
+    """The lane's number within a workgroup of `counts` lanes; None outside LANE loops."""
+    total: Array | None = None
+    step = 1
+    for var, count in zip(LANE_VARS, counts, strict=True):
+        value = batch.lookup(var)
+        if value is not None:
+            total = value * step if total is None else total + value * step
+        step *= count
+    return total
+
+
 class Memory:
     """Buffers as bytes, scratch as typed arrays with a mask of what has been stored."""
 
@@ -93,10 +114,11 @@ class Memory:
         self.races: RaceChecker | None = None
         by_class = not any(b.name in buffers for b in kernel.buffers)
         self.params = self._read_params(params, by_class)
-        dims = {p.name: int(self.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX}
+        self._dims = {
+            p.name: int(self.params[p.name]) for p in kernel.params if p.dtype is DType.INDEX
+        }
         self.views = {b: self._view(b, buffers, by_class) for b in kernel.buffers}
-        self.shapes = {b: _numbers(b.shape, dims) for b in kernel.buffers}
-        self.strides = {b: _numbers(b.strides, dims) for b in kernel.buffers}
+        self.places: dict[Buffer | Scratch, _Place] = {}
         self.spaces: dict[Buffer, object] = {
             b: self._class_of(b) if by_class else b for b in kernel.buffers
         }
@@ -152,29 +174,25 @@ class Memory:
         """Forgets elements, numbered over all rows."""
         self.defined[scratch].reshape(-1)[addresses] = False
 
-    def lane(self, batch: Batch) -> Array | None:
-        """The lane's number within the workgroup; None outside LANE loops."""
-        if max(self.lane_counts) == 1:
-            return None
-        total: Array | None = None
-        step = 1
-        for var, count in zip(LANE_VARS, self.lane_counts, strict=True):
-            value = batch.lookup(var)
-            if value is not None:
-                total = value * step if total is None else total + value * step
-            step *= count
-        return total
-
-    def scratch_rows(self, scratch: Scratch, batch: Batch) -> Array:
-        """Rows for every iteration: shape (count, copies).
+    def scratch_rows(self, space: Space, batch: Batch) -> Array:
+        """Rows of scratch for every iteration: shape (count, copies).
 
         REGISTER scratch has a row for every lane; outside the LANE loops of some axis all lanes
         along that axis hold a copy.
         """
+        rows = batch.rows.get(space)
+        if rows is None:
+            rows = batch.rows[space] = self._rows(space, batch)
+        return rows
+
+    def _rows(self, space: Space, batch: Batch) -> Array:
+        parent = batch.parent
+        if parent is not None and batch.gather is None and GROUP_VAR not in batch.values:
+            return self.scratch_rows(space, parent)
         group = batch.lookup(GROUP_VAR)
         assert group is not None
         rows = group.reshape(-1, 1)
-        if scratch.space is Space.WORKGROUP:
+        if space is Space.WORKGROUP:
             return rows
         count_x, count_y, count_z = self.lane_counts
         if max(self.lane_counts) == 1:
@@ -193,39 +211,51 @@ class Memory:
 
     # Addresses
 
-    def _positions(self, target: Buffer | Scratch, indices: list[Array]) -> Array:
+    def _place_of(self, target: Buffer | Scratch) -> _Place:
+        if isinstance(target, Scratch):
+            return _Place(0, target.shape, _dense_strides(target.shape), None)
+        start = int(self.params[target.offset.name]) // target.dtype.bytes
+        strides = _numbers(target.strides, self._dims)
+        return _Place(start, _numbers(target.shape, self._dims), strides, len(self.views[target]))
+
+    def _positions(self, target: Buffer | Scratch, indices: Sequence[Array]) -> Array:
         """Element positions, bounds checked; a scalar where all iterations share one."""
-        if isinstance(target, Buffer):
-            shape, strides = self.shapes[target], self.strides[target]
-            position: Array = np.asarray(
-                int(self.params[target.offset.name]) // target.dtype.bytes, np.int64
+        place = self.places.get(target)
+        if place is None:
+            place = self.places[target] = self._place_of(target)
+        position: Any = place.start
+        for dim, (index, extent, stride) in enumerate(
+            zip(indices, place.shape, place.strides, strict=True)
+        ):
+            if index.ndim == 0:
+                number = int(index)
+                if not 0 <= number < extent:
+                    raise self._outside(target, dim, number, extent)
+                position = position + number * stride
+            else:
+                if index.dtype != np.int64:
+                    index = index.astype(np.int64)
+                if _is_outside(index, extent):
+                    outside = (index < 0) | (index >= extent)
+                    raise self._outside(target, dim, int(index[outside][0]), extent)
+                position = position + (index if stride == 1 else index * stride)
+        if place.limit is not None and _is_outside(position, place.limit):
+            assert isinstance(target, Buffer)
+            low, high = int(np.min(position)), int(np.max(position))
+            size = target.dtype.bytes
+            raise self.fail(
+                f"an element of {target.name} at byte {(high if low >= 0 else low) * size} is "
+                f"outside its {target.binding.name} buffer of {place.limit * size} bytes"
             )
-        else:
-            shape, strides = target.shape, _dense_strides(target.shape)
-            position = np.asarray(0, np.int64)
-        for dim, (index, extent, stride) in enumerate(zip(indices, shape, strides, strict=True)):
-            if index.size and (int(index.min()) < 0 or int(index.max()) >= extent):
-                outside = (index < 0) | (index >= extent)
-                bad = int(index[outside][0]) if index.ndim else int(index)
-                raise self.fail(
-                    f"index {bad} of dim {dim} of {target.name} is outside 0..{extent - 1}"
-                )
-            position = np.asarray(position + index * stride)
-        if isinstance(target, Buffer) and position.size:
-            low, high = int(position.min()), int(position.max())
-            if low < 0 or high >= len(self.views[target]):
-                raise self.fail(
-                    f"an element of {target.name} at byte "
-                    f"{(high if low >= 0 else low) * target.dtype.bytes} is outside "
-                    f"its {target.binding.name} buffer of "
-                    f"{len(self.views[target]) * target.dtype.bytes} bytes"
-                )
-        return position
+        return np.asarray(position, np.int64)
+
+    def _outside(self, target: Buffer | Scratch, dim: int, bad: int, extent: int) -> InternalError:
+        return self.fail(f"index {bad} of dim {dim} of {target.name} is outside 0..{extent - 1}")
 
     def load(
         self,
         source: Buffer | Scratch,
-        indices: list[Array],
+        indices: Sequence[Array],
         batch: Batch,
         guard: Array | None,
         other: Array | None,
@@ -243,37 +273,34 @@ class Memory:
             result[chosen] = self._read(source, picked, batch.select(chosen))
         return result
 
-    def _read(self, source: Buffer | Scratch, indices: list[Array], batch: Batch) -> Array:
+    def _read(self, source: Buffer | Scratch, indices: Sequence[Array], batch: Batch) -> Array:
         positions = self._positions(source, indices)
         if isinstance(source, Scratch):
             return self._read_scratch(source, positions, batch)
         if self.races:
-            self.races.access_buffer(
-                source, self.spaces[source], positions, batch, False, self.lane(batch)
-            )
-        found = np.asarray(self.views[source][positions])
+            self.races.access_buffer(source, self.spaces[source], positions, batch, False)
+        found = np.asarray(self.views[source].take(positions))
         return found != 0 if source.dtype is DType.BOOL else found
 
     def _read_scratch(self, source: Scratch, positions: Array, batch: Batch) -> Array:
-        rows = self.scratch_rows(source, batch)
+        rows = self.scratch_rows(source.space, batch)
         values = self.values[source]
-        columns = positions.reshape(-1, 1)
-        if not np.all(self.defined[source][rows, columns]):
+        addresses = rows * values.shape[1] + positions.reshape(-1, 1)
+        if not self.defined[source].take(addresses).all():
             raise self.fail(f"{source.name} is read where nothing was stored")
-        found = np.asarray(values[rows, columns])
-        raw = found.view(np.dtype(f"u{found.dtype.itemsize}"))
-        if found.shape[1] > 1 and np.any(raw != raw[:, :1]):
-            raise self.fail(f"{source.name} is read outside LANE loops but its lanes differ")
+        found = values.take(addresses)
+        if found.shape[1] > 1:
+            raw = found.view(np.dtype(f"u{found.dtype.itemsize}"))
+            if np.any(raw != raw[:, :1]):
+                raise self.fail(f"{source.name} is read outside LANE loops but its lanes differ")
         if self.races:
-            self.races.access_scratch(
-                source, rows[:, :1] * values.shape[1] + columns, batch, False, self.lane(batch)
-            )
-        return np.broadcast_to(found[:, 0], (batch.count,))
+            self.races.access_scratch(source, addresses[:, 0], batch, False)
+        return np.asarray(found[:, 0])
 
     def store(
         self,
         target: Buffer | Scratch,
-        indices: list[Array],
+        indices: Sequence[Array],
         value: Array,
         batch: Batch,
         guard: Array | None = None,
@@ -297,19 +324,38 @@ class Memory:
         if target.binding in (BufferClass.CONSTANTS, BufferClass.INPUTS):
             raise self.fail(f"store to {target.name}, which is never written")
         if self.races:
-            self.races.access_buffer(
-                target, self.spaces[target], positions, batch, True, self.lane(batch)
-            )
+            self.races.access_buffer(target, self.spaces[target], positions, batch, True)
         self.views[target][np.broadcast_to(positions, (batch.count,))] = value
 
     def _write_scratch(self, target: Scratch, positions: Array, value: Array, batch: Batch) -> None:
-        rows = self.scratch_rows(target, batch)
-        columns = positions.reshape(-1, 1)
-        self.values[target][rows, columns] = value.reshape(-1, 1)
-        self.defined[target][rows, columns] = True
+        rows = self.scratch_rows(target.space, batch)
+        addresses = rows * self.values[target].shape[1] + positions.reshape(-1, 1)
+        self.values[target].reshape(-1)[addresses] = value.reshape(-1, 1)
+        self.defined[target].reshape(-1)[addresses] = True
         if self.races:
-            addresses = rows[:, :1] * self.values[target].shape[1] + columns
-            self.races.access_scratch(target, addresses, batch, True, self.lane(batch))
+            self.races.access_scratch(target, addresses[:, 0], batch, True)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where elements of a buffer or of a row of scratch are, counted in elements.
+
+    Attributes:
+        limit: how many elements its memory has; None where all of `shape` are inside.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    limit: int | None
+
+
+def _is_outside(number: Any, limit: int) -> bool:
+    """Whether some of the i64 numbers are not in 0..limit-1."""
+    if isinstance(number, int):
+        return not 0 <= number < limit
+    # what is negative is more than any limit without its sign
+    return bool(number.size) and int(number.view(np.uint64).max()) >= limit
 
 
 def _numbers(dims: tuple[Dim, ...], values: Mapping[str, int]) -> tuple[int, ...]:

@@ -6,80 +6,119 @@ of them must not meet. Decides nothing about values; the interpreter and its mem
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from aot.errors import InternalError
 from aot.ir.expr import Var
 from aot.ir.types import Array
-from aot.kernels.ir.memory import GROUP_VAR, Batch
+from aot.kernels.ir.memory import GROUP_VAR, Batch, lane_of
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
+
+
+class _Access:
+    """What the iterations of a batch touch at once.
+
+    Attributes:
+        positions: elements, for each iteration or for all of them together, in units of
+            `per_element` addresses.
+        addresses: of shape (count or 1, per_element).
+    """
+
+    def __init__(
+        self, batch: Batch, positions: Array, per_element: int, when: int, is_write: bool
+    ) -> None:
+        self.batch = batch
+        self.positions = positions
+        self.per_element = per_element
+        self.when = when
+        self.is_write = is_write
+
+    @cached_property
+    def addresses(self) -> Array:
+        column = self.positions.reshape(-1, 1)
+        if self.per_element == 1:
+            return column
+        return column * self.per_element + np.arange(self.per_element)
+
+
+# who makes the accesses of a batch: owners (outer iterations) and doers, as columns
+Makers = tuple[Array, Array]
 
 
 @dataclass
 class _Events:
-    """Columns of an access log: owner (an outer iteration), address, who, when, whether a write."""
+    """Accesses of one space. Most are never looked at: those of a space that nobody writes."""
 
     name: str
-    rows: list[tuple[Array, Array, Array, int, bool]] = field(default_factory=list)
+    has_writes: bool = False
+    accesses: list[tuple[Callable[[Batch], Makers], _Access]] = field(default_factory=list)
 
-    def add(self, owner: Array, address: Array, who: Array, when: int, is_write: bool) -> None:
-        """Logs accesses of `address`; the other columns are of its shape or broadcast to it."""
-        self.rows.append((owner, address, who, when, is_write))
+    def add(self, makers: Callable[[Batch], Makers], access: _Access) -> None:
+        self.accesses.append((makers, access))
+        self.has_writes |= access.is_write
 
-    @property
-    def has_writes(self) -> bool:
-        return any(is_write for *_, is_write in self.rows)
+    def table(self) -> Array:
+        """A column an event: its owner, its address, who, when, and whether it is a write."""
+        columns: list[tuple[Array, Array, Array]] = []
+        counts: list[tuple[int, int]] = []
+        for makers, access in self.accesses:
+            owner, who = makers(access.batch)
+            columns.append((owner, access.addresses, who))
+            counts.append((access.batch.count, access.per_element))
+        table = np.empty((5, sum(a * b for a, b in counts)), np.int64)
+        at = 0
+        for shape, parts, (_, access) in zip(counts, columns, self.accesses, strict=True):
+            count = shape[0] * shape[1]
+            part = table[:, at : at + count]
+            for row, column in zip(part, parts, strict=False):
+                row.reshape(shape)[...] = column
+            part[3], part[4] = access.when, access.is_write
+            at += count
+        return table
 
     def sorted(self) -> tuple[Array, Array]:
         """Events by (owner, address, who, when), and where each (owner, address) begins."""
-        shapes = [np.broadcast_shapes(o.shape, a.shape, w.shape) for o, a, w, _, _ in self.rows]
-        counts = [math.prod(shape) for shape in shapes]
-        table = np.empty((5, sum(counts)), np.int64)
-        at = 0
-        for (*columns, when, is_write), shape, count in zip(self.rows, shapes, counts, strict=True):
-            part = table[:, at : at + count]
-            for row, column in zip(part, columns, strict=False):
-                row.reshape(shape)[...] = column
-            part[3], part[4] = when, is_write
-            at += count
+        table = self.table()
         table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
         is_start = np.ones(table.shape[1], np.bool_)
         is_start[1:] = np.any(table[:2, 1:] != table[:2, :-1], axis=0)
         return table, np.flatnonzero(is_start)
 
 
-@dataclass
+@dataclass(eq=False)
 class LoopLog:
     """Accesses of one execution of a loop whose iterations are independent."""
 
     loop: For
     parent: Batch
-    inner: Batch | None = None
-    iterations: Array | None = None
+    makers: Callable[[Batch], Makers] | None = None
     events: dict[object, _Events] = field(default_factory=dict)
 
     def begin(self, inner: Batch, var: Var) -> None:
         """Accesses that follow are made by the iterations of `inner`."""
-        self.inner = inner
-        self.iterations = inner.values[var]
+        found: dict[Batch, Makers] = {}
 
-    def record(
-        self, space: object, name: str, addresses: Array, batch: Batch, when: int, is_write: bool
-    ) -> None:
-        assert self.inner is not None and self.inner.gather is not None
-        assert self.iterations is not None
-        elements = batch.elements_of(self.inner)
-        log = self.events.setdefault(space, _Events(name))
-        log.add(
-            self.inner.gather[elements].reshape(-1, 1),
-            addresses,
-            self.iterations[elements].reshape(-1, 1),
-            when,
-            is_write,
-        )
+        def makers(batch: Batch) -> Makers:
+            made = found.get(batch)
+            if made is None:
+                assert inner.gather is not None
+                elements = batch.elements_of(inner)
+                owner, who = inner.gather[elements], inner.values[var][elements]
+                made = found[batch] = owner.reshape(-1, 1), who.reshape(-1, 1)
+            return made
+
+        self.makers = makers
+
+    def record(self, space: object, name: str, access: _Access) -> None:
+        assert self.makers is not None
+        events = self.events.get(space)
+        if events is None:
+            events = self.events[space] = _Events(name)
+        events.add(self.makers, access)
 
     def stored_by_several(self) -> list[tuple[Scratch, Array]]:
         """Scratch elements that more than one iteration stored."""
@@ -97,7 +136,8 @@ class RaceChecker:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.has_lanes = max(kernel.workgroup_size) > 1
+        self.lane_counts = kernel.workgroup_size
+        self.has_lanes = max(self.lane_counts) > 1
         self.unit = min((b.dtype.bytes for b in kernel.buffers), default=1)
         self.loops: list[LoopLog] = []
         self.lanes: dict[object, _Events] = {}
@@ -113,7 +153,7 @@ class RaceChecker:
         return self.loops[-1]
 
     def leave_loop(self, log: LoopLog) -> None:
-        self.loops.remove(log)
+        assert self.loops.pop() is log
         for space, events in log.events.items():
             is_private = log.loop.kind is LoopKind.PARALLEL and isinstance(space, Scratch)
             clash = _private_clash(events) if is_private else _clash(events)
@@ -143,71 +183,73 @@ class RaceChecker:
         assert not self.loops
 
     def access_buffer(
-        self,
-        buffer: Buffer,
-        space: object,
-        positions: Array,
-        batch: Batch,
-        is_write: bool,
-        lane: Array | None,
+        self, buffer: Buffer, space: object, positions: Array, batch: Batch, is_write: bool
     ) -> None:
         """An access of element `positions` (counted in the buffer's dtype) of its class."""
         per_element = buffer.dtype.bytes // self.unit
-        addresses = np.broadcast_to(positions, (batch.count,)).reshape(
-            -1, 1
-        ) * per_element + np.arange(per_element)
-        self._record_loops(space, buffer.name, addresses, batch, is_write)
+        access = self._record_loops(space, buffer.name, positions, batch, per_element, is_write)
         if self.has_lanes:
-            epoch = self.buffer_epoch
-            self._record_lanes(space, buffer.name, addresses, batch, is_write, lane, epoch)
+            self._record_lanes(space, buffer.name, access, self.buffer_epoch)
 
     def access_scratch(
-        self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool, lane: Array | None
+        self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool
     ) -> None:
         """An access of the elements `addresses`, numbered over all rows of the scratch."""
-        addresses = np.broadcast_to(addresses, (batch.count, 1))
-        self._record_loops(scratch, scratch.name, addresses, batch, is_write)
+        access = self._record_loops(scratch, scratch.name, addresses, batch, 1, is_write)
         if self.has_lanes and scratch.space is Space.WORKGROUP:
-            self._record_lanes(scratch, scratch.name, addresses, batch, is_write, lane, self.epoch)
+            self._record_lanes(scratch, scratch.name, access, self.epoch)
 
     def _record_loops(
-        self, space: object, name: str, addresses: Array, batch: Batch, is_write: bool
-    ) -> None:
-        self.clock += 1
-        for log in self.loops:
-            # A workgroup has scratch of its own.
-            if log.loop.kind is not LoopKind.WORKGROUP or not isinstance(space, Scratch):
-                log.record(space, name, addresses, batch, self.clock, is_write)
-
-    def _record_lanes(
         self,
         space: object,
         name: str,
-        addresses: Array,
+        positions: Array,
         batch: Batch,
+        per_element: int,
         is_write: bool,
-        lane: Array | None,
-        epoch: int,
-    ) -> None:
+    ) -> _Access:
+        self.clock += 1
+        access = _Access(batch, positions, per_element, self.clock, is_write)
+        for log in self.loops:
+            # A workgroup has scratch of its own.
+            if log.loop.kind is not LoopKind.WORKGROUP or not isinstance(space, Scratch):
+                log.record(space, name, access)
+        return access
+
+    def _record_lanes(self, space: object, name: str, access: _Access, epoch: int) -> None:
+        key = (space, epoch)
+        if key not in self.lanes:
+            self.lanes[key] = _Events(name)
+        self.lanes[key].add(self._lanes_of, access)
+
+    def _lanes_of(self, batch: Batch) -> Makers:
+        """The workgroups and the lanes of a batch's iterations; -1 is all lanes."""
         group = batch.lookup(GROUP_VAR)
         assert group is not None
-        owner = group.reshape(-1, 1)
+        lane = lane_of(batch, self.lane_counts)
         who = np.full((1, 1), -1) if lane is None else lane.reshape(-1, 1)
-        key = (space, epoch)
-        self.lanes.setdefault(key, _Events(name)).add(owner, addresses, who, self.clock, is_write)
+        return group.reshape(-1, 1), who
 
 
 def _clash(events: _Events) -> tuple[int, int] | None:
     """Two that touch one element, one of them writing."""
     if not events.has_writes:
         return None
-    table, starts = events.sorted()
-    ends = np.append(starts[1:], table.shape[1]) - 1
-    is_written = np.logical_or.reduceat(table[4] != 0, starts)
-    bad = np.flatnonzero(is_written & (table[2, starts] != table[2, ends]))
+    owner, address, who, _, is_write = events.table()
+    if (who == who[:1]).all():
+        return None
+    element = owner * (address.max() + 1) + address
+    order = np.argsort(element, kind="stable")
+    element, who = element[order], who[order]
+    starts = np.flatnonzero(np.concatenate(([True], element[1:] != element[:-1])))
+    if len(starts) == len(element):
+        return None
+    low, high = np.minimum.reduceat(who, starts), np.maximum.reduceat(who, starts)
+    is_written = np.maximum.reduceat(is_write[order], starts) > 0
+    bad = np.flatnonzero(is_written & (low != high))
     if not len(bad):
         return None
-    return int(table[2, starts[bad[0]]]), int(table[2, ends[bad[0]]])
+    return int(low[bad[0]]), int(high[bad[0]])
 
 
 def _writers(table: Array, starts: Array) -> tuple[Array, Array]:

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
 from aot.ir.expr import (
+    COMPARE_OPS,
     Binary,
     Bitcast,
     Cast,
@@ -83,9 +85,9 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
             value = literal(node)
             return lambda: value
         case Unary():
-            return partial(apply_unary, node.op, dtype=node.a.dtype)
+            return unary_rule(node.op, node.a.dtype)
         case Binary():
-            return partial(apply_binary, node.op, dtype=node.a.dtype)
+            return binary_rule(node.op, node.a.dtype)
         case Fma():
             return fma if fused else partial(_multiply_add, dtype=node.dtype)
         case Dot():
@@ -158,29 +160,58 @@ def literal(c: Const) -> Array:
         return np.array(c.value, c.dtype.numpy)
 
 
-def apply_unary(op: str, a: Array, dtype: DType) -> Array:
-    """`op(a)`; transcendentals are correct to a hair more than `dtype` and rounded once."""
-    if op in _TRANSCENDENTAL:
+def unary_rule(op: str, dtype: DType) -> Rule:
+    """`op` of an operand of `dtype`; transcendentals are correct to a hair more than `dtype` and
+    rounded once."""
+    wanted = np.dtype(np.bool_) if op in ("isnan", "not") else dtype.numpy
+    if op not in _TRANSCENDENTAL:
+        return _to_dtype(_UNARY[op], wanted)
+    wide = np.longdouble if dtype is DType.F64 else np.float64
+    rule = _TRANSCENDENTAL[op]
+    return lambda a: np.asarray(rule(np.asarray(a, wide)), wanted)
+
+
+def binary_rule(op: str, dtype: DType) -> Rule2:
+    """`op` of two operands of `dtype`."""
+    if op == "pow":
         wide = np.longdouble if dtype is DType.F64 else np.float64
-        return np.asarray(_TRANSCENDENTAL[op](np.asarray(a, wide)), dtype.numpy)
-    result = np.asarray(_UNARY[op](a))
-    return result if op in ("isnan", "not") else result.astype(dtype.numpy, copy=False)
+        return lambda a, b: np.asarray(
+            np.power(np.asarray(a, wide), np.asarray(b, wide)), dtype.numpy
+        )
+    if op in ("shl", "shr"):
+        return _shift(op, dtype)
+    if op == "div" and not dtype.is_float:
+        return _to_dtype(_truncating_divide, dtype.numpy)
+    wanted = np.dtype(np.bool_) if op in COMPARE_OPS else dtype.numpy
+    return _to_dtype(_BINARY[op], wanted)
 
 
 def apply_binary(op: str, a: Array, b: Array, dtype: DType) -> Array:
-    """`a op b` for operands of `dtype`."""
-    if op == "pow":
-        wide = np.longdouble if dtype is DType.F64 else np.float64
-        return np.asarray(np.power(np.asarray(a, wide), np.asarray(b, wide)), dtype.numpy)
-    if op in ("shl", "shr"):
-        width = dtype.bits
+    """`a op b` for operands of `dtype`, by its rule."""
+    return binary_rule(op, dtype)(a, b)
+
+
+def _to_dtype(rule: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Array]:
+    """`rule` with results of `dtype`: most have it, and a call costs more than the arithmetic."""
+
+    def run(*args: Array) -> Array:
+        result = rule(*args)
+        return result if result.dtype == dtype else np.asarray(result).astype(dtype)
+
+    return run
+
+
+def _shift(op: str, dtype: DType) -> Rule2:
+    width = dtype.bits
+    rule = _to_dtype(_BINARY[op], dtype.numpy)
+
+    def run(a: Array, b: Array) -> Array:
         amount = np.asarray(b)
         if amount.size and (int(amount.min()) < 0 or int(amount.max()) >= width):
             raise InternalError(f"{op} of {dtype} by an amount outside 0..{width - 1}")
-    if op == "div" and not dtype.is_float:
-        return np.asarray(_truncating_divide(np.asarray(a), np.asarray(b)), dtype.numpy)
-    result = np.asarray(_BINARY[op](a, b))
-    return result if result.dtype == np.bool_ else result.astype(dtype.numpy, copy=False)
+        return rule(a, amount)
+
+    return run
 
 
 def convert(a: Array, source: DType, target: DType) -> Array:
