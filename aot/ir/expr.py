@@ -345,23 +345,27 @@ def cast(a: Expr, dtype: DType) -> Expr:
     return a if a.dtype is dtype else Cast(a, dtype)
 
 
+def _children_of_load(e: Load) -> tuple[Expr, ...]:
+    if e.guard is None and e.other is None:
+        return e.indices
+    return (*e.indices, *(x for x in (e.guard, e.other) if x is not None))
+
+
+# of each sort of node but the leaves; a table, as passes ask millions of times
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Load: _children_of_load,
+    **dict.fromkeys((Unary, Cast, Bitcast, Unpack), lambda e: (e.a,)),
+    Binary: lambda e: (e.a, e.b),
+    **dict.fromkeys((Fma, Dot), lambda e: (e.a, e.b, e.c)),
+    Select: lambda e: (e.condition, e.a, e.b),
+    Reduce: lambda e: (e.body,),
+}
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct subexpressions."""
-    match e:
-        case Load():
-            return (*e.indices, *(x for x in (e.guard, e.other) if x is not None))
-        case Unary() | Cast() | Bitcast() | Unpack():
-            return (e.a,)
-        case Binary():
-            return (e.a, e.b)
-        case Fma() | Dot():
-            return (e.a, e.b, e.c)
-        case Select():
-            return (e.condition, e.a, e.b)
-        case Reduce():
-            return (e.body,)
-        case _:
-            return ()
+    found = _CHILDREN.get(type(e))
+    return () if found is None else found(e)
 
 
 def nodes(e: Expr) -> list[Expr]:
@@ -385,7 +389,7 @@ def rebuild(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     """`e` with `fn` applied to its direct subexpressions; `e` itself if none changed."""
     old = children(e)
     fresh = tuple(fn(c) for c in old)
-    if all(a is b for a, b in zip(old, fresh, strict=True)):
+    if fresh == old:  # nodes are equal where they are one
         return e
     match e:
         case Load():
