@@ -264,8 +264,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
 def _sum_to_odd(x: Array, y: Array) -> Array:
     x, y = np.broadcast_arrays(x, y)
     total = np.asarray(x + y)
-    part = total - x
-    error = (x - (total - part)) + (y - part)
+    error = _error_of_sum(x, y, total)
     bits = np.atleast_1d(total).view(np.int64).reshape(total.shape)
     is_inexact = np.isfinite(total) & np.isfinite(error) & (error != 0) & ((bits & 1) == 0)
     # One step in the direction of the error: away from zero where the signs agree.
@@ -275,21 +274,59 @@ def _sum_to_odd(x: Array, y: Array) -> Array:
 
 
 def _fma64(a: Array, b: Array, c: Array) -> Array:
-    """Fused multiply-add in double precision, in rationals: exact and slow."""
-    a, b, c = np.broadcast_arrays(a, b, c)
+    """Fused multiply-add in double precision: the product and its error exactly (Dekker), their
+    sum with `c` rounded to odd, as above; in rationals where that may overflow or underflow."""
+    shape = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    a, b, c = np.broadcast_arrays(*np.atleast_1d(a, b, c))
     with np.errstate(all="ignore"):
-        plain = np.array(a * b + c)
-    flat = plain.reshape(-1)
-    for i, (x, y, z) in enumerate(zip(a.flat, b.flat, c.flat, strict=True)):
-        if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
-            continue
-        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
-        if exact:
-            try:
-                flat[i] = float(exact)
-            except OverflowError:
-                flat[i] = math.inf if exact > 0 else -math.inf
-    return flat.reshape(plain.shape)
+        product = a * b
+        plain = np.asarray(product + c)
+        low, high = _SAFE
+        is_safe = (np.abs(product) > low) & (np.abs(product) < high) & (np.abs(c) < high)
+        is_safe &= (np.abs(a) < high) & (np.abs(b) < high)
+        error = _error_of_product(a, b, product)
+        # c + error + product: two sums whose errors are exact, of which the least rounds to odd
+        near = c + error
+        rest = _error_of_sum(c, error, near)
+        total = product + near
+        rounded = total + _sum_to_odd(_error_of_sum(product, near, total), rest)
+    result = np.where(is_safe, rounded, plain)
+    open_ = ~is_safe & (product != 0) & np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    open_ |= (product == 0) & (a != 0) & (b != 0) & np.isfinite(c)
+    for at in zip(*np.nonzero(open_), strict=True):
+        result[at] = _fma_of_rationals(float(a[at]), float(b[at]), float(c[at]), float(plain[at]))
+    return result.reshape(shape)
+
+
+# magnitudes of products whose errors doubles hold, and of sums that stay below infinity
+_SAFE = (2.0**-900, 2.0**900)
+
+
+def _error_of_product(a: Array, b: Array, product: Array) -> Array:
+    """`a * b - product`, by halves of 26 bits, whose products are exact."""
+    halves = []
+    for x in (a, b):
+        shifted = x * 134217729.0
+        high = shifted - (shifted - x)
+        halves.append((high, x - high))
+    (ah, al), (bh, bl) = halves
+    return np.asarray(al * bl - (((product - ah * bh) - al * bh) - ah * bl))
+
+
+def _error_of_sum(x: Array, y: Array, total: Array) -> Array:
+    """`x + y - total`."""
+    part = total - x
+    return np.asarray((x - (total - part)) + (y - part))
+
+
+def _fma_of_rationals(a: float, b: float, c: float, plain: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if not exact:
+        return plain
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def _erf(x: Array) -> Array:

@@ -252,3 +252,22 @@ def test_schedule_has_operands_first_and_nodes_once() -> None:
 def test_reduce_has_no_value() -> None:
     e = Reduce("sum", (), Const(F32, 1), F32)
     assert evaluate(e, lambda node: np.array(5.0)) == 5.0  # left to the caller, as leaves are
+
+
+def test_fma_of_many_doubles_is_exact() -> None:
+    """Far apart, cancelling, near the ends of the range and beyond, of either sign."""
+    rng = np.random.default_rng(3)
+
+    def numbers(lowest: int, highest: int) -> Any:
+        signs = rng.choice([-1.0, 1.0], 400)
+        return signs * rng.uniform(1, 2, 400) * 2.0 ** rng.integers(lowest, highest, 400)
+
+    for lowest, highest in ((-3, 3), (-60, 60), (-540, -440), (440, 508)):
+        a, b = numbers(lowest, highest), numbers(lowest, highest)
+        with np.errstate(all="ignore"):
+            near = np.nextafter(-(a * b), rng.choice([-INF, INF], 400))
+        for c in (near, numbers(2 * lowest, 2 * highest), numbers(lowest, highest), 0 * a):
+            found = fma(a, b, c)
+            for x, y, z, got in zip(a, b, c, found, strict=True):
+                if np.isfinite(z):
+                    assert got == exact_fma(x, y, z)
