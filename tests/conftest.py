@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -38,6 +39,20 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ[name] = folder
             config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
             config.add_cleanup(partial(os.environ.pop, name, None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
+    """What collecting has made stays until the end: looking through it for garbage, ever so often,
+    takes a tenth of a run. Tests are collected as always, their garbage a little later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 10, 10)
+        gc.enable()
 
 
 @pytest.fixture
