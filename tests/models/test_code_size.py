@@ -12,6 +12,8 @@ from tests.support.models import MODELS, feeds, model_path
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 TARGET = "x86-64-v3"
+# Their layers are like those of others that stay: convolutions of one family.
+ALIKE = ("densenet121_rw", "yolov8n_320", "ppocr_det", "ppocr_cls", "pplcnet_orient")
 
 
 def variant(name: str, **options: Any) -> dict[str, Any]:
@@ -24,7 +26,9 @@ def variant(name: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(m, marks=pytest.mark.sweep) if m in ALIKE else m for m in MODELS]
+)
 def test_sharing_makes_code_smaller(name: str) -> None:
     """And what the ledger says that it saved is within a quarter of a compile without."""
     off = variant(name, disable=["despecialise"])["code_bytes"]

@@ -48,8 +48,14 @@ def test_compiled_functions_do_what_the_interpreter_does(seed: int, extent: int 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extent", [16, "N"])
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("first", range(0, 600, 100))
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [
+        (0, 20),
+        (100, 20),
+        *(pytest.param(first, 100, marks=pytest.mark.sweep) for first in range(0, 600, 100)),
+    ],
+)
 def test_many_programs(first: int, count: int, extent: int | str) -> None:
     for seed in range(first, first + count):
         check(seed, extent)

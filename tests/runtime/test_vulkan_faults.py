@@ -158,9 +158,17 @@ def outcome(result: int) -> tuple[str, ...]:
 RESULTS = (OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED)
 
 
+# each result in one place, and one result where memory is otherwise and a host has a part
+FAULTS = [(place, result) for place in PLACES for result in RESULTS]
+OFTEN = [("unified", r) for r in RESULTS] + [
+    (place, OUT_OF_DEVICE_MEMORY)
+    for place in ("staged", "host-incoherent", "host-staged-incoherent")
+]
+
+
 @pytest.mark.parametrize(
     ("faults", "result"),
-    [(p, r) for p in PLACES for r in (RESULTS if p in ("unified", "staged") else RESULTS[1:2])],
+    [f if f in OFTEN else pytest.param(*f, marks=pytest.mark.sweep) for f in FAULTS],
     indirect=["faults"],
 )
 def test_every_call_may_fail(

@@ -44,8 +44,9 @@ def test_pinned_cases_pass_on_the_interpreter() -> None:
     check("interpreter", pinned("interpreter"))
 
 
-def test_pinned_cases_pass_on_the_cpu() -> None:
-    check("cpu", pinned("cpu"))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=SWEEP)])
+def test_pinned_cases_pass_on_the_cpu(part: int) -> None:
+    check("cpu", pinned("cpu")[part::2])
 
 
 @pytest.mark.slow
