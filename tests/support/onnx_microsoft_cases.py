@@ -47,6 +47,7 @@ ACTIVATIONS = [
 ]
 PRODUCTS = [
     _case("FusedMatMul", "", _f(3, 4, 5), _f(3, 5, 6), alpha=0.25),
+    _case("FusedMatMul", "a turned vector", _f(5), _f(5, 6), transA=1),
     _case("FusedMatMul", "both turned", _f(3, 5, 4), _f(3, 6, 5), transA=1, transB=1),
     _case("FusedMatMul", "batch of a", _f(4, 3, 5), _f(3, 5, 6), transBatchA=1),
     _case("FusedMatMul", "batch of b", _f(3, 4, 5), _f(5, 3, 6), transBatchB=1),
@@ -226,6 +227,17 @@ MULTI_HEADS = [
         scale=0.4,
         **_HEADS,
     ),
+    _case(
+        "MultiHeadAttention",
+        "mask and bias",
+        _Q,
+        _f(2, 7, 12),
+        _f(2, 7, 12),
+        None,
+        np.array([[1, 1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1, 0]], np.int32),
+        _f(2, 3, 5, 7),
+        **_HEADS,
+    ),
     _case("MultiHeadAttention", "causal", _Q, _Q, _f(2, 5, 12), unidirectional=1, **_HEADS),
     _case(
         "MultiHeadAttention",
@@ -262,6 +274,7 @@ def _group(
     is_packed: bool = False,
     bias: Array | None = None,
     sink: Array | None = None,
+    has_past: bool = True,
     **attrs: Any,
 ) -> Case:
     """`room` is what the past has, if more than is taken of it."""
@@ -275,8 +288,7 @@ def _group(
     turns = attrs.get("do_rotary", 0)
     inputs = (
         *qkv,
-        before,
-        _f(*before.shape),
+        *((before, _f(*before.shape)) if has_past else (None, None)),
         np.full(batch, total - 1, np.int32) if lengths is None else lengths,
         np.array(total, np.int32),
         _COS if turns else None,
@@ -300,6 +312,7 @@ def _group(
 
 GROUPS = [
     _group("first", 1, 5, 0),
+    _group("without a past", 2, 5, 0, has_past=False),
     _group("first rotary", 2, 5, 0, do_rotary=1),
     _group("next", 1, 1, 6, do_rotary=1),
     _group("several", 1, 3, 6, do_rotary=1),

@@ -76,7 +76,7 @@ def random(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
-def found(op: str, operands: Sequence[Array], **attrs: object) -> Array:
+def found(op: str, operands: Sequence[Array | None], **attrs: object) -> Array:
     case = Case(op, operands, attrs, domain="com.microsoft")
     (y,) = our_run(import_onnx(case.model()).main, case.feeds())
     return y
@@ -112,3 +112,70 @@ def test_convolutions_with_channels_last(group: int) -> None:
     more = random(*wanted.shape)
     y = found("NhwcFusedConv", [x, w, bias, more], activation="Relu", **attrs)
     np.testing.assert_allclose(y, np.maximum(wanted + more, 0), atol=2e-5)
+
+
+def test_weights_of_an_lstm_in_8_bits() -> None:
+    """A scale for all, for each direction, or for each column: ONNX's layer on what they mean."""
+    random_ = np.random.default_rng(6)
+    x, hidden, inputs = random(4, 2, 5), 3, 5
+    shapes: list[tuple[int, ...]] = [(1,), (2,), (2, 4 * hidden)]
+    for shape in shapes:
+        w, r = (
+            random_.integers(-99, 99, (2, n, 4 * hidden)).astype(np.int8) for n in (inputs, hidden)
+        )
+        scales = [random_.uniform(0.003, 0.01, shape).astype(np.float32) for _ in range(2)]
+        zeros = [random_.integers(-9, 9, shape).astype(np.int8) for _ in range(2)]
+        bias = random_.standard_normal((2, 8 * hidden)).astype(np.float32)
+        attrs = {"hidden_size": hidden, "direction": "bidirectional"}
+        given = [w, r, bias, None, None, None, None, scales[0], zeros[0], scales[1], zeros[1]]
+        case = Case("DynamicQuantizeLSTM", [x, *given], attrs, domain="com.microsoft", outputs=3)
+        ours = our_run(import_onnx(case.model()).main, case.feeds())
+        floats = []
+        for codes, scale, zero in zip((w, r), scales, zeros, strict=True):
+            shaped = (-1, 1, 1) if len(shape) == 1 else (2, 1, -1)
+            floats.append((codes - zero.reshape(shaped).astype(np.float32)) * scale.reshape(shaped))
+        whole = [x, *(f.transpose(0, 2, 1).astype(np.float32) for f in floats), bias]
+        plain = Case("LSTM", whole, attrs, opset=14, outputs=3)
+        assert_same(ours, ort_run(plain.model(), plain.feeds()))
+
+
+def test_queries_keys_and_values_in_one_operand() -> None:
+    """[batch, length, heads, parts, depth] is each part by itself."""
+    q, k, v, bias = random(2, 5, 12), random(2, 5, 12) * 0.5, random(2, 5, 12) + 1, random(36)
+    apart = [a.reshape(2, 5, 3, 4) for a in (q, k, v)]
+    wanted = found("MultiHeadAttention", [q, k, v, bias], num_heads=3)
+    qkv, kv = np.stack(apart, axis=3), np.stack(apart[1:], axis=3)
+    for operands in ([qkv, None, None, bias], [q, kv, None, bias]):
+        y = found("MultiHeadAttention", operands, num_heads=3)
+        np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_lengths_with_starts_of_packed_rows() -> None:
+    """Lengths, and then where each row's queries and keys begin: the lengths alone mask."""
+    q, lengths = random(2, 5, 12), np.array([3, 5], np.int32)
+    wanted = found("MultiHeadAttention", [q, q, q, None, lengths], num_heads=3)
+    mask = np.array([3, 5, 0, 3, 8, 0, 3, 8], np.int32)
+    y = found("MultiHeadAttention", [q, q, q, None, mask], num_heads=3)
+    np.testing.assert_array_equal(y, wanted)
+
+
+def test_heads_of_a_group_that_are_normalised() -> None:
+    """Each head of q and k over the root of its mean square, times a weight."""
+    weights, (q, k, v) = (
+        [random(16), random(16)[::-1].copy()],
+        [random(1, 5, n) for n in (64, 32, 32)],
+    )
+    rest = [v, None, None, np.array([4], np.int32), np.array(5, np.int32), *[None] * 7]
+    how: dict[str, object] = {"num_heads": 4, "kv_num_heads": 2}
+
+    def normed(x: Array, weight: Array) -> Array:
+        apart = x.reshape(1, 5, -1, 16)
+        size = np.sqrt(np.square(apart).mean(-1, keepdims=True) + 1e-6)
+        return np.asarray(apart / size * weight, np.float32).reshape(x.shape)
+
+    def run(*operands: Array | None) -> Array:
+        case = Case("GroupQueryAttention", operands, how, domain="com.microsoft", outputs=3)
+        return our_run(import_onnx(case.model()).main, case.feeds())[0]
+
+    wanted = run(normed(q, weights[0]), normed(k, weights[1]), *rest[:5])
+    np.testing.assert_allclose(run(q, k, *rest, *weights), wanted, rtol=1e-4, atol=1e-5)
