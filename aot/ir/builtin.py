@@ -28,8 +28,7 @@ from aot.ir.types import DType, Layout, TensorType
 
 def _constant_type(call: Call) -> Sequence[TensorType]:
     value = call.attrs["value"]
-    if not isinstance(value, ConstantData):
-        raise call.error(f"attribute value is {value!r}, expected data")
+    assert isinstance(value, ConstantData)
     return [value.type]
 
 

@@ -207,9 +207,8 @@ class Call:
 
     def operand(self, index: int) -> TensorType:
         """The type of an operand that must be there."""
-        found = self.operands[index] if index < len(self.operands) else None
-        if found is None:
-            raise self.error(f"operand {index} is missing")
+        found = self.operands[index]
+        assert found is not None  # `check` has seen it, and what types attributes have
         return found
 
     @property
@@ -222,32 +221,27 @@ class Call:
 
     def int(self, name: str) -> int:
         value = self.attrs[name]
-        if not isinstance(value, int):
-            raise self.error(f"attribute {name} is {value!r}, expected an int")
+        assert isinstance(value, int)
         return value
 
     def float(self, name: str) -> float:
         value = self.attrs[name]
-        if not isinstance(value, (int, float)):
-            raise self.error(f"attribute {name} is {value!r}, expected a number")
+        assert isinstance(value, (int, float))
         return float(value)
 
     def ints(self, name: str) -> tuple[builtins.int, ...]:
         value = self.attrs[name]
-        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
-            raise self.error(f"attribute {name} is {value!r}, expected ints")
+        assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
     def dim(self, name: str) -> Dim:
         value = self.attrs[name]
-        if isinstance(value, bool) or not isinstance(value, (int, DimExpr)):
-            raise self.error(f"attribute {name} is {value!r}, expected a dim")
+        assert isinstance(value, (int, DimExpr))
         return value
 
     def dims(self, name: str) -> tuple[Dim, ...]:
         value = self.attrs[name]
-        if not isinstance(value, tuple):
-            raise self.error(f"attribute {name} is {value!r}, expected dims")
+        assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, (int, DimExpr)))
 
     def equal(self, a: Dim, b: Dim, reason: str) -> bool:

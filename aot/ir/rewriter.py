@@ -230,17 +230,6 @@ class Rewriter:
         op.attrs[name] = value
         self._notify(lambda listener: listener.attr_changed(op, name))
 
-    def retype(self, value: Value, type: TensorType, map: IndexMap) -> None:
-        """Changes a value's type; its users see it through `map` as what it was."""
-        old, uses = value.type, list(value.uses)
-        self.set_type(value, type)
-        if not uses:
-            return
-        seen = self.pending(value, old, map)
-        for op, index in uses:
-            self.rewire(op, index, seen)
-        self._notify(lambda listener: listener.pending_made(seen))
-
     def set_type(self, value: Value, type: TensorType) -> None:
         """Changes a value's type; the caller answers for its users."""
         old, value.type = value.type, type

@@ -15,7 +15,7 @@ from typing import Any, overload
 import ml_dtypes  # noqa: F401  numpy learns of bfloat16
 import numpy as np
 
-from aot.ir.dims import Dim, DimExpr, ceil_divide, multiply, product
+from aot.ir.dims import Dim, ceil_divide, multiply, product
 
 Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 
@@ -456,11 +456,6 @@ class TensorType:
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.dims))}]"
         return text if self.layout is None else text + str(self.layout)
-
-
-def is_symbolic(dim: Dim) -> bool:
-    """Whether `dim` is an expression and not a number."""
-    return isinstance(dim, DimExpr)
 
 
 def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:

@@ -37,8 +37,7 @@ _POSITIONS = frozenset({I32, I64})
 def position_dtype(call: Call) -> DType:
     """The element type of a result that holds positions."""
     dtype = call.attrs["dtype"]
-    if not isinstance(dtype, DType):
-        raise call.error(f"attribute dtype is {dtype!r}, expected a dtype")
+    assert isinstance(dtype, DType)
     return dtype
 
 

@@ -124,10 +124,6 @@ class Blocks:
         """Words of a column's zero points."""
         return -(-self.count // self.per_word)
 
-    def shift(self, place: int) -> int:
-        """Where in a word the code number `place` of it begins."""
-        return 8 * (place % _BYTES) + self.bits * (place // _BYTES)
-
 
 def blocks_of(call: Call) -> Blocks:
     """How the weights of a `matmul_blocked` are stored."""

@@ -411,8 +411,7 @@ XOR = _binary("xor", "Logical exclusive or.", np.logical_xor, "xor", BOOL, commu
 
 def _cast_type(call: Call) -> Sequence[TensorType]:
     to = call.attrs["to"]
-    if not isinstance(to, DType):
-        raise call.error(f"attribute to is {to!r}, expected a dtype")
+    assert isinstance(to, DType)
     return [TensorType(to, call.operand(0).dims)]
 
 

@@ -25,8 +25,7 @@ F32 = DType.F32
 
 def _layout(call: Call) -> Layout:
     layout = call.attrs["layout"]
-    if not isinstance(layout, Layout):
-        raise call.error(f"attribute layout is {layout!r}, expected a layout")
+    assert isinstance(layout, Layout)
     return layout
 
 

@@ -94,8 +94,7 @@ DIM_VALUES = register(
 
 def _dim(call: Call, name: str) -> Dim:
     value = call.attrs[name]
-    if not isinstance(value, (int, DimExpr)):
-        raise call.error(f"attribute {name} is {value!r}, expected a dim")
+    assert isinstance(value, (int, DimExpr))
     return value
 
 
@@ -154,8 +153,7 @@ RANGE = register(
 
 def _fill_value(call: Call) -> ConstantData:
     value = call.attrs["value"]
-    if not isinstance(value, ConstantData):
-        raise call.error(f"attribute value is {value!r}, expected data")
+    assert isinstance(value, ConstantData)
     return value
 
 

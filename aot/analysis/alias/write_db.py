@@ -27,9 +27,6 @@ class WriteDb:
     def __len__(self) -> int:
         return len(self._locations)
 
-    def __contains__(self, op: Op) -> bool:
-        return op in self._locations
-
     def ops(self) -> Iterator[Op]:
         """All writing ops, as they came."""
         return iter(self._locations)

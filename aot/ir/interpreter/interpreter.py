@@ -206,7 +206,10 @@ def _solve(
 ) -> bool:
     """Takes what one extent says of a symbol, or checks it; False if it must wait."""
     value, axis, extent = item
-    dim = substitute(value.type.dims[axis], values)
+    try:
+        dim = substitute(value.type.dims[axis], values)
+    except ZeroDivisionError:
+        raise _divides_by_zero(value.type.dims[axis]) from None
     if isinstance(dim, int):
         _check_dim(value, axis, extent, shapes, values)
         return True
@@ -262,7 +265,11 @@ def _number(dim: Dim, values: Mapping[str, int]) -> int:
             f"symbol {missing.args[0]} has no value: no input's shape determines it"
         ) from None
     except ZeroDivisionError:
-        raise CompileError(f"dim {dim} divides by zero") from None
+        raise _divides_by_zero(dim) from None
+
+
+def _divides_by_zero(dim: Dim) -> CompileError:
+    return CompileError(f"dim {dim} divides by zero")
 
 
 class _Frame:

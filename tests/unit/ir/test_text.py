@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from aot.ir.dims import symbol
 from aot.ir.graph import ConstantData, Module
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.ir.text.parser import parse_module
-from aot.ir.text.printer import print_module, print_op
+from aot.ir.text.printer import float_text, print_module, print_op, quote
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
 
@@ -240,6 +242,13 @@ def test_comments_and_spaces_mean_nothing() -> None:
     assert modules_equal(a, b)
 
 
+def _with_blob(contents: bytes, type: str) -> tuple[str, str]:
+    """A text with a constant of a blob, and the blob's digest."""
+    digest = hashlib.blake2b(contents, digest_size=16).hexdigest()
+    blob = f'blob "{digest}" = "{base64.b64encode(contents).decode()}"\n'
+    return blob + OP.format(f'%y = constant {{value = {type} <blob "{digest}">}} : {type}'), digest
+
+
 OP = "func @f(%x: f32[N, 3]) {{\n  {}\n  return\n}}"
 
 
@@ -360,6 +369,25 @@ OP = "func @f(%x: f32[N, 3]) {{\n  {}\n  return\n}}"
         ),
         ('blob "00" = "!"', "line 1, column 13: blob is not base64"),
         (
+            f"func @f(%x: f32[{', '.join('1' * 65)}]) {{}}",
+            "line 1, column 13: type has 65 dims, at most 64 are allowed",
+        ),
+        (
+            "func @f(%x: f32[3]{order=0",
+            "line 1, column 27: expected '}', found the end of the text",
+        ),
+        (
+            OP.format("%y = attention(%x, %x, %x) {scale = 1e999} : f32[N, 3]"),
+            "line 2, column 39: 1e999 does not fit a float",
+        ),
+        (
+            'blob "6f" elided 3 bytes\n'
+            + OP.format('%y = constant {value = f32[1] <blob "6f">} : f32[1]'),
+            "line 3, column 39: blob '6f' is elided: text printed without its blobs is for reading "
+            "only; print it with them",
+        ),
+        ("executable @g[N, N](%x: f32[N]) {}", "line 1, column 18: dim parameter N is named twice"),
+        (
             'blob "00" = "AA=="',
             "line 1, column 13: blob has not the digest '00' that it is named by",
         ),
@@ -369,6 +397,26 @@ def test_refuses(text: str, message: str) -> None:
     with pytest.raises(CompileError) as caught:
         parse_module(text)
     assert str(caught.value) == message
+
+
+def test_blobs_that_are_no_such_constant() -> None:
+    for contents, type, message in (
+        (b"\0" * 3, "f32[1]", "has 3 bytes, a constant of type f32[1] has 4"),
+        (b"\2", "bool[1]", "holds bytes that are no bool"),
+    ):
+        text, digest = _with_blob(contents, type)
+        with pytest.raises(CompileError, match=re.escape(f"blob '{digest}' {message}")):
+            parse_module(text)
+
+
+def test_floats_of_any_precision_read_back() -> None:
+    for value, text in ((np.float64(0.1) + np.float64(0.2), "0.30000000000000004"), (0.1, "0.1")):
+        assert float_text(value) == text
+    assert float_text(np.float32(0.1)) == "0.1"
+
+
+def test_text_that_is_no_unicode_is_escaped() -> None:
+    assert quote("a\ud800ü") == '"a\\ud800\\u00fc"'
 
 
 def test_source_is_named() -> None:

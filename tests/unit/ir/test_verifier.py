@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aot.builder import Builder
 from aot.errors import CompileError, InternalError
 from aot.frontends.text import import_text
-from aot.ir.builtin import RETURN, YIELD
+from aot.ir.builtin import CONSTANT, RETURN, YIELD
 from aot.ir.dims import symbol
-from aot.ir.graph import Block, Function, Module, Op, Value
+from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, Layout, TensorType
 from aot.ir.verifier import verify
+from aot.ops.arg import ARG_MAX
 from aot.ops.elementwise import ADD, CAST
+from aot.ops.movement import BROADCAST_TO
 
 
 def module() -> Module:
@@ -197,6 +201,103 @@ def test_finds(damage: Callable[[Module], None], message: str) -> None:
     with pytest.raises(InternalError) as caught:
         verify(m)
     assert str(caught.value) == f"function 'main': {message}"
+
+
+def _header(**fields: Any) -> Callable[[Module], None]:
+    """Other attributes of the function."""
+
+    def damage(m: Module) -> None:
+        for name, value in fields.items():
+            setattr(m.main, name, value)
+
+    return damage
+
+
+def renamed(m: Module) -> None:
+    m.functions["main"].name = "other"
+
+
+def disowned_block(m: Module) -> None:
+    ops(m)[2].blocks[0].owner = m.main
+
+
+def lost_argument(m: Module) -> None:
+    m.main.inputs[0].index = 3
+
+
+def too_many_results(m: Module) -> None:
+    neg = ops(m)[0]
+    neg.results = [*neg.results, Value(neg.result.type, neg, 1)]
+
+
+def absent_result(m: Module) -> None:
+    Rewriter(m.main).set_operand(m.main.block.terminator, 0, None)
+
+
+def incomplete(m: Module) -> None:
+    """An attribute that has a default value, which shape rules read all the same."""
+    region = ops(m)[2]
+    made = Rewriter(m.main).at(region).create(ARG_MAX, [ops(m)[0].result], {"axis": 0})
+    del made.attrs["dtype"]
+
+
+def state_of_a_result(**updates: str) -> Callable[[Module], None]:
+    def damage(m: Module) -> None:
+        m.main.updates.update(updates)
+
+    return damage
+
+
+def other_type(m: Module) -> None:
+    value = m.main.inputs[0]
+    z = Value(TensorType(DType.F32, (4,)), value.owner, 1, "z")  # type: ignore[arg-type]
+    m.main.block.args.append(z)
+    m.main.updates["y"] = "z"
+
+
+def strange_symbol(m: Module) -> None:
+    shape = {"shape": (symbol("Q"),)}
+    Rewriter(m.main).at(m.main.block.terminator).create(BROADCAST_TO, [_scalar(m)], shape)
+
+
+def _scalar(m: Module) -> Value:
+    data = ConstantData(np.zeros((), np.float32))
+    return Rewriter(m.main).at(ops(m)[0]).create(CONSTANT, [], {"value": data}).result
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_header(kind="thing"), "kind is 'thing', expected one of function, executable"),
+        (disowned_block, "a block does not know its owner"),
+        (lost_argument, "block argument 0 does not know its place"),
+        (too_many_results, "the shape rule gives 1 results"),
+        (absent_result, "a result is absent"),
+        (incomplete, "attributes are not complete: dtype is missing"),
+        (state_of_a_result(y="x", z="x"), "two results update one input"),
+        (state_of_a_result(y="w"), "result 'y' updates input 'w': there are no such two"),
+        (other_type, "result 'y' is f32[N, 3], the input that it updates f32[4]"),
+        (_header(bindings=(1,)), "has 1 bindings for 1 inputs and 1 results"),
+        (_header(bindings=("K", 0)), "the buffer class K is none of its dim parameters"),
+        (_header(schedule=(None, None)), "has schedules of 2 stages for 1 results"),
+        (strange_symbol, "type f32[Q] has symbol Q, which no input has"),
+    ],
+)
+def test_finds_what_is_wrong_with_a_function(
+    damage: Callable[[Module], None], message: str
+) -> None:
+    m = module()
+    damage(m)
+    with pytest.raises(InternalError) as caught:
+        verify(m)
+    assert str(caught.value).partition("\n")[0] == f"function 'main': {message}"
+
+
+def test_a_function_has_the_name_that_its_module_knows() -> None:
+    m = module()
+    renamed(m)
+    with pytest.raises(InternalError, match="^function 'other' is in its module as 'main'$"):
+        verify(m)
 
 
 def test_broken_links() -> None:
