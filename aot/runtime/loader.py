@@ -40,7 +40,8 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     name: np.dtype(f"{name[0]}{int(name[1:]) // 8}") for name in _DTYPES if name[1:].isdecimal()
 }
 _NUMPY |= {"bool": np.dtype(np.bool_), "bf16": np.dtype(ml_dtypes.bfloat16)}
-_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
+_CODES = {_NUMPY[name]: code for code, name in enumerate(_DTYPES)}  # of native byte order
+_MOST_DIMS = 64  # numpy's limit
 
 _UNKNOWN = (1 << 64) - 1  # UINT64_MAX of aot_program_info_t
 
@@ -377,6 +378,9 @@ class Program:
         self.outputs = self._tensors("output")
         self.states = self._tensors("state")
         self.updates = self._updates()
+        self._taken = [_Slot(info) for info in self.inputs]
+        self._given = [_Slot(info) for info in self.outputs]
+        self._written = [n for n, i in enumerate(self.inputs) if i.name in self.updates.values()]
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
         count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
@@ -396,7 +400,10 @@ class Program:
         outs = () if out is None else (byref(out),)
         status = getattr(self._library, name)(*arguments, byref(error), *outs)
         if status != 0:
-            raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
+            raise self._failure(error, status)
+
+    def _failure(self, error: _Error, status: int) -> RuntimeFailure:
+        return RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs once: arrays by input name in, new arrays by output name out.
@@ -455,41 +462,58 @@ class Program:
             raise RuntimeFailure(
                 f"{len(inputs)} inputs, the program has {len(self.inputs)}", "argument"
             )
-        arrays = [_to_array(info, value) for info, value in zip(self.inputs, inputs, strict=True)]
-        for info, value in zip(self.inputs, inputs, strict=True):
-            if info.name in self.updates.values():
-                _check_writeable(info, value)
+        arrays = [_to_array(slot, value) for slot, value in zip(self._taken, inputs, strict=True)]
+        for number in self._written:
+            _check_writeable(self.inputs[number], inputs[number])
+        library, error = self._library, _Error()
+        out_error = byref(error)
         with self._lock:
-            if not self._program:
+            program = self._program
+            if not program:
                 raise RuntimeFailure("the program is closed", "argument")
-            for index, array in enumerate(arrays):
-                tensor = _to_tensor(array)
-                self._call("aot_program_set_input", self._program, index, byref(tensor))
-            self._call("aot_program_prepare", self._program)
-            results = [self._bind_output(index) for index in range(len(self.outputs))]
-            self._call("aot_program_run", self._program)
-            for info, value, array in zip(self.inputs, inputs, arrays, strict=True):
-                if info.name in self.updates.values() and array is not value:
-                    value[...] = array  # type: ignore[index]
-            return [self._as_run(index, result) for index, result in enumerate(results)]
+            for index, (slot, array) in enumerate(zip(self._taken, arrays, strict=True)):
+                slot.point_to(array)
+                status = library.aot_program_set_input(program, index, slot.reference, out_error)
+                if status != 0:
+                    raise self._failure(error, status)
+            if (status := library.aot_program_prepare(program, out_error)) != 0:
+                raise self._failure(error, status)
+            results = [self._bind_output(index, error) for index in range(len(self._given))]
+            if (status := library.aot_program_run(program, out_error)) != 0:
+                raise self._failure(error, status)
+            for number in self._written:
+                if arrays[number] is not inputs[number]:
+                    inputs[number][...] = arrays[number]  # type: ignore[index]
+            return [self._as_run(index, result, error) for index, result in enumerate(results)]
 
-    def _as_run(self, index: int, result: NDArray[Any]) -> NDArray[Any]:
+    def _as_run(self, index: int, result: NDArray[Any], error: _Error) -> NDArray[Any]:
         """An output's memory in the shape that the run gave it, where data decide that."""
-        if all(isinstance(dim, int) for dim in self.outputs[index].dims):
+        if self._given[index].shape is not None:
             return result
-        tensor = _Tensor()
-        self._call("aot_program_get_output", self._program, index, out=tensor)
-        shape = tuple(tensor.dims[: tensor.rank])
+        shape = self._shape_of(index, error)
         return result if shape == result.shape else result.reshape(-1)[: prod(shape)].reshape(shape)
 
-    def _bind_output(self, index: int) -> NDArray[Any]:
-        tensor = _Tensor()
-        self._call("aot_program_get_output", self._program, index, out=tensor)
-        shape = tuple(tensor.dims[: tensor.rank])
-        result = np.empty(shape, self.outputs[index].numpy_dtype)
-        address = result.ctypes.data
-        self._call("aot_program_set_output", self._program, index, address, result.nbytes)
+    def _bind_output(self, index: int, error: _Error) -> NDArray[Any]:
+        slot, library = self._given[index], self._library
+        result = np.empty(self._shape_of(index, error), slot.dtype)
+        status = library.aot_program_set_output(
+            self._program, index, _address(result), result.nbytes, byref(error)
+        )
+        if status != 0:
+            raise self._failure(error, status)
         return result
+
+    def _shape_of(self, index: int, error: _Error) -> tuple[int, ...]:
+        """An output's shape, as far as it is known when it is asked for."""
+        slot = self._given[index]
+        if slot.shape is not None:
+            return slot.shape
+        status = self._library.aot_program_get_output(
+            self._program, index, byref(error), slot.reference
+        )
+        if status != 0:
+            raise self._failure(error, status)
+        return tuple(slot.tensor.dims[: slot.tensor.rank])
 
     @property
     def arena_bytes(self) -> int:
@@ -639,17 +663,53 @@ def _tensor_info(info: _TensorInfo) -> TensorInfo:
     )
 
 
-def _to_array(info: TensorInfo, value: ArrayLike) -> NDArray[Any]:
+class _Slot:
+    """What one input or output is, and memory for the runtime's calls that runs use again."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.info = info
+        self.dtype = info.numpy_dtype
+        static = tuple(dim for dim in info.dims if isinstance(dim, int))
+        self.shape = static if len(static) == len(info.dims) else None
+        self._dims, self._extents = (ctypes.c_int64 * _MOST_DIMS)(), ()
+        self.tensor = _Tensor(dims=ctypes.cast(self._dims, POINTER(ctypes.c_int64)))
+        self.reference = byref(self.tensor)
+
+    def point_to(self, array: NDArray[Any]) -> None:
+        """Makes the tensor the array, in its memory."""
+        tensor = self.tensor
+        tensor.dtype, tensor.rank = _CODES[array.dtype], array.ndim
+        if array.shape != self._extents:
+            self._extents = array.shape
+            self._dims[: array.ndim] = list(array.shape)
+        tensor.data, tensor.bytes = _address(array), array.nbytes
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Where an array's elements are; `array.ctypes`, which takes several times as long to say so,
+    knows it of those that are read-only, empty or of a type that buffers lack."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return int(array.ctypes.data)
+
+
+def _to_array(slot: _Slot, value: ArrayLike) -> NDArray[Any]:
     """The value as a dense, aligned array in native byte order; only non-arrays are converted."""
+    if type(value) is np.ndarray and value.dtype in _CODES:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value
+    info = slot.info
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
-        if array.dtype.newbyteorder("=") not in _NAMES:
+        if array.dtype.newbyteorder("=") not in _CODES:
             raise RuntimeFailure(
                 f'input "{info.name}": expected dtype {info.dtype}, found {array.dtype}', "dtype"
             )
     else:
         try:
-            array = np.asarray(value, info.numpy_dtype)
+            array = np.asarray(value, slot.dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise RuntimeFailure(
                 f'input "{info.name}": expected {info.dtype}: {error}', "dtype"
@@ -676,9 +736,9 @@ def _check_writeable(info: TensorInfo, value: ArrayLike) -> None:
 def _to_tensor(array: NDArray[Any]) -> _Tensor:
     dims = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
     return _Tensor(
-        dtype=_DTYPES.index(_NAMES[array.dtype]),
+        dtype=_CODES[array.dtype],
         rank=array.ndim,
         dims=ctypes.cast(dims, POINTER(ctypes.c_int64)),
-        data=array.ctypes.data,
+        data=_address(array),
         bytes=array.nbytes,
     )
