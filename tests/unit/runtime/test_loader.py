@@ -105,6 +105,22 @@ def test_scalars_views_and_lists() -> None:
         np.testing.assert_array_equal(program({"a": 1, "b": raw})["t"], 0)
 
 
+def test_arrays_of_any_memory_one_after_another() -> None:
+    """What the binding keeps from run to run belongs to no array: read-only, reversed, swapped,
+    unaligned and empty ones, of a wrong rank, and of other shapes."""
+    x = np.arange(12, dtype=np.float16).reshape(6, 2)
+    shut = x.copy()
+    shut.flags.writeable = False
+    bytes_at_odd = np.frombuffer(b"." + x.tobytes(), np.uint8)[1:].view(np.float16).reshape(6, 2)
+    arrays = [x, shut, x[::-1], x.astype(">f2"), bytes_at_odd, x[:0], x[:4], x.T.copy().T, x]
+    with load(two_by_two()) as program:
+        for number, b in enumerate(arrays):
+            s, t = program.run([number, b])
+            assert int(s) == number
+            np.testing.assert_array_equal(t, b)
+            assert failure_of(program.run, [number, x[0]]).status == "shape"
+
+
 def test_wrong_names() -> None:
     b = np.zeros((2, 2), np.float16)
     with load(two_by_two()) as program:
