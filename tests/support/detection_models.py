@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.onnx_models import Array
+from tests.support.onnx_models import Array, ort_run
 
 MOST, OVERLAP = 20, 0.45
 
@@ -81,6 +82,128 @@ def with_threshold_as_input(model: onnx.ModelProto, least: float) -> onnx.ModelP
     return model
 
 
+def with_unit_outputs(
+    model: onnx.ModelProto, feeds: Sequence[Mapping[str, Array]]
+) -> onnx.ModelProto:
+    """The model with weights by which each channel of its convolutions and dense layers has mean 1,
+    or 0 at the end of its heads, and standard deviation 1 over inputs. Untrained detectors give all
+    boxes one score, whose rounding alone says which are chosen; behind this, scores depend on what
+    is in the image. With mean 0 inside of it, a deep network would multiply rounding errors."""
+    graph = model.graph
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    values = [dict(feed) for feed in feeds]
+    pending: list[onnx.NodeProto] = []
+    last = set(last_layers(graph, LAYERS))
+    for number, node in enumerate(graph.node):
+        if node.op_type == "Identity" and node.input[0] in constants:
+            constants[node.output[0]] = constants[node.input[0]]
+            continue
+        pending.append(node)
+        if node.op_type not in LAYERS or node.input[1] not in constants:
+            continue
+        made = [_run_nodes(model, pending, {**constants, **v})[node.output[0]] for v in values]
+        columns = np.concatenate([np.moveaxis(m, 1, 0).reshape(m.shape[1], -1) for m in made], 1)
+        means, deviations = columns.mean(1), columns.std(1)
+        scales = 1 / np.where(deviations > 1e-30, deviations, 1)
+        weight = constants[node.input[1]]
+        is_turned = node.op_type == "Conv" or any(
+            a.name == "transB" and a.i for a in node.attribute
+        )
+        axis = 0 if is_turned else 1
+        shape = [-1 if d == axis else 1 for d in range(weight.ndim)]
+        bias = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(means)
+        changed = {
+            f"weight {number}": weight * scales.reshape(shape),
+            f"bias {number}": (bias - means) * scales + (node.output[0] not in last),
+        }
+        for name, array in changed.items():
+            constants[name] = array.astype(np.float32)
+            graph.initializer.append(numpy_helper.from_array(constants[name], name))
+        node.input[:] = [node.input[0], *changed]
+        for v in values:
+            v.update(_run_nodes(model, pending, {**constants, **v}))
+        pending = []
+    return model
+
+
+_CHOICES = ("If", "NonMaxSuppression", "NonZero", "TopK")
+
+
+LAYERS = ("Conv", "Gemm")
+SCORES = (*LAYERS, "Sigmoid", "Softmax")
+
+
+def last_layers(
+    graph: onnx.GraphProto, ops: Sequence[str] = SCORES, *, is_chosen: bool = True
+) -> list[str]:
+    """The results of nodes of some kinds that the outputs are computed from with no other such node
+    between: in order, without `is_chosen` those in front of any choice."""
+    used = {o.name for o in graph.output}
+    found = []
+    for node in reversed(graph.node):
+        if used.isdisjoint(node.output):
+            continue
+        if node.op_type in ops:
+            found.append(node.output[0])
+        elif node.op_type != "Shape":
+            used.update(_used(node))
+    found.reverse()
+    if is_chosen:
+        return found
+    first = next(n for n, node in enumerate(graph.node) if node.op_type in _CHOICES)
+    early = {name for node in graph.node[:first] for name in node.output}
+    return [name for name in found if name in early]
+
+
+def behind(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """What the model computes of float tensors inside of it, which are inputs beside its own."""
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    used = {o.name for o in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if used.isdisjoint(node.output) or not set(names).isdisjoint(node.output):
+            continue
+        kept.append(node)
+        used.update(_used(node))
+    del part.graph.node[:]
+    part.graph.node.extend(kept[::-1])
+    for name in names:
+        part.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    arrays = [t for t in part.graph.initializer if t.name in used]
+    del part.graph.initializer[:]
+    part.graph.initializer.extend(arrays)
+    return part
+
+
+def _run_nodes(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], values: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What nodes of a model make of values that are known."""
+    made = [name for node in nodes for name in node.output if name]
+    used = dict.fromkeys(name for node in nodes for name in _used(node) if name in values)
+    part = onnx.ModelProto()
+    part.ir_version = model.ir_version
+    part.opset_import.extend(model.opset_import)
+    part.graph.name = "part"
+    part.graph.node.extend(nodes)
+    for name in used:
+        array = values[name]
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        part.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    found = ort_run(part, {name: values[name] for name in used})
+    return dict(zip(made, found, strict=True))
+
+
+def _used(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, those inside of its blocks included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from _used(inner)
+
+
 def image(number: int, size: int) -> Array:
     """Noise, or a pattern with some noise, in which a detector sees a few things: f32[3, S, S]."""
     rng = np.random.default_rng(number)
@@ -101,3 +224,23 @@ def images() -> Iterator[Array]:
         if number > 2:
             found += 0.5 * (np.sin(columns * (3 + number)) * np.cos(rows * 2 * number) > 0.2)
         yield found.astype(np.float32)
+
+
+def detections(outputs: Sequence[Array]) -> Array:
+    """What a detector gives as rows, one for each thing found: f64[n, columns]."""
+    columns = [a.reshape(len(a), math.prod(a.shape[1:])) for a in outputs]
+    return np.concatenate(columns, axis=1, dtype=np.float64)
+
+
+def unmatched(rows: Array, others: Array, tolerance: float) -> Array:
+    """Those of `rows` that have no row of their own in `others`, whatever the order is: scores
+    that are equal but for rounding have none."""
+    is_free = np.ones(len(others), bool)
+    alone = np.zeros(len(rows), bool)
+    for number, row in enumerate(rows):
+        gaps = (np.abs(others - row) / (1 + np.abs(row))).max(axis=1, initial=0)
+        at = np.where(is_free, gaps, np.inf).argmin() if is_free.any() else -1
+        alone[number] = at < 0 or gaps[at] > tolerance
+        if not alone[number]:
+            is_free[at] = False
+    return rows[alone]
