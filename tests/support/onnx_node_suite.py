@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -289,7 +291,7 @@ def _first(outcomes: Iterable[Outcome]) -> Outcome:
     return next((o for o in outcomes if o), "")
 
 
-def on_cpu(chosen: Iterable[Case], target: str = "host") -> dict[str, Outcome]:
+def on_cpu(chosen: Iterable[Case], target: str = "host", device: str = "cpu") -> dict[str, Outcome]:
     """Many cases are entry points of one module; one that does not compile is found by halving."""
     outcomes: dict[str, Outcome] = {}
     functions: dict[str, Function] = {}
@@ -313,7 +315,7 @@ def on_cpu(chosen: Iterable[Case], target: str = "host") -> dict[str, Outcome]:
                 batches += [batch[:middle], batch[middle:]]
             continue
         for name in batch:
-            outcomes[name] = _run_entry(by_name[name], data)
+            outcomes[name] = _run_entry(by_name[name], data, device)
     return {name: outcomes[name] for name in by_name}
 
 
@@ -326,9 +328,9 @@ def _module(functions: Mapping[str, Function], names: Sequence[str]) -> Module:
     return module
 
 
-def _run_entry(case: Case, data: bytes) -> Outcome:
+def _run_entry(case: Case, data: bytes, device: str) -> Outcome:
     try:
-        with aot.load(data, entry=case.name) as program:
+        with aot.load(data, entry=case.name, device=device) as program:
             return _first(
                 difference(case, number, list(program(feeds).values()))
                 for number, feeds in enumerate(case.feeds)
@@ -338,9 +340,12 @@ def _run_entry(case: Case, data: bytes) -> Outcome:
 
 
 def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Outcome]:
+    """Control flow and extents that data decide are the runtime's; all else runs without it."""
     from tests.support.vulkan_graph import run_on_driver
+    from tests.support.vulkan_runtime import running_on
 
     outcomes = {}
+    of_runtime: list[Case] = []
     for case in chosen:
         try:
             function = imported(case)
@@ -349,10 +354,8 @@ def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Out
                 _bake(case, list(case.feeds[0]))
                 function = imported(case)
             if any(op.blocks or op.record is EXTENT for op in function.walk()):
-                outcomes[case.name] = (
-                    "control flow and extents that data decide are the runtime's, which this "
-                    "engine runs without"
-                )
+                outcomes[case.name] = ""  # below
+                of_runtime.append(case)
                 continue
             outcomes[case.name] = _first(
                 difference(case, number, run_on_driver(driver, function, feeds))
@@ -360,6 +363,9 @@ def on_vulkan(chosen: Iterable[Case], driver: str = "lavapipe") -> dict[str, Out
             )
         except Exception as error:
             outcomes[case.name] = _reason(error)
+    if of_runtime:
+        with TemporaryDirectory() as folder, running_on(driver, Path(folder)):
+            outcomes |= on_cpu(of_runtime, "vulkan-1.1", "vulkan")
     return outcomes
 
 
