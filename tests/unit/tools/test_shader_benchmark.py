@@ -16,8 +16,10 @@ import aot
 from aot.builder import Builder
 from aot.cli.main import cli
 from aot.errors import RuntimeFailure
+from aot.ir.text.printer import print_module
 from aot.link.reader import read_module
 from aot.runtime import vulkan_facts
+from aot.tools.bench import shaders
 from aot.tools.bench.shaders import bench_shaders, levels_of, shader_figures, without_sharing
 from tests.support.models import model_path
 from tests.support.runtime_build import build
@@ -63,6 +65,53 @@ def test_without_sharing_each_dispatch_has_a_shader(tmp_path: Path) -> None:
     ):
         assert info_of(program).pipeline_count == dispatches
         assert np.array_equal(program({"x": x})["y"], other({"x": x})["y"])
+
+
+def test_a_process_measures_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the fresh processes do, in this one."""
+    path, inputs = tmp_path / "m.aotm", tmp_path / "inputs.npz"
+    module = compiled()
+    module.save(path)
+    np.savez(inputs, **{"0": np.ones((4, 32), np.float32)})
+    with running_on("lavapipe", tmp_path):
+        monkeypatch.delenv("VK_INSTANCE_LAYERS", raising=False)
+        assert shaders._main([str(path), str(inputs)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (variant,) = read_module(module.to_bytes()).variants
+    names = {e.name for e in variant.executables}
+    assert {p["name"] for p in found["pipelines"]} == names
+    assert found["dispatches"] == module.stats["variants"][0]["dispatches"] > len(names)
+    assert (found["target"], found["is_software"]) == ("vulkan-1.1", True)
+    assert found["first_dispatch_ms"] == sum(p["first_dispatch_ms"] for p in found["pipelines"])
+    assert shaders._main([str(tmp_path / "none.aotm"), str(inputs)]) == 1
+    assert str(tmp_path / "none.aotm") in capsys.readouterr().err
+
+
+def test_the_model_of_a_module_is_compiled_at_a_lower_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, bytes | None] = {}
+
+    def figures(full: bytes, structural: bytes | None, **how: Any) -> dict[str, Any]:
+        given.update(full=full, structural=structural)
+        return {}
+
+    monkeypatch.setattr(shaders, "shader_figures", figures)
+    path, model = tmp_path / "m.aotm", tmp_path / "m.ir"
+    model.write_text(print_module(chain()))
+    aot.compile(model, targets=["vulkan-1.1"]).save(path)
+    bench_shaders(path, model, input_values={})
+    assert given["full"] == path.read_bytes()
+    wanted = aot.compile(model, targets=["vulkan-1.1"], disable=["despecialise"]).to_bytes()
+    assert given["structural"] == wanted
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFailure) as caught:
+        shaders._run(tmp_path / "none.aotm", tmp_path / "none.npz", "serial", None)
+    assert str(caught.value).startswith("measuring shaders failed: FileNotFoundError: ")
 
 
 @pytest.mark.slow
