@@ -91,6 +91,7 @@ def compile(
     states: Mapping[str, str | tuple[str, int]] | None = None,
     context: int = 0,
     all_logits: bool = False,
+    random_seed: int = 0,
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
     storage: str = "fp32",
@@ -138,6 +139,8 @@ def compile(
             (GGUF).
         all_logits: whether a language model gives the logits of all tokens of a run, not of the
             last one only. For models without a graph (GGUF).
+        random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
+            names; they are the same in every run. For ONNX models and PyTorch programs.
         max_extents: node name -> the most that extents are which it computes, where no rule bounds
             them; a run that would exceed it ends with an error that names the node.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.

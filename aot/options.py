@@ -275,6 +275,14 @@ class CompileOptions:
         "whether a language model gives the logits of all tokens of a run, not of the last one "
         "only. For models without a graph (GGUF).",
     )
+    random_seed: int = _option(
+        0,
+        COUNT,
+        "Decides the numbers of a model's random tensors, with the nodes' own seeds or names.",
+        "decides the numbers of a model's random tensors, with the nodes' own seeds or names; they "
+        "are the same in every run. For ONNX models and PyTorch programs.",
+        metavar="SEED",
+    )
     max_extents: Mapping[str, int] = _option(
         {},
         EXTENTS,

@@ -117,11 +117,11 @@ def _is_model_proto(source: Any) -> bool:
     )
 
 
-def _read_onnx(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+def _read_onnx(source: Any, shapes: Shapes, values: Mapping[str, Any], **options: Any) -> Module:
     from aot.frontends.onnx import import_onnx
 
     source = getattr(source, "model_proto", source)  # of a torch.onnx.ONNXProgram
-    return import_onnx(source, input_shapes=shapes, input_values=values)
+    return import_onnx(source, input_shapes=shapes, input_values=values, **options)
 
 
 def _onnx_files(data: bytes) -> Sequence[str]:
@@ -166,10 +166,10 @@ _EXPORTED = {
 }
 
 
-def _read_torch(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
+def _read_torch(source: Any, shapes: Shapes, values: Mapping[str, Any], **options: Any) -> Module:
     from aot.frontends.torch import import_torch
 
-    return import_torch(source)
+    return import_torch(source, **options)
 
 
 def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
@@ -211,6 +211,7 @@ ONNX = Frontend(
     binds_inputs=True,
     files=_onnx_files,
     portable=_portable_onnx,
+    options=("random_seed",),
 )
 GGUF = Frontend(
     "a GGUF file",
@@ -228,6 +229,7 @@ TORCH = Frontend(
     holds=_zipped("archive_format", "serialized_exported_program.json", "models/model.json"),
     takes=_is_exported,
     is_sure=True,
+    options=("random_seed",),
 )
 TFLITE = Frontend(
     "a TFLite model",

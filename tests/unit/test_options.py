@@ -209,7 +209,15 @@ def test_an_argument_out_of_range(options: dict[str, Any], message: str) -> None
 
 def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
     assert (
-        *("input_shapes", "input_values", "states", "context", "all_logits", "max_extents"),
+        *(
+            "input_shapes",
+            "input_values",
+            "states",
+            "context",
+            "all_logits",
+            "random_seed",
+            "max_extents",
+        ),
         *("optimize", "storage"),
         *("activations", "winograd", "disable", "entry_name", "strip"),
     ) == KEYS

@@ -61,6 +61,7 @@ def import_onnx(
     *,
     input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
+    random_seed: int = 0,
 ) -> Module:
     """A module whose function "main" is the model.
 
@@ -72,6 +73,7 @@ def import_onnx(
         input_shapes: dims by input name; an int binds, a str names or bounds ("H", "32*h",
             "H:..960"), None or "?" keeps what the model has.
         input_values: contents of inputs that become constants and are no arguments any more.
+        random_seed: decides the numbers of random tensors, with the nodes' own seeds or names.
 
     Raises:
         CompileError: the model or an argument is wrong; names the file and the node.
@@ -85,7 +87,8 @@ def import_onnx(
             proto = inline_functions(parsed)
             return search(
                 lambda choices: _Importer(
-                    proto, contents, folder, input_shapes or {}, input_values or {}, choices
+                    *(proto, contents, folder, input_shapes or {}, input_values or {}, choices),
+                    random_seed,
                 ).run()
             )
     except CompileError as error:
@@ -204,8 +207,10 @@ class _Importer:
         shapes: InputShapes,
         values: Mapping[str, Any],
         choices: Choices,
+        random_seed: int,
     ) -> None:
         self.choices = choices
+        self.random_seed = random_seed
         self.branching: dict[Value, bool] = {}
         self.kinds: dict[Value, int] = {}
         self.inner_nodes = 0
@@ -359,6 +364,7 @@ class _Importer:
             self.folder,
             lists,
             self.kinds,
+            self.random_seed,
         )
         check_node(node, schema)
         refused = _refused_kind(node)

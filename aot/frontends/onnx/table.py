@@ -78,6 +78,7 @@ class Node(Place):
         opset: version of the node's domain.
         lists: operands that are sequences of tensors, by number; `inputs` has None for them.
         kinds: ONNX's element types of those values of the model that are only stored (`stored.py`).
+        seed: what decides random tensors, with the node's own.
     """
 
     op_type: str
@@ -91,6 +92,7 @@ class Node(Place):
     folder: Path | None = None
     lists: dict[int, TensorList | StackedList] = field(default_factory=dict)
     kinds: dict[Value, int] = field(default_factory=dict)
+    seed: int = 0
     _used: set[str] = field(default_factory=set)
 
     # operands

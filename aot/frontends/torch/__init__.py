@@ -20,7 +20,7 @@ from aot.ir.graph import Module
 __all__ = ["Exported", "calling_of", "exported_module", "import_torch", "opened", "supported_ops"]
 
 
-def import_torch(source: Any) -> Module:
+def import_torch(source: Any, *, random_seed: int = 0) -> Module:
     """A module whose function "main" is the program.
 
     Arguments have the names of the module's inputs, results those of its outputs; each op's origin
@@ -29,6 +29,7 @@ def import_torch(source: Any) -> Module:
     Args:
         source: a path or the bytes of a file of torch.export.save, a torch.export.ExportedProgram,
             or an `Exported`.
+        random_seed: decides the numbers of random tensors, with the nodes' names.
 
     Raises:
         CompileError: the program is wrong, or torch is not installed.
@@ -36,7 +37,7 @@ def import_torch(source: Any) -> Module:
     """
     exported = opened(source)
     try:
-        return import_program(exported)
+        return import_program(exported, random_seed)
     except CompileError as error:
         raise CompileError(f"{exported.where}: {error}") from error
     except UnsupportedError as error:

@@ -60,14 +60,15 @@ SET = ".is_set"  # whether a state that starts with other values than zeros has 
 NEXT = ".next"
 
 
-def import_program(exported: Exported) -> Module:
+def import_program(exported: Exported, random_seed: int = 0) -> Module:
     """A module whose function "main" is the program; see `import_torch`."""
-    return _Importer(exported).run()
+    return _Importer(exported, random_seed).run()
 
 
 class _Importer:
-    def __init__(self, exported: Exported) -> None:
+    def __init__(self, exported: Exported, random_seed: int) -> None:
         self.exported, self.program = exported, exported.program
+        self.random_seed = random_seed
         self.nodes = list(self.program.graph.nodes)
         placeholders = {n.name: n for n in self.nodes if n.op == "placeholder"}
         self.sizes = dim_sizes(exported, placeholders)
@@ -243,7 +244,8 @@ class _Importer:
 
     def _place(self, node: Any, name: str) -> Node:
         types = [self._type(v) for v in _leaves(node.meta.get("val"))]
-        return Node(name, label_of(node), types, _wanted(node), self.rewriter, self.values)
+        where = self.rewriter, self.values, self.random_seed
+        return Node(name, label_of(node), types, _wanted(node), *where)
 
     def _controlled(self, node: Any, name: str) -> list[Any]:
         """The results of an op with graphs in it."""
@@ -460,16 +462,12 @@ _COUNTED = (
 _REASONS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "aten.bernoulli.p",
-            "aten.bernoulli.default",
+            "aten.exponential.default",
+            "aten.geometric.default",
             "aten.multinomial.default",
-            "aten.normal_functional.default",
-            "aten.rand.default",
-            "aten.rand_like.default",
-            "aten.randint.low",
-            "aten.randn.default",
-            "aten.randn_like.default",
             "aten.native_dropout.default",
+            "aten.poisson.default",
+            "aten.randperm.default",
         ),
         _RANDOM,
     ),

@@ -87,6 +87,7 @@ class Node(Place):
         types: of the node's results, as torch has found them; None for those that are no tensors,
             or that have an element type or a dim that we don't have.
         wanted: the numbers of the results that something reads.
+        seed: what decides random tensors, with the node's name.
     """
 
     op: str
@@ -95,6 +96,7 @@ class Node(Place):
     wanted: frozenset[int]
     rewriter: Rewriter
     values: DimValues
+    seed: int = 0
 
     @property
     def type(self) -> TensorType:

@@ -160,6 +160,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "states": {},
         "context": 0,
         "all_logits": False,
+        "random_seed": 0,
         "max_extents": {"/model/a=b": 300},
         "cache": True,
         "cache_dir": None,

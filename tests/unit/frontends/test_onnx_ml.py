@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Module
-from tests.support.onnx_models import Array, assert_same, graph_model, ort_run, our_run
+from tests.support.onnx_models import Array, assert_same, graph_model, ort_run, our_run, tensor_info
 
 _RNG = np.random.default_rng(31)
 ML = "ai.onnx.ml"
@@ -370,3 +370,34 @@ def test_random_tensors_are_the_same_in_every_run() -> None:
     assert abs(numbers.mean() - 3) < 0.3 and abs(numbers.std() - 2) < 0.3
     uniform = drawn("RandomUniform", low=-1.0, high=3.0)
     assert uniform.min() >= -1 and uniform.max() < 3 and abs(uniform.mean() - 1) < 0.2
+
+
+@pytest.mark.parametrize("count", [1000, "n"])
+def test_random_tensors_have_their_distributions(count: int | str) -> None:
+    """Whether their shape is known or not; the option decides them, and the node's name."""
+    names = ["normal", "other", "uniform"]
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["normal"], name="a", mean=3.0, scale=2.0),
+        helper.make_node("RandomNormalLike", ["x"], ["other"], name="b", dtype=TensorProto.DOUBLE),
+        helper.make_node("RandomUniformLike", ["x"], ["uniform"], name="c", low=-1.0, high=3.0),
+    ]
+    model = graph_model(nodes, [tensor_info("x", [3, count])], names)
+    feeds = {"x": np.zeros((3, 1000), np.float32)}
+
+    def drawn(seed: int) -> list[Array]:
+        return our_run(import_onnx(model, random_seed=seed).main, feeds)
+
+    normal, other, uniform = found = drawn(0)
+    for again, another, array in zip(drawn(0), drawn(1), found, strict=True):
+        np.testing.assert_array_equal(array, again)
+        assert not np.isclose(array, another).any(axis=1).all()
+        assert len(np.unique(array)) > 2990
+    assert other.dtype == np.float64
+    standard = (normal - 3) / 2
+    for array in (standard, other):
+        assert abs(array.mean()) < 0.06 and abs(array.std() - 1) < 0.06
+        assert abs((np.abs(array) < 1).mean() - 0.683) < 0.03
+    assert abs(np.corrcoef(standard.ravel(), other.ravel())[0, 1]) < 0.06
+    assert abs(np.corrcoef(uniform[0], uniform[1])[0, 1]) < 0.1
+    counts, _ = np.histogram(uniform, 8, (-1, 3))
+    assert counts.sum() == 3000 and (abs(counts - 375) < 75).all()

@@ -1,43 +1,34 @@
-"""ONNX's random tensors as constants: numbers that a seed decides, the same in every run.
+"""ONNX's random tensors, which the compile's seed decides (`aot.frontends.lib.random`).
 
-A program computes the same results from the same inputs. The seed is the node's, or else its
-name's, so that nodes differ from one another; distributions are right, and no run differs from
-another.
+A node's own seed, or else its name, makes its numbers differ from those of other nodes.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
-import numpy as np
-
-from aot.frontends.lib.builder import static_extents
+from aot.frontends.lib import random
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
-
-def _generator(node: Node) -> np.random.Generator:
-    seed = repr(node.float_attr("seed")) if node.has("seed") else f"node {node.label}"
-    digest = hashlib.sha256(seed.encode()).digest()
-    return np.random.Generator(np.random.Philox(int.from_bytes(digest[:8], "little")))
+F32 = DType.F32
 
 
-def _drawn(node: Node, extents: Sequence[Dim], dtype: DType) -> Value:
-    shape = static_extents(extents, "a random tensor of a shape")
-    count = int(np.prod(shape))
-    node.check_computed(count, "the random tensor")
-    generator = _generator(node)
+def _drawn(node: Node, shape: Sequence[Dim], dtype: DType) -> Value:
+    own = repr(node.float_attr("seed")) if node.has("seed") else f"node {node.label}"
+    seed = f"{node.seed} {own}"
     if node.op_type.startswith("RandomNormal"):
-        numbers = generator.standard_normal(shape)
-        numbers = numbers * node.float_attr("scale", 1.0) + node.float_attr("mean", 0.0)
+        numbers = random.normal(node, shape, seed)
+        factor, start = node.float_attr("scale", 1.0), node.float_attr("mean", 0.0)
     else:
-        low, high = node.float_attr("low", 0.0), node.float_attr("high", 1.0)
-        numbers = generator.random(shape) * (high - low) + low
-    return node.constant(numbers.astype(dtype.numpy))
+        numbers = random.uniform(node, shape, seed)
+        start = node.float_attr("low", 0.0)
+        factor = node.float_attr("high", 1.0) - start
+    scaled = node.emit("mul", numbers, node.scalar(factor, F32))
+    return node.cast(node.emit("add", scaled, node.scalar(start, F32)), dtype)
 
 
 def _dtype(node: Node, usual: DType) -> DType:

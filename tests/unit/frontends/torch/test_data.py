@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aot
 from aot.errors import UnsupportedError
+from tests.support.torch_modules import imported, interpreted, module_of
 
 
 def same(found: Any, wanted: Any) -> None:
@@ -18,6 +20,31 @@ def same(found: Any, wanted: Any) -> None:
     pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True)
     for one, other in pairs:
         torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-5)
+
+
+def test_random_tensors_have_their_distributions(t: Any) -> None:
+    """Whether their shape is known or not."""
+    functions = {
+        "rand": t.rand_like,
+        "randn": t.randn_like,
+        "low": lambda x: t.randint_like(x, -3, 4),
+        "words": lambda x: t.randint(5, x.shape),
+        "chosen": lambda x: t.bernoulli(x.sigmoid()),
+        "half": lambda x: t.bernoulli(x, 0.5),
+        "shaped": lambda x: t.randn(x.shape[0], 8) * 2 + t.rand(x.shape[0], 8) * 0,
+    }
+    module, x = module_of(functions, 1), t.zeros(500, 8)
+    for shapes in (None, {"x0": {0: "n"}}):
+        found = interpreted(imported(module, [x], shapes), [x])
+        expected = module(x)
+        for name, array in found.items():
+            wanted = expected[name].numpy()
+            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+            assert abs(array.mean() - wanted.mean()) < 0.15, name
+            assert abs(array.std() - wanted.std()) < 0.15, name
+            # extremes of floats are by chance
+            if name in ("low", "words", "chosen", "half"):
+                assert set(np.unique(array)) == set(np.unique(wanted)), name
 
 
 def test_sizes_that_data_decide(t: Any) -> None:
