@@ -13,6 +13,15 @@ from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType, TensorType
 
+# the largest magnitude of weights of which two products with bytes of a dtype fit 16 bits together
+MOST_NARROW = {DType.U8: 64, DType.I8: 127}
+
+
+def has_narrow_products(left: DType, max_weight: int) -> bool:
+    """Whether two products of numbers of `left` by weights of 8 bits that are no further from 0
+    than `max_weight` fit 16 bits together, whichever they are."""
+    return max_weight <= MOST_NARROW.get(left, -1)
+
 
 @dataclass(frozen=True)
 class Window:
@@ -101,6 +110,8 @@ class ContractionDims:
             the op has no such operand.
         pad_value: what a tap in the padding reads: a zero point, where elements are stored with
             one.
+        max_weight: how far from 0 elements of the right side are at most; None where that isn't
+            known.
     """
 
     left: Factor
@@ -113,6 +124,12 @@ class ContractionDims:
     windows: tuple[Window, ...] = ()
     bias: int | None = None
     pad_value: int = 0
+    max_weight: int | None = None
+
+    @property
+    def has_narrow_products(self) -> bool:
+        """Whether two products of bytes fit 16 bits together, whatever the left side holds."""
+        return self.max_weight is not None and has_narrow_products(self.left.dtype, self.max_weight)
 
     @property
     def m(self) -> Dim:

@@ -157,12 +157,16 @@ class Dot:
 
     Both words have as many parts, but signs of their own. Words of bytes may be summed as I16X2, to
     which each half of their parts adds its own sum, wrapping in 16 bits. In kernels only.
+
+    Attributes:
+        is_narrow: whether the products of any two parts fit 16 bits together, whatever `a` holds.
     """
 
     a: Expr
     b: Expr
     c: Expr
     dtype: DType = DType.I32
+    is_narrow: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,6 +119,11 @@ def _pad_value(call: Call) -> int:
     return call.int("pad_value") if "pad_value" in call.attrs else 0
 
 
+def _max_weight(call: Call) -> int | None:
+    """How far from 0 weights of integers are at most, where that is known."""
+    return call.int("max_weight") if "max_weight" in call.attrs else None
+
+
 def _reference_sum_dtype(call: Call, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """As `sum_dtype`; sums of products of 16 bits are exact in float64 too, which numpy sums
     faster."""
@@ -237,6 +242,7 @@ def conv_dims(call: Call) -> ContractionDims:
         ),
         bias=2,
         pad_value=_pad_value(call),
+        max_weight=_max_weight(call),
     )
 
 
@@ -433,6 +439,7 @@ def matmul_dims(call: Call) -> ContractionDims:
         rows=tuple(range(result.rank - 1)) if is_one else (result.rank - 2,),
         column=result.rank - 1,
         accumulator=_accumulator(call),
+        max_weight=_max_weight(call),
     )
 
 

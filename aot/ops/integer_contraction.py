@@ -30,6 +30,12 @@ _RANGE_OF_BYTES = (-128, 127)
 U8, I8, I16 = DType.U8, DType.I8, DType.I16
 
 
+# the attribute that says what is known of constant weights, and what is known of any
+MAX_WEIGHT = Attribute(
+    "max_weight", "int", 128, "no weight of 8 bits is further from 0: kernels may rely on it"
+)
+
+
 def _holds(dtype: DType, number: int) -> bool:
     info = np.iinfo(dtype.numpy)
     return bool(info.min <= number <= info.max)
@@ -73,6 +79,7 @@ CONV_INTEGER = register(
         attributes=(
             *WINDOW_ATTRIBUTES,
             Attribute("pad_value", "int", 0, "what a tap in the padding reads: x's zero point"),
+            MAX_WEIGHT,
         ),
         constraints=(
             *CONV_CONSTRAINTS,
@@ -123,6 +130,7 @@ MATMUL_INTEGER = register(
         name="matmul_integer",
         summary="Matrix product of integers of 8 or 16 bits in i32; sums beyond it wrap.",
         operands=(Operand("a", _BYTES), Operand("b", _BYTES)),
+        attributes=(MAX_WEIGHT,),
         constraints=MATMUL.constraints,
         infer=matmul_type,
         reference=matmul_reference,

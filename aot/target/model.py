@@ -147,16 +147,27 @@ class Target:
         return self.arch == "aarch64" and self.vector_bytes > 4
 
     def sums_bytes(self, left: DType, right: DType) -> bool:
-        """Whether an instruction sums the products of four pairs of bytes in i32."""
+        """Whether the products of four pairs of bytes are summed in i32 by fewer instructions than
+        those of pairs of 16 bits: by one, or by products of bytes in 16 bits."""
         pair = {left, right}
         if pair == {DType.U8, DType.I8}:
             return any(map(self.has, ("avx512vnni", "avxvnni", "i8mm")))
+        if pair == {DType.I8} and self.has("neon"):
+            return True
         return len(pair) == 1 and left.bits == 8 and self.has("dotprod")
+
+    def sums_narrow_bytes(self, left: DType, right: DType) -> bool:
+        """Whether products of bytes are summed by fewer instructions than others where any two of
+        them fit 16 bits together."""
+        pair = {left, right}
+        if pair == {DType.U8, DType.I8}:
+            return self.has("ssse3") and not self.sums_bytes(left, right)
+        return pair == {DType.I8} and self.has("neon") and not self.has("dotprod")
 
     @property
     def sums_codes(self) -> bool:
         """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
-        return any(map(self.has, ("ssse3", "avx2", "dotprod"))) or self.sums_bytes(
+        return any(map(self.has, ("ssse3", "avx2", "dotprod", "neon"))) or self.sums_bytes(
             DType.U8, DType.I8
         )
 
@@ -166,9 +177,15 @@ class Target:
         sum four in i32."""
         return self.has("ssse3") and not self.sums_bytes(DType.U8, DType.I8)
 
-    def dot_dtype(self, left: DType, right: DType) -> DType:
-        """What `left` is when it is multiplied in words: bytes, or widened to 16 bits."""
-        return left if self.sums_bytes(left, right) else DType.I16
+    def dot_dtype(self, left: DType, right: DType, *, is_narrow: bool = False) -> DType:
+        """What `left` is when it is multiplied in words: bytes, or widened to 16 bits.
+
+        Args:
+            is_narrow: whether the products of any two pairs fit 16 bits together.
+        """
+        if self.sums_bytes(left, right) or (is_narrow and self.sums_narrow_bytes(left, right)):
+            return left
+        return DType.I16
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register, at least 1."""

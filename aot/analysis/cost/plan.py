@@ -59,6 +59,10 @@ FEW_VECTORS = 4
 UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
 # the same of the weights of groups, which have few columns and short sums, and lie in rows
 GROUPED_UNPACK_COST = 1.0
+# instructions that multiply and add a word of each column of a vector by products of bytes in 16
+# bits, and those that bring a row's word and a vector of columns in order for that; registers for
+# these, beside two halves of each vector of columns
+PAIR_PRODUCTS, PAIR_ROW_COST, PAIR_COLUMNS_COST, PAIR_REGISTERS = 3.0, 3.25, 2.5, 3
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
 
@@ -144,6 +148,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         row_bytes=0 if is_dotted else row_bytes,
         by_lane=target.multiplies_by_lane and not is_unpacked,
         unpacked=is_unpacked,
+        in_pairs=is_dotted and sums_in_pairs(contraction, target),
         grouped=contraction.groups != 1,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
@@ -355,14 +360,25 @@ def unpacks_weights(contraction: ContractionDims, target: Target) -> bool:
     """Whether weights of 8 bits are unpacked to 16 as they are multiplied."""
     if target.has_workgroups or not sums_words(contraction):
         return False
-    return target.dot_dtype(contraction.left.dtype, contraction.right.dtype) is DType.I16
+    return _dot_dtype(contraction, target) is DType.I16
+
+
+def sums_in_pairs(contraction: ContractionDims, target: Target) -> bool:
+    """Whether products of bytes are summed in 16 bits first, by instructions that widen."""
+    is_bytes = _dot_dtype(contraction, target) is DType.I8
+    return is_bytes and target.has("neon") and not target.has("dotprod")
+
+
+def _dot_dtype(contraction: ContractionDims, target: Target) -> DType:
+    left, right = contraction.left.dtype, contraction.right.dtype
+    return target.dot_dtype(left, right, is_narrow=contraction.has_narrow_products)
 
 
 def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
     """How many rows of a sum of words a worker's scratch holds, at least 1."""
     if not isinstance(contraction.k, int):
         return MOST_ROWS
-    dtype = target.dot_dtype(contraction.left.dtype, contraction.right.dtype)
+    dtype = _dot_dtype(contraction, target)
     row = contraction.k + DOT_GROUP
     free = target.scratch_bytes - (row if dtype is DType.I16 else 0)
     return max(1, min(MOST_ROWS, free // (row * dtype.bytes)))
@@ -391,6 +407,7 @@ def _tile(
     grouped: bool = False,
     by_lane: bool = False,
     unpacked: bool = False,
+    in_pairs: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
 ) -> tuple[int, int]:
@@ -405,6 +422,7 @@ def _tile(
         grouped: whether weights are those of groups, which lie in rows.
         by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
+        in_pairs: whether products of bytes are summed in 16 bits first.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
     """
@@ -421,6 +439,8 @@ def _tile(
         for rows in range(1, most + 1):
             row_vectors = rows if by_lane else 0
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
+            if in_pairs:
+                held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)
             if rows * vectors + held + (3 if grouped else 1) > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total:
@@ -428,6 +448,10 @@ def _tile(
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
             busy = min(1.0, reuse / loads)
+            if in_pairs:
+                products = PAIR_PRODUCTS * rows * vectors
+                around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors
+                busy = products / (products + around)
             if unpacked and grouped:
                 busy = rows / (rows + GROUPED_UNPACK_COST)
             elif unpacked:

@@ -23,15 +23,26 @@ _PAIRS = (
 
 
 def dot(
-    asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]
+    asm: Assembler,
+    traits: Traits,
+    a: Value,
+    b: Value,
+    c: Value,
+    dtypes: tuple[DType, DType],
+    *,
+    is_narrow: bool = False,
 ) -> Value:
-    """`c` plus the products of the parts of `a` and `b`, words of `dtypes`, lane by lane."""
+    """`c` plus the products of the parts of `a` and `b`, words of `dtypes`, lane by lane.
+
+    Args:
+        is_narrow: any two products fit 16 bits together.
+    """
     left, right = dtypes
     if right in (U7X4, U8X4) and left is I8X4:
         a, b, left, right = b, a, right, left
     lanes = c.type.lanes
     if lanes:
-        for width, made in _instructions(asm, traits, left, right):
+        for width, made in _instructions(asm, traits, left, right, is_narrow=is_narrow):
             if lanes % width == 0 and lanes & (lanes - 1) == 0:
                 return _by_width(asm, width, made, a, b, c)
     total = c
@@ -138,9 +149,32 @@ def _sum_of_long_products(asm: Assembler, traits: Traits, a: Value, b: Value, c:
     return asm.op("add", c, pairs)
 
 
+def _sum_of_bytes(
+    asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, *, is_narrow: bool
+) -> Value:
+    """Multiplications that widen bytes to 16 bits, and additions of neighbours in 32; if any two
+    products fit 16 bits, parts 2 and 3 of words join those of parts 0 and 1 there."""
+    is_wide = traits.target.arch == "aarch64"
+    halves = []
+    for half in (0, 1):
+        words = (asm.op("lshr", x, integer(16 * half, x.type)) if half else x for x in (a, b))
+        pairs = [asm.cast("trunc", x, "i16") for x in words]
+        bytes_ = [asm.bitcast_to(x, Type("i8", 8)) for x in pairs]
+        name = "llvm.aarch64.neon.smull" if is_wide else "llvm.arm.neon.vmulls"
+        halves.append(asm.call(name, Type("i16", 8), bytes_, "v8i16"))
+    if is_narrow:
+        halves = [asm.op("add", *halves)]
+    for sums in halves:
+        if is_wide:
+            pair = asm.call("llvm.aarch64.neon.saddlp", c.type, [sums], "v4i32.v8i16")
+            c = asm.op("add", c, pair)
+        else:
+            c = asm.call("llvm.arm.neon.vpadals", c.type, [c, sums], "v4i32.v8i16")
+    return c
+
+
 def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
-    """Two instructions that sum pairs of products in 16 bits, and pairs of these: exact where the
-    unsigned bytes are below 128."""
+    """Two instructions that sum pairs of products in 16 bits, and pairs of these."""
     found: list[tuple[int, Part]] = []
     for width, feature, name, wide in _PAIRS:
         if not traits.target.has(feature):
@@ -156,7 +190,7 @@ def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
 
 
 def _instructions(
-    asm: Assembler, traits: Traits, left: DType, right: DType
+    asm: Assembler, traits: Traits, left: DType, right: DType, *, is_narrow: bool
 ) -> list[tuple[int, Part]]:
     """How many lanes each fitting instruction has, and how it is called, widest first."""
     target = traits.target
@@ -184,9 +218,7 @@ def _instructions(
 
     if left is U7X4:
         for other in (U8X4, I8X4):
-            found += _instructions(asm, traits, other, right)
-        if right is I8X4:
-            found += [(w, p) for w, p in _sums_of_pairs(asm, traits) if w not in dict(found)]
+            found += _instructions(asm, traits, other, right, is_narrow=right is I8X4)
         return sorted(found, key=lambda item: -item[0])
     if (left, right) == (U8X4, I8X4):
         if target.has("avx512vnni"):
@@ -196,12 +228,17 @@ def _instructions(
             accumulating("llvm.x86.avx512.vpdpbusd.128", 4)
         if target.has("i8mm"):
             accumulating("llvm.aarch64.neon.usdot", 4, "v4i32.v16i8")
+        if is_narrow:
+            found += [(w, p) for w, p in _sums_of_pairs(asm, traits) if w not in dict(found)]
+            found.sort(key=lambda item: -item[0])
     if left is right and left is not I16X2 and target.has("dotprod"):
         name = "sdot" if left is I8X4 else "udot"
         is_wide = target.arch == "aarch64"
         family = "aarch64" if is_wide else "arm"
         # the instruction takes a lane of the last operand; `a` is what all columns share
         accumulating(f"llvm.{family}.neon.{name}", 4, "v4i32.v16i8", swaps=True)
+    elif left is right is I8X4 and target.has("neon"):
+        found.append((4, lambda a, b, c: _sum_of_bytes(asm, traits, a, b, c, is_narrow=is_narrow)))
     if left is right is I16X2:
         if target.has("avx512bw"):
             multiplying("llvm.x86.avx512.pmaddw.d.512", 16)

@@ -108,10 +108,14 @@ class Expressions:
                 return self._fma(e, args)
             case Dot():
                 dtypes = e.a.dtype, e.b.dtype
-                made = dot_products.dot if e.dtype is DType.I32 else dot_products.dot_of_pairs
-                return self._lift(
-                    lambda a, b, c: made(self.asm, self.traits, a, b, c, dtypes), args
-                )
+                asm, traits, is_narrow = self.asm, self.traits, e.is_narrow
+
+                def made(a: Value, b: Value, c: Value) -> Value:
+                    if e.dtype is not DType.I32:
+                        return dot_products.dot_of_pairs(asm, traits, a, b, c, dtypes)
+                    return dot_products.dot(asm, traits, a, b, c, dtypes, is_narrow=is_narrow)
+
+                return self._lift(made, args)
             case Unpack():
                 return self._lift(
                     lambda a: dot_products.unpack(self.asm, self.traits, a, e.parts, e.a.dtype),

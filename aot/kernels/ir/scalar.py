@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,11 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
         case Fma():
             return fma if fused else partial(_multiply_add, dtype=node.dtype)
         case Dot():
-            made = _dot if node.dtype is DType.I32 else _dot_of_pairs
-            return partial(made, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
+            if node.dtype is not DType.I32:
+                return partial(_dot_of_pairs, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
+            return partial(
+                _dot, a_dtype=node.a.dtype, b_dtype=node.b.dtype, is_narrow=node.is_narrow
+            )
         case Unpack():
             return partial(_unpack, chosen=node.parts, dtype=node.a.dtype)
         case Select():
@@ -126,9 +130,15 @@ def _parts(word: Array, dtype: DType) -> list[Array]:
     return found
 
 
-def _dot(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) -> Array:
-    pairs = zip(_parts(a, a_dtype), _parts(b, b_dtype), strict=True)
-    total = np.asarray(c, np.int64) + sum(x * y for x, y in pairs)
+def _dot(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType, *, is_narrow: bool) -> Array:
+    products = [x * y for x, y in zip(_parts(a, a_dtype), _parts(b, b_dtype), strict=True)]
+    if is_narrow:
+        bounds = np.iinfo(np.int16)
+        for one, other in combinations(products, 2):
+            both = one + other
+            if np.any((both < bounds.min) | (both > bounds.max)):
+                raise InternalError("the products of a narrow dot do not fit 16 bits in pairs")
+    total = np.asarray(c, np.int64) + sum(products)
     return np.asarray(total).astype(np.int32)
 
 

@@ -228,7 +228,7 @@ def _node(node: Expr, args: list[str]) -> str:
         case Fma():
             return f"fma({', '.join(map(_bare, args))})"
         case Dot():
-            return f"dot({', '.join(map(_bare, args))})"
+            return f"dot{'.narrow' if node.is_narrow else ''}({', '.join(map(_bare, args))})"
         case Unpack():
             return f"unpack.{node.parts[0]}.{node.parts[1]}({_bare(args[0])})"
         case Select():

@@ -16,7 +16,7 @@ from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
-from aot.ir.record import STORED_ONLY, Kind, call_of
+from aot.ir.record import STORED_ONLY, Kind, call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplifier
@@ -42,6 +42,7 @@ from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
+from aot.ops.integer_contraction import MAX_WEIGHT
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
@@ -107,7 +108,7 @@ def _lower(
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
-    body = _schedule(nest, output, made, target, blocks)
+    body = _schedule(nest, output, made, target, blocks, _max_weight(stages[0].ops))
     if not is_long or target.gpu is None or blocks is not None:
         return builder.build(body)
     most = target.gpu.max_lane_iterations
@@ -165,8 +166,9 @@ def _stages(
         made = by_result[group[0].result]
         output = _output([(s.result, own[s.result]) for s in group], function, buffers, shared)
         buffers.update((s.result, own[s.result]) for s in group)
-        blocks = _blocks([op for stage in group for op in stage.ops])
-        return _schedule(replace(nest, lanes=made.lanes), output, made, target, blocks)
+        ops = [op for stage in group for op in stage.ops]
+        nest_of_stage = replace(nest, lanes=made.lanes)
+        return _schedule(nest_of_stage, output, made, target, _blocks(ops), _max_weight(ops))
 
     return schedule_stages(nest, loops_of(stages), body)
 
@@ -180,8 +182,20 @@ def _blocks(ops: Iterable[Op]) -> Blocks | None:
     return blocks_of(call_of(found))
 
 
+def _max_weight(ops: Iterable[Op]) -> int:
+    """How far from 0 the weights of a stage's integer products are at most."""
+    found = (contraction_of(op) for op in ops)
+    known = (dims.max_weight for dims in found if dims is not None)
+    return max((n for n in known if n is not None), default=MAX_WEIGHT.default)
+
+
 def _schedule(
-    nest: Nest, output: Output, made: StageSchedule, target: Target, blocks: Blocks | None
+    nest: Nest,
+    output: Output,
+    made: StageSchedule,
+    target: Target,
+    blocks: Blocks | None,
+    max_weight: int,
 ) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
@@ -194,7 +208,7 @@ def _schedule(
         if body is not None:
             return body
     if made.schedule in _TILES and not is_long_for_a_lane(nest, output):
-        body = schedule_contraction(nest, output, made, target.panel, blocks)
+        body = schedule_contraction(nest, output, made, target.panel, blocks, max_weight)
         if body is not None:
             return body
     if made.schedule is Schedule.ELEMENTWISE:

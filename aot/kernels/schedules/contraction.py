@@ -89,10 +89,16 @@ def _step(load: Load, var: Var) -> int:
 
 
 def schedule_contraction(
-    nest: Nest, output: Output, plan: StageSchedule, panel: int, blocks: Blocks | None = None
+    nest: Nest,
+    output: Output,
+    plan: StageSchedule,
+    panel: int,
+    blocks: Blocks | None = None,
+    max_weight: int = 128,
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction. Weights
-    that are stored in `blocks` have panels of their own."""
+    that are stored in `blocks` have panels of their own; those of 8 bits are no further from 0 than
+    `max_weight`."""
     found = merged_axes(output)
     if found is None:
         return None
@@ -104,7 +110,7 @@ def schedule_contraction(
             if left is not None and DotBlockTiles.fits(nest, blocks):
                 return DotBlockTiles(nest, *found, plan, weights, left).build()
             return BlockedTiles(nest, *found, plan, weights).build()
-    return _Tiles(nest, *found, plan, panel).build()
+    return _Tiles(nest, *found, plan, panel, max_weight).build()
 
 
 def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
@@ -132,7 +138,13 @@ class _Tiles:
     """
 
     def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        panel: int,
+        max_weight: int,
     ) -> None:
         self.nest = nest
         self.output = output
@@ -146,7 +158,7 @@ class _Tiles:
         self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
         self.chunks = plan.columns // self.width
         self.columns = self.chunks * self.width
-        dotted = DotAxes.of(nest, roles, panel)
+        dotted = DotAxes.of(nest, roles, panel, max_weight)
         self.staged = None if dotted is None else StagedRows(nest, roles, dotted, self.rows)
 
     def build(self) -> tuple[Stmt, ...]:

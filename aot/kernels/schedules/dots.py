@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aot.ir import dims, expr
+from aot.ir.contraction import has_narrow_products
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP
@@ -52,6 +54,7 @@ class DotAxes:
         group: of how many elements along the grouped axis there are zeros behind the last, too.
         is_split: whether bytes are brought into scratch as pairs of 16 bits, every other byte of a
             group in each.
+        is_narrow: whether any two products fit 16 bits together.
     """
 
     taps: tuple[Axis, ...]
@@ -61,6 +64,7 @@ class DotAxes:
     step: Dim
     group: int = DOT_GROUP
     is_split: bool = False
+    is_narrow: bool = False
 
     @property
     def width(self) -> int:
@@ -76,9 +80,13 @@ class DotAxes:
         return total
 
     @staticmethod
-    def of(nest: Nest, roles: ContractionAxes, panel: int) -> DotAxes | None:
+    def of(nest: Nest, roles: ContractionAxes, panel: int, max_weight: int) -> DotAxes | None:
         """What a contraction sums over; None where its weights do not lie in groups, or where the
-        left side has no numbers that dot products take, or a row of it no place in scratch."""
+        left side has no numbers that dot products take, or a row of it no place in scratch.
+
+        Args:
+            max_weight: how far from 0 weights of 8 bits are at most.
+        """
         weight, left, right = roles.weight, roles.left, roles.right
         is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in _WORDS
         if nest.is_gpu or nest.lanes == 1 or not is_sum:
@@ -93,11 +101,13 @@ class DotAxes:
         if grouped is None or not all(isinstance(a.extent, int) for a in axes):
             return None
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
-        staged = nest.target.dot_dtype(narrow.dtype, weight.dtype)
+        is_narrow = weight.dtype is DType.I8 and has_narrow_products(narrow.dtype, max_weight)
+        staged = nest.target.dot_dtype(narrow.dtype, weight.dtype, is_narrow=is_narrow)
         step = _step_of_groups(roles, grouped, taps, panel)
         if step is None:
             return None
-        found = DotAxes(tuple(taps), grouped, narrow, staged, step)
+        is_narrow = is_narrow and nest.target.sums_narrow_bytes(staged, weight.dtype)
+        found = DotAxes(tuple(taps), grouped, narrow, staged, step, is_narrow=is_narrow)
         # a short row would be split word by word, which costs more than its products save
         is_split = staged is DType.I16 and narrow.dtype in _WORDS
         if is_split and found.size >= nest.target.vector_bytes:
@@ -339,6 +349,7 @@ class DotTile(Placed):
     ) -> list[Stmt]:
         """The products of the word of each row with the columns'."""
         nest, acc = self.nest, self.acc
+        product = partial(Dot, is_narrow=self.staged.axes.is_narrow)
 
         def row(r: Expr) -> list[Stmt]:
             into: list[Stmt] = []
@@ -346,7 +357,7 @@ class DotTile(Placed):
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), Dot(left, word(u, lane), old))
+                return Store(acc, (r, u, lane), product(left, word(u, lane), old))
 
             return into + self._each_chunk(one)
 

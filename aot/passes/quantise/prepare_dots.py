@@ -4,7 +4,7 @@ Requires: dtypes are legal for the target; layouts are not assigned and weights 
 Ensures: where an instruction multiplies bytes of the other sign by the weights' than the left side
     has, that is moved by 128 into the other dtype, and what this adds to each sum is taken off
     again by a constant; a convolution of few channels has whole groups of them, zeros behind its
-    own.
+    own; what the target's kernel relies on of the weights is known.
 Never: changes a result, or weights that are not known.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from aot.analysis.control import control_ops
 from aot.analysis.cost.plan import lanes_of
+from aot.ir.contraction import MOST_NARROW, has_narrow_products
 from aot.ir.graph import Attr, Function, Module, Op, Value
 from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
@@ -21,7 +22,7 @@ from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import Array, DType
 from aot.ops.blocked import MATMUL_BLOCKED
 from aot.ops.elementwise import SUB
-from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
+from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER, MAX_WEIGHT
 from aot.ops.movement import PAD
 from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.block_weights import with_bytes
@@ -63,15 +64,38 @@ def prepare(function: Function, op: Op, target: Target) -> None:
     is_whole = op.record is CONV_INTEGER and dims.groups == 1
     if is_whole and isinstance(channels, int) and channels < FEW_CHANNELS:
         x, weights = _in_groups(op, rewriter, x, weights, channels)
-    others = _OTHER_SIGN.get(x.type.dtype)
     distance = 0
-    if others is not None and not target.sums_bytes(x.type.dtype, DType.I8):
-        wanted, moved = others
-        if target.sums_bytes(wanted, DType.I8):
-            x, distance = _moved(op, rewriter, x, wanted, moved), moved
+    max_weight = max(abs(int(weights.min(initial=0))), int(weights.max(initial=0)))
+    wanted = _wanted(x.type.dtype, max_weight, target)
+    if wanted is not x.type.dtype:
+        _, distance = _OTHER_SIGN[x.type.dtype]
+        x = _moved(op, rewriter, x, wanted, distance)
+    attrs = {**op.attrs, "max_weight": _relied_on(wanted, max_weight, target)}
     if x is op.operands[0]:
+        if attrs != dict(op.attrs):
+            rewriter.replace_op(
+                op, rewriter.create(op.record, op.operands, attrs, op.origin).results
+            )
         return
-    _replace(op, rewriter, x, weights, distance)
+    _replace(op, rewriter, x, weights, distance, attrs)
+
+
+def _wanted(dtype: DType, max_weight: int, target: Target) -> DType:
+    """The dtype in which a target's instructions take the left side, else its own."""
+    found = [dtype, *(other for other, _ in [_OTHER_SIGN[dtype]])] if dtype in _OTHER_SIGN else []
+    for one in found:
+        if target.sums_bytes(one, DType.I8):
+            return one
+    for one in found:
+        if target.sums_narrow_bytes(one, DType.I8) and has_narrow_products(one, max_weight):
+            return one
+    return dtype
+
+
+def _relied_on(dtype: DType, max_weight: int, target: Target) -> int:
+    """What of the largest weight a target's kernel relies on: executables differ in no more."""
+    is_asked = target.sums_narrow_bytes(dtype, DType.I8) and has_narrow_products(dtype, max_weight)
+    return MOST_NARROW[dtype] if is_asked else int(MAX_WEIGHT.default)
 
 
 def _in_groups(
@@ -95,7 +119,9 @@ def _moved(op: Op, rewriter: Rewriter, x: Value, wanted: DType, distance: int) -
     return cast(op, rewriter, rewriter.create(SUB, [wide, away], {}, op.origin).result, wanted)
 
 
-def _replace(op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int) -> None:
+def _replace(
+    op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int, attrs: dict[str, Attr]
+) -> None:
     """The contraction of `x`, which is `distance` less than it was, and `weights`."""
     dims = contraction_of(op)
     assert dims is not None
@@ -104,7 +130,6 @@ def _replace(op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int
     sums = weights.astype(np.int64).sum(axis=others if dims.windows else dims.right.summed)
     added = (distance * sums).astype(np.int32)
     operands: list[Value | None] = [x, constant(op, rewriter, weights)]
-    attrs = dict(op.attrs)
     if op.record is CONV_INTEGER:
         bias = op.operands[2] if len(op.operands) > 2 else None
         operands.append(add_number(op, rewriter, bias, added) if distance else bias)

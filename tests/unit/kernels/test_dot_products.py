@@ -14,10 +14,14 @@ import pytest
 
 from aot.analysis.cost.plan import weight_layouts
 from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.errors import InternalError
+from aot.ir import expr
+from aot.ir.expr import Dot, Load
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, Layout, TensorType, to_physical
+from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
@@ -54,6 +58,7 @@ def conv(
     layout: Layout | None = CHANNELS_LAST,
     dilation: int = 1,
     group: int = 1,
+    max_weight: int = 128,
 ) -> tuple[str, Sample]:
     pad = dilation * (kernel // 2)
     types = (
@@ -67,13 +72,16 @@ def conv(
         "pads": (pad, pad, pad, pad),
         "group": group,
         "pad_value": pad_value,
+        "max_weight": max_weight,
     }
     return "conv_integer", Sample(types, attrs)
 
 
-def matmul(left: DType, rows: int, depth: int, columns: int) -> tuple[str, Sample]:
+def matmul(
+    left: DType, rows: int, depth: int, columns: int, max_weight: int = 128
+) -> tuple[str, Sample]:
     types = TensorType(left, (rows, depth)), TensorType(I8, (depth, columns))
-    return "matmul_integer", Sample(types)
+    return "matmul_integer", Sample(types, {"max_weight": max_weight})
 
 
 CASES: dict[str, tuple[str, Sample]] = {
@@ -94,8 +102,17 @@ CASES: dict[str, tuple[str, Sample]] = {
     "rows": matmul(I8, 17, 519, 16),
     "columns": matmul(U8, 5, 5, 200),
     "short": matmul(I16, 29, 3, 48),
+    "narrow": conv(U8, 37, 33, pad_value=255, max_weight=64),
+    "narrow-signed": conv(I8, 37, 33, pad_value=-128, max_weight=127),
+    "narrow-groups": conv(U8, 15, 51, group=3, pad_value=9, max_weight=64),
+    "narrow-groups-signed": conv(I8, 36, 32, stride=2, group=4, max_weight=127),
+    "narrow-rows": matmul(U8, 17, 519, 40, max_weight=64),
+    "narrow-rows-signed": matmul(I8, 17, 519, 40, max_weight=127),
+    "narrow-columns": matmul(U8, 5, 5, 40, max_weight=64),
+    "narrow-columns-signed": matmul(I8, 5, 6, 40, max_weight=127),
+    "not-narrow": matmul(U8, 9, 64, 40, max_weight=65),
 }
-EXTREMES = ("random", "least", "most")
+EXTREMES = ("random", "least", "most", "extremes")
 
 
 def made(case: tuple[str, Sample], target: Target) -> tuple[Function, Sample]:
@@ -115,15 +132,19 @@ def made(case: tuple[str, Sample], target: Target) -> tuple[Function, Sample]:
     return executable(half_function(record, packed, is_half=False)), packed
 
 
-def numbers(type_: TensorType, how: str, rng: np.random.Generator) -> Any:
+def numbers(type_: TensorType, how: str, rng: np.random.Generator, largest: int) -> Any:
+    """Numbers of a dtype that are no further from 0 than the largest one."""
     info = np.iinfo(type_.dtype.numpy)
+    least, most = max(info.min, -largest), min(info.max, largest)
     if type_.dtype is DType.I32:
         return rng.integers(-1000, 1000, type_.shape).astype(np.int32)
     if how == "least":
-        return np.full(type_.shape, info.min, type_.dtype.numpy)
+        return np.full(type_.shape, least, type_.dtype.numpy)
     if how == "most":
-        return np.full(type_.shape, info.max, type_.dtype.numpy)
-    return rng.integers(info.min, info.max + 1, type_.shape).astype(type_.dtype.numpy)
+        return np.full(type_.shape, most, type_.dtype.numpy)
+    if how == "extremes":
+        return rng.choice([least, most], type_.shape).astype(type_.dtype.numpy)
+    return rng.integers(least, most + 1, type_.shape).astype(type_.dtype.numpy)
 
 
 def few_rows(op: str, sample: Sample) -> Sample:
@@ -141,7 +162,8 @@ def check(case: tuple[str, Sample], how: str, target: Target, engine: Engine) ->
     op, _ = case
     types = [t for t in sample.operands if t is not None]
     rng = np.random.default_rng(5)
-    arrays = [numbers(t, how, rng) for t in types]
+    largest = int(sample.attrs.get("max_weight", 128))
+    arrays = [numbers(t, how, rng, largest if n == 1 else 1 << 16) for n, t in enumerate(types)]
     expected = run(half_function(REGISTRY[op], case[1], is_half=False), arrays)
     physical = [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
     (found,) = run_executable(function, target, physical, [], engine)
@@ -155,6 +177,18 @@ def check(case: tuple[str, Sample], how: str, target: Target, engine: Engine) ->
 def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
     op, sample = CASES[name]
     check((op, few_rows(op, sample)), "random", device(target), on_interpreter)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("narrow-columns", "x86-64-v3"),
+        ("narrow-columns-signed", "aarch64-generic"),
+        ("columns", "aarch64-generic"),
+    ],
+)
+def test_narrow_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
+    check(CASES[name], "extremes", device(target), on_interpreter)
 
 
 def on_cpu(target: Target) -> Engine:
@@ -183,7 +217,8 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
         cpu_running.store_results(job, buffers)
 
-    for name in CASES if how == "random" else ("three-channels", "pointwise", "columns", "short"):
+    few = "three-channels", "pointwise", "columns", "short", "narrow-signed", "narrow-rows"
+    for name in CASES if how == "random" else few:
         check(CASES[name], how, machine, run_kernel)
 
 
@@ -199,6 +234,12 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("aarch64-linux-dotprod", "pointwise", r"\bsdot\b"),
         ("aarch64-linux-dotprod", "groups-strided", r"\bsdot\b"),
         ("aarch64-linux-dotprod+i8mm", "uneven", r"\bsudot\b"),
+        ("x86-64-v2", "narrow", r"\bpmaddubsw\b"),
+        ("x86-64-v3", "narrow", r"\bvpmaddubsw\b.*%ymm"),
+        ("x86-64-v4", "narrow-rows", r"\bvpmaddubsw\b.*%zmm"),
+        ("aarch64-generic", "pointwise", r"\bsmull\b"),
+        ("aarch64-generic", "narrow-signed", r"\bsmlal\b"),
+        ("armv7-neon", "narrow-rows-signed", r"\bvmlal\.s8\b"),
         ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
     ],
 )
@@ -206,6 +247,34 @@ def test_instructions_for_dot_products_are_used(target: str, name: str, instruct
     machine = device(target)
     function, _ = made(CASES[name], machine)
     assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "instruction"),
+    [
+        ("x86-64-v3", "uneven", r"\bvpmaddubsw\b"),
+        ("x86-64-v3", "not-narrow", r"\bvpmaddubsw\b"),
+        ("x86-64-v3", "narrow-signed", r"\bvpmaddubsw\b"),
+        ("aarch64-generic", "pointwise", r"\bsmlal\b"),
+    ],
+)
+def test_sums_in_16_bits_are_not_used_where_they_may_wrap(
+    target: str, name: str, instruction: str
+) -> None:
+    machine = device(target)
+    function, _ = made(CASES[name], machine)
+    assert not re.search(instruction, emit_assembly(lower(function, machine), machine))
+
+
+def test_the_kernel_interpreter_sees_products_that_are_not_narrow() -> None:
+    words = [Load(0, (expr.index(n),), DType.I8X4) for n in range(2)]
+    dot = Dot(*words, expr.const(0, DType.I32), is_narrow=True)
+    apply = scalar.operation(dot)
+    assert apply is not None
+    word = np.asarray(0x80000080, np.uint32)
+    with pytest.raises(InternalError, match="do not fit 16 bits in pairs"):
+        apply(word, word, np.asarray(0, np.int32))
+    assert apply(word, np.asarray(0x81000081, np.uint32), np.asarray(0, np.int32)) == 2 * 128 * 127
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,39 @@ def test_convolutions_in_groups_get_no_channels_but_the_other_sign() -> None:
     check(made[0], made[1], "aarch64-linux-dotprod", "i8[1, 6, 5, 6]")
 
 
+@pytest.mark.parametrize(
+    ("left", "target", "largest", "expected"),
+    [
+        (U8, "x86-64-v3", 64, (U8, 64)),
+        (U8, "x86-64-v3", 65, (U8, 128)),
+        (I8, "x86-64-v3", 64, (U8, 64)),
+        (I8, "x86-64-v3", 65, (I8, 128)),
+        (U8, "x86-64-v4+avx512vnni", 64, (U8, 128)),
+        (U8, "aarch64-generic", 127, (I8, 127)),
+        (I8, "aarch64-generic", 128, (I8, 128)),
+        (U8, "armv7-neon", 3, (I8, 127)),
+        (U8, "aarch64-linux-dotprod", 64, (I8, 128)),
+        (I16, "aarch64-generic", 64, (I16, 128)),
+        (U8, "wasm32", 64, (U8, 128)),
+    ],
+)
+def test_kernels_rely_on_weights_that_are_small_enough(
+    left: DType, target: str, largest: int, expected: tuple[DType, int]
+) -> None:
+    weights = np.zeros((24, 5), np.int8)
+    weights[3, 2] = -largest
+    made = []
+    for _ in range(2):
+        b = Builder()
+        x = b.input("x", TensorType(left, (3, 24)))
+        b.output("y", b.op("matmul_integer", x, b.constant(weights)))
+        made.append(b.module())
+    dtype, most = expected
+    check(made[0], made[1], target, f"{dtype.value}[3, 24]")
+    (op,) = [op for op in made[1].entry_points[0].walk() if op.name == "matmul_integer"]
+    assert op.attrs["max_weight"] == most
+
+
 def test_a_depthwise_convolution_stays_as_it_is() -> None:
     made = [conv(U8, 1, bias=True, group=6) for _ in range(2)]
     check(made[0], made[1], "aarch64-linux-dotprod", "u8[1, 6, 5, 6]")
