@@ -250,7 +250,8 @@ class DecoderBuilder:
             places = np.arange(pairs, dtype=np.float64) * -2 / rotation.elements
             frequencies = rotation.scale * rotation.base**places
             if source:
-                frequencies = frequencies / self.weights.vector(source, pairs)
+                with np.errstate(divide="ignore"):
+                    frequencies = frequencies / self.weights.vector(source, pairs)
             if not bool(np.isfinite(frequencies).all()):
                 raise CompileError(
                     f"{self.weights.file.where}: tensor {source!r} has factors of 0 or NaN"

@@ -50,6 +50,18 @@ def test_harmony_ends_messages_and_replies() -> None:
     assert found.end_tokens == {257, 258}
 
 
+def test_a_text_that_may_be_a_tag_ends_replies_where_nothing_else_does() -> None:
+    letters = GPT2_METADATA["tokenizer.ggml.tokens"][:256]
+    plain = {"token_type": None, "merges": [], "eos_token_id": None, "bos_token_id": None}
+    tokens = [*letters, "<｜end▁of▁sentence｜>", "x", "y"]
+    found = _read(tokens=tokens, **plain)
+    assert 256 in found.end_tokens and found.types[256] is TokenType.CONTROL
+    found = _read(tokens=[*tokens[:-1], "<|im_end|>"], **plain)
+    assert 256 not in found.end_tokens and 258 in found.end_tokens
+    found = _read(tokens=[*letters, "<|tool_response>", "</s>", "<turn|>"], **plain)
+    assert 257 not in found.end_tokens
+
+
 def test_llama3_takes_whole_parts_and_begins_with_bos() -> None:
     found = _read(pre="llama-bpe", add_bos_token=None)
     assert found.pre_tokeniser is PreTokeniser.LLAMA3

@@ -19,6 +19,13 @@ def _split(pattern: str) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": [split, {**BYTE_LEVEL, "use_regex": False}]}
 
 
+def _sequence(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
+UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["a", -1]]}
+
+
 def _bpe(**changes: Any) -> dict[str, Any]:
     vocab = {character: i for i, character in enumerate([*ALPHABET, "ab"])}
     return {
@@ -105,6 +112,11 @@ def test_unigram() -> None:
             {"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}},
             ["the pre-tokenizer ByteLevel with add_prefix_space"],
         ),
+        (
+            {"pre_tokenizer": _sequence({"type": "Digits"}, BYTE_LEVEL)},
+            ["the pre-tokenizer Digits"],
+        ),
+        ({"model": UNIGRAM}, ["Unigram of bytes"]),
     ],
 )
 def test_what_is_not_supported(changes: dict[str, Any], items: list[str]) -> None:
@@ -119,3 +131,42 @@ def test_what_is_wrong() -> None:
     assert str(failure.value) == "tokenizer.json has no model"
     with pytest.raises(UnsupportedError, match="^the tokeniser 'WordPiece' is not supported"):
         Vocabulary.of_tokenizer_json({"model": {"type": "WordPiece"}})
+    with pytest.raises(CompileError) as failure:
+        Vocabulary.of_tokenizer_json(_bpe(model={**_bpe()["model"], "merges": ["a b c"]}))
+    assert str(failure.value) == "tokenizer.json: merge 0 is 'a b c', which is no pair"
+
+
+@pytest.mark.parametrize(
+    ("part", "trims"),
+    [
+        ({"normalizer": {"type": "NFC"}}, False),
+        ({"normalizer": {"type": "Strip"}}, True),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}}, True),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, True),
+    ],
+)
+def test_what_is_taken_off_text(part: dict[str, Any], trims: bool) -> None:
+    plain: dict[str, Any] = {"model": UNIGRAM, "pre_tokenizer": {"type": "Metaspace"}}
+    assert Vocabulary.of_tokenizer_json(plain | part).trims_spaces is trims
+
+
+def test_templates_may_end_text_too() -> None:
+    end, text = {"SpecialToken": {"id": "<|im_end|>"}}, {"Sequence": {"id": "A"}}
+    template = {"type": "TemplateProcessing", "single": [text, end]}
+    found = Vocabulary.of_tokenizer_json(_bpe(post_processor=template))
+    assert (found.adds_bos, found.adds_eos, found.eos) == (False, True, 257)
+
+
+@pytest.mark.parametrize(
+    ("templates", "chosen"),
+    [
+        ([{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}], "d"),
+        ([{"name": "rag", "template": "r"}], "r"),
+        ([], ""),
+    ],
+)
+def test_of_several_chat_templates_the_default(
+    templates: list[dict[str, str]], chosen: str
+) -> None:
+    config = {"chat_template": templates}
+    assert Vocabulary.of_tokenizer_json(_bpe(), config).chat_template == chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import aot
 from aot.errors import AotError, CompileError, UnsupportedError
 from aot.frontends.gguf import import_gguf
 from aot.frontends.gguf.reader import read_gguf
+from aot.ir.text.printer import print_module
 from tests.support.gguf_models import MODELS, data
 
 SMALL = replace(MODELS["llama"], layers=1, width=8, heads=2, groups=1, depth=4, hidden=8)
@@ -160,3 +162,147 @@ def test_changed_bytes_are_read_or_refused(random: st.DataObject) -> None:
         import_gguf(bytes(model))
     except AotError as error:
         assert str(error).startswith(("model: ", "blk.", "rope", "output", "token"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"extra": {"attn_logit_softcapping": "small"}},
+            "key 'llama.attn_logit_softcapping' is 'small', expected a number",
+        ),
+        (
+            {"extra": {"rope.scaling.factor": -1.0}},
+            "key 'llama.rope.scaling.factor' is -1.0, expected a number, 0 or more",
+        ),
+        (
+            {"extra": {"rope.scaling.attn_factor": 0.0}},
+            "key 'llama.rope.scaling.attn_factor' is 0.0, expected a number above 0",
+        ),
+        (
+            {"heads": 3, "groups": 2},
+            "key 'llama.attention.head_count_kv' is 2, expected a divisor of 3, the heads",
+        ),
+        (
+            {"rotated": 3},
+            "key 'llama.rope.dimension_count' is 3, expected an even number up to 4, a key's "
+            "elements",
+        ),
+        (
+            {"vectors": {"rope_freqs": [0.0, 1.0]}},
+            "tensor 'rope_freqs.weight' has factors of 0 or NaN",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be(change: dict[str, Any], message: str) -> None:
+    assert said(data(replace(SMALL, **change))) == f"model: {message}"
+
+
+def test_positions_that_are_not_scaled() -> None:
+    plain = replace(SMALL, extra={"rope.scaling.type": "none", "rope.scaling.factor": 4.0})
+    first, second = (import_gguf(data(shape)) for shape in (SMALL, plain))
+    assert print_module(first) == print_module(second)
+
+
+def test_blocks_of_rows_and_of_vectors() -> None:
+    at = FILE.index(key("blk.0.attn_q.weight")) + 8 + 19 + 4 + 16
+    model = FILE[:at] + struct.pack("<I", 2) + FILE[at + 4 :]
+    assert said(model) == (
+        "model: tensor 'blk.0.attn_q.weight' has rows of 8 elements, expected a multiple of 32, "
+        "the block of Q4_0"
+    )
+    wide = data(replace(SMALL, width=32, heads=8, groups=4))
+    at = wide.index(key("output_norm.weight")) + 8 + 18 + 4 + 8
+    assert said(wide[:at] + struct.pack("<I", 8) + wide[at + 4 :]) == (
+        "model: tensor 'output_norm.weight' is Q8_0, expected floats"
+    )
+
+
+U32, STRING, LIST = 4, 8, 9
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def listed(kind: int, *values: bytes) -> bytes:
+    return struct.pack("<IIQ", LIST, kind, len(values)) + b"".join(values)
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("<II", U32, value)
+
+
+def header(*pairs: tuple[str, bytes], tensors: bytes = b"", count: int = 0) -> bytes:
+    """A file of keys, and of tensors as they are declared."""
+    found = b"".join(text(name) + value for name, value in pairs)
+    return b"GGUF" + struct.pack("<IQQ", 3, count, len(pairs)) + found + tensors + b"\0" * 256
+
+
+def declared(name: str, *dims: int) -> bytes:
+    rank = struct.pack("<I", len(dims))
+    return text(name) + rank + struct.pack(f"<{len(dims)}QIQ", *dims, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (header(("a", u32(1)), ("a", u32(2))), "has key 'a' twice"),
+        (
+            header(("general.alignment", u32(24))),
+            "general.alignment is 24, expected a power of two",
+        ),
+        (
+            header(("a", listed(STRING, text("b"), struct.pack("<Q", 1 << 40)))),
+            "is truncated: key 'a' ends behind the end of the file",
+        ),
+        (header(("a", struct.pack("<I", 99))), "key 'a' is of the unknown type 99"),
+        (header(tensors=declared("t", 2) * 2, count=2), "has tensor 't' twice"),
+        (header(tensors=declared("t", 2, 0), count=1), "tensor 't' has dims [0, 2]: one is 0"),
+        (
+            header(tensors=declared("t", 1, 1, 1, 1, 1), count=1),
+            "tensor 't' has 5 dims, expected 1 to 4",
+        ),
+        (header(("", u32(1))), "a key has a name of 0 characters"),
+    ],
+)
+def test_what_is_before_the_tensors(model: bytes, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        read_gguf(model)
+    assert str(caught.value) == f"model: {message}"
+
+
+def test_lists_of_lists() -> None:
+    rows = [listed(STRING, text("b"))[4:], listed(U32, struct.pack("<I", 7))[4:]]
+    assert read_gguf(header(("a", listed(LIST, *rows)))).metadata == {"a": [["b"], [7]]}
+
+
+def test_a_number_for_each_layer() -> None:
+    """One for all where they are equal."""
+    name = "llama.attention.head_count_kv"
+    at = FILE.index(key(name)) + 8 + len(name)
+
+    def with_counts(*counts: int) -> bytes:
+        return FILE[:at] + listed(U32, *(struct.pack("<I", n) for n in counts)) + FILE[at + 8 :]
+
+    assert said(with_counts(1, 2)) == (
+        "model: layers that differ in their extents are not supported:\n"
+        "  key 'llama.attention.head_count_kv' is [1, 2]"
+    )
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        read_gguf(tmp_path)
+    assert str(caught.value) == f"cannot read {tmp_path}: is a directory"
+
+
+def test_a_vocabulary_that_is_refused_names_the_file() -> None:
+    tokens = [f"t{n}" for n in range(SMALL.vocabulary)]
+    renamed = data(SMALL, tokens).replace(text("no_vocab"), text("sillymod"))
+    assert said(renamed) == (
+        "model: the tokeniser 'sillymod' is not supported, there are\n  gpt2\n  llama\n  t5"
+    )
+    # as long as the other name, so that tensors stay where they are
+    older = data(SMALL, tokens).replace(text("no_vocab"), struct.pack("<Q", 8) + b"llama\0\0\0")
+    assert said(older).startswith("model: the tokeniser 'llama")
