@@ -53,7 +53,7 @@ def test_harmony_ends_messages_and_replies() -> None:
 def test_a_text_that_may_be_a_tag_ends_replies_where_nothing_else_does() -> None:
     letters = GPT2_METADATA["tokenizer.ggml.tokens"][:256]
     plain = {"token_type": None, "merges": [], "eos_token_id": None, "bos_token_id": None}
-    tokens = [*letters, "<｜end▁of▁sentence｜>", "x", "y"]
+    tokens = [*letters, "<\uff5cend\u2581of\u2581sentence\uff5c>", "x", "y"]
     found = _read(tokens=tokens, **plain)
     assert 256 in found.end_tokens and found.types[256] is TokenType.CONTROL
     found = _read(tokens=[*tokens[:-1], "<|im_end|>"], **plain)

@@ -25,18 +25,7 @@ from aot.target import selection
 from aot.tools.batch import batch
 from aot.tools.batch.batch import BUILT, CURRENT, FAILED, Made, Row, Task, build, run_task
 from aot.tools.batch.file import Batch, parse_batch, read_batch
-
-MODEL = """
-func @main(%x: f32[N, 3]) -> ("y") {
-  %1 = OP(%x) : f32[N, 3]
-  return(%1)
-}
-"""
-SMALL = """
-models = ["a.ir", { name = "bee", path = "b.ir", input_shapes = { x = "4x3" } }]
-targets = ["x86-64-v3", { name = "arm", targets = ["aarch64-generic"] }]
-options = [{ name = "plain" }, { name = "half", storage = "fp16" }]
-"""
+from tests.support.batches import MODEL, SMALL, Here
 
 
 @pytest.fixture
@@ -46,22 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "b.ir").write_text(MODEL.replace("OP", "tanh"))
     (tmp_path / "m.toml").write_text(SMALL)
     return tmp_path
-
-
-class Here(Executor):
-    """Runs at once, in this process."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.tasks.append(args[0])
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 def parsed(text: str) -> Batch:
@@ -130,6 +103,27 @@ def test_arrays_are_read_beside_the_file(tmp_path: Path) -> None:
         parse_batch(text.replace("FILE", "no.npy"), tmp_path / "m.toml")
 
 
+LISTS = 'models = ["a"]\ntargets = ["host"]\n'
+
+
+def test_shapes_may_be_lists() -> None:
+    (cell,) = parsed(LISTS + '[defaults]\ninput_shapes = { x = [1, "N", "?"] }').cells
+    assert cell.options["input_shapes"] == {"x": [1, "N", "?"]}
+    with pytest.raises(CompileError) as caught:
+        parsed(LISTS + '[defaults]\ninput_shapes = { x = [1, "N N"] }')
+    assert str(caught.value).startswith(
+        "m.toml:4: input_shapes: [1, 'N N'] is not a shape such as 1x3xHx224: "
+    )
+
+
+def test_a_file_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_bytes(b"models = ['\xe4']")
+    with pytest.raises(CompileError) as caught:
+        read_batch(path)
+    assert str(caught.value) == f"{path}: a batch file must be utf-8"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -190,6 +184,11 @@ def test_arrays_are_read_beside_the_file(tmp_path: Path) -> None:
             'models = ["a"]\ntargets = ["host"]\n[[skip]]\nmodel = "b"',
             "m.toml:4: model is 'b', expected one of a",
         ),
+        ('models = [3]\ntargets = ["host"]', "m.toml:1: a model is 3, expected a path or a table"),
+        (LISTS + "defaults = 3", "m.toml:3: defaults is 3, expected a table"),
+        (LISTS + "options = 3", "m.toml:3: options is 3, expected a list of tables"),
+        (LISTS + "options = [3]", "m.toml:3: options has 3, expected tables"),
+        (LISTS + "skip = [3]", "m.toml:3: skip has 3, expected tables"),
         (
             'models = ["a"]\ntargets = ["host"]\n[[skip]]\ndevice = "b"',
             "m.toml:4: unknown key 'device': skip has model, target, option",
