@@ -201,7 +201,9 @@ class _NoisyFrame(_Frame):
 def noisy_run(function: Function, inputs: Mapping[str, Array], seed: int) -> list[Array]:
     """The function's results where each op's floats are off by as much as is allowed."""
     arrays = [inputs[v.name] for v in function.inputs]
-    frame = _NoisyFrame(function, bind_symbols(function, [a.shape for a in arrays]), False, None)
+    frame = _NoisyFrame(
+        function, bind_symbols(function, [a.shape for a in arrays]), False, None, None
+    )
     frame.rng = np.random.default_rng(seed)
     frame.nan_sign = (-1.0) ** seed
     with np.errstate(all="ignore"):

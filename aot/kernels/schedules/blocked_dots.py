@@ -30,6 +30,7 @@ from aot.target.model import Target
 
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
+MORE_REGISTERS = 4  # for masks, a row's word and a product
 UNROLLED_WORDS = 4  # words of a block whose products are written out
 _ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
 
@@ -104,6 +105,11 @@ class QuantisedRows:
         fits = numbers.dtype is I8 and scales.dtype is F32
         return QuantisedRows(numbers, scales, term) if fits else None
 
+    def scale(self, at: Values, block: Expr, blocks: Blocks) -> Expr:
+        """The scale of a block of the row at indices."""
+        splits = {(self.term, blocks.block): (block, expr.index(0))}
+        return at_splits(self.scales, splits, {**at, self.term: expr.index(0)})
+
 
 class DotBlockTiles(BlockedTiles):
     """The loops of such a product on a CPU."""
@@ -121,11 +127,17 @@ class DotBlockTiles(BlockedTiles):
         self.left = left
         self.form = WordForm.of(weights.blocks.bits, nest.target)
         most = nest.target.scratch_bytes // max(1, _row_bytes(weights.blocks, self.form))
-        self.rows = max(1, min(self.rows, most))
+        self.rows = max(1, min(self.rows, most, self._rows_in_registers()))
         self.group = self.rows
         blocks = weights.blocks
         staged = Axis(left.term, blocks.k)
         self.axes = DotAxes((), staged, left.numbers, self.form.staged, 0, blocks.per_word)
+
+    def _rows_in_registers(self) -> int:
+        """Of how many rows the sums stay in registers beside what their products need: words and
+        codes of each vector of columns, masks, a row's word and a product."""
+        registers = self.nest.target.vector_registers
+        return (registers - 2 * self.chunks - MORE_REGISTERS) // self.chunks
 
     @staticmethod
     def fits(nest: Nest, blocks: Blocks) -> bool:
@@ -160,7 +172,7 @@ class DotBlockTiles(BlockedTiles):
         if self.weights.zeros != self.form.offset or self.weights.minimums is not None:
             shape = (rows, self.weights.blocks.count)
             sums = nest.builder.scratch("block_sums", F32, shape, Space.WORKGROUP)
-            stmts += self._block_sums(staged, sums)
+            stmts += self._block_sums(values, first, staged, sums)
 
         def build(shape: Shape, start: Expr) -> list[Stmt]:
             tile = Tile(nest, self.output, self.roles, PANEL, shape, shared)
@@ -168,9 +180,22 @@ class DotBlockTiles(BlockedTiles):
 
         return stmts + self._strip(strip, chunks, build, rows=rows)
 
-    def _block_sums(self, staged: StagedRows, sums: Scratch) -> list[Stmt]:
-        """The sum of each block of each row in scratch, as a float."""
+    @property
+    def sum_factor(self) -> int:
+        """What sums of blocks are multiplied by once: the zero point of all, negated, where only it
+        asks for them."""
+        zeros = self.weights.zeros
+        if self.weights.minimums is not None:
+            return 1
+        return self.form.offset - zeros if isinstance(zeros, int) else -1
+
+    def _block_sums(
+        self, values: Values, first: Expr, staged: StagedRows, sums: Scratch
+    ) -> list[Stmt]:
+        """The sum of each block of each row in scratch, as a float with the row's scale."""
         nest, blocks = self.nest, self.weights.blocks
+        factor = expr.const(float(self.sum_factor), F32)
+        tile = Shape(staged.rows, 1, 1, False, True)
         ones, dtype = _ONES[self.form.staged]
         parts = dtype.parts
         word_of_ones = Bitcast(expr.const(ones, U32), dtype)
@@ -205,7 +230,10 @@ class DotBlockTiles(BlockedTiles):
 
         def block(r: Expr, b: Expr, terms: int) -> list[Stmt]:
             stmts, found = total(r, expr.mul(b, expr.index(blocks.block)), terms)
-            return [*stmts, Store(sums, (r, b), expr.cast(found, F32))]
+            at = tile.row_values(self.roles.rows, first, r, is_clamped=True)
+            scale = self.left.scale({**values, **at}, b, blocks)
+            made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
+            return [*stmts, Store(sums, (r, b), made)]
 
         whole, rest = divmod(blocks.k, blocks.block)
 
@@ -300,7 +328,7 @@ class DotBlocks(Placed):
             return Store(sums, (r, u, lane), Dot(ones, found, Load(sums, (r, u, lane), I32)))
 
         stmts = self._each_row(lambda r, u, lane: Store(pairs, (r, u, lane), none))
-        stmts += self.nest.unrolled(count, lambda w: self._word(expr.add(word, w)), "w")
+        stmts += self.nest.serial(count, lambda w: self._word(expr.add(word, w)), "w")
         return stmts + self._each_row(joined)
 
     def _word(self, word: Expr) -> list[Stmt]:
@@ -367,7 +395,7 @@ class DotBlocks(Placed):
         def row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             scale = nest.let(self._row_scale(r, block), stmts, "scale")
-            total = self._block_total(r, block, scale, stmts)
+            total = self._block_total(r, block, stmts)
             less = self._less(total, stmts)
 
             def one(u: Expr, lane: Expr) -> Stmt:
@@ -396,24 +424,23 @@ class DotBlocks(Placed):
         """Whether each block has a zero point of its own."""
         return not isinstance(self.weights.zeros, int)
 
-    def _block_total(self, r: Expr, block: Expr, scale: Expr, into: list[Stmt]) -> Expr | None:
+    def _block_total(self, r: Expr, block: Expr, into: list[Stmt]) -> Expr | None:
         """The sum of a block of row r, if it is asked for."""
         if self.block_sums is None:
             return None
-        total = expr.mul(Load(self.block_sums, (r, block), F32), scale)
-        return self.nest.let(total, into, "total")
+        return self.nest.let(Load(self.block_sums, (r, block), F32), into, "total")
 
     def _less(self, total: Expr | None, into: list[Stmt]) -> Expr | None:
         """What the zero point adds to a block's sum, negated; where each block has one, without
         it."""
         zeros = self.weights.zeros
-        by = 1 if not isinstance(zeros, int) else zeros - self.form.offset
-        if total is None or by == 0:
+        if total is None or self.weights.minimums is None:
+            return total
+        by = self.form.offset - zeros if isinstance(zeros, int) else -1
+        if by == 0:
             return None
-        return self.nest.let(expr.mul(total, expr.const(float(-by), F32)), into, "less")
+        return self.nest.let(expr.mul(total, expr.const(float(by), F32)), into, "less")
 
     def _row_scale(self, r: Expr, block: Expr) -> Expr:
         """The scale of a block of row r of the left side."""
-        left, size = self.left, self.weights.blocks.block
-        splits = {(left.term, size): (block, expr.index(0))}
-        return at_splits(left.scales, splits, {**self._at(r), left.term: expr.index(0)})
+        return self.left.scale(self._at(r), block, self.weights.blocks)

@@ -224,6 +224,18 @@ def test_instructions_for_dot_products_are_used(target: str, name: str, instruct
     assert re.search(instruction, emit_assembly(lower(function, machine), machine))
 
 
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", ["bytes-rows", "bytes-least"])
+def test_sums_of_rows_stay_in_registers(name: str, bits: int, target: str) -> None:
+    """No sum of products is added to memory."""
+    machine = device(target)
+    function, _ = replace(CASES[name], bits=bits).function()
+    text = emit_assembly(lower(function, machine), machine)
+    assert re.search(r"\bv?padd[wd]\b", text)
+    assert not re.search(r"\bv?padd[wd]\b.*\(%[re]sp\)", text)
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_sums_of_extremes_are_exact(bits: int) -> None:
     """Sums in 16 bits on the way hold what the largest codes and activations give."""
