@@ -292,13 +292,29 @@ def _counted_from_front(n: Node, rows: Value, extents: Sequence[Dim]) -> Value:
 
 
 def _put_where(n: Node, x: Value, mask: Value, source: Value, accumulate: bool) -> Value:
-    """A number in all places where a mask of the first dims holds."""
-    if source.type.element_count != 1:
-        raise UnsupportedNodeError("a mask that takes more than one value is not supported")
-    value = n.reshape(n.cast(source, x.type.dtype), ())
+    """Values in the places where a mask of the first dims holds: one for all of them, or one after
+    another in their order."""
+    rest = x.type.dims[mask.type.rank :]
+    source = n.cast(source, x.type.dtype)
+    if source.type.rank > len(rest) and source.type.dims[0] != 1:
+        values = _one_after_another(n, mask, n.broadcast(source, (source.type.dims[0], *rest)))
+        value = n.reshape(values, x.type.dims)
+    else:
+        own = source.type.dims[1:] if source.type.rank > len(rest) else source.type.dims
+        value = n.broadcast(n.reshape(source, own), x.type.dims)
     value = n("add", x, value) if accumulate else value
-    holds = n.reshape(mask, (*mask.type.dims, *[1] * (x.type.rank - mask.type.rank)))
-    return n("where", holds, n.broadcast(value, x.type.dims), x)
+    holds = n.reshape(mask, (*mask.type.dims, *[1] * len(rest)))
+    return n("where", holds, value, x)
+
+
+def _one_after_another(n: Node, mask: Value, rows: Value) -> Value:
+    """For each element of a mask, the row whose number is how many hold before it; any row, of
+    zeros perhaps, where it does not hold."""
+    flat = n.cast(n.reshape(mask, (mask.type.element_count,)), DType.I32)
+    number = n("maximum", n("sub", n.emit("scan", flat, axis=0, combine="sum"), 1), 0)
+    nothing = [0] * rows.type.rank
+    some = n.emit("pad", rows, pads=(*nothing, 1, *nothing[1:]))  # there may be no row
+    return n.emit("gather", some, number, axis=0)
 
 
 @torch_op("aten._unsafe_index.Tensor")

@@ -70,6 +70,24 @@ def test_sizes_that_data_decide(t: Any) -> None:
         same(program(*given), module(*given))
 
 
+def test_values_where_a_mask_holds(t: Any) -> None:
+    class Writes(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, row: Any) -> Any:
+            mask, some = x > 0, x[:, 0] > 0
+            y, z, u, v, w = (x.clone() for _ in range(5))
+            y[mask] = x[mask].sqrt()  # one after another
+            z[some] = x[some] * 2
+            u[some] = row  # the same in all rows
+            v[mask] = row[0]
+            w.index_put_((some,), x[some].flip(0), accumulate=True)
+            return y, z, u, v, w, x.index_put((some,), row[None])
+
+    module, x, row = Writes(), t.randn(4, 5), t.randn(5)
+    program = aot.load(aot.compile(module, (x, row)))
+    for given in (x, -x.abs(), x.abs(), -x):
+        same(program(given, row), module(given, row))
+
+
 def test_branches_on_data(t: Any) -> None:
     class Branches(t.nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
