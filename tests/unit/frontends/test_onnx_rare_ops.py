@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
+import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.record import count_shape_rules
-from tests.support.onnx_models import Array, Case, our_run
+from tests.support.onnx_models import Array, Case, graph_model, our_run, tensor_info
 from tests.support.onnx_rare_cases import N_GRAMS
 
 
@@ -109,6 +111,17 @@ def test_linear_attention_is_a_masked_product(tokens: int) -> None:
     wanted = np.tril(queries @ keys.transpose(0, 2, 1)) @ values
     np.testing.assert_allclose(output, wanted.transpose(1, 0, 2).reshape(1, tokens, 20), atol=1e-4)
     np.testing.assert_allclose(state[0], (keys.transpose(0, 2, 1) @ values)[::2], atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [40, "boxes"])
+def test_all_boxes_of_a_class_are_no_number_beyond_a_gpus(count: int | str) -> None:
+    """Exporters write the largest i64 for "all", which no integer of 32 bits is."""
+    most = numpy_helper.from_array(np.array([np.iinfo(np.int64).max]), "most")
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"])
+    inputs = [tensor_info("boxes", [1, count, 4]), tensor_info("scores", [1, 2, count])]
+    model = graph_model([node], inputs, ["y"], [most])
+    shapes = {"boxes": (1, "boxes:..90", 4)} if count == "boxes" else {}
+    aot.compile(model, targets=["vulkan-1.1"], input_shapes=shapes)
 
 
 def test_tokens_of_unknown_length_are_refused() -> None:

@@ -96,7 +96,8 @@ def non_max_suppression(node: Node) -> Value:
         "non_max_suppression",
         boxes,
         scores,
-        node.reshape(node.input(2), ()),
+        # "all of them" is a number beyond the integers of a GPU
+        node.reshape(node.input(2), ()) if known is None else dim_value(node, limit),
         node.scalar(0.0, DType.F32) if overlap is None else node.reshape(overlap, ()),
         None if least is None else node.reshape(least, ()),
         limit=limit,
