@@ -321,6 +321,12 @@ def _buffer(**changes: Any) -> Buffer:
 
 OFFSET = Param("o", INDEX)
 DECLARATIONS: list[tuple[str, Kernel]] = [
+    ("buffer x has True for a dim", _with((_buffer(shape=(True,)),), (OFFSET,))),
+    (
+        "index parameter c is not declared",
+        _with((_buffer(class_param=Param("c", INDEX)),), (OFFSET,)),
+    ),
+    ("int is not a statement", Kernel("k", (), (), (), (3,))),  # type: ignore[arg-type]
     ("'a b' is not an identifier", _with(name="a b")),
     ("parameter name n is used twice", _with(params=(Param("n", INDEX), Param("n", F32)))),
     ("parameter name '1' is not an identifier", _with(params=(Param("1", F32),))),

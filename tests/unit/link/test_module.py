@@ -10,8 +10,10 @@ import resource
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -22,6 +24,8 @@ from aot.link.module import (
     Arch,
     DimInfo,
     ExecutableImage,
+    HostImage,
+    ModuleImage,
     module_bytes,
     read_module,
     write_module,
@@ -64,6 +68,64 @@ def test_header_and_segments_lie_where_abi_h_says() -> None:
     spirv = image.variants[1].executables[0].spirv
     assert spirv is not None
     assert data.count(spirv) == 1  # equal shaders are one segment
+
+
+def _of_executable(number: int, **change: Any) -> Callable[[ModuleImage], ModuleImage]:
+    def damaged(image: ModuleImage) -> ModuleImage:
+        variants = list(image.variants)
+        first, *rest = variants[number].executables
+        variants[number] = replace(variants[number], executables=(replace(first, **change), *rest))
+        return replace(image, variants=tuple(variants))
+
+    return damaged
+
+
+def _of_variant(number: int, **change: Any) -> Callable[[ModuleImage], ModuleImage]:
+    def damaged(image: ModuleImage) -> ModuleImage:
+        variants = list(image.variants)
+        variants[number] = replace(variants[number], **change)
+        return replace(image, variants=tuple(variants))
+
+    return damaged
+
+
+HOST = HostImage("x86-64-v3", Arch.X86_64, 8)
+CPU, GPU = "variant 'x86-64-v3'", "variant 'vulkan11'"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda image: replace(image, variants=()), "module has no variant"),
+        (
+            lambda image: replace(
+                image, rodata_segments=(replace(image.rodata_segments[0], offset=1 << 30),)
+            ),
+            "rodata segment ",
+        ),
+        (_of_executable(1, spirv=b""), f"{GPU}, executable 'add': no SPIR-V, or not whole words"),
+        (
+            _of_executable(1, texel_spirv=b"abc"),
+            f"{GPU}, executable 'add': SPIR-V of texels is not whole words",
+        ),
+        (
+            _of_executable(0, spirv=b"abcd"),
+            f"{CPU}, executable 'add': SPIR-V in a CPU variant",
+        ),
+        (_of_variant(0, host=HOST), f"{CPU}: on Device.CPU with a host of "),
+        (
+            _of_variant(1, host=replace(HOST, word_bytes=2)),
+            f"{GPU}: on Device.VULKAN with a host of Arch.X86_64, whose "
+            "parameter words have 2 bytes",
+        ),
+    ],
+)
+def test_an_image_that_no_runtime_takes_is_not_written(
+    damage: Callable[[ModuleImage], ModuleImage], message: str
+) -> None:
+    with pytest.raises(InternalError) as caught:
+        module_bytes(damage(small_image()))
+    assert str(caught.value).startswith(message)
 
 
 def test_dim_info_keeps_bounds() -> None:

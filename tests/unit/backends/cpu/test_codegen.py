@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import aot
 import aot.ops
 from aot.backends.cpu import codegen, llvm, workers
 from aot.backends.cpu.codegen import CpuCodegen, object_key
-from aot.backends.cpu.compile import compile_kernel, machine_of, to_llvm
+from aot.backends.cpu.compile import FUNCTION_NAME, compile_kernel, machine_of, to_llvm
 from aot.backends.cpu.object_cache import ObjectCache
 from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
 from aot.builder import Builder
@@ -322,6 +323,29 @@ def test_a_worker_needs_nothing_of_aot() -> None:
     assert result.stdout == "\n"
 
 
+def test_a_worker_answers_each_request_in_order() -> None:
+    """What it reads and writes, with what this process makes of the same text."""
+    kernel = small()
+    text, machine = to_llvm(kernel, X86), machine_of(X86)
+    asked = io.BytesIO()
+    for given, of in (
+        (text, machine),
+        ("define", machine),
+        (text, machine._replace(triple="z80-none")),
+    ):
+        llvm.send(asked, b"\0", llvm.request(given, of, FUNCTION_NAME))
+    asked.seek(0)
+    said = io.BytesIO()
+    llvm.serve(asked, said)
+    said.seek(0)
+    frames = list(iter(lambda: llvm.receive(said), None))
+    assert [kind for kind, _ in frames] == [llvm.READY, llvm.DONE, *[llvm.REJECTED] * 2]
+    assert frames[1][1] == compile_kernel(kernel, X86)
+    assert b"expected" in frames[2][1]
+    assert frames[3][1].startswith(b"no machine for triple 'z80-none': ")
+    assert llvm.receive(io.BytesIO(llvm._HEADER.pack(b"\0", 9) + b"cut")) is None
+
+
 # ---- the whole compile ----
 
 
@@ -354,6 +378,31 @@ def test_a_second_compile_calls_no_llvm(tmp_path: Path, model: Path, eager_pool:
     assert number > 0
     assert counts(cold) == [(0, number, number), (0, 0, 0), (0, number, number)] == counts(bare)
     assert counts(warm) == [(number, 0, 0), (0, 0, 0), (number, 0, 0)]
+
+
+def test_a_model_that_was_met_starts_no_process_early(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker starts beside the import of a model whose objects are probably not here."""
+    started: list[str] = []
+    start = Workers.start
+
+    def counted(self: Workers) -> bool:
+        started.append("")
+        return start(self)
+
+    monkeypatch.setattr(llvm, "is_loaded", lambda: False)
+    monkeypatch.setattr(Workers, "start", counted)
+    compiled, numbers = [], []
+    for source in (model, model, model.read_bytes(), model.read_bytes()):
+        started.clear()
+        kept = {"cache_dir": tmp_path / "cache", "jobs": 2, "targets": ["x86-64-v3"]}
+        compiled.append(aot.compile(source, **kept).to_bytes())  # type: ignore[arg-type]
+        numbers.append(len(started))
+    assert len(set(compiled)) == 1
+    assert numbers[0] > 0 and numbers[1] == 0 and numbers[2] > 0 and numbers[3] == 0
+    unread = {codegen._model_id(source) for source in (3, tmp_path / "none.ir", "a\0b")}
+    assert unread == {None}
 
 
 _FRESH = """
