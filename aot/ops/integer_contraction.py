@@ -103,7 +103,7 @@ CONV_INTEGER = register(
                 bias=True,
             ),
             _integer_conv_sample(
-                TensorType(I8, (2, 67, 6, 5)), TensorType(I8, (33, 67, 1, 1)), (0, 0, 0, 0)
+                TensorType(I8, (2, 67, 3, 5)), TensorType(I8, (33, 67, 1, 1)), (0, 0, 0, 0)
             ),
             _integer_conv_sample(
                 TensorType(U8, (1, 16, 9, 7)),
