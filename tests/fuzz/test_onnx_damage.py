@@ -20,7 +20,7 @@ SWEEP = pytest.mark.sweep
 @pytest.mark.parametrize(
     ("count", "more"),
     [
-        pytest.param(400, [], id="imported"),
+        pytest.param(200, [], id="imported"),
         pytest.param(60_000, [], id="imported, long", marks=SWEEP),
         pytest.param(20_000, ["--compile"], id="compiled", marks=SWEEP),
     ],

@@ -52,7 +52,9 @@ def test_a_missing_place_is_found(tmp_path: Path) -> None:
     assert _missing(page) == ["aot/nowhere.py", "gone.md"]
 
 
+@pytest.mark.sweep
 def test_the_list_of_ops_is_generated() -> None:
+    """It compiles all samples for all sorts of targets; `docs/generate_tables.py --check` too."""
     assert op_tables.page() == generate_tables.OPS.read_text(encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from aot.ir.graph import Function
 from tests.support.alias_scale import STAGE, analyse_and_fuse, residual_graph, yolo_graph
 from tests.support.scaling import GRAPHS, MOST, growth, lines_run, steps
 
-SIZE = 192  # four times what a region holds
+SIZE = 96  # twice what a region holds
 
 
 @pytest.mark.slow

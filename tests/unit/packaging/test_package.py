@@ -203,7 +203,15 @@ def test_a_program_for_another_cpu(module: Path, tmp_path: Path, arch: str, targ
 
 if importlib.util.find_spec("ziglang") is not None:
 
-    @pytest.mark.slow
+    def test_without_a_name_the_compiler_is_zig() -> None:
+        found = find_toolchain(Arch.AARCH64, False, None)
+        assert found.command == (
+            *(sys.executable, "-m", "ziglang", "cc"),
+            *("-target", "aarch64-linux-musl"),
+        )
+        assert found.is_static and not found.libraries
+
+    @pytest.mark.sweep  # it compiles the whole C library first, for every virtual environment anew
     @pytest.mark.qemu
     def test_a_program_by_zig(module: Path, tmp_path: Path) -> None:
         program = make_program(module, tmp_path, None, "aarch64-generic")
