@@ -284,7 +284,7 @@ class _Frame:
         symbols: Mapping[str, int],
         is_exact: bool,
         module: Module | None,
-        disturbance: Disturbance | None,
+        disturbance: Disturbance | None = None,
     ) -> None:
         self.function = function
         self.symbols = dict(symbols)
