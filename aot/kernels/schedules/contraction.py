@@ -1,7 +1,8 @@
 """Contractions: register tiles of outer products, lanes along the weights' outputs.
 
 Obeys the plan's rows and columns. The same nest serves matmul and convolution, packed and plain
-weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are; products.py has one.
+weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are, and in which order a
+CPU comes to them, so that weights are read from its caches; products.py has one.
 """
 
 from __future__ import annotations
@@ -163,7 +164,6 @@ class _Tiles:
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
-        column_tile = nest.builder.var("nt")
         axes = list(roles.outer)
         row_tile = Axis(nest.builder.var("mt"), 1)
         if roles.rows is not None:
@@ -173,20 +173,52 @@ class _Tiles:
             dims.product([n for _, n in roles.reduce.axes]), self.rows * self.columns // 16 + 1
         )
 
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
+        near = tiles if roles.rows is None else self._near(tiles, row_tile.extent)
+        along, block = nest.builder.var("nt"), nest.builder.var("nb")
+
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if roles.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            if self.staged is None:
-                return self._columns(values, first, column_tile)
-            return self._several_columns(self.staged, values, first, column_tile)
+            if near == tiles:
+                return self._some_columns(values, first, along)
+            stmts: list[Stmt] = []
+            number = expr.add(expr.mul(block, expr.index(near)), along)
+            number = nest.let(number, stmts, "nt")
+            found = self._some_columns(values, first, number)
+            if dims.modulo(tiles, near) != 0:
+                found = [If(expr.binary("lt", number, expr.index(tiles)), tuple(found))]
+            return stmts + found
 
         # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
         # fastest, and neighbours there share the rows
         along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
-        rows = nest.grid(axes, body, work, first=along_rows)
-        tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
-        return (For(column_tile, tiles, LoopKind.WORKGROUP, rows, axis=along_columns),)
+        stmts = nest.grid(axes, body, work, first=along_rows)
+        stmts = (For(along, near, LoopKind.WORKGROUP, stmts, axis=along_columns),)
+        if near != tiles:
+            blocks = dims.ceil_divide(tiles, near)
+            stmts = (For(block, blocks, LoopKind.WORKGROUP, stmts, axis=2),)
+        return stmts
+
+    def _near(self, tiles: Dim, row_tiles: Dim) -> Dim:
+        """How many tiles of columns all rows pass before the next ones: as many as half of the
+        second-level cache holds weights of, so that these come from memory once."""
+        cache = self.nest.target.l2_bytes // 2
+        sums = dims.product([n for _, n in self.roles.reduce.axes])
+        if self.nest.is_gpu or row_tiles == 1:
+            return tiles
+        if not isinstance(tiles, int) or not isinstance(sums, int):
+            return tiles
+        weights = sums * self.columns * self.together * self.roles.weight.dtype.bytes
+        blocks = -(-tiles // max(1, cache // weights))
+        return -(-tiles // blocks)
+
+    def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """The columns of what one workgroup does."""
+        if self.staged is None:
+            return self._columns(values, first, number)
+        return self._several_columns(self.staged, values, first, number)
 
     @property
     def together(self) -> int:
