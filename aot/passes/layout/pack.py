@@ -1,7 +1,8 @@
 """pack: puts constant weights into the layouts that their op's plan asks for.
 
 Requires: dtypes are legal for the target; constants are folded.
-Ensures: every constant operand that a plan wants packed comes through a `pack` op, which folds.
+Ensures: every constant operand that a plan wants packed comes through a `pack` op, which folds; so
+does one that is computed from a constant element by element, which stays behind the `pack`.
 Never: packs a value that is computed at run time, or packs one twice.
 """
 
@@ -16,7 +17,6 @@ from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
-from aot.ops.elementwise import CAST
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import relaid
 from aot.target.model import Target
@@ -42,34 +42,59 @@ def _pack_operands(
     function: Function, op: Op, target: Target, packed: dict[tuple[Value, Layout], Value]
 ) -> None:
     call = call_of(op)
-    rewriter = Rewriter(function).at(op)
     operands = list(op.operands)
     for number, layout in weight_layouts(call, target).items():
         weight = operands[number]
-        if weight is None or weight.op is None:
+        if weight is None or not _is_stored(weight):
             continue
-        cast = weight.op if weight.op.record is CAST else None
-        stored = weight if cast is None else cast.operands[0]
-        if stored is None or stored.op is None or stored.op.record is not CONSTANT:
-            continue
-        if stored.type.layout is not None:
-            continue
-        key = (weight, layout)
-        if key not in packed:
-            # beside the constant or its cast, so that every user comes after it
-            after = weight.op.next
-            where = rewriter if after is None else Rewriter(function).at(after)
-            made = where.create(pack_op.PACK, [stored], {"layout": layout}, op.origin).result
-            packed[key] = made if cast is None else _cast_of(made, cast, where)
-        operands[number] = packed[key]
+        if (weight, layout) not in packed:
+            assert weight.op is not None
+            # beside what it stands for, so that every user comes after it
+            place = weight.op.next or op
+            packed[weight, layout] = _packed(Rewriter(function).at(place), weight, layout, op)
+        operands[number] = packed[weight, layout]
     if operands != op.operands:
+        rewriter = Rewriter(function).at(op)
         rewriter.replace_op(op, relaid(op, rewriter, operands))
 
 
-def _cast_of(value: Value, cast: Op, rewriter: Rewriter) -> Value:
-    """What `cast` does, of its operand in another layout."""
-    type = replace(cast.result.type, layout=value.type.layout)
-    return rewriter.insert(Op(CAST, [value], cast.attrs, [type], (), cast.origin)).result
+def _is_stored(value: Value) -> bool:
+    """Whether a value is a constant, or computed from one element by element, as by casts and
+    scales."""
+    if value.op is None:
+        return False
+    if value.op.record is CONSTANT:
+        return value.type.layout is None
+    source = _source(value)
+    return source is not None and _is_stored(source)
+
+
+def _source(value: Value) -> Value | None:
+    """The only operand that is no constant of fewer elements, of an elementwise op."""
+    op = value.op
+    assert op is not None
+    if op.record.kind is not Kind.ELEMENTWISE or len(op.results) != 1:
+        return None
+    alike = [v for v in op.operands if v is not None and v.type.dims == value.type.dims]
+    others = [v for v in op.operands if v is not None and v not in alike]
+    if len(alike) != 1 or not all(v.op is not None and v.op.record is CONSTANT for v in others):
+        return None
+    return alike[0]
+
+
+def _packed(rewriter: Rewriter, value: Value, layout: Layout, user: Op) -> Value:
+    """A stored value in the layout that `user` wants: its constant is packed, and what is computed
+    from that is so again."""
+    op = value.op
+    assert op is not None
+    if op.record is CONSTANT:
+        return rewriter.create(pack_op.PACK, [value], {"layout": layout}, user.origin).result
+    source = _source(value)
+    assert source is not None
+    packed = _packed(rewriter, source, layout, user)
+    operands = [packed if v is source else v for v in op.operands]
+    type = replace(value.type, layout=layout)
+    return rewriter.insert(Op(op.record, operands, op.attrs, [type], (), op.origin)).result
 
 
 PACK = Pass("pack", run, __doc__)

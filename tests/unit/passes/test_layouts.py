@@ -162,3 +162,36 @@ def test_lanes_walk_memory_in_step(name: str) -> None:
                 step = expr.coefficient(indices[0], loop.var)
                 assert step is not None
                 assert step in (0, 1)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "vulkan-1.1"])
+def test_weights_that_are_stored_as_bytes_are_packed(target: str) -> None:
+    """Of a recurrence and of a convolution, before they are scaled."""
+    random = np.random.default_rng(7)
+    b = Builder()
+
+    def weights(*shape: int) -> Value:
+        codes = b.constant(random.integers(-9, 10, shape).astype(np.int8))
+        scale = b.constant(np.full((shape[0], *[1] * (len(shape) - 1)), 0.0625, np.float32))
+        found = b.op("mul", b.op("cast", codes, to=DType.F32), scale)
+        assert isinstance(found, Value)
+        return found
+
+    x = b.input("x", TensorType(DType.F32, (5, 2, 24)))
+    operands = (x, weights(1, 64, 24), weights(1, 64, 16), None, None, None, None, None)
+    b.output("h", b.op("lstm", *operands, hidden_size=16)[0])
+    image = b.input("image", TensorType(DType.F32, (1, 24, 4, 4)))
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    b.output("y", b.op("conv", image, weights(20, 24, 3, 3), **window))
+    function = b.function()
+    pack(function, targets.load(target))
+    for step in (FOLD_CONSTANTS, DCE):
+        step.run(Module([function]), PassContext())
+    found = {op.name: op for op in function.walk() if op.name in ("lstm", "conv")}
+    read = [*found["lstm"].operands[1:3], found["conv"].operands[1]]
+    assert all(v is not None and v.type.layout is not None for v in read)
+    inputs = [
+        random.normal(size=(5, 2, 24)).astype(np.float32),
+        random.normal(size=(1, 24, 4, 4)).astype(np.float32),
+    ]
+    lowering_checks.check(function, inputs, target, 2)
