@@ -352,6 +352,9 @@ def minimum(*dims: Dim) -> Dim:
 def _extremum(
     is_max: bool, dims: tuple[Dim, ...], known: Mapping[str, Interval] = NO_BOUNDS
 ) -> Dim:
+    numbers = [dim for dim in dims if isinstance(dim, int)]
+    if len(numbers) == len(dims):
+        return max(numbers) if is_max else min(numbers)
     flat: list[Dim] = []
     for dim in dims:
         single = dim.terms[0][0][0] if isinstance(dim, DimExpr) and _is_single_atom(dim) else None
@@ -469,17 +472,22 @@ def _map_atoms(dim: Dim, atom_value: Callable[[Atom], Dim]) -> Dim:
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """`dim` with symbols replaced by `values` and brought back to canonical form."""
+    known: dict[Atom, Dim] = {}  # dims that follow from one another share most atoms
+
+    def of(dim: Dim) -> Dim:
+        return _map_atoms(dim, value)
 
     def value(atom: Atom) -> Dim:
         if isinstance(atom, Symbol):
             return values.get(atom.name, _atom(atom))
-        if isinstance(atom, FloorDiv):
-            return floor_divide(
-                substitute(atom.numerator, values), substitute(atom.denominator, values)
-            )
-        return _extremum(atom.is_max, tuple(substitute(a, values) for a in atom.args))
+        if atom not in known:
+            if isinstance(atom, FloorDiv):
+                known[atom] = floor_divide(of(atom.numerator), of(atom.denominator))
+            else:
+                known[atom] = _extremum(atom.is_max, tuple(of(a) for a in atom.args))
+        return known[atom]
 
-    return _map_atoms(dim, value)
+    return of(dim)
 
 
 def narrow(dim: Dim, known: Mapping[str, Interval]) -> Dim:
@@ -514,10 +522,15 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 def estimate(dim: Dim, unknown: int) -> int | None:
     """`dim` with `unknown` for each symbol; None where that divides by zero."""
-    try:
-        return evaluate(dim, dict.fromkeys(symbols(dim), unknown))
-    except ZeroDivisionError:
-        return None
+    if isinstance(dim, int):
+        return dim
+    estimates: dict[int, int | None] = dim.__dict__.setdefault("_estimates", {})
+    if unknown not in estimates:
+        try:
+            estimates[unknown] = evaluate(dim, dict.fromkeys(symbols(dim), unknown))
+        except ZeroDivisionError:
+            estimates[unknown] = None
+    return estimates[unknown]
 
 
 def guess(extents: Iterable[Dim], unknown: int) -> int:
@@ -535,7 +548,28 @@ def guess(extents: Iterable[Dim], unknown: int) -> int:
 
 def symbols(dim: Dim) -> set[str]:
     """Names of the symbols in `dim`."""
-    return {atom.name for atom in atoms(dim) if isinstance(atom, Symbol)}
+    return set() if isinstance(dim, int) else set(_symbols(dim))
+
+
+def _symbols(dim: DimExpr) -> frozenset[str]:
+    """As `symbols`; found once for each expression."""
+    found: frozenset[str] | None = dim.__dict__.get("_symbols")
+    if found is None:
+        names: set[str] = set()
+        for monomial, _ in dim.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    names.add(atom.name)
+                else:
+                    for part in _parts(atom):
+                        names.update(() if isinstance(part, int) else _symbols(part))
+        found = dim.__dict__["_symbols"] = frozenset(names)
+    return found
+
+
+def _parts(atom: FloorDiv | Extremum) -> tuple[Dim, ...]:
+    """The dims that an atom is made of."""
+    return (atom.numerator, atom.denominator) if isinstance(atom, FloorDiv) else atom.args
 
 
 def atoms(dim: Dim) -> Iterator[Atom]:
@@ -544,12 +578,9 @@ def atoms(dim: Dim) -> Iterator[Atom]:
         return
     for monomial, _ in dim.terms:
         for atom in monomial:
-            if isinstance(atom, FloorDiv):
-                yield from atoms(atom.numerator)
-                yield from atoms(atom.denominator)
-            elif isinstance(atom, Extremum):
-                for arg in atom.args:
-                    yield from atoms(arg)
+            if not isinstance(atom, Symbol):
+                for part in _parts(atom):
+                    yield from atoms(part)
             yield atom
 
 

@@ -181,3 +181,19 @@ def test_a_guess_makes_all_extents_at_least_one() -> None:
     assert dims.guess([N, frames, 3], 256) == 512
     assert dims.guess([N, 0, -5], 256) == 256
     assert dims.estimate(-2 * N, 256) == -512
+
+
+def test_parts_that_are_shared_are_substituted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extents of one layer after another name those before them several times."""
+    n = symbol("n")
+    dim: Dim = n
+    for depth in range(10):
+        dim = dims.maximum((dim + 1) // 2 - dim // (depth + 3), 0)
+    calls = []
+    divide = dims.floor_divide
+    monkeypatch.setattr(dims, "floor_divide", lambda a, b: calls.append(1) or divide(a, b))
+    assert dims.evaluate(dim, {"n": 1000}) == dims.estimate(dim, 1000)
+    assert len(calls) == 2 * 2 * 10
+    assert dims.estimate(dim, 1000) == dims.evaluate(dim, {"n": 1000})
+    assert len(calls) == 3 * 2 * 10
+    assert dims.symbols(dim) == {"n"}
