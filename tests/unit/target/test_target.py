@@ -143,6 +143,19 @@ def test_names_that_llvm_does_not_know(tmp_path: Path, old: str, new: str, messa
     assert str(caught.value) == expected
 
 
+def test_names_that_llvm_does_not_take_together(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    text = (targets.directory() / "riscv64.toml").read_text()
+    file.write_text(text.replace('"generic-rv64"', '"generic-rv32"'))
+    with pytest.raises(CompileError) as caught:
+        check_names(load(file))
+    assert str(caught.value) == (
+        f"{file}: llvm refuses this combination of triple, cpu and features: LLVM ERROR: RV64 "
+        "target requires an RV64 CPU"
+    )
+    check_names(load("vulkan-1.1"))  # LLVM has no part in it
+
+
 def test_a_file_of_one_s_own_gives_a_module(tmp_path: Path) -> None:
     """For an architecture that no target of ours has, by its file alone."""
     file = tmp_path / "esp.toml"
@@ -434,6 +447,11 @@ def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
             'dtypes = ["f32"',
             'dtypes = ["f64", "f32"',
             "x.toml:LINE: dtypes has f64, expected of f32, f16, i8, i16, i32, u8, u16, u32, bool",
+        ),
+        (
+            "texel_buffers = true",
+            "texel_buffers = 1",
+            "x.toml:LINE: texel_buffers is 1, expected true or false",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from aot.errors import RuntimeFailure
 from aot.packaging import PackageOptions, package
 from aot.packaging.executable import ExecutableOptions
 from aot.runtime.loader import Program
+from aot.text.generation import check_language_program
 from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
 from tests.support.language_models import MOST, REPLY, TOKENS, language_module
@@ -142,6 +144,53 @@ def test_a_module_that_is_no_language_model_is_refused() -> None:
         'entry point "main" is no language model\'s: it takes new: f32[1, n, 2], w: f32[2], '
         "expected one input, tokens i32[T]"
     )
+
+
+def test_what_a_language_model_gives_and_keeps(loaded: Program) -> None:
+    """A program that is one in all but one respect."""
+
+    class Other:
+        def __init__(self, **changes: Any) -> None:
+            self.__dict__.update(changes)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(loaded, name)
+
+    for changes, fault in (
+        ({"outputs": ()}, "it gives nothing, expected one output, logits f32[N, V]"),
+        (
+            {"state_capacity": 0},
+            "it has no state that grows, expected keys and values",
+        ),
+    ):
+        with pytest.raises(RuntimeFailure) as caught:
+            check_language_program(Other(**changes))  # type: ignore[arg-type]
+        assert str(caught.value) == f'entry point "main" is no language model\'s: {fault}'
+    assert check_language_program(Other()) == (1, MOST)  # type: ignore[arg-type]
+
+
+def test_a_prompt_of_nothing_is_refused(loaded: Program) -> None:
+    with pytest.raises(RuntimeFailure) as caught:
+        aot.generate(loaded, "", is_raw=True)
+    assert str(caught.value) == "the prompt has no tokens"
+
+
+def test_a_run_that_fails_leaves_the_state(
+    loaded: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = aot.Chat(loaded)
+    "".join(chat.reply("a"))
+    length = loaded.state_length
+
+    def run(*_: Any) -> Any:
+        raise RuntimeFailure("the device is gone", "device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat, "_run", run)
+        with pytest.raises(RuntimeFailure, match="^the device is gone$"):
+            "".join(chat.reply("b"))
+    assert loaded.state_length == length
+    assert "".join(chat.reply("a"))
 
 
 def test_a_program_of_one_file_replies(tmp_path: Path) -> None:
