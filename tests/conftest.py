@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import aot.ops  # noqa: F401 - fills the op table, whatever a test imports first
-from tests.support.paths import MODULES_VARIABLE
+# There is a worker for each core, and threads for products of matrices wait for more by spinning:
+# they are counted when numpy is imported.
+for _library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+import aot.ops  # noqa: E402, F401 - fills the op table, whatever a test imports first
+from tests.support.paths import MODULES_VARIABLE  # noqa: E402
 
 # no deadline: tests never depend on time; the same examples in every run of CI
 settings.register_profile("local", deadline=None)
