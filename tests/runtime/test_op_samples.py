@@ -33,7 +33,13 @@ QEMU_FAULT = "decode_save_opc"
 MOST_EMULATED = 24
 
 
-@pytest.mark.parametrize("target", NATIVE)
+# its instructions are those of x86-64-v3, its vectors as long as those of x86-64-v2
+ALIKE = "x86-64-v3-128"
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=pytest.mark.sweep) if t == ALIKE else t for t in NATIVE]
+)
 def test_natively(target: str) -> None:
     data = compiled(target)
     for entry, cases in entries(1).items():
