@@ -83,11 +83,12 @@ def generate(
             if not as_json:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
+        if not as_json:
+            click.echo()
         if save_state is not None:
             chat.settle()
             program.save_state(save_state)
         if not as_json:
-            click.echo()
             return
         last = chat.last
         facts = {

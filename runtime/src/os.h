@@ -10,6 +10,9 @@ void aot_os_release(void *user, void *pointer, size_t bytes, size_t alignment);
 // Memory of which few bytes here and there will be used.  Where systems have no such hint, nothing.
 void aot_os_use_small_pages(uint8_t *address, size_t bytes);
 
+// What the system's error `code` means, in words that are the same everywhere.
+const char *aot_os_reason(int code);
+
 aot_status_t aot_os_open(const char *path, aot_error_t *error, int *out_fd);
 void aot_os_close(int fd);
 aot_status_t aot_os_file_bytes(int fd, aot_error_t *error, uint64_t *out_bytes);

@@ -59,7 +59,7 @@ void aot_os_use_small_pages(uint8_t *address, size_t bytes) {
 }
 
 // strerror is not thread-safe, and strerror_r has two signatures.
-static const char *aot_os_reason(int code) {
+const char *aot_os_reason(int code) {
   switch (code) {
     case ENOENT:
       return "no such file or directory";
@@ -73,6 +73,8 @@ static const char *aot_os_reason(int code) {
     case EMFILE:
     case ENFILE:
       return "too many open files";
+    case ENOSPC:
+      return "no space left on the device";
     case ENAMETOOLONG:
       return "the name is too long";
     case EBADF:

@@ -4,6 +4,7 @@
 
 #include "aot/state.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "xxh64.h"
 
 #if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
 #include <unistd.h>
 #define SYNC(file) fsync(fileno(file))
 #else
@@ -161,12 +163,32 @@ static aot_status_t open_arena(aot_program_t *program, aot_error_t *error, uint8
   return AOT_OK;
 }
 
+// Says why the file system did not take a file; `path` is what the caller named.
+static aot_status_t fail_to_write(const char *path, aot_error_t *error) {
+  const int code = errno;
+  return aot_fail(error, AOT_ERROR_IO, "cannot write %s: %s (errno %d)", path, aot_os_reason(code),
+                  code);
+}
+
+// Whether `path` is a device or a pipe, in whose place no file must be put.
+static bool is_special(const char *path) {
+#if defined(__unix__) || defined(__APPLE__)
+  struct stat info;
+  return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+#else
+  (void)path;
+  return false;
+#endif
+}
+
+// Writes the file `beside`, which becomes `path`.
 static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const char *path,
-                               aot_error_t *error) {
+                               const char *beside, aot_error_t *error) {
   const aot_code_t *code = &program->entry->code;
   state_header_t header = header_of(program);
-  FILE *file = fopen(path, "wb");
-  if (file == NULL) return aot_fail(error, AOT_ERROR_IO, "cannot write %s", path);
+  FILE *file = fopen(beside, "wb");
+  if (file == NULL) return fail_to_write(path, error);
+  errno = 0;
   walk_t walk = {.arena = arena, .file = file};
   walk.failed = fwrite(&header, sizeof header, 1, file) != 1;
   write_bytes(&walk, program->states, code->state_count * sizeof *program->states);
@@ -177,8 +199,10 @@ static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const cha
   walk.failed |= fseek(file, 0, SEEK_SET) != 0;
   walk.failed |= fwrite(&header, sizeof header, 1, file) != 1;
   walk.failed |= fflush(file) != 0 || SYNC(file) != 0;
+  const int code_number = errno;
   walk.failed |= fclose(file) != 0;
-  return walk.failed ? aot_fail(error, AOT_ERROR_IO, "cannot write %s", path) : AOT_OK;
+  if (code_number != 0) errno = code_number;
+  return walk.failed ? fail_to_write(path, error) : AOT_OK;
 }
 
 aot_status_t aot_program_save_state(aot_program_t *program, const char *path, aot_error_t *error) {
@@ -189,14 +213,15 @@ aot_status_t aot_program_save_state(aot_program_t *program, const char *path, ao
   if (length < 0 || (size_t)length >= sizeof beside) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "path is longer than %u bytes", MOST_PATH_BYTES);
   }
+  if (is_special(path)) {
+    return aot_fail(error, AOT_ERROR_IO, "cannot write %s: not a regular file", path);
+  }
   uint8_t *arena = NULL;
   AOT_TRY(open_arena(program, error, &arena));
   // What the next run would make zero is zero.
   if (program->is_reset) memset(arena, 0, (size_t)aot_code_reset_bytes(&program->entry->code));
-  aot_status_t status = write_file(program, arena, beside, error);
-  if (status == AOT_OK && rename(beside, path) != 0) {
-    status = aot_fail(error, AOT_ERROR_IO, "cannot write %s", path);
-  }
+  aot_status_t status = write_file(program, arena, path, beside, error);
+  if (status == AOT_OK && rename(beside, path) != 0) status = fail_to_write(path, error);
   if (status != AOT_OK) (void)remove(beside);
   return status;
 }
