@@ -1,7 +1,8 @@
 """`aot.compile` and `aot.load`: the compiler and the runtime behind two calls.
 
 Owns the public signatures; what options mean is `aot.options`', all work the pipeline's and the
-loader's. What `compile` says of its options is generated: `python docs/generate_tables.py`.
+loader's. What `compile` says of its options is generated: `python docs/generate_tables.py`. Each
+call imports what it needs: `load` nothing of the compiler.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import ArrayLike
 
 from aot.errors import CompileError
-from aot.link.module import ModuleImage, module_bytes, write_module
-from aot.options import OPTIONS, CompileOptions, Progress, no_progress
-from aot.target.model import Target
-from aot.target.selection import load as load_target
-from aot.target.selection import names as target_names
 
 if TYPE_CHECKING:
+    from aot.link.image import ModuleImage
+    from aot.options import Progress
     from aot.report.details import Details
     from aot.runtime.loader import Calling, Program
+    from aot.target.model import Target
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class CompiledModule:
 
     @cached_property
     def _bytes(self) -> bytes:
+        from aot.link.module import module_bytes
+
         return module_bytes(self.image)
 
     def to_bytes(self) -> bytes:
@@ -60,6 +61,8 @@ class CompiledModule:
         Raises:
             CompileError: `path` cannot be written.
         """
+        from aot.link.module import write_module
+
         write_module(self.image, path)
 
     def save_report(self, path: str | os.PathLike[str], title: str = "") -> None:
@@ -179,6 +182,7 @@ def compile(
     given = locals()
     from aot.driver.pipeline import compile_module
     from aot.frontends import registry
+    from aot.options import OPTIONS, CompileOptions, no_progress
 
     options = CompileOptions(**{name: given[name] for name in OPTIONS})
     model, calling = registry.opened(model, args, kwargs, dynamic_shapes)
@@ -224,4 +228,6 @@ def load(
 
 def targets() -> tuple[Target, ...]:
     """The targets that come with the compiler, by name."""
-    return tuple(load_target(name) for name in target_names())
+    from aot.target import selection
+
+    return tuple(selection.load(name) for name in selection.names())
