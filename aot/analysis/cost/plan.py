@@ -380,8 +380,9 @@ def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
         return MOST_ROWS
     dtype = _dot_dtype(contraction, target)
     row = contraction.k + DOT_GROUP
-    free = target.scratch_bytes - (row if dtype is DType.I16 else 0)
-    return max(1, min(MOST_ROWS, free // (row * dtype.bytes)))
+    # as they are read, too, where they are widened
+    row *= dtype.bytes + (1 if dtype is DType.I16 else 0)
+    return max(1, min(MOST_ROWS, target.scratch_bytes // row))
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:

@@ -18,8 +18,8 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
-from aot.kernels.lower.borders import masked
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.borders import conditions_of, masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.products import (
@@ -39,6 +39,8 @@ NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
 _WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
 # the ones that take a shift less first: LLVM adds what is computed in fewer steps first
 _SPLIT = (1, 3), (0, 2)
+# comparisons that hold between two numbers if they hold at both
+_BOUNDS = ("lt", "le", "gt", "ge")
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class StagedRows:
         scratch = nest.builder.scratch
         self.bytes: Scratch | None = None
         if axes.is_split:
-            self.bytes = scratch("bytes", axes.narrow.dtype, (axes.size,), Space.WORKGROUP)
+            self.bytes = scratch("bytes", axes.narrow.dtype, (rows, axes.size), Space.WORKGROUP)
             words = rows, 2, axes.size // DOT_GROUP
             self.scratch: Scratch = scratch("staged", DType.U32, words, Space.WORKGROUP)
         else:
@@ -184,22 +186,27 @@ class StagedRows:
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         """Brings the rows from `first` on into scratch; what is past the last one is that again."""
-        return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
+        stmts = self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
+        if self.bytes is None:
+            return stmts
+        # not each row at once: a core waits where it loads at once what it stored in pieces
+        held = self.bytes
+        return stmts + self.nest.serial(self.rows, lambda r: self._split(held, r), "r")
 
     def _row(self, values: Values, first: Expr, r: Expr) -> list[Stmt]:
         rows = self.roles.rows
         has_all = rows is None or dims.modulo(rows.extent, self.rows) == 0
         shape = Shape(self.rows, 1, 1, has_all, True)
         here = {**values, **shape.row_values(rows, first, r, is_clamped=True)}
-        stmts = self._taps(list(self.axes.taps), here, r, expr.index(0))
-        return stmts if self.bytes is None else stmts + self._split(self.bytes, r)
+        return self._taps(list(self.axes.taps), here, r, expr.index(0))
 
-    def _split(self, row: Scratch, r: Expr) -> list[Stmt]:
+    def _split(self, held: Scratch, r: Expr) -> list[Stmt]:
         """The bytes of a row as pairs of 16 bits."""
 
         def word(g: Expr) -> list[Stmt]:
-            held = Load(row, (expr.mul(g, expr.index(DOT_GROUP)),), _WORDS[row.dtype])
-            pairs = [Bitcast(Unpack(held, parts), DType.U32) for parts in _SPLIT]
+            at = expr.mul(g, expr.index(DOT_GROUP))
+            four = Load(held, (r, at), _WORDS[held.dtype])
+            pairs = [Bitcast(Unpack(four, parts), DType.U32) for parts in _SPLIT]
             return [Store(self.scratch, (r, expr.index(n), g), p) for n, p in enumerate(pairs)]
 
         count = self.axes.size // DOT_GROUP
@@ -250,29 +257,76 @@ class StagedRows:
         if not taps:
             return self._channels(here, r, expr.mul(at, expr.index(self.axes.width)))
         axis, *others = taps
+        begin = expr.mul(at, expr.index(axis.extent))
 
         def tap(k: Expr) -> list[Stmt]:
-            place = expr.add(expr.mul(at, expr.index(axis.extent)), k)
-            return self._taps(others, {**here, axis.var: k}, r, place)
+            return self._taps(others, {**here, axis.var: k}, r, expr.add(begin, k))
 
-        return self.nest.serial(axis.extent, tap, "k")
+        each = self.nest.serial(axis.extent, tap, "k")
+        run = None if others else self._run_of(axis)
+        if run is None:
+            return each
+        count = _number(axis) * _number(self.axes.grouped)
+        start = expr.mul(begin, expr.index(self.axes.width))
+        whole = self._copies(run, count, {**here, axis.var: expr.index(0)}, r, start)
+        ends = [expr.index(0), expr.index(_number(axis) - 1)]
+        guard = self._narrow_load().guard
+        if guard is None:
+            return whole
+        is_there = expr.all_of(expr.substitute(guard, {**here, axis.var: k}) for k in ends)
+        assert is_there is not None
+        return [If(is_there, tuple(whole), tuple(each))]
+
+    def _narrow_load(self) -> Load:
+        assert isinstance(self.axes.narrow, Load)
+        return self.axes.narrow
+
+    def _run_of(self, taps: Axis) -> Load | None:
+        """The load, without its guard, of what lies side by side at all of some taps, numbered on
+        along the grouped axis; None where it doesn't, or where a tap may be outside though the
+        first and the last one are not."""
+        narrow, grouped = self.axes.narrow, self.axes.grouped
+        if not isinstance(narrow, Load) or _number(grouped) != self.axes.width:
+            return None
+        (address,) = narrow.indices
+        steps = [expr.coefficient(address, axis.var) for axis in (taps, grouped)]
+        if _number(taps) < 2 or steps != [_number(grouped), 1]:
+            return None
+        for condition in [] if narrow.guard is None else conditions_of(narrow.guard):
+            is_bound = isinstance(condition, Binary) and condition.op in _BOUNDS
+            if not is_bound or grouped.var in expr.free_vars(condition):
+                return None
+            if any(expr.coefficient(e, taps.var) is None for e in expr.children(condition)):
+                return None
+        return replace(narrow, guard=None, other=None)
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        """Neighbours along the grouped axis, by ever narrower vectors, and zeros behind them."""
-        axes, scratch = self.axes, self.scratch if self.bytes is None else self.bytes
-        extent = _number(axes.grouped)
+        """Neighbours along the grouped axis, and zeros behind them."""
+        extent = _number(self.axes.grouped)
+        stmts = self._copies(self.axes.narrow, extent, here, r, start)
+        zeros = range(extent, self.axes.width)
+        return stmts + [self._stored(r, expr.add(start, expr.index(k)), None) for k in zeros]
 
-        def stored(k: Expr, value: Expr) -> Stmt:
-            at = expr.add(start, k)
-            place = (r, at) if self.bytes is None else (at,)
-            return Store(scratch, place, expr.cast(value, scratch.dtype))
+    def _copies(self, e: Expr, count: int, here: Values, r: Expr, start: Expr) -> list[Stmt]:
+        """`count` neighbours of `e` along the grouped axis, by ever narrower vectors."""
+        grouped = self.axes.grouped.var
 
         def copied(k: Expr) -> list[Stmt]:
-            return [stored(k, expr.substitute(axes.narrow, {**here, axes.grouped.var: k}))]
+            return [self._stored(r, expr.add(start, k), expr.substitute(e, {**here, grouped: k}))]
 
-        stmts = self._vectors(extent, self.nest.target.vector_bytes // scratch.dtype.bytes, copied)
-        zero = Const(scratch.dtype, 0)
-        return stmts + [stored(expr.index(k), zero) for k in range(extent, axes.width)]
+        return self._vectors(count, self.nest.target.vector_bytes // self._held.dtype.bytes, copied)
+
+    @property
+    def _held(self) -> Scratch:
+        """What elements are brought into first."""
+        return self.scratch if self.bytes is None else self.bytes
+
+    def _stored(self, r: Expr, at: Expr, value: Expr | None) -> Stmt:
+        """Element `at` of a row; 0 where there is no value."""
+        dtype = self._held.dtype
+        return Store(
+            self._held, (r, at), Const(dtype, 0) if value is None else expr.cast(value, dtype)
+        )
 
 
 class DotTile(Placed):

@@ -23,6 +23,7 @@ from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.target.model import Target
@@ -292,6 +293,21 @@ def test_dot_products_take_lanes_of_the_rows(target: str, name: str, dot: str) -
     assert re.search(rf"\b{dot}\b.*\.4b\[3\]", text)
     loop = max(re.split(r"^\.LBB", text, flags=re.M), key=lambda part: part.count(f"\t{dot}\t"))
     assert not re.search(r"\bdup\b|\bld1r\b", loop.partition("b.ne")[0])
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4+avx512vnni", "aarch64-generic"])
+@pytest.mark.parametrize(
+    ("name", "is_one_run"),
+    [("four-channels", True), ("dilated", False), ("groups-of-words", False), ("uneven", False)],
+)
+def test_taps_that_lie_side_by_side_are_read_at_once(
+    name: str, is_one_run: bool, target: str
+) -> None:
+    """Where all of them are inside: each tap has a condition of its own else."""
+    machine = device(target)
+    function, _ = made(CASES[name], machine)
+    copies = re.findall(r"(?:bytes|staged)\[.*\] = .*in\[.*", to_text(lower(function, machine)))
+    assert any("where" not in line for line in copies) == is_one_run
 
 
 def test_weights_lie_alike_for_all_targets() -> None:
