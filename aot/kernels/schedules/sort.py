@@ -67,16 +67,19 @@ class _TopK:
     def line(self, at: Sequence[Expr]) -> list[Stmt]:
         serial, k = self.lines.nest.serial, self.count
         half = dims.floor_divide(k, 2)
+        offers = serial(
+            self.at_least_0(dims.add(self.extent, dims.multiply(k, -1))),
+            lambda i: self.offer(at, expr.add(i, expr.index(k))),
+            "i",
+        )
+        if not isinstance(k, int):  # none is kept: nothing is compared with the worst of them
+            offers = [If(expr.binary("lt", expr.index(0), expr.index(k)), tuple(offers))]
         return [
             *serial(k, lambda i: self.fill(at, i), "i"),
             *serial(
                 half, lambda j: self.settle(at, expr.sub(expr.index(dims.add(half, -1)), j)), "j"
             ),
-            *serial(
-                self.at_least_0(dims.add(self.extent, dims.multiply(k, -1))),
-                lambda i: self.offer(at, expr.add(i, expr.index(k))),
-                "i",
-            ),
+            *offers,
             *serial(
                 self.at_least_0(dims.add(k, -1)),
                 lambda j: self.take_worst(at, expr.sub(expr.index(dims.add(k, -1)), j)),

@@ -5,12 +5,15 @@ Kernels run on the interpreter with race checks; the expected results are writte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aot.ir.builder import Builder
+from aot.ir.dims import symbol
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir import interpreter
@@ -27,10 +30,18 @@ pytestmark = pytest.mark.parametrize("target", TARGETS)
 
 
 def run_op(
-    target: str, name: str, arrays: list[Array], wanted: list[int] | None = None, **attrs: Any
+    target: str,
+    name: str,
+    arrays: list[Array],
+    wanted: list[int] | None = None,
+    extents: Mapping[str, int] = MappingProxyType({}),
+    **attrs: Any,
 ) -> list[Array]:
-    """Results of one op compiled for a target; only those numbered `wanted` are read."""
+    """Results of one op compiled for a target; only those numbered `wanted` are read. `extents` are
+    of the symbols that attributes have."""
     b = Builder()
+    for extent in extents:
+        b.input(f"of {extent}", f"f32[{extent}]")
     operands = [
         b.input(f"x{n}", f"{_DTYPES[a.dtype.name]}[{', '.join(map(str, a.shape))}]")
         for n, a in enumerate(arrays)
@@ -46,12 +57,12 @@ def run_op(
     outline(module)
     (dispatch,) = [op for op in function.block if op.name == "dispatch"]
     executable = module.functions[dispatch.attrs["executable"].name]  # type: ignore[union-attr]
-    by_value = dict(zip(function.inputs, arrays, strict=True))
+    by_value = dict(zip(function.inputs[len(extents) :], arrays, strict=True))
     return run_executable(
         executable,
         targets.load(target),
         [by_value[v] for v in dispatch.operands],
-        [],  # type: ignore[index]
+        [extents[str(n)] for n in dispatch.attrs["dims"]],  # type: ignore[union-attr]
         lambda kernel, buffers, params: interpreter.run(kernel, buffers, params, check_races=True),
     )
 
@@ -147,6 +158,18 @@ def test_few_and_more_of_a_line(target: str, wanted: list[int]) -> None:
         expected = [np.take_along_axis(x, places, 1), places]
         for number, result in zip(wanted, found, strict=True):
             assert np.array_equal(result, expected[number]), (k, sign)
+
+
+@pytest.mark.parametrize("wanted", [[0, 1], [0], [1]], ids=["both", "values", "places"])
+def test_of_a_number_that_the_model_computes(target: str, wanted: list[int]) -> None:
+    """None too: no element is read then, nor written."""
+    x = np.random.default_rng(5).integers(-2, 3, (2, 5)).astype(np.float32)
+    places = np.argsort(-x, axis=1, kind="stable")
+    for k in (0, 1, 3, 5):
+        found = run_op(target, "top_k", [x], wanted, {"K": k}, axis=1, k=symbol("K"))
+        expected = [np.take_along_axis(x, places[:, :k], 1), places[:, :k]]
+        for number, result in zip(wanted, found, strict=True):
+            assert result.tolist() == expected[number].tolist(), k
 
 
 def test_many_lines_of_a_long_sort(target: str) -> None:
