@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower import segments
 from aot.kernels.lower.borders import conditions_of
-from aot.kernels.lower.nest import Axis, Nest, Output, identity
+from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.windows import combined
 
@@ -26,6 +26,8 @@ Values = dict[Var, Expr]
 MOST_TAPS = 32
 # rows of the result that share what is brought into scratch, for each row of a window
 ROWS_A_TAP = 4
+# what it costs to store a row's combined taps, in taps
+LINE = 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class PaddedWindow:
         along: how windows slide along the innermost axis.
         down: and along the one before it, if they do.
         planes: what is summed over beside taps, a plane after the other.
+        is_there: whether a plane is one, rather than padding that changes nothing; None if all are.
     """
 
     reduce: Reduce
@@ -78,6 +81,19 @@ class PaddedWindow:
     along: Slide
     down: Slide | None
     planes: tuple[Axis, ...] = ()
+    is_there: Expr | None = None
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether taps along a row may be combined before those down the plane: no term knows its
+        tap, nor whose window it is of."""
+        along, down = self.along, self.down
+        if down is None or down.tap is None or min(along.taps, down.taps) == 1:
+            return False
+        staged = Var("staged", self.load.dtype)
+        term = expr.transform(self.reduce.body, {self.load: staged}.get)  # type: ignore[arg-type]
+        known = {slide.at.var for slide in (along, down)}
+        return not expr.free_vars(term) & {*known, *(v for v, _ in self.reduce.axes)}
 
 
 def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> PaddedWindow | None:
@@ -107,16 +123,29 @@ def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Padded
             slides.append(slide)
             conditions = [c for c in conditions if c not in asked]
             taps = [tap for tap in taps if tap is not slide.tap]
-    if conditions or not slides[0].step >= 1 or slides[0].taps > MOST_TAPS:
+    moving = {axis.var for slide in slides for axis in (slide.at, slide.tap) if axis is not None}
+    if any(moving & expr.free_vars(c) for c in conditions):
+        return None
+    if conditions and not (taps and _changes_nothing(load, reduce)):
+        return None
+    if not slides[0].step >= 1 or slides[0].taps > MOST_TAPS:
         return None
     if slides[0].stride != 1 or slides[0].tap is None:
         return None
     down = slides[1] if len(slides) > 1 else None
-    return PaddedWindow(reduce, load, slides[0], down, tuple(taps))
+    is_there = expr.all_of(conditions)
+    return PaddedWindow(reduce, load, slides[0], down, tuple(taps), is_there)
 
 
 def _is_filler(load: Load) -> bool:
     return isinstance(load.other, expr.Const)
+
+
+def _changes_nothing(load: Load, reduce: Reduce) -> bool:
+    """Whether a reduction's padding is what its operation leaves others unchanged with."""
+    term = reduce.body.a if isinstance(reduce.body, Cast) else reduce.body
+    nothing = identity(reduce.op, load.dtype)
+    return term is load and isinstance(load.other, expr.Const) and load.other.value == nothing.value
 
 
 def _number(axis: Axis) -> int:
@@ -199,6 +228,8 @@ class _Rows:
     Attributes:
         rows: how many the result's rows share what is in scratch.
         scratch: [row][phase of the step][place]
+        lines: [row][place of the result]: the taps along each row, where they are combined before
+            those down the plane.
     """
 
     def __init__(self, nest: Nest, output: Output, window: PaddedWindow, rows: int) -> None:
@@ -211,6 +242,10 @@ class _Rows:
         shape = (height, along.step, -(-along.count // along.step))
         dtype = window.load.dtype
         self.scratch: Scratch = nest.builder.scratch("rows", dtype, shape, Space.WORKGROUP)
+        self.lines: Scratch | None = None
+        if window.is_separable and _is_cheaper_apart(window, rows):
+            lines = height, _number(along.at)
+            self.lines = nest.builder.scratch("lines", window.reduce.dtype, lines, Space.WORKGROUP)
         self.sums: Scratch | None = None
         if window.planes:
             sums = rows, _number(along.at)
@@ -220,6 +255,8 @@ class _Rows:
     def of(nest: Nest, output: Output, window: PaddedWindow) -> _Rows | None:
         along, down = window.along, window.down
         row = -(-along.count // along.step) * along.step * window.load.dtype.bytes
+        if window.is_separable:
+            row += _number(along.at) * window.reduce.dtype.bytes
         most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
         if down is None:
             return _Rows(nest, output, window, 1) if most else None
@@ -256,14 +293,17 @@ class _Rows:
 
             rows = nest.serial(self.rows, row, "r")
             if self.sums is None:
-                return self._fill(values, start) + rows
+                return self._fill(values, start) + self._combine_lines(values) + rows
             nothing = identity(window.reduce.op, window.reduce.dtype)
             cleared = self._each_sum(lambda r, x, width, lane: ([], nothing))
 
             def plane(indices: Values) -> list[Stmt]:
                 here = {**values, **indices}
                 more = self._each_sum(lambda *place: self._sum(here, *place))
-                return self._fill(here, start) + more
+                stmts = self._fill(here, start) + self._combine_lines(here) + more
+                if window.is_there is None:
+                    return stmts
+                return [If(expr.substitute(window.is_there, here), tuple(stmts))]
 
             return cleared + nest.inside(window.planes, {}, plane) + rows
 
@@ -350,6 +390,23 @@ class _Rows:
 
     # What is computed of it
 
+    def _combine_lines(self, values: Values) -> list[Stmt]:
+        """The taps along each row in scratch, for every place of the result."""
+        nest, lines = self.nest, self.lines
+        if lines is None:
+            return []
+        height, count = lines.shape
+
+        def row(v: Expr) -> list[Stmt]:
+            def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+                nothing = identity(self.window.reduce.op, lines.dtype)
+                start, total = self._start(width, lane, nothing)
+                return [*start, *self._taps(values, v, x, total), Store(lines, (v, x), total)]
+
+            return row_of_vectors(nest, expr.index(0), count, self._width(count), element)
+
+        return nest.serial(height, row, "v")
+
     def _each_sum(
         self, value: Callable[[Expr, Expr, int, Expr | None], tuple[list[Stmt], Expr]]
     ) -> list[Stmt]:
@@ -403,39 +460,56 @@ class _Rows:
         self, values: Values, r: Expr, x: Expr, width: int, lane: Expr | None
     ) -> tuple[list[Stmt], Expr]:
         """The reduction at place `x` of row `r`."""
-        nest, window = self.nest, self.window
-        along, down, reduce = window.along, window.down, window.reduce
-        acc = nest.builder.scratch("acc", reduce.dtype, (1 if lane is None else width,))
-        slot = expr.index(0) if lane is None else lane
-        total = Load(acc, (slot,), reduce.dtype)
-        ones: Values = {var: expr.index(0) for var, n in reduce.axes if n == 1}
-
-        def tap(v: Expr, indices: Values, k: int) -> Stmt:
-            phase, ahead = (along.apart * k) % along.step, (along.apart * k) // along.step
-            place = (v, expr.index(phase), expr.add(x, expr.index(ahead)))
-            staged = Load(self.scratch, place, self.scratch.dtype)
-            body = expr.transform(reduce.body, lambda e: staged if e is window.load else None)
-            here = {**values, **ones, **indices, along.at.var: x}
-            if along.tap is not None:
-                here[along.tap.var] = expr.index(k)
-            return Store(acc, (slot,), combined(reduce.op, total, expr.substitute(body, here)))
-
-        def line(v: Expr, indices: Values) -> list[Stmt]:
-            return [tap(v, indices, k) for k in range(along.taps)]
-
+        nest, down, reduce, lines = self.nest, self.window.down, self.window.reduce, self.lines
         nothing: Expr = identity(reduce.op, reduce.dtype)
         if self.sums is not None:
             nothing = Load(self.sums, (r, x), reduce.dtype)
-        start: list[Stmt] = [Store(acc, (slot,), nothing)]
+        start, total = self._start(width, lane, nothing)
         if down is None:
-            return start + line(expr.index(0), {}), total
-        v = expr.mul(r, expr.index(down.step))
+            return start + self._taps(values, expr.index(0), x, total), total
+        first = expr.mul(r, expr.index(down.step))
         vertical = down.tap
         if vertical is None:
-            return start + line(v, {}), total
-        loops = nest.serial(
-            vertical.extent,
-            lambda k: line(expr.add(v, expr.mul(k, expr.index(down.apart))), {vertical.var: k}),
-            "k",
-        )
-        return start + loops, total
+            return start + self._taps(values, first, x, total), total
+
+        def line(k: Expr) -> list[Stmt]:
+            v = expr.add(first, expr.mul(k, expr.index(down.apart)))
+            if lines is None:
+                return self._taps({**values, vertical.var: k}, v, x, total)
+            term = Load(lines, (v, x), lines.dtype)
+            return [Store(total.source, total.indices, combine(reduce.op, total, term))]
+
+        return start + nest.serial(vertical.extent, line, "k"), total
+
+    def _start(self, width: int, lane: Expr | None, nothing: Expr) -> tuple[list[Stmt], Load]:
+        """An accumulator of a lane, which begins with `nothing`."""
+        dtype = self.window.reduce.dtype
+        acc = self.nest.builder.scratch("acc", dtype, (1 if lane is None else width,))
+        slot = expr.index(0) if lane is None else lane
+        return [Store(acc, (slot,), nothing)], Load(acc, (slot,), dtype)
+
+    def _taps(self, values: Values, v: Expr, x: Expr, total: Load) -> list[Stmt]:
+        """The taps along row `v` of scratch for place `x` of the result, into `total`."""
+        window, along, reduce = self.window, self.window.along, self.window.reduce
+        ones: Values = {var: expr.index(0) for var, n in reduce.axes if n == 1}
+        stmts: list[Stmt] = []
+        for k in range(along.taps):
+            phase, ahead = (along.apart * k) % along.step, (along.apart * k) // along.step
+            place = (v, expr.index(phase), expr.add(x, expr.index(ahead)))
+            staged = Load(self.scratch, place, self.scratch.dtype)
+            body = expr.transform(reduce.body, {window.load: staged}.get)  # type: ignore[arg-type]
+            here = {**values, **ones, along.at.var: x}
+            if along.tap is not None:
+                here[along.tap.var] = expr.index(k)
+            term = combined(reduce.op, total, expr.substitute(body, here))
+            stmts.append(Store(total.source, total.indices, term))
+        return stmts
+
+
+def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:
+    """Whether taps along each row in scratch, stored, and those down the plane are fewer than the
+    taps of `rows` rows."""
+    along, down = window.along, window.down
+    assert down is not None
+    apart = down.places(rows) * (along.taps + LINE) + rows * down.taps
+    return apart < rows * along.taps * down.taps

@@ -10,9 +10,12 @@ import pytest
 
 from aot.builder import Builder
 from aot.ir import expr
+from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import For, Kernel, LoopKind, Store, walk
+from aot.kernels.ir.nodes import For, If, Kernel, LoopKind, Stmt, Store, walk
 from aot.kernels.lower.lowering import lower
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
@@ -89,6 +92,10 @@ def test_padded_planes_natively(name: str) -> None:
         ((6, 200), (1, 3), (1, 1), (1, 1), (0, 1, 0, 1)),
         ((75,), (9,), (2,), (1,), (4, 4)),
         ((30, 3), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+        ((31, 27), (9, 7), (1, 1), (1, 2), (4, 6, 3, 5)),
+        ((40, 45), (7, 8), (2, 3), (2, 1), (6, 4, 5, 7)),
+        ((7, 9, 19), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1, 1, 1, 1)),
+        ((5, 8, 11), (2, 5, 5), (1, 1, 1), (3, 1, 1), (2, 2, 2, 1, 2, 2)),
     ):
         attrs: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
         attrs = {key: list(value) for key, value in attrs.items()}
@@ -121,6 +128,50 @@ def test_taps_of_padded_planes_are_not_asked() -> None:
     kernel: Kernel = lower(function, targets.load("x86-64-v3"))
     stores = [s for s in walk(kernel.body) if isinstance(s, Store)]
     assert not any(load.guard is not None for s in stores for load in expr.loads(s.value))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_wide_windows_combine_rows_first(name: str) -> None:
+    """A window of 13 by 13 taps once loaded all of them for each element."""
+    b = Builder()
+    x = b.input("x", "f32[1, 1, 64, 64]")
+    b.output("y", b.op(name, x, kernel=[13] * 2, strides=[1] * 2, dilations=[1] * 2, pads=[6] * 4))
+    module = Module([b.function()])
+    fuse(module.main)
+    outline(module)
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load("x86-64-v3"))
+    assert loads_run(kernel.body) <= 80 * 64 * 64
+
+
+def test_padding_before_and_after_planes_is_left_out() -> None:
+    """Planes of windows in three dims that are padding are asked for once, not in each lane."""
+    b = Builder()
+    x = b.input("x", "f32[1, 4, 16, 28, 28]")
+    b.output(
+        "y", b.op("max_pool", x, kernel=[3] * 3, strides=[2] * 3, dilations=[1] * 3, pads=[1] * 6)
+    )
+    module = Module([b.function()])
+    fuse(module.main)
+    outline(module)
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load("x86-64-v3"))
+    stores = [s for s in walk(kernel.body) if isinstance(s, Store)]
+    assert not any(load.guard is not None for s in stores for load in expr.loads(s.value))
+
+
+def loads_run(body: tuple[Stmt, ...], times: int = 1) -> int:
+    """How many elements are loaded where every condition holds."""
+    total = 0
+    for stmt in body:
+        if isinstance(stmt, For):
+            assert isinstance(stmt.extent, int)
+            total += loads_run(stmt.body, times * stmt.extent)
+        elif isinstance(stmt, If):
+            total += loads_run(stmt.then, times)
+        elif isinstance(stmt, Store):
+            total += times * len(list(expr.loads(stmt.value)))
+    return total
 
 
 def test_no_vector_is_as_narrow_as_a_window() -> None:
