@@ -15,6 +15,7 @@ from aot.ir.dims import Dim
 from aot.ir.types import DType
 
 # float unary: neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round (half to even)
+# exp_nonpositive is exp of what is not above 0, or NaN; it may be 0 where exp is below 2^-126.
 # integer unary: neg abs bitnot; bool unary: not; float -> bool: isnan
 UNARY_OPS = frozenset(
     {
@@ -22,6 +23,7 @@ UNARY_OPS = frozenset(
         "abs",
         "sqrt",
         "exp",
+        "exp_nonpositive",
         "log",
         "tanh",
         "erf",
@@ -63,6 +65,7 @@ BINARY_OPS = frozenset(
 TRANSCENDENTAL_OPS = frozenset(
     {
         "exp",
+        "exp_nonpositive",
         "log",
         "tanh",
         "erf",

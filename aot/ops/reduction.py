@@ -202,12 +202,14 @@ def _softmax_compute(call: Call, is_log: bool) -> Sequence[Compute]:
 
     m, s = e.Var("m"), e.Var("s")
     largest = e.Reduce("max", ((m, x.dims[axis]),), element(m), wide)
-    total = e.Reduce("sum", ((s, x.dims[axis]),), e.unary("exp", e.sub(element(s), largest)), wide)
+    total = e.Reduce(
+        "sum", ((s, x.dims[axis]),), e.unary("exp_nonpositive", e.sub(element(s), largest)), wide
+    )
     shifted = e.sub(element(indices[axis]), largest)
     value = (
         e.sub(shifted, e.unary("log", total))
         if is_log
-        else e.binary("div", e.unary("exp", shifted), total)
+        else e.mul(e.unary("exp_nonpositive", shifted), e.binary("div", e.const(1, wide), total))
     )
     return [Compute(indices, e.cast(value, x.dtype))]
 
@@ -288,7 +290,8 @@ def _layer_norm_compute(call: Call) -> Sequence[Compute]:
         return e.mul(distance, distance)
 
     variance = e.add(mean("v", squared), e.const(call.float("epsilon"), wide))
-    value = e.binary("div", e.sub(element(indices[axis:]), centre), e.unary("sqrt", variance))
+    scale = e.binary("div", e.const(1, wide), e.unary("sqrt", variance))
+    value = e.mul(e.sub(element(indices[axis:]), centre), scale)
     value = e.mul(value, e.cast(e.Load(1, indices[axis:], x.dtype), wide))
     if call.has(2):
         value = e.add(value, e.cast(e.Load(2, indices[axis:], x.dtype), wide))

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from aot.backends.cpu.lanes import Laned
 from aot.errors import InternalError
 from aot.ir.dims import Interval
-from aot.ir.expr import Binary, Const, Expr, Load, Size, Unary, Var, children
+from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
-
-TRANSCENDENTAL = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Scopes:
             variables=variables,
             has_load=isinstance(e, Load) or any(p.has_load for p in parts),
             needs_expansion=(
-                (isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL)
+                (isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL_OPS)
                 or any(p.needs_expansion for p in parts)
             ),
             is_nonnegative=self._is_nonnegative(e, parts),

@@ -349,6 +349,7 @@ def _sigmoid(x: Array) -> Array:
 
 _TRANSCENDENTAL: dict[str, Rule] = {
     "exp": np.exp,
+    "exp_nonpositive": np.exp,
     "log": np.log,
     "tanh": np.tanh,
     "erf": _erf,

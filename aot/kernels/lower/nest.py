@@ -13,20 +13,16 @@ import numpy as np
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import GRAIN_WORK
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Const, Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
-    COMBINE_OPS,
-    Barrier,
     Buffer,
-    Combine,
     For,
     If,
     KernelBuilder,
     Let,
     LoopKind,
     Scratch,
-    Space,
     Stmt,
     Store,
 )
@@ -220,7 +216,7 @@ _IDENTITY = {
     "and": True,
     "or": False,
 }
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
 def identity(op: str, dtype: DType) -> Const:
@@ -234,7 +230,7 @@ def identity(op: str, dtype: DType) -> Const:
 
 def combine(op: str, a: Expr, b: Expr) -> Expr:
     """`a op b` of a reduction."""
-    return expr.binary(_COMBINE[op], a, b)
+    return expr.binary(COMBINE[op], a, b)
 
 
 @dataclass
@@ -403,82 +399,6 @@ class Nest:
             axis.extent, lambda i: self.inside(rest, {**values, axis.var: i}, body), axis.var.name
         )
 
-    def _lanes(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
-        """Lanes for a width; one element alone needs no loop on a CPU."""
-        if width == 1 and not self.is_gpu:
-            return list(body(expr.index(0)))
-        return [self.spread(width, body)]
-
-    def reduce_lanes(
-        self, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
-    ) -> tuple[list[Stmt], Expr]:
-        """A reduction to one value, its innermost axis spread over the lanes.
-
-        Args:
-            kept: what is stored on the way, on a CPU.
-        """
-        axes = [Axis(v, n) for v, n in reduce.axes]
-        zero = expr.index(0)
-        axes, gone = self._collapse_reduction(axes, body)
-        values = {**gone, **values}
-        inner = axes[-1]
-        if self.is_gpu:
-            return self._reduce_workgroup(reduce, body, values, axes)
-        width = self.lanes
-        if isinstance(inner.extent, int):
-            while width > 1 and width > inner.extent:
-                width //= 2
-        acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        stmts = self._lanes(
-            width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-        )
-
-        def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
-            stmts, term = self.keep(kept, body, {**values, **indices})
-            total = combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
-            return [*stmts, Store(acc, (lane,), total)]
-
-        def rows(outer: dict[Var, Expr]) -> list[Stmt]:
-            full = dims.floor_divide(inner.extent, width)
-            out = self.serial(
-                full,
-                lambda o: self._lanes(
-                    width,
-                    lambda lane: accumulate(
-                        lane,
-                        {**outer, inner.var: expr.add(expr.mul(o, expr.index(width)), lane)},
-                    ),
-                ),
-                "o",
-            )
-            tail = dims.modulo(inner.extent, width)
-            start = expr.index(dims.multiply(full, width))
-            out += self.serial(
-                tail, lambda t: accumulate(zero, {**outer, inner.var: expr.add(start, t)}), "t"
-            )
-            return out
-
-        stmts += self.inside(axes[:-1], {}, rows)
-        half = width // 2
-        while half >= 1:
-            offset = expr.index(half)
-            stmts += self._lanes(
-                half,
-                lambda lane, offset=offset: [  # type: ignore[misc]
-                    Store(
-                        acc,
-                        (lane,),
-                        combine(
-                            reduce.op,
-                            Load(acc, (lane,), reduce.dtype),
-                            Load(acc, (expr.add(lane, offset),), reduce.dtype),
-                        ),
-                    )
-                ],
-            )
-            half //= 2
-        return stmts, self.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
-
     def keep(
         self, kept: Sequence[Kept], body: Expr, place: Mapping[Var, Expr]
     ) -> tuple[list[Stmt], Expr]:
@@ -492,109 +412,6 @@ class Nest:
                 Store(each.scratch, (expr.substitute(each.place, place),), known[each.value])
             )
         return stmts, expr.substitute(expr.transform(body, known.get), place)
-
-    def _collapse_reduction(
-        self, axes: list[Axis], body: Expr
-    ) -> tuple[list[Axis], dict[Var, Expr]]:
-        kept = [a for a in axes if a.extent != 1] or axes[-1:]
-        gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
-        merged, more = collapse(kept, expr.index(0), [body])
-        # an address without any of the variables agrees with every merge
-        return list(merged), {**gone, **more}
-
-    def _has_subgroups(self, dtype: DType) -> bool:
-        """Whether the target combines values of `dtype` across the lanes of a subgroup."""
-        gpu = self.target.gpu
-        return (
-            gpu is not None
-            and "arithmetic" in gpu.subgroup_operations
-            and dtype in (DType.F32, DType.I32, DType.U32)
-        )
-
-    def _reduce_workgroup(
-        self, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
-    ) -> tuple[list[Stmt], Expr]:
-        """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
-        a tree over shared memory."""
-        inner, width = axes[-1], self.lanes
-        outer = axes[:-1]
-        apart: Sequence[Axis] = ()
-        rounds = dims.ceil_divide(inner.extent, width)
-        if self.is_too_long([*(axis.extent for axis in outer), rounds]):
-            apart, outer = axes, []
-            whole = dims.product([a.extent for a in axes])
-            inner = Axis(self.builder.var("whole"), whole)
-        acc = self.builder.scratch("acc", reduce.dtype, (width,))
-        op = _COMBINE[reduce.op]
-        uses_subgroups = op in COMBINE_OPS and self._has_subgroups(reduce.dtype)
-        # a float's extremum is one of integers in the same order
-        is_ordered = uses_subgroups and reduce.dtype.is_float and op in ("max", "min")
-        dtype = DType.U32 if is_ordered else reduce.dtype
-        shared = self.builder.scratch("shared", dtype, (width,), Space.WORKGROUP)
-        stmts: list[Stmt] = [
-            self.spread(
-                width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-            )
-        ]
-
-        def rows(indices: dict[Var, Expr]) -> list[Stmt]:
-            def one(o: Expr, lane: Expr) -> list[Stmt]:
-                at = expr.add(expr.mul(o, expr.index(width)), lane)
-                here, update = {**values, **indices, inner.var: at}, list[Stmt]()
-                if apart:
-                    self.decode(at, apart, here, update)
-                term = combine(
-                    reduce.op, Load(acc, (lane,), reduce.dtype), expr.substitute(body, here)
-                )
-                update.append(Store(acc, (lane,), term))
-                if dims.modulo(inner.extent, width) == 0:
-                    return update
-                return [If(expr.binary("lt", at, expr.index(inner.extent)), tuple(update))]
-
-            return self.serial(
-                dims.ceil_divide(inner.extent, width),
-                lambda o: [self.spread(width, lambda lane: one(o, lane))],
-                "o",
-            )
-
-        stmts += self.inside(outer, {}, rows)
-        if uses_subgroups:
-            lane, made = self.builder.var("l"), self.builder.var("r", reduce.dtype)
-            value = Load(acc, (lane,), reduce.dtype)
-            return [*stmts, Combine(made, op, lane, width, value, shared)], made
-        stmts.append(
-            self.spread(
-                width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]
-            )
-        )
-        stmts.append(Barrier())
-        half = width // 2
-        while half >= 1:
-            offset = expr.index(half)
-            stmts.append(
-                self.spread(
-                    width,
-                    lambda lane, offset=offset: [  # type: ignore[misc]
-                        If(
-                            expr.binary("lt", lane, offset),
-                            (
-                                Store(
-                                    shared,
-                                    (lane,),
-                                    combine(
-                                        reduce.op,
-                                        Load(shared, (lane,), reduce.dtype),
-                                        Load(shared, (expr.add(lane, offset),), reduce.dtype),
-                                    ),
-                                ),
-                            ),
-                        )
-                    ],
-                )
-            )
-            stmts.append(Barrier())
-            half //= 2
-        return stmts, self.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
 
 
 def _several(work: Dim, extent: Dim) -> int:

@@ -250,7 +250,7 @@ class _OnCpu(Elements):
             row = (self._row_of(u, lane),)
             drop = expr.sub(load(self.largest, *row), load(best, u, lane))
             return [
-                Store(self.shrink, row, expr.unary("exp", drop)),
+                Store(self.shrink, row, expr.unary("exp_nonpositive", drop)),
                 Store(self.largest, row, load(best, u, lane)),
                 Store(total, (u, lane), self.const(0)),
             ]
@@ -260,7 +260,7 @@ class _OnCpu(Elements):
                 at = (t, self._row_of(u, lane))
                 stmts: list[Stmt] = []
                 drop = expr.sub(load(self.weights, *at), load(best, u, lane))
-                weight = nest.let(expr.unary("exp", drop), stmts, "w")
+                weight = nest.let(expr.unary("exp_nonpositive", drop), stmts, "w")
                 stmts.append(Store(self.weights, at, weight))
                 return [*stmts, Store(total, (u, lane), expr.add(load(total, u, lane), weight))]
 

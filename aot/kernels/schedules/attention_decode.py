@@ -74,7 +74,7 @@ class DecodeAttention:
             "g",
         )
         drop = expr.sub(load(self.largest), load(self.best))
-        shrink = self.nest.let(expr.unary("exp", drop), stmts, "shrink")
+        shrink = self.nest.let(expr.unary("exp_nonpositive", drop), stmts, "shrink")
         stmts += self._online_softmax(shrink)
         stmts += self._accumulate_pv(values, start, shrink)
         return self.elements.reached(row, start, stmts)
@@ -155,7 +155,7 @@ class DecodeAttention:
                 stmts: list[Stmt] = []
                 t = expr.add(expr.mul(c, expr.index(lanes)), lane)
                 fall = expr.sub(load(self.weights, t), load(self.best))
-                weight = nest.let(expr.unary("exp", fall), stmts, "w")
+                weight = nest.let(expr.unary("exp_nonpositive", fall), stmts, "w")
                 total = expr.add(load(sums, lane), weight)
                 return [*stmts, Store(self.weights, (t,), weight), Store(sums, (lane,), total)]
 

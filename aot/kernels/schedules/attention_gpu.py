@@ -234,7 +234,7 @@ class OnGpu(Elements):
             is_key = expr.binary("lt", i, expr.index(self.own_keys))
             score = expr.select(is_key, load(self.rows, r, t), load(self.largest))
             fall = expr.sub(score, load(self.best))
-            weight = nest.let(expr.unary("exp", fall), inner, "w")
+            weight = nest.let(expr.unary("exp_nonpositive", fall), inner, "w")
             mass = expr.select(is_key, self.const(1), load(self.total))
             added = Fma(weight, mass, load(self.sum), self.wide)
             keep = Store(self.rows, (r, t), weight)

@@ -17,6 +17,7 @@ from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
 from aot.kernels.lower.borders import Borders, without_guard
 from aot.kernels.lower.inline import reduces_of
+from aot.kernels.lower.lane_reductions import reduce_lanes
 from aot.kernels.lower.nest import (
     GRAIN,
     Axis,
@@ -341,7 +342,7 @@ def _lanes_over_reduction(
         done: dict[Expr, Expr] = {}
         for reduce in reduces:
             body, stored = kept.body(reduce, done)
-            loops, value = nest.reduce_lanes(reduce, body, values, stored)
+            loops, value = reduce_lanes(nest, reduce, body, values, stored)
             stmts += loops
             done[reduce] = value
         done |= kept.loaded(None)

@@ -148,21 +148,34 @@ def _scale(p: V, magic_sum: V) -> V:
     return p * (first + one).float_bits() * (second + one).float_bits()
 
 
-def _exp_clamped(x: V) -> V:
-    """exp for x that is NaN or in [-104, 89].
+def _exp_parts(x: V) -> tuple[V, V]:
+    """(p, n + _MAGIC) with exp(x) == p * 2^n, for x that is NaN or has |n| < 2^15.
 
     Cody and Waite, "Software Manual for the Elementary Functions", 1980, chapter 6: x = n ln 2 + r.
     """
     t = x.fma(_LOG2E, _MAGIC)
     n = t - _MAGIC
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
-    p = (polynomial(r, _EXP) * r).fma(r, r) + 1.0
-    return _scale(p, t)
+    return (polynomial(r, _EXP) * r).fma(r, r) + 1.0, t
+
+
+def _exp_clamped(x: V) -> V:
+    """exp for x that is NaN or in [-104, 89]."""
+    return _scale(*_exp_parts(x))
 
 
 def exp(a: Expr) -> Expr:
     """At most 1.1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
     return _exp_clamped(at_most(at_least(V(a), -104.0), 89.0)).e
+
+
+def exp_nonpositive(a: Expr) -> Expr:
+    """exp of what is not above 0, at most 1.1 ulp of normal results; below 2^-126 it may be 0.
+
+    2^n is one factor, whose bits are those of 0 at the clamp, where n is -127.
+    """
+    p, t = _exp_parts(at_least(V(a), -88.0))
+    return (p * ((t.bits() << 23) + 0x3F800000).float_bits()).e
 
 
 def sigmoid(a: Expr) -> Expr:
@@ -490,6 +503,7 @@ def _any(*conditions: V) -> V:
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
+    "exp_nonpositive": exp_nonpositive,
     "log": log,
     "tanh": tanh,
     "erf": erf,

@@ -177,6 +177,7 @@ def cos(a: Expr) -> Expr:
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
+    "exp_nonpositive": exp,
     "log": log,
     "tanh": tanh,
     "sigmoid": sigmoid,

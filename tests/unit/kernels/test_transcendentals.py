@@ -42,7 +42,8 @@ from tests.support.ulp import ulp_errors
 
 Array = np.ndarray[Any, Any]
 F16, F32, F64 = DType.F16, DType.F32, DType.F64
-UNARY = [name for name in ULP_BOUNDS if name != "pow"]
+# exp_nonpositive has a test of its own
+UNARY = [name for name in ULP_BOUNDS if name not in ("pow", "exp_nonpositive")]
 X, Y = Var("x", F32), Var("y", F32)
 EXPANDED = {name: expand(unary(name, X)) for name in UNARY}
 POW = expand(binary("pow", X, Y))
@@ -252,6 +253,19 @@ def test_odd(name: str) -> None:
     assert np.array_equal(got, -mirrored, equal_nan=True)
 
 
+@FUSED
+def test_exp_of_what_is_not_positive(fused: bool) -> None:
+    x = SPARSE[~(SPARSE > 0)]
+    got = evaluate(expand(unary("exp_nonpositive", X)), lambda _: x, fused=fused)
+    reference = exact("exp", x)
+    is_normal = ~(reference < 2.0**-126)
+    errors = ulp_errors(got[is_normal], reference[is_normal])
+    assert errors.max() <= ULP_BOUNDS["exp_nonpositive"]
+    small = got[~is_normal]
+    assert small.min() == 0 and small.max() <= 2.0**-126
+    assert not small[x[~is_normal] < -88].any()
+
+
 # pow
 
 
@@ -444,9 +458,14 @@ def test_a_deep_expression_needs_no_recursion() -> None:
 
 # double precision, against the x87's 64 bits of mantissa where numpy has them
 
-_WIDE: dict[str, Any] = {**_DOUBLE, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+_WIDE: dict[str, Any] = {
+    **_DOUBLE,
+    "exp_nonpositive": np.exp,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
 _RANGES = {
     "exp": (-744.0, 709.0),
+    "exp_nonpositive": (-744.0, 0.0),
     "log": (1e-300, 1e300),
     "tanh": (-20.0, 20.0),
     "sigmoid": (-700.0, 40.0),

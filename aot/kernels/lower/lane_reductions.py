@@ -1,0 +1,193 @@
+"""Reductions of one value whose terms the lanes of a vector, or of a workgroup, share.
+
+Owns how terms are dealt out and what lanes have is combined; which reductions are done like that is
+a schedule's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.cost.recompute import operation_cost
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import COMBINE_OPS, Barrier, Combine, If, Space, Stmt, Store
+from aot.kernels.lower.nest import COMBINE, Axis, Kept, Nest, collapse, combine, identity
+from aot.kernels.lower.rows import SUMS, row_of_vectors
+
+# operations of a term beside which the latency of adding it to a sum is seen
+QUICK = 8
+
+
+def _lanes(nest: Nest, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
+    """Lanes for a width; one element alone needs no loop on a CPU."""
+    if width == 1 and not nest.is_gpu:
+        return list(body(expr.index(0)))
+    return [nest.spread(width, body)]
+
+
+def reduce_lanes(
+    nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
+) -> tuple[list[Stmt], Expr]:
+    """A reduction to one value, its innermost axis spread over the lanes.
+
+    Args:
+        kept: what is stored on the way, on a CPU.
+    """
+    axes = [Axis(v, n) for v, n in reduce.axes]
+    zero = expr.index(0)
+    axes, gone = _collapsed(axes, body)
+    values = {**gone, **values}
+    inner = axes[-1]
+    if nest.is_gpu:
+        return _reduce_workgroup(nest, reduce, body, values, axes)
+    width = nest.lanes * (SUMS if _is_quick(body) else 1)
+    if isinstance(inner.extent, int):
+        while width > 1 and width > inner.extent:
+            width //= 2
+    elif len(axes) > 1:
+        width = nest.lanes  # of rows that may be short
+    acc = nest.builder.scratch("acc", reduce.dtype, (width,))
+    stmts = _lanes(
+        nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+    )
+
+    def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
+        stmts, term = nest.keep(kept, body, {**values, **indices})
+        total = combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+        return [*stmts, Store(acc, (lane,), total)]
+
+    def rows(outer: dict[Var, Expr]) -> list[Stmt]:
+        return row_of_vectors(
+            nest,
+            zero,
+            inner.extent,
+            width,
+            lambda at, _, lane: accumulate(lane or zero, {**outer, inner.var: at}),
+        )
+
+    stmts += nest.inside(axes[:-1], {}, rows)
+    half = width // 2
+    while half >= 1:
+        offset = expr.index(half)
+        stmts += _lanes(
+            nest,
+            half,
+            lambda lane, offset=offset: [  # type: ignore[misc]
+                Store(
+                    acc,
+                    (lane,),
+                    combine(
+                        reduce.op,
+                        Load(acc, (lane,), reduce.dtype),
+                        Load(acc, (expr.add(lane, offset),), reduce.dtype),
+                    ),
+                )
+            ],
+        )
+        half //= 2
+    return stmts, nest.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
+
+
+def _collapsed(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
+    kept = [a for a in axes if a.extent != 1] or axes[-1:]
+    gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
+    merged, more = collapse(kept, expr.index(0), [body])
+    # an address without any of the variables agrees with every merge
+    return list(merged), {**gone, **more}
+
+
+def _has_subgroups(nest: Nest, dtype: DType) -> bool:
+    """Whether the target combines values of `dtype` across the lanes of a subgroup."""
+    gpu = nest.target.gpu
+    return (
+        gpu is not None
+        and "arithmetic" in gpu.subgroup_operations
+        and dtype in (DType.F32, DType.I32, DType.U32)
+    )
+
+
+def _reduce_workgroup(
+    nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
+) -> tuple[list[Stmt], Expr]:
+    """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
+    a tree over shared memory."""
+    inner, width = axes[-1], nest.lanes
+    outer = axes[:-1]
+    apart: Sequence[Axis] = ()
+    rounds = dims.ceil_divide(inner.extent, width)
+    if nest.is_too_long([*(axis.extent for axis in outer), rounds]):
+        apart, outer = axes, []
+        whole = dims.product([a.extent for a in axes])
+        inner = Axis(nest.builder.var("whole"), whole)
+    acc = nest.builder.scratch("acc", reduce.dtype, (width,))
+    op = COMBINE[reduce.op]
+    uses_subgroups = op in COMBINE_OPS and _has_subgroups(nest, reduce.dtype)
+    # a float's extremum is one of integers in the same order
+    is_ordered = uses_subgroups and reduce.dtype.is_float and op in ("max", "min")
+    dtype = DType.U32 if is_ordered else reduce.dtype
+    shared = nest.builder.scratch("shared", dtype, (width,), Space.WORKGROUP)
+    stmts: list[Stmt] = [
+        nest.spread(width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))])
+    ]
+
+    def rows(indices: dict[Var, Expr]) -> list[Stmt]:
+        def one(o: Expr, lane: Expr) -> list[Stmt]:
+            at = expr.add(expr.mul(o, expr.index(width)), lane)
+            here, update = {**values, **indices, inner.var: at}, list[Stmt]()
+            if apart:
+                nest.decode(at, apart, here, update)
+            term = combine(reduce.op, Load(acc, (lane,), reduce.dtype), expr.substitute(body, here))
+            update.append(Store(acc, (lane,), term))
+            if dims.modulo(inner.extent, width) == 0:
+                return update
+            return [If(expr.binary("lt", at, expr.index(inner.extent)), tuple(update))]
+
+        return nest.serial(
+            dims.ceil_divide(inner.extent, width),
+            lambda o: [nest.spread(width, lambda lane: one(o, lane))],
+            "o",
+        )
+
+    stmts += nest.inside(outer, {}, rows)
+    if uses_subgroups:
+        lane, made = nest.builder.var("l"), nest.builder.var("r", reduce.dtype)
+        value = Load(acc, (lane,), reduce.dtype)
+        return [*stmts, Combine(made, op, lane, width, value, shared)], made
+    stmts.append(
+        nest.spread(width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))])
+    )
+    stmts.append(Barrier())
+    half = width // 2
+    while half >= 1:
+        offset = expr.index(half)
+        stmts.append(
+            nest.spread(
+                width,
+                lambda lane, offset=offset: [  # type: ignore[misc]
+                    If(
+                        expr.binary("lt", lane, offset),
+                        (
+                            Store(
+                                shared,
+                                (lane,),
+                                combine(
+                                    reduce.op,
+                                    Load(shared, (lane,), reduce.dtype),
+                                    Load(shared, (expr.add(lane, offset),), reduce.dtype),
+                                ),
+                            ),
+                        ),
+                    )
+                ],
+            )
+        )
+        stmts.append(Barrier())
+        half //= 2
+    return stmts, nest.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
+
+
+def _is_quick(body: Expr) -> bool:
+    """Whether terms are computed so quickly that sums of their own are worth it."""
+    return sum(operation_cost(e) for e in expr.nodes(body) if e.dtype is not DType.INDEX) <= QUICK
