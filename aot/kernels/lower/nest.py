@@ -345,19 +345,20 @@ class Nest:
             return tuple(self.inside(inside, values, body))
         whole = self.builder.var("g")
         blocked = outside[-1]
-        outside[-1] = Axis(blocked.var, dims.ceil_divide(blocked.extent, several))
+        blocks = dims.ceil_divide(blocked.extent, several)
+        outside[-1] = Axis(blocked.var, blocks)
         self.decode(whole, outside, values, stmts)
         if several > 1:
-            stmts += self._block(
-                blocked, several, values, lambda: self.inside(inside, values, body)
-            )
+            # as many in each, so that a block of few does not ask for those that it has not
+            size = dims.ceil_divide(blocked.extent, blocks)
+            stmts += self._block(blocked, size, values, lambda: self.inside(inside, values, body))
         else:
             stmts += self.inside(inside, values, body)
         total = dims.product([a.extent for a in outside])
         return (For(whole, total, LoopKind.WORKGROUP, tuple(stmts), axis=first),)
 
     def _block(
-        self, axis: Axis, size: int, values: dict[Var, Expr], body: Callable[[], list[Stmt]]
+        self, axis: Axis, size: Dim, values: dict[Var, Expr], body: Callable[[], list[Stmt]]
     ) -> list[Stmt]:
         """A workgroup's share of `axis`: up to `size` indices of the block that `values` names."""
         start = expr.mul(values[axis.var], expr.index(size))

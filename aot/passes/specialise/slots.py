@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from aot.analysis.cost.plan import Plan
@@ -17,7 +18,7 @@ from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
-from aot.ir.dims import Dim, DimExpr, floor_divide, modulo, multiply, symbol
+from aot.ir.dims import Dim, DimExpr, floor_divide, modulo, multiply, product, substitute, symbol
 from aot.ir.graph import Attr, Block, Function, Op, Value
 from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
@@ -337,7 +338,38 @@ def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, li
             made = _parameter(numbers, known, values, counts) if part is None else part
             known[numbers] = made
         fresh.append(made)
-    return fresh, values
+    return _without_products(fresh, values)
+
+
+def _without_products(
+    fresh: list[Dim], values: dict[str, list[Dim]]
+) -> tuple[list[Dim], dict[str, list[Dim]]]:
+    """The same dims without parameters that are products of others in every member, those among
+    them whose factors came later: a row of a reduction that is later a plane of some channels."""
+    left = dict(values)
+    made: dict[str, Dim] = {}
+    for name, own in values.items():
+        others = {other: column for other, column in left.items() if other != name}
+        found = _several_of(own, others)
+        if found is not None:
+            left = others
+            made = {known: substitute(dim, {name: found}) for known, dim in made.items()}
+            made[name] = found
+    renamed = {name: symbol(f"d{number}") for number, name in enumerate(left)}
+    made = {name: substitute(dim, renamed) for name, dim in made.items()}
+    dims = [substitute(dim, {**renamed, **made}) for dim in fresh]
+    return dims, {f"d{number}": column for number, column in enumerate(left.values())}
+
+
+def _several_of(column: Sequence[Dim], others: Mapping[str, Sequence[Dim]]) -> Dim | None:
+    """The column as a number times two or three of others, in every member."""
+    for count in (2, 3):
+        for names in combinations_with_replacement(others, count):
+            products = [product(factors) for factors in zip(*(others[n] for n in names))]
+            ratio = _ratio(tuple(column), tuple(products))
+            if ratio:
+                return product([ratio, *map(symbol, names)])
+    return None
 
 
 def _is_joined(slot: Slot) -> bool:

@@ -353,6 +353,27 @@ def test_a_stride_is_a_product_where_it_is_one_in_all() -> None:
     )
 
 
+def test_a_product_is_one_whose_factors_come_later() -> None:
+    """A group's row, which a result has as a plane of channels, was once a number of its own, so
+    that each element's place was found by division."""
+    parts = []
+    for channels, size in ((32, 32), (64, 16), (32, 16)):
+        row = channels // 8 * size * size
+        flat, wide = f"f32[2, 8, {row}]", f"f32[2, {channels}, {size}, {size}]"
+        lines = (
+            f"%1 = exp(%0) : {flat}",
+            f"%2 = reshape(%1) {{shape = [2, {channels}, {size}, {size}]}} : {wide}",
+        )
+        parts.append(Given((flat,), lines, wide))
+    module = module_of(*parts)
+    despecialise(module, TARGET, 10.0)
+    (made,) = module.executables
+    assert str(made.inputs[0].type) == "f32[2, 8, 1024*d0*d1*d1]"
+    assert str(made.results[0].type) == "f32[2, 32*d0, 16*d1, 16*d1]"
+    dims = [op.attrs["dims"] for op in module.main.walk() if op.name == "dispatch"]
+    assert dims == [(1, 2), (2, 1), (1, 1)]
+
+
 def test_nothing_is_spent_where_speed_is_all() -> None:
     """What differs in how often loops run is one; what changes loops is not."""
     assert kept(unary(8, 64), unary(16, 64), bound=0.0) == 2
