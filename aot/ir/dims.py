@@ -327,6 +327,9 @@ def ceil_divide(a: Dim, b: Dim) -> Dim:
     """`ceil(a / b)`; a symbolic `b` must be positive."""
     if isinstance(b, int) and b < 0:
         return ceil_divide(multiply(a, -1), -b)
+    whole = floor_divide(a, b)
+    if multiply(whole, b) == a:
+        return whole
     return (
         multiply(floor_divide(multiply(a, -1), b), -1)
         if isinstance(a, int)

@@ -1,7 +1,8 @@
 """Index arithmetic that the ranges of loop variables decide.
 
 What a reshape puts together and the next one takes apart is gone: `(i*n + j) // n` is i, and
-`(i*n + j) % n` is j, where j is below n. Owns no loops.
+`(i*n + j) % n` is j, where j is below n; so is what one takes apart and the next puts together:
+`i // n * n + i % n` is i. Owns no loops.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Simplifier:
 
     def go(self, e: Expr) -> Expr:
         if e not in self.memo:
-            self.memo[e] = self._division(expr.rebuild(e, self.go))
+            self.memo[e] = _joined(self._division(expr.rebuild(e, self.go)))
         return self.memo[e]
 
     def _division(self, e: Expr) -> Expr:
@@ -96,6 +97,44 @@ class _Simplifier:
             size = expr.dim_of(atom.b)
             return None if size is None else dims.add(size, -1)
         return None
+
+
+def _joined(e: Expr) -> Expr:
+    """`e`, a sum of indices, with quotients and remainders that belong together as one."""
+    if not isinstance(e, Binary) or e.dtype is not DType.INDEX or e.op not in ("add", "sub"):
+        return e
+    terms: Terms = {}
+    constant = _collect(e, 1, terms)
+    parts = [atom for atom in terms if isinstance(atom, Binary) and atom.op == "floormod"]
+    is_changed = False
+    for part in parts:
+        quotient = _quotient_of(part, terms)
+        if quotient is not None:
+            is_changed = True
+            factor = terms.pop(part)
+            del terms[quotient]
+            constant = dims.add(constant, _collect(part.a, factor, terms))
+    return _sum(terms, constant) if is_changed else e
+
+
+def _quotient_of(part: Binary, terms: Terms) -> Expr | None:
+    """The term that is the quotient to the remainder `part`, as many times its divisor."""
+    divisor = expr.dim_of(part.b)
+    if divisor is None:
+        return None
+    for atom, factor in terms.items():
+        if not isinstance(atom, Binary) or atom.op != "floordiv" or expr.dim_of(atom.b) != divisor:
+            continue
+        if factor == dims.multiply(terms[part], divisor) and _are_equal(atom.a, part.a):
+            return atom
+    return None
+
+
+def _are_equal(a: Expr, b: Expr) -> bool:
+    """Whether two indices are the same sum."""
+    found: Terms = {}
+    other: Terms = {}
+    return a is b or (_collect(a, 1, found) == _collect(b, 1, other) and found == other)
 
 
 def _is_positive(factor: Dim) -> bool:

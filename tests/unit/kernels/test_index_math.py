@@ -55,6 +55,31 @@ def test_values_stay(case: tuple[Expr, dict[Var, int]]) -> None:
         assert value(made, where) == value(e, where)
 
 
+@given(divisions(), st.integers(1, 7), st.integers(-3, 3), st.integers(-9, 9))
+def test_quotients_and_remainders_join(
+    case: tuple[Expr, dict[Var, int]], size: int, factor: int, constant: int
+) -> None:
+    inner, extents = case
+    n = expr.index(size)
+    whole = expr.mul(expr.binary("floordiv", inner, n), expr.index(size * factor))
+    part = expr.mul(expr.binary("floormod", inner, n), expr.index(factor))
+    e = expr.add(expr.add(whole, expr.index(constant)), expr.add(part, DEPTH))
+    made = simplify(e, dict(extents))
+    for at in product(*(range(n) for n in extents.values())):
+        where = dict(zip(extents, at, strict=True))
+        assert value(made, where) == value(e, where)
+
+
+def test_what_is_taken_apart_and_put_together_is_whole() -> None:
+    """By a size that only the device knows, too."""
+    for size in (7, symbol("d0")):
+        n = expr.index(size)
+        x = linear(64, 8, 1, 3)
+        parts = [expr.binary(op, x, n) for op in ("floordiv", "floormod")]
+        e = expr.add(expr.mul(parts[0], n), parts[1])
+        assert not has_division(simplify(e, {}))
+
+
 def has_division(e: Expr) -> bool:
     return any(isinstance(n, Binary) and n.op in ("floordiv", "floormod") for n in expr.nodes(e))
 

@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 from aot.backends.cpu.compile import emit_assembly
+from aot.ir import dims
 from aot.ir.builder import Builder
+from aot.ir.text.parser import parse_module
+from aot.kernels.ir.nodes import For, If, Stmt
 from aot.kernels.ir.text import to_text
+from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.lowering_checks import (
     TARGETS,
@@ -59,3 +63,29 @@ def test_fused_graphs(name: str, target: str) -> None:
     rng = np.random.RandomState(3)
     inputs = [rng.uniform(-2, 2, s).astype(np.float32) for s in shapes]
     check(b.function(), inputs, target, dispatches)
+
+
+def test_a_block_of_few_indices_asks_for_no_more() -> None:
+    """Where only the device knows how many indices there are, a workgroup has a block of them; of
+    seven it once asked two thousand times whether there is one more."""
+    text = """
+    executable @e0[d0, d1](%0: f32[d0, d1, 1], %1: f32[d0, 1, d1]) -> ("r0") bindings [1, 1, 1] {
+      %2 = add(%0, %1) : f32[d0, d1, d1]
+      return(%2)
+    }
+    """
+    (function,) = parse_module(text).executables
+    kernel = lower(function, targets.load("x86-64-v3"))
+
+    def iterations(body: tuple[Stmt, ...], at: dict[str, int]) -> int:
+        total = 0
+        for stmt in body:
+            if isinstance(stmt, For):
+                total += dims.evaluate(stmt.extent, at) * max(1, iterations(stmt.body, at))
+            elif isinstance(stmt, If):
+                total += max(iterations(stmt.then, at), iterations(stmt.otherwise, at))
+        return total
+
+    for rows, columns in ((252, 7), (64, 16), (3, 5000), (1, 2049)):
+        found = iterations(kernel.body, {"d0": rows, "d1": columns})
+        assert found <= 2 * rows * columns * columns
