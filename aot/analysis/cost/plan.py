@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aot.analysis.cost import winograd
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
-from aot.ir.dims import Dim, product
+from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule
 from aot.ir.types import DType, Layout, TensorType
@@ -119,7 +119,10 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if winograd.is_wanted(call, target):
         tile = winograd.best_tile(call, target, lanes)
         return Plan(Schedule.WINOGRAD, lanes, *tile, right.operand, layout, flops)
-    if contraction.groups != 1:
+    is_in_rows = contraction.groups != 1 and (
+        target.has_workgroups or is_dotted or modulo(contraction.n, target.panel) != 0
+    )
+    if is_in_rows:
         # a panel must not straddle groups: columns lie side by side instead
         layout = _columns_last(right)
     if is_dotted:
@@ -149,7 +152,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         by_lane=target.multiplies_by_lane and not is_unpacked,
         unpacked=is_unpacked,
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
-        grouped=contraction.groups != 1,
+        grouped=is_in_rows,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
@@ -47,3 +49,17 @@ def test_tiles_leave_registers_to_unpack_weights() -> None:
     ):
         vectors = columns // made.lanes
         assert rows * vectors + vectors + UNPACK_REGISTERS < TARGET.vector_registers
+
+
+@pytest.mark.parametrize(("each", "is_panel"), [(32, True), (16, True), (24, False), (8, False)])
+def test_weights_of_groups_are_panels_where_none_straddles_two(each: int, is_panel: bool) -> None:
+    """A group's columns lie a panel after the other, not as rows of all groups' columns."""
+    groups, spatial = 4, (14, 14)
+    types = [
+        TensorType(DType.F32, (1, groups * 48, *spatial)),
+        TensorType(DType.F32, (groups * each, 48, 3, 3)),
+    ]
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": groups}
+    layout = plan(contraction.CONV.call([*types, None], attrs), TARGET).weight_layout
+    assert layout is not None
+    assert bool(layout.splits) == is_panel
