@@ -4,6 +4,7 @@ A slice whose users read any layout is a view into what it slices. A concat whos
 ops that write any layout is only the memory that they write to: it becomes `concat_alias`, and each
 part is made in its place.
     concat(a, b) -> concat_alias(a, b), where a and b have the strides of the whole
+A concat whose parts lie side by side in a later one, as those of a dense block do, is a part of it.
 A state variable that grows is such a whole, and what it held is a part in its place.
 
 Requires: layouts are assigned and nothing is pending; no regions yet.
@@ -40,9 +41,17 @@ def run(module: Module, context: PassContext) -> None:
             if op.record is selection.CONCAT:
                 context.count("alias-concat", "pushed", push_ends(function, op))
         # what is assembled last has the say on where its parts are
-        for op in reversed(list(control_ops(function))):
-            if op.record is selection.CONCAT and aliaser.concat_alias(op):
+        ops = list(enumerate(control_ops(function)))
+        left: list[tuple[int, Op]] = []
+        for position, op in reversed(ops):
+            if op.record is selection.CONCAT and aliaser.concat_alias(op, position):
                 context.count("alias-concat", "assembled")
+            elif op.record is selection.CONCAT:
+                left.append((position, op))
+        # the longest first, of which shorter ones are parts again
+        for position, op in sorted(left, key=lambda found: -len(found[1].operands)):
+            if aliaser.share_parts(op, position):
+                context.count("alias-concat", "shared")
         for op in list(control_ops(function)):
             if op.record is movement.SLICE and aliaser.view(op):
                 context.count("alias-concat", "slices")

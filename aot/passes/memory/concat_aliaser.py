@@ -30,12 +30,14 @@ class ConcatAliaser:
     Attributes:
         db: None where nothing is written.
         placed: what has a place in something larger already.
+        wholes: the concats that move nothing, and where they stand in the program.
     """
 
     function: Function
     target: Target | None
     db: AliasDb | None
     placed: set[Value] = field(default_factory=set)
+    wholes: dict[Op, int] = field(default_factory=dict)
     given: set[str] = field(init=False)  # symbols that values give
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class ConcatAliaser:
         types: Types = {}
         return types if _retype(value, type, types, but) else None
 
-    def concat_alias(self, op: Op) -> bool:
+    def concat_alias(self, op: Op, position: int) -> bool:
         """Makes `op` an `concat_alias`, if at most one of its parts must be copied for it."""
         if self.is_written(op.result):
             return False
@@ -90,7 +92,48 @@ class ConcatAliaser:
         if op.result in self.placed:
             self.placed.add(fresh.result)
         rewriter.replace_op(op, fresh.results)
+        self.wholes[fresh] = position
         return True
+
+    def share_parts(self, op: Op, position: int) -> bool:
+        """Makes a concat, all of whose parts lie side by side in a later one that is placed, a part
+        of that.
+
+            concat(a, b), concat_alias(a, b, c) -> concat_alias(a, b) = d, concat_alias(d, c)
+        """
+        axis, count = op.attrs["axis"], len(op.operands)
+        assert isinstance(axis, int)
+        if count < 2 or op.result in self.placed or self.is_written(op.result):
+            return False
+        for whole, later in self.wholes.items():
+            first = _run_in(whole, op)
+            if first is None or op.parent is not whole.parent or position > later:
+                continue
+            begin = part_begins(whole)[first]
+            type = place_of(op.result, whole.result.type, axis, begin)
+            types = None if type is None else self.users_types(op.result, type, whole)
+            if type is None or types is None or not all(map(self.is_known, types.values())):
+                continue
+            if not self.is_known(type, begin):
+                continue
+            self.set_types(types)
+            rewriter = Rewriter(self.function)
+            made = Op(selection.CONCAT_ALIAS, op.operands, op.attrs, [type], (), op.origin)
+            rewriter.at(op).insert(made)
+            rewriter.replace_op(op, made.results)
+            self.placed.add(made.result)
+            parts = [*whole.operands[:first], made.result, *whole.operands[first + count :]]
+            fresh = Op(
+                selection.CONCAT_ALIAS, parts, whole.attrs, [whole.result.type], (), whole.origin
+            )
+            rewriter.at(whole).insert(fresh)
+            if whole.result in self.placed:
+                self.placed.add(fresh.result)
+            rewriter.replace_op(whole, fresh.results)
+            del self.wholes[whole]
+            self.wholes |= {fresh: later, made: position}
+            return True
+        return False
 
     def _copy_part(self, op: Op, number: int) -> None:
         place, part = places_of(op, op.result.type)[number], op.operands[number]
@@ -180,6 +223,15 @@ class ConcatAliaser:
         return True
 
 
+def _run_in(whole: Op, op: Op) -> int | None:
+    """The number of the operand of `whole` from which on it has all those of `op`, in order."""
+    count = len(op.operands)
+    if whole.attrs["axis"] != op.attrs["axis"] or count >= len(whole.operands):
+        return None
+    starts = range(len(whole.operands) - count + 1)
+    return next((n for n in starts if whole.operands[n : n + count] == op.operands), None)
+
+
 def _has_contraction(op: Op | None, depth: int = 16) -> bool:
     """Whether the dispatch that makes the op's result is a contraction: the op, or one before it
     whose end it is."""
@@ -231,16 +283,21 @@ def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
     """The types under which the parts of a concat would lie in its memory, of type `whole`."""
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
-    found: list[TensorType | None] = []
-    for part, begin in zip(op.operands, part_begins(op), strict=True):
-        assert part is not None
-        end = add(begin, part.type.dims[axis])
-        starts = tuple(begin if d == axis else 0 for d in range(whole.rank))
-        stops = tuple(end if d == axis else n for d, n in enumerate(whole.dims))
-        steps = make_map([Slice(starts, stops, (1,) * whole.rank)], whole.dims)
-        place = view_type(steps, whole)
-        found.append(place and TensorType(place.dtype, part.type.dims, place.layout))
-    return found
+    return [
+        place_of(part, whole, axis, begin)
+        for part, begin in zip(op.operands, part_begins(op), strict=True)
+        if part is not None
+    ]
+
+
+def place_of(part: Value, whole: TensorType, axis: int, begin: Dim) -> TensorType | None:
+    """The type under which a part would lie in memory of type `whole`, `begin` along `axis`."""
+    end = add(begin, part.type.dims[axis])
+    starts = tuple(begin if d == axis else 0 for d in range(whole.rank))
+    stops = tuple(end if d == axis else n for d, n in enumerate(whole.dims))
+    steps = make_map([Slice(starts, stops, (1,) * whole.rank)], whole.dims)
+    place = view_type(steps, whole)
+    return place and TensorType(place.dtype, part.type.dims, place.layout)
 
 
 def part_begins(op: Op) -> list[Dim]:
