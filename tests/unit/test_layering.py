@@ -12,7 +12,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,14 +63,17 @@ def _part(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def _names(source: str) -> Iterator[str]:
+@cache
+def _names(source: str) -> tuple[str, ...]:
     """What a source imports, anywhere in it: `aot.a.b` or `aot.a.b.name`."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def _imported(source: str) -> set[str]:
@@ -214,15 +217,16 @@ def test_no_ring_of_imports() -> None:
 
 def test_only_the_command_prints() -> None:
     for path in _files():
-        if _part(path) == "cli":
+        source = path.read_text(encoding="utf-8")
+        if _part(path) == "cli" or "print(" not in source:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(source)):
             is_print = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
             assert not is_print, f"{path}: print"
 
 
 def _asks_for_a_cpu(source: str) -> bool:
-    return any(
+    return "is_cpu" in source and any(
         isinstance(n, ast.Attribute) and n.attr == "is_cpu" for n in ast.walk(ast.parse(source))
     )
 
@@ -239,6 +243,8 @@ def test_few_ask_whether_a_target_is_a_cpu() -> None:
 
 def _reads_of_vulkan(source: str) -> list[int]:
     """Lines that read a target's Vulkan limits; the runtime's list of files is another matter."""
+    if "vulkan" not in source:
+        return []
     return [
         node.lineno
         for node in ast.walk(ast.parse(source))
