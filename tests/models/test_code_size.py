@@ -13,7 +13,10 @@ pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 TARGET = "x86-64-v3"
 # Their layers are like those of others that stay: convolutions of one family.
-ALIKE = ("densenet121_rw", "yolov8n_320", "ppocr_det", "ppocr_cls", "pplcnet_orient")
+ALIKE = (
+    *("densenet121_rw", "resnet50_rw", "yolov8n_320"),
+    *("ppocr_det", "ppocr_cls", "pplcnet_orient"),
+)
 
 
 def variant(name: str, **options: Any) -> dict[str, Any]:
