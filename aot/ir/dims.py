@@ -386,6 +386,11 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
 
     A symbol that is not in `known` is at least 0.
     """
+    return _bounds(dim, known, {})
+
+
+def _bounds(dim: Dim, known: Mapping[str, Interval], found: dict[Atom, Interval]) -> Interval:
+    """As `bounds`; what was found of atoms, which dims share, is kept in `found`."""
     if isinstance(dim, int):
         return dim, dim
     low: int | None = dim.constant
@@ -394,7 +399,13 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
         lo, hi = 1, 1
         product: Interval = (lo, hi)
         for atom in monomial:
-            product = _interval_product(product, _atom_bounds(atom, known))
+            if isinstance(atom, Symbol):
+                factor = known.get(atom.name, (0, None))
+            else:
+                if atom not in found:
+                    found[atom] = _atom_bounds(atom, known, found)
+                factor = found[atom]
+            product = _interval_product(product, factor)
         a, b = product
         if coefficient < 0:
             a, b = b, a
@@ -431,21 +442,21 @@ def _interval_product(a: Interval, b: Interval) -> Interval:
     return a[0] * b[0], high
 
 
-def _atom_bounds(atom: Atom, known: Mapping[str, Interval]) -> Interval:
-    if isinstance(atom, Symbol):
-        return known.get(atom.name, (0, None))
+def _atom_bounds(
+    atom: FloorDiv | Extremum, known: Mapping[str, Interval], found: dict[Atom, Interval]
+) -> Interval:
     if isinstance(atom, FloorDiv):
-        low, high = bounds(atom.numerator, known)
+        low, high = _bounds(atom.numerator, known, found)
         if isinstance(atom.denominator, int):
             return (
                 None if low is None else low // atom.denominator,
                 None if high is None else high // atom.denominator,
             )
-        below, _ = bounds(atom.denominator, known)
+        below, _ = _bounds(atom.denominator, known, found)
         if low is not None and low >= 0 and below is not None and below >= 1:
             return 0, None if high is None else high // below
         return None, None
-    parts = [bounds(a, known) for a in atom.args]
+    parts = [_bounds(a, known, found) for a in atom.args]
     lows, highs = [p[0] for p in parts], [p[1] for p in parts]
     pick = max if atom.is_max else min
     known_lows = [x for x in lows if x is not None]

@@ -197,3 +197,9 @@ def test_parts_that_are_shared_are_substituted_once(monkeypatch: pytest.MonkeyPa
     assert dims.estimate(dim, 1000) == dims.evaluate(dim, {"n": 1000})
     assert len(calls) == 3 * 2 * 10
     assert dims.symbols(dim) == {"n"}
+    pairs = []
+    multiply = dims._interval_product
+    monkeypatch.setattr(dims, "_interval_product", lambda a, b: pairs.append(1) or multiply(a, b))
+    low, high = dims.bounds(dim, {"n": (4, 4000)})
+    assert low is not None and high is not None and low <= dims.evaluate(dim, {"n": 99}) <= high
+    assert len(pairs) < 10 * 10  # a few for each layer
