@@ -8,6 +8,7 @@ that holds them, what cannot overlap, and a launch. It knows nothing of schedule
   elements count less, wider ones more. Transcendentals count as the polynomials that compute them.
   Index arithmetic, comparisons, choices and casts are free. A convolution counts all taps, those in
   the padding too, and as the direct algorithm has them: Winograd's may do better than its bound.
+  Products of bytes are as fast as the target's instructions for them, which are measured too.
 - *Bytes* are read or written once, both at the speed of reading, all operands together in the
   smallest level that holds them. What only copies stores as much as it loads: about 2 is good.
 - A *recurrence* reads its recurrent weights again in every step, because the next one's input is
@@ -37,6 +38,7 @@ from aot.kernels.transcendentals.expansion import expand
 from benchmarks.kernels.machine import Peaks
 
 _DIVISIONS = frozenset({"div", "sqrt"})
+_BYTES = frozenset({DType.I8, DType.U8})
 _NO_WORK = (Kind.STRUCTURE, Kind.VIEW, Kind.SHAPE)
 
 
@@ -49,6 +51,7 @@ class Work:
         scalars: operations that no vector unit can do side by side.
         chain: additions of which each needs the one before.
         bytes: read or written once.
+        products: multiply-adds of bytes.
         again, held: bytes that are read again and again in all, and those of one time.
     """
 
@@ -59,6 +62,7 @@ class Work:
     bytes: int = 0
     again: int = 0
     held: int = 0
+    products: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -69,6 +73,7 @@ class Work:
             self.bytes + other.bytes,
             self.again + other.again,
             max(self.held, other.held),
+            self.products + other.products,
         )
 
 
@@ -77,7 +82,8 @@ def bound_seconds(work: Work, peaks: Peaks, lanes: int) -> float:
     return max(
         work.operations / peaks.operations
         + work.divisions / peaks.divisions
-        + work.scalars * lanes / peaks.operations,
+        + work.scalars * lanes / peaks.operations
+        + work.products / (peaks.products or peaks.operations),
         work.bytes / peaks.read_speed(work.bytes),
         work.again / peaks.read_speed(work.held),
         work.chain * peaks.latency,
@@ -116,6 +122,8 @@ def _contraction(call: Call, values: Mapping[str, int]) -> Work:
     made = call.contraction
     assert made is not None
     terms = _number(made.result.element_count, values) * _number(made.k, values)
+    if made.accumulator is DType.I32 and {made.left.dtype, made.right.dtype} <= _BYTES:
+        return Work(products=terms)
     return Work(operations=terms * _weight(made.accumulator))
 
 

@@ -50,6 +50,8 @@ class Peaks:
     launch: seconds that the runtime takes for a dispatch that computes one element.
     reads: bytes of a cache, smallest first, and bytes a second read from it; the last entry is
         memory.
+    products: multiply-adds of bytes in i32 a second, by the target's instructions for them; 0 where
+        it has none.
     """
 
     operations: float
@@ -57,6 +59,7 @@ class Peaks:
     latency: float
     launch: float
     reads: tuple[tuple[int, float], ...]
+    products: float = 0.0
 
     def read_speed(self, size: int) -> float:
         """Bytes a second of the level that holds `size` bytes."""
@@ -72,7 +75,56 @@ class Peaks:
             tuple(
                 (size, max(a, b)) for (size, a), (_, b) in zip(self.reads, other.reads, strict=True)
             ),
+            max(self.products, other.products),
         )
+
+
+@dataclass(frozen=True)
+class Products:
+    """An instruction that sums products of bytes, or of pairs of 16 bits.
+
+    Attributes:
+        name: LLVM's intrinsic.
+        lanes: words of a vector.
+        terms: products of a word.
+        accumulates: whether it adds to a sum; else an addition follows.
+    """
+
+    name: str
+    lanes: int
+    terms: int
+    accumulates: bool
+
+    @staticmethod
+    def of(target: Target) -> Products | None:
+        """The one that a target's kernels of integers use, where this knows one."""
+        if target.has("avx512vnni"):
+            return Products("llvm.x86.avx512.vpdpbusd.512", 16, 4, True)
+        if target.has("avxvnni"):
+            return Products("llvm.x86.avx512.vpdpbusd.256", 8, 4, True)
+        if target.arch == "aarch64" and target.has("dotprod"):
+            return Products("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, 4, True)
+        if target.has("avx512bw"):
+            return Products("llvm.x86.avx512.pmaddw.d.512", 16, 2, False)
+        if target.has("avx2"):
+            return Products("llvm.x86.avx2.pmadd.wd", 8, 2, False)
+        return None
+
+    def text(self) -> str:
+        """A loop of them, whose operands vary so that none is taken out of it."""
+        vector = f"<{self.lanes} x i32>"
+        part = f"<{self.lanes * self.terms} x i{32 // self.terms}>"
+        operands = [part, part] if not self.accumulates else [vector, part, part]
+        values = f"{part} %c$k, {part} %c$k"
+        if self.accumulates:
+            step = f"  %b$k = call {vector} @{self.name}({vector} %a$k, {values})"
+        else:
+            step = (
+                f"  %p$k = call {vector} @{self.name}({values})\n  %b$k = add {vector} %a$k, %p$k"
+            )
+        step = f"  %c$k = bitcast {vector} %a$k to {part}\n{step}"
+        declared = f"declare {vector} @{self.name}({', '.join(operands)})"
+        return declared + _loop("sum_products", vector, CHAINS, step, "add")
 
 
 def cache_sizes(folder: Path = _CACHES) -> tuple[int, ...]:
@@ -89,14 +141,14 @@ def cache_sizes(folder: Path = _CACHES) -> tuple[int, ...]:
     return tuple(sorted(set(found))) or USUAL_CACHES
 
 
-def _loop(name: str, vector: str, chains: int, step: str) -> str:
+def _loop(name: str, vector: str, chains: int, step: str, add: str = "fadd") -> str:
     """`void name(n, vector *out)`: n steps of each of some chains, which start at out's vector."""
     phis = "\n".join(f"  %a{k} = phi {vector} [ %v, %0 ], [ %b{k}, %loop ]" for k in range(chains))
     steps = "\n".join(step.replace("$k", str(k)) for k in range(chains))
     sums = ["%b0"]
     adds = []
     for k in range(1, chains):
-        adds.append(f"  %s{k} = fadd {vector} {sums[-1]}, %b{k}")
+        adds.append(f"  %s{k} = {add} {vector} {sums[-1]}, %b{k}")
         sums.append(f"%s{k}")
     return f"""
 define void @{name}(i64 %n, ptr %out) {{
@@ -183,7 +235,11 @@ class Machine:
         made = llvm.Target.from_default_triple().create_target_machine(
             features=features, opt=2, jit=True
         )
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_text(self.lanes)), made)
+        text = _text(self.lanes)
+        self._products = Products.of(self.target)
+        if self._products is not None:
+            text += self._products.text()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), made)
         self._engine.finalize_object()
         integer, pointer = ctypes.c_int64, ctypes.c_void_p
         for name, types in {
@@ -191,6 +247,7 @@ class Machine:
             "divide": (integer, pointer),
             "chain": (integer, pointer),
             "read": (pointer, integer, integer, pointer),
+            **({} if self._products is None else {"sum_products": (integer, pointer)}),
         }.items():
             address = self._engine.get_function_address(name)
             self._functions[name] = ctypes.CFUNCTYPE(None, *types)(address)
@@ -227,7 +284,14 @@ class Machine:
             each("chain", 1),
             self._launches.seconds(),
             tuple(reads),
+            self._products_a_second(each),
         )
+
+    def _products_a_second(self, each: Callable[[str, int], float]) -> float:
+        made = self._products
+        if made is None:
+            return 0.0
+        return made.lanes * made.terms / each("sum_products", CHAINS)
 
     def _read(self, size: int, times: int) -> None:
         read, data, out = (

@@ -44,6 +44,20 @@ class Graph:
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
+    def constant(self, array: np.ndarray[Any, Any]) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weight_of_bytes(self, *shape: int) -> str:
+        """A random constant of i8, as quantisers make them: -128 is not among them."""
+        return self.constant(self._random.integers(-127, 128, shape).astype(np.int8))
+
+    def quantised(self, scale: float, zero_point: int) -> tuple[str, str]:
+        """The scale and zero point of a tensor of u8."""
+        zero = np.array(zero_point, np.uint8)
+        return self.constant(np.array(scale, np.float32)), self.constant(zero)
+
     def integers(self, values: Sequence[int]) -> str:
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
@@ -95,6 +109,26 @@ class Conv:
         )
 
 
+@dataclass(frozen=True)
+class IntegerConv(Conv):
+    """A convolution of u8 by i8 to u8, with a scale of the weights a channel."""
+
+    def add(self, g: Graph) -> Graph:
+        taps = [self.kernel] * self.rank
+        weight = g.weight_of_bytes(self.outputs, self.channels // self.group, *taps)
+        scales = g.constant(np.full(self.outputs, 1 / 256, np.float32))
+        zeros = g.constant(np.zeros(self.outputs, np.int8))
+        bias = g.constant(np.arange(self.outputs, dtype=np.int32))
+        first, last = g.quantised(0.02, 128), g.quantised(0.1, 120)
+        return g.op(
+            "QLinearConv",
+            *(*first, weight, scales, zeros, *last, bias),
+            pads=[self.kernel // 2] * (2 * self.rank),
+            strides=[self.stride] * self.rank,
+            group=self.group,
+        )
+
+
 CONVOLUTIONS = {
     "1x1": Conv(64, 128, 1),
     "1x1 wide": Conv(256, 64, 1),
@@ -135,6 +169,40 @@ def _within(conv: Conv) -> Make:
         g = first.add(Graph((batch, 4, *_spatial(conv, size)))).op("Relu")
         g = conv.add(g).op("Relu")
         return Conv(conv.outputs, 8, 1, rank=conv.rank).add(g).model()
+
+    return make
+
+
+def _integers_within(conv: Conv) -> Make:
+    """On bytes, between two others."""
+
+    def one(channels: int, outputs: int, kernel: int, stride: int = 1, group: int = 1) -> Conv:
+        return IntegerConv(channels, outputs, kernel, stride, group)
+
+    def make(size: int, batch: int) -> bytes | None:
+        if not _fits(batch, conv, size):
+            return None
+        g = one(4, conv.channels, 1).add(
+            Graph((batch, 4, *_spatial(conv, size)), TensorProto.UINT8)
+        )
+        g = one(conv.channels, conv.outputs, conv.kernel, conv.stride, conv.group).add(g)
+        return one(conv.outputs, 8, 1).add(g).model()
+
+    return make
+
+
+def _integer_gemm(
+    rows: Callable[[int], int], inner: Callable[[int], int], columns: Callable[[int], int]
+) -> Make:
+    def make(n: int, batch: int) -> bytes | None:
+        extents = batch * rows(n), inner(n)
+        if math.prod(extents) > MOST_ELEMENTS:
+            return None
+        g = Graph(extents, TensorProto.UINT8)
+        first, last = g.quantised(0.02, 128), g.quantised(0.1, 120)
+        weight, zero = g.weight_of_bytes(inner(n), columns(n)), g.constant(np.array(0, np.int8))
+        scale = g.constant(np.array(1 / 256, np.float32))
+        return g.op("QLinearMatMul", *(*first, weight, scale, zero, *last)).model()
 
     return make
 
@@ -250,6 +318,22 @@ CASES: dict[str, Make] = {
     "product flat": _gemm(lambda n: 8, lambda n: n, lambda n: 8 * n),
     "product one row": _gemm(lambda n: 1, lambda n: 4 * n, lambda n: 4 * n),
     "product few columns": _gemm(lambda n: n, lambda n: 4 * n, lambda n: 2),
+    **{
+        f"integer convolution {name}, within": _integers_within(CONVOLUTIONS[name])
+        for name in (
+            "1x1",
+            "1x1 strided",
+            "3x3",
+            "3x3 strided",
+            "7x7 of 3 channels",
+            "grouped by 8",
+            "depthwise 3x3",
+            "depthwise 5x5 strided",
+        )
+    },
+    "integer product square": _integer_gemm(lambda n: n, lambda n: n, lambda n: n),
+    "integer product tall": _integer_gemm(lambda n: 64 * n, lambda n: 64, lambda n: 64),
+    "integer product one row": _integer_gemm(lambda n: 1, lambda n: 4 * n, lambda n: 4 * n),
     "attention": _attention,
     "recurrence": _lstm,
 }

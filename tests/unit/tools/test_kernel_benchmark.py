@@ -145,6 +145,8 @@ def test_values_beyond_the_limit_are_no_case() -> None:
     [
         ("matmul", ("f32[6, 5]", "f32[5, 7]"), {}, Work(6 * 7 * 5)),
         ("matmul", ("f32[3, 6, 5]", "f32[5, 7]"), {}, Work(3 * 6 * 7 * 5)),
+        ("matmul_integer", ("u8[6, 5]", "i8[5, 7]"), {}, Work(products=6 * 7 * 5)),
+        ("matmul_integer", ("i16[6, 5]", "i8[5, 7]"), {}, Work(6 * 7 * 5)),
         ("add", ("f32[6, 5]", "f32[5]"), {}, Work(30)),
         ("add", ("i64[6, 5]", "i64[5]"), {}, Work(60)),
         ("div", ("f32[6, 5]", "f32[5]"), {}, Work(0, 30)),
@@ -208,6 +210,7 @@ def test_a_recurrence_reads_its_recurrent_weights_in_every_step() -> None:
         (Work(operations=1e6), 1e-3),
         (Work(operations=1e6, divisions=1e6), 11e-3),
         (Work(scalars=1e6), 8e-3),
+        (Work(products=1e6), 1e-3),
         (Work(bytes=800), 2e-7),
         (Work(bytes=80_000), 4e-5),
         (Work(bytes=800_000), 8e-4),
@@ -224,6 +227,9 @@ def test_the_best_of_two_measurements_is_the_faster_of_each() -> None:
     other = Peaks(2e9, 1e7, 2e-9, 4e-8, ((1000, 5e9), (100_000, 1e9), (1 << 27, 1e9)))
     reads = ((1000, 5e9), (100_000, 2e9), (1 << 27, 1e9))
     assert PEAKS.best(other) == Peaks(2e9, 1e8, 1e-9, 4e-8, reads)
+    fast = replace(other, products=4e9)
+    assert PEAKS.best(fast).products == fast.best(PEAKS).products == 4e9
+    assert bound_seconds(Work(products=4e6), fast, 4) == 1e-3
 
 
 def test_caches_are_those_for_data_smallest_first(tmp_path: Path) -> None:
