@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.support.onnx_models import Array, Case
@@ -371,7 +372,27 @@ def _table(name: str, dtype: Any, shape: tuple[int, ...], *, zeros: bool, **attr
     )
 
 
+def _narrow_table(name: str, dtype: Any, *, zeros: bool) -> Case:
+    """A table whose elements are of 4 bits by their type: rows of 40, blocks of 16."""
+    info = ml_dtypes.iinfo(dtype)
+    low, high = int(info.min), int(info.max) + 1
+    inputs: list[Array | None] = [
+        _RNG.integers(low, high, (7, 40)).astype(dtype),
+        _RNG.integers(0, 7, (2, 3)),
+        _f(7, 3),
+    ]
+    if zeros:
+        inputs.append(_RNG.integers(low, high, (7, 3)).astype(dtype))
+    attrs = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16}
+    return _case("GatherBlockQuantized", name, *inputs, constant=(0, 2, 3), **attrs)
+
+
 TABLES = [
+    *(
+        _narrow_table(f"{np.dtype(dtype)}{', zeros' * zeros}", dtype, zeros=zeros)
+        for dtype in (ml_dtypes.int4, ml_dtypes.uint4)
+        for zeros in (False, True)
+    ),
     _table("4 bits", np.uint8, (7, 24), zeros=False, bits=4),
     _table("4 bits, zeros", np.uint8, (7, 24), zeros=True, bits=4),
     _table("8 bits", np.uint8, (7, 32), zeros=False, bits=8),
