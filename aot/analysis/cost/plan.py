@@ -59,6 +59,9 @@ FEW_VECTORS = 4
 UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
 # the same of the weights of groups, which have few columns and short sums, and lie in rows
 GROUPED_UNPACK_COST = 1.0
+# registers for masks, a row's word and a product, beside words and codes of each vector of columns,
+# where weights are stored in blocks
+BLOCKED_REGISTERS = 4
 # instructions that multiply and add a word of each column of a vector by products of bytes in 16
 # bits, and those that bring a row's word and a vector of columns in order for that; registers for
 # these, beside two halves of each vector of columns
@@ -236,7 +239,12 @@ def _innermost(type: TensorType) -> int:
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
     """A product whose weights are stored in blocks, which have panels of their own."""
     rows, columns = _tile(target, lanes, *contraction.tile_extents)
-    return Plan(Schedule.CONTRACTION, lanes, rows, max(columns, target.panel), flops=flops)
+    columns = max(columns, target.panel)
+    if contraction.left.dtype is DType.I8 and not target.has_workgroups:
+        vectors = max(1, columns // lanes)
+        free = target.vector_registers - 2 * vectors - BLOCKED_REGISTERS
+        rows = max(1, min(rows, free // vectors))
+    return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops)
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:

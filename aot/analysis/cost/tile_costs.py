@@ -106,6 +106,7 @@ class KernelModel(NamedTuple):
         registers: vector registers of a CPU that sums may have, 0 on a GPU.
         is_padded: whether the ends of a line of rows are at a border.
         is_unpacked: whether each step unpacks weights to 16 bits.
+        is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
     """
 
     form: str
@@ -115,6 +116,7 @@ class KernelModel(NamedTuple):
     registers: int
     is_padded: bool = False
     is_unpacked: bool = False
+    is_blocked: bool = False
 
     @property
     def unpacking(self) -> int:
@@ -143,6 +145,7 @@ class KernelModel(NamedTuple):
             0 if target.has_workgroups else free,
             contraction is not None and contraction.is_padded,
             contraction is not None and unpacks_weights(contraction, target),
+            is_blocked=contraction is not None and contraction.right.scales is not None,
         )
 
 
@@ -280,7 +283,7 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
     if kernel.form == "winograd":
         all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.registers)
         return [tile for tile in all_tiles if tile[0] % 2 == 0]
-    if kernel.form != "products" or not kernel.registers:
+    if kernel.form != "products" or not kernel.registers or kernel.is_blocked:
         return found
     for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
         vectors = columns // kernel.lanes

@@ -30,7 +30,6 @@ from aot.target.model import Target
 
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
-MORE_REGISTERS = 4  # for masks, a row's word and a product
 UNROLLED_WORDS = 4  # words of a block whose products are written out
 _ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
 
@@ -127,17 +126,11 @@ class DotBlockTiles(BlockedTiles):
         self.left = left
         self.form = WordForm.of(weights.blocks.bits, nest.target)
         most = nest.target.scratch_bytes // max(1, _row_bytes(weights.blocks, self.form))
-        self.rows = max(1, min(self.rows, most, self._rows_in_registers()))
+        self.rows = max(1, min(self.rows, most))
         self.group = self.rows
         blocks = weights.blocks
         staged = Axis(left.term, blocks.k)
         self.axes = DotAxes((), staged, left.numbers, self.form.staged, 0, blocks.per_word)
-
-    def _rows_in_registers(self) -> int:
-        """Of how many rows the sums stay in registers beside what their products need: words and
-        codes of each vector of columns, masks, a row's word and a product."""
-        registers = self.nest.target.vector_registers
-        return (registers - 2 * self.chunks - MORE_REGISTERS) // self.chunks
 
     @staticmethod
     def fits(nest: Nest, blocks: Blocks) -> bool:

@@ -125,6 +125,7 @@ def test_shared_tiles_leave_registers() -> None:
         assert rows * vectors + vectors + 1 <= PRODUCTS.registers
     assert shared_tiles(WINDOW, [(7, 16), (8, 16), (4, 32)]) == [(7, 32)]
     assert not shared_tiles(PRODUCTS._replace(registers=0), [])
+    assert not shared_tiles(PRODUCTS._replace(is_blocked=True), [])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(48, 64), (5, 17), (1, 100), (7, 24)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,20 @@ def test_models_that_are_packed_in_parts_and_kept_in_files_are_the_same(
     made = aot.compile(model, jobs=1)
     assert isinstance(made.image.rodata, rodata.Pieces)
     assert made.to_bytes() == whole
+
+
+def test_products_of_unlike_widths_share_a_kernel_with_their_own_tile(tmp_path: Path) -> None:
+    """Rows and columns whose sums are in registers beside the weights' words, for all of them."""
+    shape = replace(MODELS["llama"], kind=Kind.Q4_0, width=576, hidden=1536, depth=64, heads=9)
+    model = data(replace(shape, groups=3, layers=1, vocabulary=64))
+    aot.compile(model, targets=["x86-64-v3"], activations="int8", jobs=1, dump_ir=tmp_path)
+    (last,) = tmp_path.glob("*-despecialise.ir")
+    found = re.findall(
+        r"executable @\w+\[d0.*schedule \[contraction \S+ (tile=\S+)\].*\n.*matmul_blocked",
+        last.read_text(),
+    )
+    assert found
+    assert set(found) == {"tile=4:16"}
 
 
 def test_progress_counts_tensors() -> None:
