@@ -37,7 +37,7 @@ def reduce_lanes(
     """
     axes = [Axis(v, n) for v, n in reduce.axes]
     zero = expr.index(0)
-    axes, gone = _collapsed(axes, body)
+    axes, gone = collapsed_axes(axes, body)
     values = {**gone, **values}
     inner = axes[-1]
     if nest.is_gpu:
@@ -90,7 +90,9 @@ def reduce_lanes(
     return stmts, nest.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
 
 
-def _collapsed(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
+def collapsed_axes(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
+    """A reduction's loops, those that every access walks as one merged, and what to substitute for
+    the variables that went."""
     kept = [a for a in axes if a.extent != 1] or axes[-1:]
     gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
     merged, more = collapse(kept, expr.index(0), [body])

@@ -29,6 +29,7 @@ from aot.kernels.lower.nest import (
     identity,
 )
 from aot.kernels.lower.rows import SUMS, row_of_vectors
+from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.windows import find_window, schedule_window
@@ -142,6 +143,8 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     reduces, free = _reduced(output)
     if is_long_for_a_lane(nest, output):
         return _lanes_over_reduction(nest, output, reduces, free)
+    if not free and are_columns(nest, output, reduces):
+        return schedule_columns(nest, output, reduces[0])
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
