@@ -149,6 +149,12 @@ def _tensor(tensor: TensorInfo) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": str(tensor.dtype), "dims": dims}
 
 
+def _updates(entry: EntryPointImage) -> dict[str, str]:
+    """Of each output that is what an input holds after a run, the input."""
+    numbers = zip(entry.outputs, entry.program.updates, strict=False)
+    return {output.name: entry.inputs[n - 1].name for output, n in numbers if n}
+
+
 def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -> dict[str, Any]:
     names = Counter(i.name for i in decode(entry.program.code))
     facts: dict[str, Any] = {
@@ -156,6 +162,7 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
         "inputs": [_tensor(t) for t in entry.inputs],
         "outputs": [_tensor(t) for t in entry.outputs],
         "states": [_tensor(t) for t in entry.states],
+        "updates": _updates(entry),
         "state_bytes": entry.program.state_bytes,
         "arena_bytes": entry.program.arena_bytes,
         "arena_bound_bytes": _arena_bound(entry.program),
@@ -291,7 +298,9 @@ def _format_variant(variant: dict[str, Any]) -> Iterator[str]:
         yield f"  entry point {entry['name']}"
         for kind in ("inputs", "outputs", "states"):
             for tensor in entry[kind]:
-                yield f"    {kind[:-1]:6} {_format_tensor(tensor)}"
+                written = entry["updates"].get(tensor["name"]) if kind == "outputs" else None
+                after = f", written to input {written}" if written else ""
+                yield f"    {kind[:-1]:6} {_format_tensor(tensor)}{after}"
         counts = entry["instructions"]
         yield (
             f"    {counts.get('DISPATCH', 0)} dispatches, {counts.get('COPY', 0)} copies, "

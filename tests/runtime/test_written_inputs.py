@@ -11,6 +11,7 @@ import pytest
 import aot
 from aot.builder import Builder
 from aot.errors import RuntimeFailure
+from aot.tools.inspection import format_inspection
 from tests.support.runtime_api import Failed, opened
 from tests.support.vulkan_runtime import running_on
 
@@ -59,6 +60,17 @@ def test_an_array_is_written(n: int, order: str) -> None:
         np.testing.assert_array_equal(found["x.next"], given)
         np.testing.assert_array_equal(found["after"], np.maximum(given, 0))
         np.testing.assert_array_equal(row, arrays()[1])
+
+
+def test_inspect_says_which_inputs_are_written() -> None:
+    facts = aot.inspect(compiled("x86-64-v3").to_bytes())
+    (entry,) = facts["variants"][0]["entry_points"]
+    (result,) = entry["updates"]
+    assert entry["updates"] == {result: "x"}
+    lines = format_inspection(facts).splitlines()
+    written = [line.strip() for line in lines if "written" in line]
+    assert written == [f"output {result}: f32[3, 4], written to input x"]
+    assert "    output before: f32[3, 4]" in lines
 
 
 def test_what_cannot_be_written_is_refused() -> None:
