@@ -105,6 +105,27 @@ def test_products_of_steps_and_scores(tmp_path: Path) -> None:
     assert counts.multiply_adds == 6 * 12 * 8
 
 
+# target -> at most so many instructions a multiply-add of bytes, with weights that any two products
+# of fit 16 bits together, and with others
+INTEGER_BOUNDS = {"aarch64-generic": (0.33, 0.39), "armv7-neon": (0.50, 0.58)}
+
+
+@pytest.mark.parametrize("target", INTEGER_BOUNDS)
+def test_products_of_bytes_without_dot_product(target: str, tmp_path: Path) -> None:
+    require("aarch64" if target.startswith("aarch64") else "arm")
+    rng = np.random.default_rng(1)
+    found = []
+    for least in (-127, -128):
+        b = Builder()
+        weights = rng.integers(least, 128, (320, 208)).astype(np.int8)
+        x = b.input("x", "u8[77, 320]")
+        b.output("y", b.op("matmul_integer", x, b.constant(weights)))
+        rows = rng.integers(0, 256, (77, 320)).astype(np.uint8)
+        found.append(count(b.module(), tmp_path, target, x=rows).per_multiply_add)
+    assert found[0] < found[1], found
+    assert all(n <= most for n, most in zip(found, INTEGER_BOUNDS[target], strict=True)), found
+
+
 def test_a_plugin_that_is_misused_says_so(tmp_path: Path) -> None:
     require("aarch64")
     plugin = plugin_for(CROSS_TARGETS["aarch64"].emulator)
