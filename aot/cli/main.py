@@ -240,8 +240,8 @@ def run(
 @click.option(
     "--against",
     type=click.Choice(ENGINES),
-    help="The engine to compare with: our numpy interpreter, ONNX Runtime, or LiteRT, which is the "
-    "default of TFLite files where it is installed; else it is the interpreter.",
+    help="The engine to compare with: our numpy interpreter, ONNX Runtime, LiteRT or PyTorch. The "
+    "last two are the default of their files where they are installed, else the interpreter is.",
 )
 @_INPUT
 @_SHAPE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from aot.frontends import registry
 from aot.tools.onnx_engine import first_line
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def usual_engine(model: Any, *, has_states: bool) -> str:
-    """What a model is compared with where nobody says: LiteRT runs TFLite files if it is there, but
-    keeps their states itself."""
-    is_file = isinstance(model, (str, Path)) and Path(model).is_file()
-    is_here = find_spec("ai_edge_litert") is not None
-    if is_here and is_file and not has_states and registry.find(model) is registry.TFLITE:
-        return "litert"
-    return "reference"
 
 
 def run_litert(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from aot.frontends import registry
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import Disturbance, run
 from aot.runtime.inputs import make_inputs
-from aot.runtime.loader import TensorInfo
-from aot.tools.litert_engine import run_litert, usual_engine
+from aot.runtime.tensors import TensorInfo
+from aot.tools.litert_engine import run_litert
 from aot.tools.onnx_engine import first_line, numpy_name
 from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings, rounds
+from aot.tools.torch_engine import run_torch
 
 Arrays = Mapping[str, NDArray[Any]]
 TOLERANCE = 1e-4
@@ -133,8 +135,9 @@ def verify(
         module: what was compiled; or a `torch.nn.Module` or `torch.export.ExportedProgram`.
         model: the model file it was compiled from; or the module of PyTorch; or, where `module` is
             one, the tuple of its arguments.
-        against: "reference", our numpy interpreter, or "onnxruntime" or "litert", where these are
-            installed. By default litert of a TFLite file that keeps no states, else the reference.
+        against: "reference", our numpy interpreter, or "onnxruntime", "litert" or "torch", where
+            these are installed. By default litert of a TFLite file and torch of a PyTorch program,
+            if it keeps no states, else the reference.
         inputs: input name -> array; the others are random. Of a module of PyTorch, the tuple of its
             arguments.
         kwargs: more arguments of a module of PyTorch, by name.
@@ -166,8 +169,8 @@ def verify(
     with load(module, device, entry=entry, target=target) as program:
         outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
         against = against or usual_engine(model, has_states=bool(program.states))
-        if against == "litert" and program.states:
-            raise CompileError("litert keeps states itself: compare with the reference")
+        if against in OWN_ENGINES and program.states:
+            raise CompileError(f"{against} keeps states itself: compare with the reference")
         engine = ENGINES[against]
         first = {t.name: _at_first(t) for t in program.states}
         calls = _Calls(Path(model), _arrays(input_values or {}), program.updates, outputs, first)
@@ -435,4 +438,20 @@ ENGINES: dict[str, Engine] = {
     "reference": _run_reference,
     "onnxruntime": _run_onnxruntime,
     "litert": run_litert,
+    "torch": run_torch,
 }
+# Engines that run one format and keep states themselves: the format, and the package.
+OWN_ENGINES = {
+    "litert": (registry.TFLITE, "ai_edge_litert"),
+    "torch": (registry.TORCH, "torch"),
+}
+
+
+def usual_engine(model: Any, *, has_states: bool) -> str:
+    """What a model is compared with where nobody says: the engine of its format if it is here."""
+    if isinstance(model, (str, Path)) and Path(model).is_file() and not has_states:
+        found = registry.find(model)
+        for name, (frontend, package) in OWN_ENGINES.items():
+            if found is frontend and find_spec(package) is not None:
+                return name
+    return "reference"

@@ -10,7 +10,8 @@ import pytest
 
 import aot
 from aot.errors import CompileError
-from aot.tools.litert_engine import run_litert, usual_engine
+from aot.tools.litert_engine import run_litert
+from aot.tools.verification import usual_engine
 from tests.support.generated_models import Graph
 from tests.support.onnx_models import tensor_info
 from tests.support.tflite_models import Builder, File, signature

@@ -14,7 +14,7 @@ from aot.errors import CompileError
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType
 from aot.runtime.inputs import make_inputs
-from aot.runtime.loader import TensorInfo
+from aot.runtime.tensors import TensorInfo
 from aot.tools.engines import check_onnx
 from aot.tools.verification import compare, verify
 
@@ -228,7 +228,7 @@ def test_an_engine_s_own_failure_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="onnxruntime cannot run .*m.onnx: [^\n]+$"):
         verify(softmax_model(), tmp_path / "m.onnx", against="onnxruntime")
     with pytest.raises(
-        CompileError, match="no engine is called 'abacus': reference, onnxruntime, litert"
+        CompileError, match="no engine is called 'abacus': reference, onnxruntime, litert, torch"
     ):
         verify(softmax_model(), tmp_path / "m.onnx", against="abacus")
 

@@ -15,6 +15,7 @@ import aot
 from aot.cli.main import cli
 from aot.errors import CompileError, RuntimeFailure, UnsupportedError
 from aot.ir.types import DType
+from aot.tools.torch_engine import run_torch
 from tests.support.torch_modules import check, imported, module_of
 
 
@@ -373,6 +374,32 @@ def test_the_command_takes_files_of_torch(t: Any, tmp_path: Path) -> None:
         result = CliRunner().invoke(cli, line)
         assert result.exit_code == 0, result.output
     assert "agrees" in result.output
+
+
+def test_files_are_compared_with_torch(t: Any, tmp_path: Path) -> None:
+    class Several(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, pair: Any, *, options: Any) -> Any:
+            x[0] *= 2
+            x = x * pair[1]
+            return {"sum": x + pair[0], "rest": [x.bfloat16(), options["bias"] + 3]}
+
+    args, kwargs = (t.randn(4, 3), (t.randn(3), 2)), {"options": {"bias": t.randn(2)}}
+    rows = ({0: t.export.Dim.DYNAMIC}, (None, None), {"bias": None})
+    shapes = dict(zip(("x", "pair", "options"), rows, strict=True))
+    path = tmp_path / "model.pt2"
+    t.export.save(t.export.export(Several(), args, kwargs, dynamic_shapes=shapes), path)
+    found = aot.verify(aot.compile(path), path)
+    assert found.engine == "torch" and found.agrees
+    assert [o.name for o in found.outputs] == ["sum", "rest.0", "rest.1", "x.next"]
+    with pytest.raises(CompileError, match="model.pt2 has an input 'x' that the module has not"):
+        run_torch(path, {})
+    onnx = tmp_path / "model.onnx"
+    onnx.write_bytes(b"\x08\x08")
+    with pytest.raises(CompileError) as failure:
+        run_torch(onnx, {})
+    assert str(failure.value) == (
+        f"torch cannot run {onnx}: it is an ONNX model, expected a PyTorch program"
+    )
 
 
 def test_sums_of_open_dims_in_files(t: Any, tmp_path: Path) -> None:
