@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum, parse
+from aot.ir.dim_parser import parse
+from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum
 from aot.ir.graph import Assumption
 
 KEEP = "?"

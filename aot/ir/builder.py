@@ -14,6 +14,7 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.builtin import CONSTANT, RETURN, YIELD
+from aot.ir.dim_parser import parse
 from aot.ir.graph import Attr, Block, ConstantData, Function, FunctionRef, Module, Op, Value
 from aot.ir.record import OpRecord, lookup
 from aot.ir.rewriter import Rewriter
@@ -239,4 +240,4 @@ def _attribute(declared: str, value: Any) -> Attr:
 
 
 def _dim(value: dims.Dim | str) -> dims.Dim:
-    return dims.parse(value) if isinstance(value, str) else value
+    return parse(value) if isinstance(value, str) else value

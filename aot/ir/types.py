@@ -286,7 +286,7 @@ class Layout:
         Raises:
             ValueError: `text` is not a layout.
         """
-        from aot.ir.dims import parse as parse_dim
+        from aot.ir.dim_parser import parse as parse_dim
 
         text = text.strip()
         if not (text.startswith("{") and text.endswith("}")):
@@ -315,7 +315,7 @@ class Layout:
 
 def _split_of(text: str) -> tuple[int, Dim]:
     """`dim/factor`."""
-    from aot.ir.dims import parse as parse_dim
+    from aot.ir.dim_parser import parse as parse_dim
 
     dim, _, factor = text.partition("/")
     return int(dim), parse_dim(factor)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot.analysis.launches import Launch
-from aot.ir import dims
+from aot.ir.dim_parser import parse
 from aot.link.code_image import ImageParts, Part, Reference
 
 FORMAT = 1
@@ -120,7 +120,7 @@ def _launch(data: Sequence[Any]) -> Launch:
     origin, *amounts = data
     if type(origin) is not str or len(amounts) != 2:
         raise TypeError(f"{data!r} is no launch")
-    flops, size = (dims.parse(n) if isinstance(n, str) else n for n in amounts)
+    flops, size = (parse(n) if isinstance(n, str) else n for n in amounts)
     return Launch(origin, flops, size)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import CompileError
-from aot.runtime.loader import TensorInfo
+from aot.runtime.tensors import TensorInfo
 
 UNNAMED = "?"  # a symbolic dim of which the module says no more
 

@@ -12,18 +12,27 @@ import sysconfig
 import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
+from aot.runtime.tensors import (
+    CTensor,
+    CTensorInfo,
+    Slot,
+    TensorInfo,
+    address_of,
+    check_writeable,
+    tensor_info,
+    text_of,
+    to_array,
+)
 
 LIBRARY_NAME = "libaot_runtime.so"
 LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
@@ -32,17 +41,6 @@ FEW = 6  # tensors that `repr` lists
 
 _DEVICES = {"auto": 0, "cpu": 1, "vulkan": 2}
 _CODE_MAPPINGS = ("none", "mapped", "copied")
-_DTYPES = (
-    *("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"),
-    "bf16",
-)
-_NUMPY: dict[str, np.dtype[Any]] = {
-    name: np.dtype(f"{name[0]}{int(name[1:]) // 8}") for name in _DTYPES if name[1:].isdecimal()
-}
-_NUMPY |= {"bool": np.dtype(np.bool_), "bf16": np.dtype(ml_dtypes.bfloat16)}
-_CODES = {_NUMPY[name]: code for code, name in enumerate(_DTYPES)}  # of native byte order
-_MOST_DIMS = 64  # numpy's limit
-
 _UNKNOWN = (1 << 64) - 1  # UINT64_MAX of aot_program_info_t
 
 _Size = ctypes.c_size_t
@@ -78,34 +76,6 @@ class _ProgramOptions(ctypes.Structure):
         ("profile", ctypes.c_void_p),
         ("profile_user", ctypes.c_void_p),
         ("vulkan", ctypes.c_void_p),
-    )
-
-
-class _DimInfo(ctypes.Structure):
-    _fields_ = (
-        ("extent", ctypes.c_int64),
-        ("min", ctypes.c_int64),
-        ("max", ctypes.c_int64),
-        ("text", ctypes.c_char_p),
-    )
-
-
-class _TensorInfo(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("dtype", ctypes.c_int),
-        ("rank", ctypes.c_uint32),
-        ("dims", POINTER(_DimInfo)),
-    )
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("dtype", ctypes.c_int),
-        ("rank", ctypes.c_uint32),
-        ("dims", POINTER(ctypes.c_int64)),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
     )
 
 
@@ -162,48 +132,23 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_get_info": (None, _Handle, POINTER(_ProgramInfo)),
     "aot_program_input_count": (_Size, _Handle),
     "aot_program_output_count": (_Size, _Handle),
-    "aot_program_input_info": (POINTER(_TensorInfo), _Handle, _Size),
-    "aot_program_output_info": (POINTER(_TensorInfo), _Handle, _Size),
-    "aot_program_set_input": (ctypes.c_int, _Handle, _Size, POINTER(_Tensor), _OutError),
+    "aot_program_input_info": (POINTER(CTensorInfo), _Handle, _Size),
+    "aot_program_output_info": (POINTER(CTensorInfo), _Handle, _Size),
+    "aot_program_set_input": (ctypes.c_int, _Handle, _Size, POINTER(CTensor), _OutError),
     "aot_program_set_output": (*(ctypes.c_int, _Handle, _Size, ctypes.c_void_p, _Size, _OutError),),
     "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
     "aot_program_run": (ctypes.c_int, _Handle, _OutError),
     "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
     "aot_program_get_update": (ctypes.c_bool, _Handle, _Size, POINTER(_Size)),
     "aot_program_state_count": (_Size, _Handle),
-    "aot_program_state_info": (POINTER(_TensorInfo), _Handle, _Size),
+    "aot_program_state_info": (POINTER(CTensorInfo), _Handle, _Size),
     "aot_program_length": (ctypes.c_uint64, _Handle),
     "aot_program_capacity": (ctypes.c_uint64, _Handle),
     "aot_program_rewind": (ctypes.c_int, _Handle, ctypes.c_uint64, _OutError),
     "aot_program_save_state": (ctypes.c_int, _Handle, ctypes.c_char_p, _OutError),
     "aot_program_load_state": (ctypes.c_int, _Handle, ctypes.c_char_p, _OutError),
-    "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(_Tensor)),
+    "aot_program_get_output": (ctypes.c_int, _Handle, _Size, _OutError, POINTER(CTensor)),
 }
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output as the module declares it.
-
-    Attributes:
-        name: its name in the model.
-        dtype: such as `"f32"`, `"i64"` or `"bool"`.
-        dims: an extent each, or the expression of a symbolic one, such as `"N"` or `"4*W"`.
-        bounds: of each extent, inclusive; None is unbounded.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int | str, ...]
-    bounds: tuple[tuple[int, int | None], ...]
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype that arrays for it have."""
-        return _NUMPY[self.dtype]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
 
 
 class Calling(Protocol):
@@ -368,24 +313,24 @@ class Program:
             self._call("aot_program_create", self._module, byref(options), out=self._program)
         info = _ProgramInfo()
         self._library.aot_program_get_info(self._program, byref(info))
-        self.entry = _text(info.entry)
-        self.target = _text(info.target)
-        self.device = _text(info.device)
+        self.entry = text_of(info.entry)
+        self.target = text_of(info.target)
+        self.device = text_of(info.device)
         self.code_mapping = _CODE_MAPPINGS[info.code_mapping]
-        self.skipped = _text(info.skipped)
+        self.skipped = text_of(info.skipped)
         self.threads = max(int(info.threads), 1)
         self.inputs = self._tensors("input")
         self.outputs = self._tensors("output")
         self.states = self._tensors("state")
         self.updates = self._updates()
-        self._taken = [_Slot(info) for info in self.inputs]
-        self._given = [_Slot(info) for info in self.outputs]
+        self._taken = [Slot(info) for info in self.inputs]
+        self._given = [Slot(info) for info in self.outputs]
         self._written = [n for n, i in enumerate(self.inputs) if i.name in self.updates.values()]
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
         count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
         find = getattr(self._library, f"aot_program_{kind}_info")
-        return tuple(_tensor_info(find(self._program, i).contents) for i in range(count))
+        return tuple(tensor_info(find(self._program, i).contents) for i in range(count))
 
     def _updates(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -403,7 +348,9 @@ class Program:
             raise self._failure(error, status)
 
     def _failure(self, error: _Error, status: int) -> RuntimeFailure:
-        return RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
+        return RuntimeFailure(
+            text_of(error.message), text_of(self._library.aot_status_name(status))
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs once: arrays by input name in, new arrays by output name out.
@@ -462,9 +409,9 @@ class Program:
             raise RuntimeFailure(
                 f"{len(inputs)} inputs, the program has {len(self.inputs)}", "argument"
             )
-        arrays = [_to_array(slot, value) for slot, value in zip(self._taken, inputs, strict=True)]
+        arrays = [to_array(slot, value) for slot, value in zip(self._taken, inputs, strict=True)]
         for number in self._written:
-            _check_writeable(self.inputs[number], inputs[number])
+            check_writeable(self.inputs[number], inputs[number])
         library, error = self._library, _Error()
         out_error = byref(error)
         with self._lock:
@@ -497,7 +444,7 @@ class Program:
         slot, library = self._given[index], self._library
         result = np.empty(self._shape_of(index, error), slot.dtype)
         status = library.aot_program_set_output(
-            self._program, index, _address(result), result.nbytes, byref(error)
+            self._program, index, address_of(result), result.nbytes, byref(error)
         )
         if status != 0:
             raise self._failure(error, status)
@@ -642,103 +589,5 @@ def _library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _text(text: bytes | None) -> str:
-    return (text or b"").decode("utf-8", errors="replace")
-
-
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
-
-
-def _tensor_info(info: _TensorInfo) -> TensorInfo:
-    dims = info.dims[: info.rank]
-    return TensorInfo(
-        name=_text(info.name),
-        dtype=_DTYPES[info.dtype],
-        dims=tuple(d.extent if d.extent >= 0 else _text(d.text) or "?" for d in dims),
-        bounds=tuple(
-            (d.extent, d.extent) if d.extent >= 0 else (d.min, d.max if d.max >= 0 else None)
-            for d in dims
-        ),
-    )
-
-
-class _Slot:
-    """What one input or output is, and memory for the runtime's calls that runs use again."""
-
-    def __init__(self, info: TensorInfo) -> None:
-        self.info = info
-        self.dtype = info.numpy_dtype
-        static = tuple(dim for dim in info.dims if isinstance(dim, int))
-        self.shape = static if len(static) == len(info.dims) else None
-        self._dims, self._extents = (ctypes.c_int64 * _MOST_DIMS)(), ()
-        self.tensor = _Tensor(dims=ctypes.cast(self._dims, POINTER(ctypes.c_int64)))
-        self.reference = byref(self.tensor)
-
-    def point_to(self, array: NDArray[Any]) -> None:
-        """Makes the tensor the array, in its memory."""
-        tensor = self.tensor
-        tensor.dtype, tensor.rank = _CODES[array.dtype], array.ndim
-        if array.shape != self._extents:
-            self._extents = array.shape
-            self._dims[: array.ndim] = list(array.shape)
-        tensor.data, tensor.bytes = _address(array), array.nbytes
-
-
-def _address(array: NDArray[Any]) -> int:
-    """Where an array's elements are; `array.ctypes`, which takes several times as long to say so,
-    knows it of those that are read-only, empty or of a type that buffers lack."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError, BufferError):
-        return int(array.ctypes.data)
-
-
-def _to_array(slot: _Slot, value: ArrayLike) -> NDArray[Any]:
-    """The value as a dense, aligned array in native byte order; only non-arrays are converted."""
-    if type(value) is np.ndarray and value.dtype in _CODES:
-        flags = value.flags
-        if flags.c_contiguous and flags.aligned:
-            return value
-    info = slot.info
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        if array.dtype.newbyteorder("=") not in _CODES:
-            raise RuntimeFailure(
-                f'input "{info.name}": expected dtype {info.dtype}, found {array.dtype}', "dtype"
-            )
-    else:
-        try:
-            array = np.asarray(value, slot.dtype)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RuntimeFailure(
-                f'input "{info.name}": expected {info.dtype}: {error}', "dtype"
-            ) from error
-    # np.require and np.ascontiguousarray would make a scalar one-dimensional.
-    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
-    return native if native.flags.c_contiguous and native.flags.aligned else native.copy(order="C")
-
-
-def _check_writeable(info: TensorInfo, value: ArrayLike) -> None:
-    if not isinstance(value, np.ndarray):
-        found = type(value).__name__
-    elif value.flags.writeable:
-        return
-    else:
-        found = "a read-only one"
-    raise RuntimeFailure(
-        f'input "{info.name}": the model writes it: give a numpy array that can be written, '
-        f"found {found}",
-        "argument",
-    )
-
-
-def _to_tensor(array: NDArray[Any]) -> _Tensor:
-    dims = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
-    return _Tensor(
-        dtype=_CODES[array.dtype],
-        rank=array.ndim,
-        dims=ctypes.cast(dims, POINTER(ctypes.c_int64)),
-        data=_address(array),
-        bytes=array.nbytes,
-    )

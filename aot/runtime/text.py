@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
-from aot.runtime.loader import Program, _Error, _ModuleOptions, _text, load_library
+from aot.runtime.loader import Program, _Error, _ModuleOptions, load_library
+from aot.runtime.tensors import text_of
 
 _Size = ctypes.c_size_t
 _Handle = ctypes.c_void_p
@@ -138,7 +139,9 @@ class _Native:
         outs = () if out is None else (byref(out),)
         status = getattr(self._library, name)(*arguments, byref(error), *outs)
         if status != 0:
-            raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
+            raise RuntimeFailure(
+                text_of(error.message), text_of(self._library.aot_status_name(status))
+            )
 
     def close(self) -> None:
         """Releases it; it can't be used any more. Does nothing the second time."""
@@ -195,7 +198,7 @@ class Tokeniser(_Native):
         )
         self.adds_bos, self.adds_eos = bool(info.adds_bos), bool(info.adds_eos)
         self.end_tokens = tuple(info.end_tokens[: info.end_token_count])
-        self.chat_template = _text(info.chat_template)
+        self.chat_template = text_of(info.chat_template)
         self.chat_roles = self._chat_roles(info) if info.chat_role_count else None
 
     def _check_open(self) -> None:
@@ -216,8 +219,8 @@ class Tokeniser(_Native):
             name, before, after = (ctypes.c_char_p() for _ in range(3))
             outs = byref(name), byref(before), byref(after)
             self._library.aot_vocabulary_get_chat_role(self._handle, index, *outs)
-            roles[_text(name.value)] = _text(before.value), _text(after.value)
-        texts = (_text(t) for t in (info.chat_begin, info.chat_default, info.chat_reply))
+            roles[text_of(name.value)] = text_of(before.value), text_of(after.value)
+        texts = (text_of(t) for t in (info.chat_begin, info.chat_default, info.chat_reply))
         return ChatRoles(roles, *texts)
 
     def __repr__(self) -> str:
@@ -255,8 +258,8 @@ class Tokeniser(_Native):
             if status == 0:
                 return tokens[: count.value].copy()
             if count.value <= capacity:
-                name = _text(self._library.aot_status_name(status))
-                raise RuntimeFailure(_text(error.message), name)
+                name = text_of(self._library.aot_status_name(status))
+                raise RuntimeFailure(text_of(error.message), name)
             capacity = count.value
 
     def decode(self, tokens: ArrayLike, *, shows_control: bool = False) -> str:
@@ -316,8 +319,8 @@ class Decoder:
             if status == 0:
                 return text.raw[: count.value].decode()
             if count.value <= capacity:
-                name = _text(native._library.aot_status_name(status))
-                raise RuntimeFailure(_text(error.message), name)
+                name = text_of(native._library.aot_status_name(status))
+                raise RuntimeFailure(text_of(error.message), name)
             capacity = count.value
 
     def end(self) -> str:
@@ -379,7 +382,9 @@ class Sampler(_Native):
             self._handle, pointer, own.size, byref(error), byref(token)
         )
         if status != 0:
-            raise RuntimeFailure(_text(error.message), _text(self._library.aot_status_name(status)))
+            raise RuntimeFailure(
+                text_of(error.message), text_of(self._library.aot_status_name(status))
+            )
         return int(token.value)
 
     def accept(self, tokens: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot.runtime import loader
+from aot.runtime import tensors
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -76,7 +76,7 @@ def test_memory_that_is_too_small_is_not_given() -> None:
     with opened(scale_module().to_bytes()) as program:
 
         def given() -> tuple[int | None, int]:
-            tensor = loader._Tensor()
+            tensor = tensors.CTensor()
             call("aot_program_get_output", program.handle, 0, out=tensor)
             return tensor.data, tensor.bytes
 
@@ -370,7 +370,7 @@ def test_outputs_may_not_overlap() -> None:
 
 def own_memory(program: Program, index: int, count: int, offset: int = 0) -> np.ndarray:
     """`count` floats of an output's own memory, from float `offset` on."""
-    found = loader._Tensor()
+    found = tensors.CTensor()
     call("aot_program_get_output", program.handle, index, out=found)
     return np.ctypeslib.as_array(
         ctypes.cast(found.data + 4 * offset, ctypes.POINTER(ctypes.c_float)), (count,)

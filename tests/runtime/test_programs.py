@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from aot.runtime import loader
+from aot.runtime import tensors
 from tests.support.runtime_api import Failed, call, opened, run_failure, run_once
 from tests.support.runtime_modules import (
     ARENA,
@@ -598,6 +598,6 @@ def test_a_run_gives_an_extent(extent: int) -> None:
 def test_an_output_of_an_extent_that_has_no_memory_has_no_data(extent: int) -> None:
     with opened(of_so_many(extent)) as program:
         program.run()
-        result = loader._Tensor()
+        result = tensors.CTensor()
         call("aot_program_get_output", program.handle, 0, out=result)
         assert not result.data

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.runtime import loader
+from aot.runtime import tensors
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -193,7 +193,7 @@ def test_store_writes_the_low_bytes(dtype: str, value: int) -> None:
     file = module(
         asm.program(outputOffsetRegisters=[offset]), [], [tensor("y", "u8", 16)]
     ).to_bytes()
-    size = loader._NUMPY[dtype].itemsize
+    size = tensors.NUMPY[dtype].itemsize
     expected = bytearray(b"\xee" * 16)
     expected[3 : 3 + size] = (value & ((1 << 64) - 1)).to_bytes(8, "little")[:size]
     with opened(file) as program:
@@ -256,6 +256,6 @@ def test_states_are_listed() -> None:
     with opened(ModuleFile([Variant([made])]).to_bytes()) as program:
         assert library().aot_program_state_count(program.handle) == 2
         info = library().aot_program_state_info(program.handle, 1).contents
-        found = loader._tensor_info(info)
+        found = tensors.tensor_info(info)
         assert (str(found), found.bounds) == ("cache: i8[P, 3]", ((0, 12), (3, 3)))
         assert not library().aot_program_state_info(program.handle, 2)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.runtime import loader
+from aot.runtime import loader, tensors
 from tests.support.runtime_build import build_library
 
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -157,11 +157,11 @@ class Program:
     def set_input(self, index: int, array: np.ndarray) -> None:
         """An input's shape and memory."""
         self._alive["input", index] = array
-        call("aot_program_set_input", self.handle, index, ctypes.byref(loader._to_tensor(array)))
+        call("aot_program_set_input", self.handle, index, ctypes.byref(tensors.to_tensor(array)))
 
     def set_shape(self, index: int, dtype: str, *dims: int) -> None:
         """An input's shape alone."""
-        tensor = loader._to_tensor(np.empty(0, loader._NUMPY[dtype]))
+        tensor = tensors.to_tensor(np.empty(0, tensors.NUMPY[dtype]))
         extents = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         tensor.rank, tensor.dims = len(dims), extents
         tensor.data, tensor.bytes = None, 1
@@ -188,10 +188,10 @@ class Program:
 
     def output(self, index: int) -> np.ndarray:
         """A copy of an output."""
-        tensor = loader._Tensor()
+        tensor = tensors.CTensor()
         call("aot_program_get_output", self.handle, index, out=tensor)
         shape = tuple(tensor.dims[: tensor.rank])
-        dtype = loader._NUMPY[loader._DTYPES[tensor.dtype]]
+        dtype = tensors.NUMPY[tensors.DTYPES[tensor.dtype]]
         result = np.empty(shape, dtype)
         assert result.nbytes == tensor.bytes
         if tensor.bytes:
@@ -200,7 +200,7 @@ class Program:
 
     def output_shape(self, index: int) -> tuple[int, ...]:
         """An output's dims, after prepare."""
-        tensor = loader._Tensor()
+        tensor = tensors.CTensor()
         call("aot_program_get_output", self.handle, index, out=tensor)
         return tuple(tensor.dims[: tensor.rank])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir import dims
+from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr, ConstantData, FunctionRef
 from aot.ir.text.tokens import END, Tokens
@@ -114,7 +114,7 @@ class AttrParser:
             raise tokens.expected("')'" if depth and not wants_operand else "a dim")
         begin, end = tokens.starts[start], tokens.starts[tokens.at - 1]
         try:
-            return dims.parse(tokens.text[begin : end + len(tokens.texts[tokens.at - 1])])
+            return parse(tokens.text[begin : end + len(tokens.texts[tokens.at - 1])])
         except ValueError as error:
             raise tokens.error(str(error), start) from None
 

@@ -24,6 +24,7 @@ from aot.analysis.launches import Launch
 from aot.errors import CompileError, RuntimeFailure
 from aot.ir import dims
 from aot.ir.bounds import linear
+from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim
 from aot.link.image import EntryPointImage, VariantImage
 from aot.link.notes import decode_notes
@@ -282,7 +283,7 @@ def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict
             if info.extent is not None:
                 continue
             try:
-                found = linear(dims.parse(info.text))
+                found = linear(parse(info.text))
             except ValueError:
                 continue
             if found is not None:

@@ -28,7 +28,7 @@ from aot.link.image import Device, EntryPointImage, ExecutableImage, ModuleImage
 from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
-from aot.runtime import loader, vulkan_facts
+from aot.runtime import loader, tensors, vulkan_facts
 from aot.runtime.inputs import make_inputs
 
 CREATIONS = ("serial", "batch", "parallel")
@@ -284,7 +284,7 @@ class _Measured:
         """Milliseconds of a run; `launches` are its own."""
         self.launches.clear()
         for number, array in enumerate(arrays):
-            tensor = loader._to_tensor(array)
+            tensor = tensors.to_tensor(array)
             self.call("aot_program_set_input", self._program, number, byref(tensor))
         self.call("aot_program_prepare", self._program)
         start = time.perf_counter()

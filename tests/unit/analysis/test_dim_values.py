@@ -10,8 +10,9 @@ import pytest
 from aot.analysis.dim_values import DimValues
 from aot.builder import Builder
 from aot.ir import dim_semantics as ds
+from aot.ir.dim_parser import parse
 from aot.ir.dim_semantics import UndecidedError
-from aot.ir.dims import Dim, parse
+from aot.ir.dims import Dim
 from aot.ir.graph import Function, Value
 
 

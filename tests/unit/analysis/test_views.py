@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from aot.analysis.memory.views import canonical, is_view, memory_order, view_offset, view_type
 from aot.frontends.text import import_text
-from aot.ir.dims import Dim, evaluate, parse, substitute
+from aot.ir.dim_parser import parse
+from aot.ir.dims import Dim, evaluate, substitute
 from aot.ir.index_map import Broadcast, IndexMap, Reshape, Slice, Step, Transpose, make_map
 from aot.ir.types import DType, Layout, TensorType
 from tests.support.lowering import element_numbers

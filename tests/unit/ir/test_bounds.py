@@ -15,7 +15,8 @@ from aot.ir.bounds import (
     parse_shape,
     parse_wanted,
 )
-from aot.ir.dims import evaluate, narrow, parse, symbol
+from aot.ir.dim_parser import parse
+from aot.ir.dims import evaluate, narrow, symbol
 from aot.ir.equalities import DimEqualities
 from aot.ir.graph import Assumption
 

@@ -13,7 +13,8 @@ from aot.errors import AotError, CompileError, InternalError
 from aot.ir import expr as e
 from aot.ir.builtin import CONSTANT
 from aot.ir.compare import attr_key, modules_equal
-from aot.ir.dims import parse, symbol
+from aot.ir.dim_parser import parse
+from aot.ir.dims import symbol
 from aot.ir.equalities import solve
 from aot.ir.graph import Block, ConstantData, Function, Module, Op
 from aot.ir.interpreter.interpreter import run

@@ -7,7 +7,8 @@ import pytest
 
 from aot.errors import CompileError, InternalError
 from aot.ir.data_dims import Largest, assumptions_by_last, extents_of, limit, limits_of
-from aot.ir.dims import parse, symbol
+from aot.ir.dim_parser import parse
+from aot.ir.dims import symbol
 from aot.ir.graph import Assumption, Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.rewriter import Rewriter

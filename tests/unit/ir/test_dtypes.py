@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aot.ir.dims import parse, substitute
+from aot.ir.dim_parser import parse
+from aot.ir.dims import substitute
 from aot.ir.record import ANY, FLOATS, INTEGERS, SIGNED, STORED_ONLY, UNSIGNED
 from aot.ir.types import DType, DTypeFacts, DTypeKind, Layout, TensorType
 from aot.link.reader import DTYPE_CODES
-from aot.runtime import loader
+from aot.runtime import tensors
 
 STORED = [d for d in DType if d.is_stored]
 
@@ -57,8 +58,8 @@ def test_kinds_part_the_dtypes() -> None:
 
 def test_the_loader_has_the_codes_and_elements_of_the_file() -> None:
     """The loader comes without the compiler, so it has a table of its own."""
-    assert dict(enumerate(loader._DTYPES)) == {code: str(d) for d, code in DTYPE_CODES.items()}
-    assert {str(d): d.numpy for d in STORED} == loader._NUMPY
+    assert dict(enumerate(tensors.DTYPES)) == {code: str(d) for d, code in DTYPE_CODES.items()}
+    assert {str(d): d.numpy for d in STORED} == tensors.NUMPY
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import aot.passes.specialise.slots
 from aot.builder import Builder
 from aot.frontends.text import import_text
 from aot.ir.clone import clone_module
-from aot.ir.dims import parse
+from aot.ir.dim_parser import parse
 from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function, print_module
 from aot.ir.verifier import verify

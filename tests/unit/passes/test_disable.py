@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import aot
 from aot.builder import Builder
 from aot.driver.pipeline import MODEL_PASSES, TARGET_PASSES
-from aot.ir.dims import parse
+from aot.ir.dim_parser import parse
 from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.options import CompileOptions

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from aot.errors import AotError, RuntimeFailure
-from aot.runtime import loader
-from aot.runtime.loader import TensorInfo, load
+from aot.runtime import loader, tensors
+from aot.runtime.loader import load
+from aot.runtime.tensors import TensorInfo
 from tests.support.runtime_api import library_path
 from tests.support.runtime_modules import (
     INPUTS,
@@ -277,9 +278,9 @@ def test_structures_have_the_header_files_layout() -> None:
         "aot_error_t": loader._Error,
         "aot_module_options_t": loader._ModuleOptions,
         "aot_program_options_t": loader._ProgramOptions,
-        "aot_dim_info_t": loader._DimInfo,
-        "aot_tensor_info_t": loader._TensorInfo,
-        "aot_tensor_t": loader._Tensor,
+        "aot_dim_info_t": tensors.CDimInfo,
+        "aot_tensor_info_t": tensors.CTensorInfo,
+        "aot_tensor_t": tensors.CTensor,
         "aot_program_info_t": loader._ProgramInfo,
     }
     lines = []

@@ -1,0 +1,186 @@
+"""Tensors between numpy and the runtime's C interface: what the module says of them, and arrays in
+the form that calls take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aot.errors import RuntimeFailure
+
+DTYPES = (
+    *("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"),
+    "bf16",
+)
+NUMPY: dict[str, np.dtype[Any]] = {
+    name: np.dtype(f"{name[0]}{int(name[1:]) // 8}") for name in DTYPES if name[1:].isdecimal()
+}
+NUMPY |= {"bool": np.dtype(np.bool_), "bf16": np.dtype(ml_dtypes.bfloat16)}
+CODES = {NUMPY[name]: code for code, name in enumerate(DTYPES)}  # of native byte order
+MOST_DIMS = 64  # numpy's limit
+
+
+class CDimInfo(ctypes.Structure):
+    _fields_ = (
+        ("extent", ctypes.c_int64),
+        ("min", ctypes.c_int64),
+        ("max", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+    )
+
+
+class CTensorInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_uint32),
+        ("dims", POINTER(CDimInfo)),
+    )
+
+
+class CTensor(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_uint32),
+        ("dims", POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output as the module declares it.
+
+    Attributes:
+        name: its name in the model.
+        dtype: such as `"f32"`, `"i64"` or `"bool"`.
+        dims: an extent each, or the expression of a symbolic one, such as `"N"` or `"4*W"`.
+        bounds: of each extent, inclusive; None is unbounded.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+    bounds: tuple[tuple[int, int | None], ...]
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype that arrays for it have."""
+        return NUMPY[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
+
+
+def text_of(text: bytes | None) -> str:
+    """A text of C."""
+    return (text or b"").decode("utf-8", errors="replace")
+
+
+def tensor_info(info: CTensorInfo) -> TensorInfo:
+    """The record of C, read."""
+    dims = info.dims[: info.rank]
+    return TensorInfo(
+        name=text_of(info.name),
+        dtype=DTYPES[info.dtype],
+        dims=tuple(d.extent if d.extent >= 0 else text_of(d.text) or "?" for d in dims),
+        bounds=tuple(
+            (d.extent, d.extent) if d.extent >= 0 else (d.min, d.max if d.max >= 0 else None)
+            for d in dims
+        ),
+    )
+
+
+class Slot:
+    """What one input or output is, and memory for the runtime's calls that runs use again."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.info = info
+        self.dtype = info.numpy_dtype
+        static = tuple(dim for dim in info.dims if isinstance(dim, int))
+        self.shape = static if len(static) == len(info.dims) else None
+        self._dims, self._extents = (ctypes.c_int64 * MOST_DIMS)(), ()
+        self.tensor = CTensor(dims=ctypes.cast(self._dims, POINTER(ctypes.c_int64)))
+        self.reference = byref(self.tensor)
+
+    def point_to(self, array: NDArray[Any]) -> None:
+        """Makes the tensor the array, in its memory."""
+        tensor = self.tensor
+        tensor.dtype, tensor.rank = CODES[array.dtype], array.ndim
+        if array.shape != self._extents:
+            self._extents = array.shape
+            self._dims[: array.ndim] = list(array.shape)
+        tensor.data, tensor.bytes = address_of(array), array.nbytes
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where an array's elements are; `array.ctypes`, which takes several times as long to say so,
+    knows it of those that are read-only, empty or of a type that buffers lack."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return int(array.ctypes.data)
+
+
+def to_array(slot: Slot, value: ArrayLike) -> NDArray[Any]:
+    """The value as a dense, aligned array in native byte order; only non-arrays are converted."""
+    if type(value) is np.ndarray and value.dtype in CODES:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value
+    info = slot.info
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.newbyteorder("=") not in CODES:
+            raise RuntimeFailure(
+                f'input "{info.name}": expected dtype {info.dtype}, found {array.dtype}', "dtype"
+            )
+    else:
+        try:
+            array = np.asarray(value, slot.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RuntimeFailure(
+                f'input "{info.name}": expected {info.dtype}: {error}', "dtype"
+            ) from error
+    # np.require and np.ascontiguousarray would make a scalar one-dimensional.
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return native if native.flags.c_contiguous and native.flags.aligned else native.copy(order="C")
+
+
+def check_writeable(info: TensorInfo, value: ArrayLike) -> None:
+    """That a model may write an input.
+
+    Raises:
+        RuntimeFailure: it is no array, or a read-only one.
+    """
+    if not isinstance(value, np.ndarray):
+        found = type(value).__name__
+    elif value.flags.writeable:
+        return
+    else:
+        found = "a read-only one"
+    raise RuntimeFailure(
+        f'input "{info.name}": the model writes it: give a numpy array that can be written, '
+        f"found {found}",
+        "argument",
+    )
+
+
+def to_tensor(array: NDArray[Any]) -> CTensor:
+    """An array in its own memory."""
+    dims = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
+    return CTensor(
+        dtype=CODES[array.dtype],
+        rank=array.ndim,
+        dims=ctypes.cast(dims, POINTER(ctypes.c_int64)),
+        data=address_of(array),
+        bytes=array.nbytes,
+    )
