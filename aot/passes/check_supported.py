@@ -2,8 +2,8 @@
 
 Requires: nothing.
 Ensures: every op of the module is one that later passes and the runtime know what to do with, and
-    every extent that a value gives is bounded. What is written in place are state variables, each
-    in one place, once a run, and read before that.
+    every extent that a value gives is bounded, by what memory can hold. What is written in place
+    are state variables, each in one place, once a run, and read before that.
 Never: changes anything.
 """
 
@@ -17,6 +17,8 @@ from aot.ir.graph import Function, Module, Op, Value
 from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
 
+MOST_BYTES = 1 << 47  # what a process can address
+
 
 def run(module: Module, context: PassContext) -> None:
     found = [
@@ -27,6 +29,7 @@ def run(module: Module, context: PassContext) -> None:
     ]
     found += [line for function in module.entry_points for line in _late_reads(function)]
     found += [line for function in module.entry_points for line in _unlimited(function)]
+    found += [line for function in module.entry_points for line in _too_large(function)]
     if found:
         raise UnsupportedError("these can't be compiled yet:", list(dict.fromkeys(found)))
 
@@ -45,6 +48,26 @@ def _unlimited(function: Function) -> list[str]:
         name = op.origin or symbol
         found.append(f"{name}: {why}; bound it with --max {name!r}=N (max_extents)")
     return found
+
+
+def _too_large(function: Function) -> list[str]:
+    """The first value for which no memory can be set aside, as large as data may make it."""
+    largest, extents = Largest.of(function), extents_of(function)
+    if not extents:
+        return []
+    for op in function.walk():
+        for value in op.results:
+            count = value.type.element_count
+            most = largest.largest(count) if largest.is_given(count) else 0
+            if not isinstance(most, int) or most * value.type.dtype.bytes <= MOST_BYTES:
+                continue
+            symbol = next(name for name in sorted(dims.symbols(count)) if name in extents)
+            return [
+                f"{extents[symbol].origin or symbol}: it computes an extent that may be so large "
+                f"that {value.type} has {most * value.type.dtype.bytes} bytes, expected at most "
+                f"{MOST_BYTES}; bound it by less"
+            ]
+    return []
 
 
 def _line(op: Op, problem: str) -> str:

@@ -442,7 +442,14 @@ class Program:
 
     def _bind_output(self, index: int, error: _Error) -> NDArray[Any]:
         slot, library = self._given[index], self._library
-        result = np.empty(self._shape_of(index, error), slot.dtype)
+        shape = self._shape_of(index, error)
+        try:
+            result = np.empty(shape, slot.dtype)
+        except (MemoryError, ValueError) as failure:  # numpy: too large for memory, for an array
+            name, dtype = self.outputs[index].name, np.dtype(slot.dtype)
+            raise RuntimeFailure(
+                f"output {name!r}: no memory for {dtype.name}{list(shape)}", "memory"
+            ) from failure
         status = library.aot_program_set_output(
             self._program, index, address_of(result), result.nbytes, byref(error)
         )

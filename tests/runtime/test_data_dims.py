@@ -198,6 +198,26 @@ def test_an_extent_that_nothing_bounds() -> None:
     assert str(unknown.value) == ("no node 'k' computes an extent, those that do are 'the node'")
 
 
+def test_a_bound_that_memory_cannot_hold() -> None:
+    b = Builder()
+    k = b.input("k", "i64[]")
+    b.op("extent", k, dim="n0", origin="the node")
+    b.output("y", b.op("range", size="n0"))
+    module = b.module()
+    for most in (1 << 62, 1 << 45):
+        with pytest.raises(UnsupportedError) as refused:
+            aot.compile(module, max_extents={"the node": most})
+        assert refused.value.items == (
+            "the node: it computes an extent that may be so large that i64[n0] has "
+            f"{8 * most} bytes, expected at most {1 << 47}; bound it by less",
+        )
+    with aot.load(aot.compile(module, max_extents={"the node": 1 << 44})) as program:
+        with pytest.raises(RuntimeFailure) as caught:
+            program.run([np.array(3)])
+        assert str(caught.value) == "output 'y': no memory for int64[17592186044416]"
+        assert caught.value.status == "memory"
+
+
 def test_extents_in_branches_and_loops() -> None:
     """A symbol of a block has another value in each of its runs."""
     b = Builder()

@@ -71,13 +71,15 @@ class DataGraph:
         return self.g.model([i for i in INPUTS if i.name in used], outputs, opset=18)
 
     def bounds_of(self, outputs: list[str]) -> None:
-        """Keeps the bound of the first node that outputs are computed from: all are of k."""
+        """Keeps the bound of the first node that outputs are computed from: all are of k. A loop
+        computes an extent of its own from it if it comes first."""
         needed = set(outputs)
         for node in reversed(self.g.nodes):
             if not needed.isdisjoint(node.output):
                 needed.update(_names(node))
-        found = [node.name for node in self.g.nodes if not needed.isdisjoint(node.output)]
-        self.bounds = dict.fromkeys([n for n in found if n in self.bounds][:1], MOST)
+        nodes = [n for n in self.g.nodes if n.name in self.bounds and n.name in needed]
+        others = [n for n in nodes if n.op_type != "Loop"]
+        self.bounds = {n.name: MOST for n in [*nodes[:1], *others[:1]]}
 
     # parts
 
@@ -294,7 +296,7 @@ def gram(d: DataGraph, x: str, w: int, n: int) -> Made:
 def convolved(d: DataGraph, x: str, w: int, n: int) -> Made:
     batch = d.g.op("Unsqueeze", x, d.g.constant([1]))
     made = d.g.op("Conv", batch, d.g.weight(2, 1, 3), pads=[1, 1])
-    made = d.g.op("MaxPool", made, kernel_shape=[2])
+    made = d.g.op("MaxPool", made, kernel_shape=[2], strides=[2])
     return d.g.op("ReduceMean", made, d.g.constant([1]), keepdims=0), w // 2, n
 
 

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
     "Expand": (
         make("Expand", ["x", "s"], ["y"], NODE),
         {},
-        [{"x": X[:1], "s": i64(n, 5)} for n in (0, 1, 4)],
+        [{"x": X[:1], "s": i64(n, m)} for n, m in ((0, 5), (1, 1), (4, 5), (3, 1))],
         8,
     ),
     "Tile": (make("Tile", ["x", "s"], ["y"], NODE), {}, of_x("s", [[0, 1], [1, 1], [3, 2]]), 3),
@@ -204,6 +204,11 @@ def program_of(name: str, most: int | None = None) -> Any:
             f"{NODE}: an extent that it computes is -1, expected 0 or more",
         ),
         (
+            "Expand",
+            {"x": X[:1], "s": i64(2, 3)},
+            f"{NODE}: an extent that it computes is 3, expected 5",
+        ),
+        (
             "Split",
             {"x": X, "s": i64(3, 4)},
             f"{NODE}: the sizes of parts add up to the whole: n0 + n1 is 7, expected 6; n0 is 3, "
@@ -228,6 +233,15 @@ def test_a_step_of_0() -> None:
     with pytest.raises(aot.CompileError) as caught:
         import_onnx(model_of(node, constants, {"x": X, "a": i64(0), "b": i64(3)}))
     assert str(caught.value) == f"model: Slice (node '{NODE}'): the step of axis 0 is 0"
+
+
+def test_an_extent_is_not_made_another_one() -> None:
+    node = make("Expand", ["x", "s"], ["y"], NODE)
+    with pytest.raises(aot.CompileError) as caught:
+        import_onnx(model_of(node, {"s": i64(6, 3)}, {"x": X}))
+    assert str(caught.value) == (
+        f"model: Expand (node '{NODE}'): operand 1 (shape): 3 for a dim of 5"
+    )
 
 
 def test_a_chain_of_nodes() -> None:

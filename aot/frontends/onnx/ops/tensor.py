@@ -10,6 +10,7 @@ import numpy as np
 from aot.frontends.lib.extents import (
     bound,
     check_equal,
+    check_is,
     dim_value,
     element,
     extent_of,
@@ -287,12 +288,25 @@ def expand(node: Node) -> Value:
     rank = max(len(wanted), x.type.rank)
     old = (*(1,) * (rank - x.type.rank), *x.type.dims)
     new = (*(1,) * (rank - len(wanted)), *wanted)
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, int) and a != 1 and b not in (1, a, -1):
+            _check_broadcast(node, a, b)
     # both sides broadcast; dims that may differ are taken for equal, and checked before a run
     result = tuple(
         a if b == 1 else b if a == 1 or not isinstance(a, int) else a
         for a, b in zip(old, new, strict=True)
     )
     return x if result == x.type.dims else node.emit("broadcast_to", x, shape=result)
+
+
+def _check_broadcast(node: Node, extent: int, wanted: Dim) -> None:
+    """Refuses to make an extent that is not 1 another one; what data decide is checked in a run."""
+    if isinstance(wanted, int):
+        raise node.error(f"operand 1 (shape): {wanted} for a dim of {extent}")
+    if is_given(node, wanted):
+        value = dim_value(node, wanted)
+        is_one = node.emit("equal", value, node.scalar(1, DType.I64))
+        check_is(node, node.emit("where", is_one, dim_value(node, extent), value), extent)
 
 
 @onnx_op("Tile", since=6)
