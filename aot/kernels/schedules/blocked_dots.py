@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aot.ir import dims, expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP, StageSchedule
 from aot.ir.types import DType
@@ -30,6 +31,7 @@ from aot.target.model import Target
 
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
+MANY_ROWS, STRIPS = 32, 4  # of so many rows, a workgroup does the columns of so many
 UNROLLED_WORDS = 4  # words of a block whose products are written out
 _ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
 
@@ -144,17 +146,32 @@ class DotBlockTiles(BlockedTiles):
     def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
         """The rows of a tile; where some of them aren't there, one by one."""
         extent = self.extent
-        if isinstance(extent, int) or self.rows == 1:
+        if self.rows == 1:
             return self._tile(values, first, strip, self.rows)
+        if isinstance(extent, int):
+            return self._whole(values, first, strip)
         left = dims.modulo(extent, self.rows)
         singles = self.nest.serial(
             left, lambda r: self._tile(values, expr.add(first, r), strip, 1), "mr"
         )
         end = expr.add(first, expr.index(self.rows))
         is_whole = expr.binary("le", end, expr.index(extent))
-        return [If(is_whole, tuple(self._tile(values, first, strip, self.rows)), tuple(singles))]
+        return [If(is_whole, tuple(self._whole(values, first, strip)), tuple(singles))]
 
-    def _tile(self, values: Values, first: Expr, strip: Expr, rows: int) -> list[Stmt]:
+    def _whole(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+        """A tile of all its rows. Where there are many, some workgroups do the columns of those
+        behind them as well, so that rows are brought into scratch less often."""
+        is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
+        strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
+        tile = self._tile(values, first, strip, self.rows, strips)
+        if strips == 1:
+            return tile
+        place = expr.binary("floormod", strip, expr.index(strips))
+        return [If(expr.binary("lt", place, expr.index(1)), tuple(tile))]
+
+    def _tile(
+        self, values: Values, first: Expr, strip: Expr, rows: int, strips: Dim = 1
+    ) -> list[Stmt]:
         nest, shared = self.nest, self.scratch
         staged = StagedRows(nest, self.roles, self.axes, rows)
         stmts = staged.fill(values, first)
@@ -171,7 +188,7 @@ class DotBlockTiles(BlockedTiles):
             tile = Tile(nest, self.output, self.roles, PANEL, shape, shared)
             return DotBlocks(self, tile, staged, sums, values, first, start).build()
 
-        return stmts + self._strip(strip, chunks, build, rows=rows)
+        return stmts + self._strip(strip, chunks, build, rows=rows, strips=strips)
 
     @property
     def sum_factor(self) -> int:

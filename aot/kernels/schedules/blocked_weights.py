@@ -321,12 +321,19 @@ class BlockedTiles:
         )
 
     def _strip(
-        self, strip: Expr, chunks: int, build: Callable[[Shape, Expr], list[Stmt]], *, rows: int
+        self,
+        strip: Expr,
+        chunks: int,
+        build: Callable[[Shape, Expr], list[Stmt]],
+        *,
+        rows: int,
+        strips: Dim = 1,
     ) -> list[Stmt]:
-        """The columns of a workgroup, by tiles of `chunks` vectors."""
+        """The columns of a workgroup, by tiles of `chunks` vectors; those of the workgroups behind
+        it too, where it does `strips` of them."""
         extent, width = self.roles.columns.extent, self.width
         count = -(-self.together // (chunks * width))
-        has_all = dims.modulo(extent, count * chunks * width) == 0
+        has_all = strips == 1 and dims.modulo(extent, count * chunks * width) == 0
         has_all_rows = rows == 1 or dims.modulo(self.extent, rows) == 0
         shape = Shape(rows, chunks, width, has_all_rows, has_all)
 
@@ -338,7 +345,7 @@ class BlockedTiles:
             first = expr.mul(number, expr.index(chunks * width))
             return [If(expr.binary("lt", first, expr.index(extent)), tuple(stmts))]
 
-        return self.nest.serial(count, tile, "nt")
+        return self.nest.serial(dims.multiply(strips, count), tile, "nt")
 
 
 class DecodedRow(Tile):

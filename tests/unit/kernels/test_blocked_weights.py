@@ -106,6 +106,7 @@ CASES: dict[str, Case] = {
     "two-rows": Case(2, 48, 100, 16, bits=8, has_zeros=True),
     "rows": Case(13, 128, 33, 32),
     "many-rows": Case(131, 300, 17, 128, scale=np.float16),
+    "many-columns": Case(34, 32, 340, 32),
     "half": Case(7, 64, 20, 32, bits=8, has_zeros=True, scale=np.float16),
     "per-channel": Case(9, 531, 48, 531, bits=8),
     "long-block": Case(5, 1100, 20, 512, has_zeros=True),
