@@ -7,6 +7,8 @@ CPU comes to them, so that weights are read from its caches; products.py has one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -60,9 +62,20 @@ def find_axes(output: Output) -> ContractionAxes | None:
     if not only_right:
         return None
     columns = min(only_right, key=lambda a: _step(weight, a.var))
-    rows = only_left[-1] if only_left else None
+    rows = _row_axis(left, only_left)
     outer = tuple(a for a in output.axes if a is not rows and a is not columns)
     return ContractionAxes(reduce, left, right, weight, rows, columns, outer)
+
+
+def _row_axis(left: Expr, axes: Sequence[Axis]) -> Axis | None:
+    """The axis that the rows of a tile go along, as `ContractionDims.row_axis` of the op: the one
+    whose neighbours are nearest to each other in the left operand, whatever the result's order."""
+    several = [a for a in axes if a.extent != 1] or axes
+    loads = [e for e in expr.nodes(left) if isinstance(e, Load)]
+    if not several or not loads:
+        return several[-1] if several else None
+    # the last of equal ones is the innermost of the result
+    return min(reversed(several), key=lambda a: max(_step(load, a.var) for load in loads))
 
 
 def _without_groups(output: Output) -> Output:
