@@ -19,7 +19,7 @@ from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, elementwise, lines, movement, put, selection
 from aot.passes.simplify.algebra_terms import emit, reshaped
-from aot.passes.simplify.rewriting import Rule, constant_of
+from aot.passes.simplify.rewriting import Rule, constant_of, definer
 
 Positions = NDArray[np.int64]
 
@@ -93,10 +93,56 @@ def _scatter_nd(op: Op, rewriter: Rewriter) -> Value | None:
     assert data is not None
     assert isinstance(depth, int)
     extents = tuple(d for d in data.type.dims[:depth] if isinstance(d, int))
-    if positions is None or len(extents) != depth or depth == 0:
+    if len(extents) != depth or depth == 0:
         return None
+    if positions is None:
+        found = _box_of_columns(op.operands[1], depth)
+        if found is None:
+            return None
+        first, sizes = found
+        corners = _Writes.of(np.stack([first, first + sizes - 1]), extents, data.type.dims[depth:])
+        is_box = corners.is_inside.all() and (corners.rows[1] - corners.rows[0] == sizes - 1).all()
+        return _put(op, rewriter, corners, corners.rows[0], sizes) if is_box else None
     rows = positions.array.reshape(-1, depth).astype(np.int64)
     return _rewritten(op, rewriter, _Writes.of(rows, extents, data.type.dims[depth:]), positions)
+
+
+def _box_of_columns(rows: Value | None, depth: int) -> tuple[Positions, Positions] | None:
+    """Where a box begins and its extents, if `rows` name its places in their order: a column for
+    each dim, repeated along the others, which would take too much memory as a constant."""
+    joined = definer(rows, selection.CONCAT)
+    if rows is None or joined is None or len(joined.operands) != depth:
+        return None
+    sizes = tuple(d for d in rows.type.dims[:-1] if isinstance(d, int))
+    if joined.attrs["axis"] != len(sizes) or not len(sizes) == rows.type.rank - 1 == depth:
+        return None
+    first: list[int] = []
+    for number, column in enumerate(joined.operands):
+        values = _unrepeated(column, sizes)
+        if values is None or 0 in values.shape:
+            return None
+        begin = int(values.flat[0])
+        line = np.arange(begin, begin + sizes[number]).reshape(
+            [-1 if d == number else 1 for d in range(depth)]
+        )
+        if not np.array_equal(np.broadcast_to(values, np.broadcast(values, line).shape), line):
+            return None
+        first.append(begin)
+    return np.array(first, np.int64), np.array(sizes, np.int64)
+
+
+def _unrepeated(column: Value | None, sizes: tuple[int, ...]) -> Positions | None:
+    """A column of shape [*sizes, 1] as what is repeated to that, of as many dims as there are
+    sizes."""
+    moved = definer(column, movement.RESHAPE)
+    value = column if moved is None else moved.operands[0]
+    repeated = definer(value, movement.BROADCAST_TO)
+    inner = value if repeated is None else repeated.operands[0]
+    data = constant_of(inner)
+    if data is None or value is None or value.type.dims not in (sizes, (*sizes, 1)):
+        return None
+    array = data.array.reshape((1,) * (value.type.rank - data.array.ndim) + data.array.shape)
+    return array[..., 0] if value.type.rank > len(sizes) else array
 
 
 def _scatter_elements(op: Op, rewriter: Rewriter) -> Value | None:

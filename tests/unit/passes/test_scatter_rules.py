@@ -86,6 +86,47 @@ def test_scatter_elements(seed: int) -> None:
     assert reduction != "none" or "scatter_elements" not in left
 
 
+def scatter_by_columns(
+    data: Array, columns: list[Array], sizes: tuple[int, ...], updates: Array, reduction: str
+) -> Module:
+    """A scatter whose rows are joined of columns that are repeated, as exporters write a slice."""
+    b = Builder()
+    x, u = b.input("x", f"f32{list(data.shape)}"), b.input("u", f"f32{list(updates.shape)}")
+    parts = []
+    for number, column in enumerate(columns):
+        if number % 2:  # either order of the two
+            part = b.op("broadcast_to", b.constant(column[..., None]), shape=(*sizes, 1))
+        else:
+            part = b.op("broadcast_to", b.constant(column), shape=sizes)
+            part = b.op("reshape", part, shape=(*sizes, 1))
+        parts.append(part)
+    rows = b.op("concat", *parts, axis=len(sizes))
+    attrs = {"depth": len(sizes), "reduction": reduction}
+    b.output("y", b.op("scatter_nd", x, rows, u, **attrs))
+    return Module([b.function()])
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
+@pytest.mark.parametrize("begin", [(0, 1, 2, 0), (-4, 1, -3, -2)])
+def test_a_box_of_repeated_columns(
+    begin: tuple[int, ...], wrong: int | None, reduction: str
+) -> None:
+    """Which would be too large as a constant; what is no box stays a scatter."""
+    r = np.random.default_rng(3)
+    sizes = (4, 3, 2, 1)
+    columns = [
+        np.arange(b, b + n).reshape([-1 if d == number else 1 for d in range(4)])
+        for number, (b, n) in enumerate(zip(begin, sizes, strict=True))
+    ]
+    if wrong is not None:
+        columns[wrong].flat[-1] -= 1
+    data, updates = drawn(r, (4, 5, 5, 2)), drawn(r, sizes)
+    module = scatter_by_columns(data, columns, sizes, updates, reduction)
+    left = check(module, [data, updates])
+    assert ("scatter_nd" in left) == (wrong is not None)
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_a_box_needs_no_positions(rank: int, reduction: str) -> None:
