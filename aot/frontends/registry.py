@@ -250,16 +250,27 @@ def _is_safetensors(head: bytes, source: Any) -> bool:
     return 2 <= length < 1 << 32 and head[8:9] == b"{" and head[9:10] in (b'"', b"}")
 
 
+def _is_broken_zip(head: bytes, source: Any) -> bool:
+    return head.startswith(b"PK\x03\x04") and not _zip_names(source)
+
+
+def _is_web_page(head: bytes, source: Any) -> bool:
+    return head.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
 _FROM_TORCH = "give the module to aot.compile in Python, or save it with torch.export.save"
 # What a file is, how it is identified, and what to do; the first match counts.
 UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
     ("a module that aotc has compiled", _starts(MODULE_MAGIC), "give the model it was made from"),
     ("an ONNX Runtime file", _flatbuffer(b"ORTM"), "give the ONNX file it was made from"),
     ("an HDF5 file", _starts(b"\x89HDF\r\n\x1a\n"), "convert the Keras model to ONNX"),
+    ("a TorchScript file", _zipped("/constants.pkl"), _FROM_TORCH),
     ("a PyTorch file", _zipped("/data.pkl"), _FROM_TORCH),
     ("a Keras file", _zipped("model.weights.h5"), "convert the model to ONNX"),
+    ("a zip archive that is broken or cut off", _is_broken_zip, "copy the file again"),
     ("a zip archive", _starts(b"PK\x03\x04"), "unpack the model"),
     ("a Git LFS pointer", _starts(b"version https://git-lfs"), "fetch the file: git lfs pull"),
+    ("a web page", _is_web_page, "download the model itself"),
     ("a gzip file", _starts(b"\x1f\x8b"), "unpack the model"),
     ("a pickle, as of an older PyTorch file", _starts(b"\x80\x02"), _FROM_TORCH),
     (
@@ -268,6 +279,20 @@ UNREAD: tuple[tuple[str, Callable[[bytes, Any], bool], str], ...] = (
         "export the model to ONNX",
     ),
 )
+
+
+# The same of folders, by a file in them.
+_FOLDERS: tuple[tuple[str, str, str], ...] = (
+    ("a TensorFlow SavedModel", "saved_model.pb", "convert it to TFLite or ONNX"),
+    ("a Core ML package", "Manifest.json", "give the model that it was made from"),
+    ("a folder of Hugging Face", "config.json", "export the model to ONNX, or convert it to GGUF"),
+)
+
+
+def _check_folder(folder: Path) -> None:
+    for what, name, advice in _FOLDERS:
+        if (folder / name).is_file():
+            raise CompileError(f"{folder}: is {what}, which cannot be compiled: {advice}")
 
 
 def find(source: Any) -> Frontend:
@@ -287,6 +312,8 @@ def find(source: Any) -> Frontend:
             "torch.export.ExportedProgram or a module of aot.builder"
         )
     where = os.fspath(source) if is_path else "model"
+    if is_path:
+        _check_folder(Path(source))
     head = head_of(source) if is_path else source[:HEAD_BYTES]
     for frontend in FRONTENDS:
         if frontend.is_sure and frontend.holds(head, source):

@@ -137,10 +137,13 @@ FILES: dict[str, list[bytes]] = {
     "a module that aotc has compiled": [b"AOTM" + bytes(60)],
     "an ONNX Runtime file": [FLATBUFFER + b"ORTM" + bytes(24)],
     "an HDF5 file": [b"\x89HDF\r\n\x1a\n" + bytes(16)],
+    "a TorchScript file": [zipped("m/data.pkl", "m/code/__torch__.py", "m/constants.pkl")],
     "a PyTorch file": [zipped("m/data.pkl", "m/data/0", "m/version")],
     "a Keras file": [zipped("config.json", "model.weights.h5")],
-    "a zip archive": [zipped("m.onnx"), b"PK\x03\x04 broken"],
+    "a zip archive that is broken or cut off": [b"PK\x03\x04 broken", zipped("m.onnx")[:60]],
+    "a zip archive": [zipped("m.onnx")],
     "a Git LFS pointer": [b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"],
+    "a web page": [b"<!DOCTYPE html><html>", b"\n<html lang=en>"],
     "a gzip file": [gzip.compress(b"model")],
     "a pickle, as of an older PyTorch file": [pickle.dumps({"a": 1}, protocol=2)],
     "a safetensors file, which has weights and no graph": [
@@ -169,6 +172,25 @@ def check_not_read(path: Path, what: str, data: bytes) -> None:
             aot.compile(source)
         message = f"{where}: is {what}, which cannot be compiled: {advice}"
         assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "advice"),
+    [
+        ("saved_model.pb", "a TensorFlow SavedModel", "convert it to TFLite or ONNX"),
+        ("Manifest.json", "a Core ML package", "give the model that it was made from"),
+        (
+            "config.json",
+            "a folder of Hugging Face",
+            "export the model to ONNX, or convert it to GGUF",
+        ),
+    ],
+)
+def test_a_folder_that_is_not_read(tmp_path: Path, name: str, what: str, advice: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(CompileError) as caught:
+        aot.compile(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: is {what}, which cannot be compiled: {advice}"
 
 
 def test_our_own_module_is_no_model(tmp_path: Path) -> None:
