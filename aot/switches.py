@@ -23,6 +23,7 @@ PASSES: Mapping[str, str] = {
     "defer-transposes": "transposes stay where the model has them",
     "cse": "ops that compute the same are computed each for itself",
     "algebra": "scales stay beside the weights, and norms, gelu and attention decomposed",
+    "split-recurrences": "recurrent layers multiply their input step by step",
     "merge-siblings": "contractions that read the same operand stay apart",
     "assign-layouts": "values keep the layouts of the model",
     "rematerialize-iota": "positions and masks are computed once and stored",

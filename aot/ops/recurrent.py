@@ -1,6 +1,8 @@
 """Recurrent layers: loops over steps whose kernels are written by hand in aot/kernels.
 
-One record a cell; all of them have ONNX's operands, and differ in gates and states only.
+One record a cell; all of them have ONNX's operands, and differ in gates and states only. Without w,
+x is what the product with it gives: the gates' sums over the input of all steps, which one matrix
+product makes before the loop.
 """
 
 from __future__ import annotations
@@ -69,8 +71,9 @@ def _directions(call: Call) -> int:
 def _expected(call: Call) -> dict[int, tuple[Dim, ...]]:
     """Operand number -> dims it must have."""
     d, h, gates = _directions(call), call.int("hidden_size"), _cell(call).gates
-    _, batch, features = call.operand(X).dims
+    steps, batch, features = call.operand(X).dims
     return {
+        X: (steps, batch, features if call.has(W) else d * gates * h),
         W: (d, gates * h, features),
         R: (d, gates * h, h),
         B: (d, 2 * gates * h),
@@ -124,7 +127,7 @@ class _Direction:
         self.call, self.cell = call, _cell(call)
         self.hidden = call.int("hidden_size")
         x, w, r, b = operands[:4]
-        assert x is not None and w is not None and r is not None
+        assert x is not None and r is not None
         rows = self.cell.gates * self.hidden
         self.x, self.w, self.r = x, w, r
         self.input_bias = np.zeros(rows) if b is None else b[:rows]
@@ -149,7 +152,7 @@ class _Direction:
     def step(self, x: Array) -> None:
         """Replaces the states by those after one step with input x [B, I]."""
         exact, h = self.call.is_exact, self.states[0]
-        into = _times(x, self.w.T, exact) + self.input_bias
+        into = (x if self.w is None else _times(x, self.w.T, exact)) + self.input_bias
         around = _times(h, self.r.T, exact) + self.bias
 
         def gate_of(sums: Array) -> Callable[[int], Array]:
@@ -207,7 +210,10 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
             None if a is None or n == LENGTHS else np.asarray(a[d], np.float64)
             for n, a in enumerate(padded[1:], 1)
         ]
-        one = _Direction(call, [padded[X].astype(np.float64), *operands])
+        x = padded[X].astype(np.float64)
+        if padded[W] is None:
+            x = np.split(x, _directions(call), axis=-1)[d]
+        one = _Direction(call, [x, *operands])
         with np.errstate(all="ignore"):
             ys.append(one.run(lengths, d == 1 or call.attrs["direction"] == "reverse"))
         lasts.append(one.states)
@@ -221,7 +227,7 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 def _sample(
     name: str, steps: int, batch: int, features: int, hidden: int, present: str = "", **attrs: Attr
 ) -> Sample:
-    """`present` names optional operands: b, l(engths), h, c, p."""
+    """`present` names optional operands: b, l(engths), h, c, p; x: the sums in place of w."""
     complete: dict[str, Attr] = {"input_forget": False, "linear_before_reset": False, **attrs}
     gates = cell_of(name, complete).gates
     d = _DIRECTIONS[str(attrs.get("direction", "forward"))]
@@ -233,11 +239,13 @@ def _sample(
         "p": TensorType(F32, (d, 3 * hidden)),
     }
     optional = [types[key] if key in present else None for key in types]
-    required = (
+    required: tuple[TensorType | None, ...] = (
         TensorType(F32, (steps, batch, features)),
         TensorType(F32, (d, gates * hidden, features)),
         TensorType(F32, (d, gates * hidden, hidden)),
     )
+    if "x" in present:
+        required = (TensorType(F32, (steps, batch, d * gates * hidden)), None, required[2])
     operands = (*required, *(optional if name == "lstm" else optional[:3]))
     # lengths are drawn from the same range: with some they go up to the number of steps
     return Sample(
@@ -245,14 +253,15 @@ def _sample(
         {"hidden_size": hidden, **attrs},
         low=-0.5 if "l" in present else -1.0,
         high=float(steps) if "l" in present else 1.0,
-        constant_operands=(W, R),
+        constant_operands=(R,) if "x" in present else (W, R),
     )
 
 
 def _flops(call: Call) -> Dim:
     """The products with both weights in each step; gates are little beside them."""
     steps, batch, _ = call.operand(X).dims
-    weights = add(call.operand(W).element_count, call.operand(R).element_count)
+    given = call.operand(W).element_count if call.has(W) else 0
+    weights = add(given, call.operand(R).element_count)
     return product([2, steps, batch, weights])
 
 
@@ -288,7 +297,7 @@ def _record(
             summary=summary,
             operands=(
                 Operand("x", FLOATS),
-                Operand("w", FLOATS, same_as="x"),
+                Operand("w", FLOATS, "optional", same_as="x"),
                 Operand("r", FLOATS, same_as="x"),
                 *optional,
             ),
@@ -312,6 +321,9 @@ def _record(
                     _has_its_activations,
                 ),
                 Constraint("clip is not negative", lambda call: call.float("clip") >= 0),
+                Constraint(
+                    f"without w, x is [steps, batch, directions * {g}hidden_size]", _operand_fits(X)
+                ),
             ),
             infer=_types,
             reference=_reference,
@@ -335,6 +347,8 @@ LSTM = _record(
         _sample("lstm", 4, 3, 3, 5, "bhcp", direction="reverse"),
         _sample("lstm", 2, 2, 6, 3, "b", direction="bidirectional"),
         _sample("lstm", 4, 5, 2, 4, "lhc", direction="bidirectional"),
+        _sample("lstm", 3, 2, 1, 32, "xbh", direction="bidirectional"),
+        _sample("lstm", 3, 2, 1, 7, "xl", direction="bidirectional"),
         _sample(
             "lstm",
             3,
@@ -369,6 +383,8 @@ GRU = _record(
         _sample("gru", 1, 2, 3, 16, "b", linear_before_reset=True),
         _sample("gru", 4, 3, 3, 17, "b", direction="reverse"),
         _sample("gru", 4, 5, 2, 4, "lh", direction="bidirectional"),
+        _sample("gru", 3, 2, 1, 16, "xb", linear_before_reset=True, direction="bidirectional"),
+        _sample("gru", 3, 2, 1, 5, "xbh", direction="reverse"),
         _sample(
             "gru",
             3,
@@ -393,6 +409,7 @@ RNN = _record(
         _sample("rnn", 3, 2, 5, 7, "bh"),
         _sample("rnn", 1, 1, 4, 16),
         _sample("rnn", 2, 2, 4, 32, "bh"),
+        _sample("rnn", 3, 2, 1, 17, "xb"),
         _sample("rnn", 4, 5, 2, 18, "blh", direction="bidirectional"),
         _sample("rnn", 3, 2, 4, 5, "b", activations="scaledtanh(1.5, 0.5)", direction="reverse"),
         _sample("rnn", 2, 2, 4, 5, activations="thresholdedrelu(0.3)"),

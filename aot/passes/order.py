@@ -34,6 +34,7 @@ from aot.passes.simplify.cse import CSE
 from aot.passes.simplify.dce import DCE
 from aot.passes.simplify.fold_constants import FOLD_CONSTANTS
 from aot.passes.simplify.rematerialize_iota import REMATERIALIZE_IOTA
+from aot.passes.simplify.split_recurrences import SPLIT_RECURRENCES
 from aot.passes.specialise.apply_tuning import APPLY_TUNING
 from aot.passes.specialise.despecialise import DESPECIALISE
 
@@ -52,6 +53,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
     CSE,  # what two users share is seen as one, before algebra asks who uses it
     DCE,
     ALGEBRA,
+    SPLIT_RECURRENCES,  # before layouts are assigned, and products of one input merged
     FOLD_CONSTANTS,
     MERGE_SIBLINGS,  # weights and biases are constants again
     DCE,

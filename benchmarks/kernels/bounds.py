@@ -187,8 +187,9 @@ def _attention(call: Call, values: Mapping[str, int]) -> Work:
 def _recurrence(call: Call, values: Mapping[str, int]) -> Work:
     """Products with both weights; each gate of each step a sigmoid; recurrent weights a step."""
     steps, batch, _ = (_number(d, values) for d in call.operand(0).dims)
-    given, recurrent = call.operand(1), call.operand(2)
-    weights = _number(dims.add(given.element_count, recurrent.element_count), values)
+    recurrent = call.operand(2)
+    given = call.operand(1).element_count if call.has(1) else 0  # else x is what it would give
+    weights = _number(dims.add(given, recurrent.element_count), values)
     held = _number(recurrent.element_count, values) * recurrent.dtype.bytes
     gates = _number(recurrent.dims[0], values) * _number(recurrent.dims[1], values)
     products = Work(operations=steps * batch * weights, again=steps * held, held=held)

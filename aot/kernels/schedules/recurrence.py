@@ -105,7 +105,8 @@ class _Layer:
         self.nest, self.op, self.buffers, self.results = nest, op, buffers, results
         self.panel = panel
         self.operands = [*op.operands, *[None] * (8 - len(op.operands))]
-        self.x, self.w, self.r = (self._operand(n) for n in (X, W, R))
+        self.x, self.r = self._operand(X), self._operand(R)
+        self.w = self.operands[W]  # None: x is the sums that it would give
         self.cell = cell_of(op.name, op.attrs)
         self.activations = activations_of(op.attrs)
         clip = op.attrs["clip"]
@@ -145,7 +146,7 @@ class _Layer:
 
     def build(self) -> tuple[Stmt, ...]:
         steps, batch = self.x.type.dims[0], self.x.type.dims[1]
-        d = Axis(self.nest.builder.var("d"), self.w.type.dims[0])
+        d = Axis(self.nest.builder.var("d"), self.r.type.dims[0])
         b = Axis(self.nest.builder.var("b"), batch)
 
         def one(values: dict[Var, Expr]) -> list[Stmt]:
@@ -265,32 +266,35 @@ class _Layer:
         stmts: list[Stmt] = []
         at = self._place(t, length, d, b, stmts)
         whole = (0, self.panels)
-        into = _Term(self.w, self.x.type.dims[2], lambda k: self._load(self.x, (at.t, b, k)))
+        into = []
+        if self.w is not None:
+            extent = self.x.type.dims[2]
+            into = [_Term(self.w, extent, lambda k: self._load(self.x, (at.t, b, k)))]
         around = _Term(self.r, self.hidden, lambda k: self._before(0, at, k))
         if self.sums is None:
             return stmts + self._fused(into, around, at)
         if self.around is None:
-            stmts += self._sums(self.sums, [into, around], (0, self.rows), whole, d)
+            stmts += self._sums(self.sums, [*into, around], (0, self.rows), whole, at)
         else:
             early = self.panels
             if self.cell.late_state is not None:
                 early = -(-self.cell.late_gate * self.hidden // self.panel)
-            stmts += self._sums(self.sums, [into], (0,), whole, d)
-            stmts += self._sums(self.around, [around], (self.rows,), (0, early), d)
+            stmts += self._sums(self.sums, into, (0,), whole, at)
+            stmts += self._sums(self.around, [around], (self.rows,), (0, early), at)
         stmts += self._sync()
         if self.late is not None and self.late_sums is not None:
             stmts += self._late(at)
         stmts += self._over_hidden(lambda j: self._unit(j, at))
         return stmts + self._sync()
 
-    def _fused(self, into: _Term, around: _Term, at: _At) -> list[Stmt]:
+    def _fused(self, into: Sequence[_Term], around: _Term, at: _At) -> list[Stmt]:
         """A step in which the sums of some units' gates never leave registers."""
         nest, size, gates = self.nest, self.panel, self.cell.gates
         count = self.hidden // size
         is_around_zero = self.is_single and self.operands[INITIAL_H] is None
         over_state = [] if is_around_zero else [around]
         # rows of sums: one a gate, or two where the cell asks for them apart
-        terms = [[into], over_state] if self.cell.is_split else [[into, *over_state]]
+        terms = [[*into], over_state] if self.cell.is_split else [[*into, *over_state]]
         offsets = [[0], [self.rows]] if self.cell.is_split else [[0, self.rows]]
         each = gates * len(terms)
         group = max(n for n in range(1, max(1, PANELS_AT_ONCE // each) + 1) if count % n == 0)
@@ -316,7 +320,7 @@ class _Layer:
 
             stmts: list[Stmt] = []
             for kind, added in enumerate(terms):
-                stmts += lanes(kind, self._store_bias(acc, at.d, offsets[kind]))
+                stmts += lanes(kind, self._store_bias(acc, at, offsets[kind]))
                 for term in added:
                     stmts += nest.serial(
                         term.extent,
@@ -345,12 +349,15 @@ class _Layer:
         )
 
     def _store_bias(
-        self, acc: Scratch, d: Expr, offsets: Sequence[int]
+        self, acc: Scratch, at: _At, offsets: Sequence[int]
     ) -> Callable[[Expr, Expr, Expr], Stmt]:
         size = expr.index(self.panel)
-        return lambda row, panel, lane: Store(
-            acc, (row, lane), self._bias(d, expr.add(expr.mul(panel, size), lane), offsets)
-        )
+
+        def one(row: Expr, panel: Expr, lane: Expr) -> Stmt:
+            gate = expr.add(expr.mul(panel, size), lane)
+            return Store(acc, (row, lane), self._begin(at, gate, offsets))
+
+        return one
 
     def _add_term(
         self, acc: Scratch, term: _Term, d: Expr, k: Expr
@@ -383,11 +390,21 @@ class _Layer:
             [_Term(self.r, self.hidden, lambda k: Load(late, (k,), self.wide))],
             (self.rows,),
             panels,
-            at.d,
+            at,
         )
         return stmts + self._sync()
 
     # sums of the gates
+
+    def _begin(self, at: _At, gate: Expr, offsets: Sequence[int]) -> Expr:
+        """What a gate's sum begins with: its biases, and what the input adds if x is that."""
+        total = self._bias(at.d, gate, offsets)
+        if self.w is not None or 0 not in offsets:
+            return total
+        source = stored(self.x)
+        place = expr.add(expr.mul(at.d, expr.index(self.rows)), gate)
+        given = self._padded(source, flat_index(source.type, (at.t, at.b, place)), gate)
+        return given if self.operands[B] is None else expr.add(total, given)
 
     def _bias(self, d: Expr, gate: Expr, offsets: Sequence[int]) -> Expr:
         """The biases of a gate, one each of `offsets` into b; padding gates have none."""
@@ -433,18 +450,18 @@ class _Layer:
         terms: Sequence[_Term],
         offsets: Sequence[int],
         panels: tuple[int, int],
-        d: Expr,
+        at: _At,
     ) -> list[Stmt]:
         """Biases and terms of the gates in panels [first, last) into `target`."""
         if self.nest.is_gpu:
-            return self._sums_gpu(target, terms, offsets, panels, d)
+            return self._sums_gpu(target, terms, offsets, panels, at)
         first, last = panels
         group = min(PANELS_AT_ONCE, last - first)
         full = (last - first) // group
-        stmts = self._groups(target, terms, offsets, d, first, full, group)
+        stmts = self._groups(target, terms, offsets, at, first, full, group)
         rest = last - first - full * group
         if rest:
-            stmts += self._groups(target, terms, offsets, d, first + full * group, 1, rest)
+            stmts += self._groups(target, terms, offsets, at, first + full * group, 1, rest)
         return stmts
 
     def _groups(
@@ -452,7 +469,7 @@ class _Layer:
         target: Scratch,
         terms: Sequence[_Term],
         offsets: Sequence[int],
-        d: Expr,
+        at: _At,
         first: int,
         count: int,
         group: int,
@@ -472,11 +489,11 @@ class _Layer:
                     ],
                 )
 
-            stmts = lanes(self._store_bias(acc, d, offsets))
+            stmts = lanes(self._store_bias(acc, at, offsets))
             for term in terms:
                 stmts += nest.serial(
                     term.extent,
-                    lambda k, t=term: lanes(self._add_term(acc, t, d, k)),  # type: ignore[misc]
+                    lambda k, t=term: lanes(self._add_term(acc, t, at.d, k)),  # type: ignore[misc]
                     "k",
                 )
             return stmts + lanes(
@@ -495,7 +512,7 @@ class _Layer:
         terms: Sequence[_Term],
         offsets: Sequence[int],
         panels: tuple[int, int],
-        d: Expr,
+        at: _At,
     ) -> list[Stmt]:
         """One gate an invocation."""
         nest, size = self.nest, expr.index(self.panel)
@@ -514,14 +531,14 @@ class _Layer:
                         (lane,),
                         Fma(
                             term.scalar(k),
-                            self._weight(term.weight, d, panel, inner, k),
+                            self._weight(term.weight, at.d, panel, inner, k),
                             Load(acc, (lane,), self.wide),
                             self.wide,
                         ),
                     )
                 ]
 
-            stmts: list[Stmt] = [Store(acc, (lane,), self._bias(d, gate, offsets))]
+            stmts: list[Stmt] = [Store(acc, (lane,), self._begin(at, gate, offsets))]
             for term in terms:
                 stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
             stmts.append(Store(target, (gate,), Load(acc, (lane,), self.wide)))

@@ -325,6 +325,12 @@ MESSAGES = [
         "constraint 4: w is [directions, 4 * hidden_size, features]",
     ),
     (
+        "gru",
+        ["f32[3, 2, 5]", None, "f32[1, 12, 4]"],
+        {"hidden_size": 4},
+        "constraint 11: without w, x is [steps, batch, directions * 3 * hidden_size]",
+    ),
+    (
         "rnn",
         ["f32[3, 2, 5]", "f32[1, 4, 5]", "f32[1, 4, 4]"],
         {"hidden_size": 4, "activations": "tanh; tanh"},
@@ -358,10 +364,10 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("op", "types", "attrs", "text"), MESSAGES)
-def test_constraint(op: str, types: list[str], attrs: dict[str, Any], text: str) -> None:
+def test_constraint(op: str, types: list[str | None], attrs: dict[str, Any], text: str) -> None:
     with pytest.raises(CompileError) as caught:
         call(op, *types, **attrs)
-    found = ", ".join(types)
+    found = ", ".join(t or "none" for t in types)
     assert str(caught.value) == f"{op} (node 'node'): {text}; found operands ({found})"
 
 

@@ -74,6 +74,10 @@ def model() -> Module:
     gate = b.op("sigmoid", b.op("dequantize", small, scale))
     b.output("looked_up", b.op("quantize", gate, scale, to="u8"))
     b.output("few_bits", b.op("matmul", rows, b.op("dequantize", bytes_, scale)))
+    # a layer of several steps
+    steps = b.input("steps", "f32[3, 1, 4]")
+    layer = b.op("rnn", steps, weights(1, 6, 4), weights(1, 6, 6), hidden_size=6)
+    b.output("layer", layer[0])
     for n in (5, 7):
         b.output(f"long{n}", b.op("softmax", b.input(f"x{n}", f"f32[128, {n * 80}]"), axis=1))
     return b.module()
