@@ -30,7 +30,9 @@ import numpy as np
 
 DEVICES = ("cpu", "lavapipe", "swiftshader")
 SIZE = 320
-LAYERS = 1e-2  # how near the last layers' results are, of the largest
+# How near the last layers' results are, of the largest. On a black image, which the layers were not
+# scaled for, ONNX Runtime's own differ by 0.02 with and without its optimisations.
+LAYERS = 5e-2
 
 
 def main() -> int:
