@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -55,6 +56,9 @@ class Pieces:
         return len(self) == len(other) and bytes(self) == bytes(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pieces, ([bytes(piece) for piece in self._pieces],)  # views can't be pickled
 
     def __getitem__(self, at: slice) -> Data:
         start, stop, _ = at.indices(len(self))

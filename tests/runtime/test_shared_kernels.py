@@ -86,7 +86,8 @@ def test_four_lengths_have_one_kernel(name: str) -> None:
     shared = aot.compile(module, targets=[TARGET], optimize="size")
     apart = aot.compile(GRAPHS[name](LENGTHS), targets=[TARGET], disable=["despecialise"])
     kept = [len(m.image.variants[0].executables) for m in (shared, apart)]
-    assert kept == [1, 4]
+    parts = 2 if name == "lstm" else 1  # its products with the input are a dispatch of their own
+    assert kept == [parts, 4 * parts]
     with aot.load(shared) as one, aot.load(apart) as other:
         arrays = given(one)
         expected, found = other(arrays), one(arrays)

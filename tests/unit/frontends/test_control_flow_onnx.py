@@ -201,7 +201,7 @@ def test_what_the_other_branch_lacks_does_not_matter_where_shapes_decide() -> No
     found = g.op(
         "If",
         g.op("Equal", extent, g.constant(0)),
-        then_branch=then.graph([], [then.op("RandomNormalLike", "x")]),
+        then_branch=then.graph([], [then.op("RegexFullMatch", "x")]),
         else_branch=other.graph([], [other.op("Neg", "x")]),
     )
     g.named(found, "y")

@@ -240,6 +240,8 @@ def test_transcendentals_match_the_interpreter_bit_for_bit(op: str, driver: str)
 @pytest.mark.parametrize("op", sorted(ULP_BOUNDS))
 def test_transcendentals_of_special_values(op: str, driver: str) -> None:
     special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 200.0, -200.0, 0.5]
+    if op == "exp_nonpositive":
+        special = [x for x in special if not x > 0]
     pairs = (
         [(x, z) for x in special for z in special] if op == "pow" else [(x, 0.0) for x in special]
     )
