@@ -53,6 +53,12 @@ class ContractionAxes:
         """Whether the weights lie in panels of columns."""
         return expr.coefficient(self.weight.indices[0], self.columns.var) is None
 
+    @property
+    def has_factors(self) -> bool:
+        """Whether the right side also reads what has an element for each column, as scales."""
+        loads = (e for e in expr.loads(self.right) if e is not self.weight)
+        return any(expr.coefficient(e.indices[0], self.columns.var) not in (0, None) for e in loads)
+
     def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
         """The right side at place `within` of panel `number`, with other variables' values."""
         return at_splits(self.right, {(self.columns.var, panel): (number, within)}, values)
@@ -384,9 +390,10 @@ class Placed:
 
     @property
     def _is_masked(self) -> bool:
-        """Whether lanes may stand where there are no weights."""
-        is_there = self.roles.is_packed or self.shape.has_all_columns
-        return not (is_there or self._moves_back)
+        """Whether lanes may stand where there are no weights, or no factors of them."""
+        if self.shape.has_all_columns or self._moves_back:
+            return False
+        return not self.roles.is_packed or self.roles.has_factors
 
     def _own_column(self, u: Expr, lane: Expr) -> Expr:
         """As `_column`, of a tile that stands where it would if there were columns enough."""
