@@ -148,39 +148,9 @@ def _by_taps(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
     return _laid_out(b, split, options, options.dilations)
 
 
-def _side_by_side(b: GraphBuilder, split: Value, options: Transposed) -> Value | None:
-    """Pixels [N, C, strides..., spatial...] in their places, of which no two are one; None where
-    the image is larger than they are, or may be."""
-    spatial = len(options.strides)
-    whole = [
-        dims.multiply(n, s)
-        for n, s in zip(split.type.dims[2 + spatial :], options.strides, strict=True)
-    ]
-    ends = [dims.add(n, m) for n, m in zip(options.begins, options.image, strict=True)]
-    cut = [dims.add(n, dims.multiply(m, -1)) for n, m in zip(whole, ends, strict=True)]
-    if not all(isinstance(n, int) and n >= 0 for n in cut):
-        return None
-    pairs = [n for d in range(spatial) for n in (2 + spatial + d, 2 + d)]
-    moved = b.emit("transpose", split, perm=(0, 1, *pairs))
-    image = b.reshape(moved, (*split.type.dims[:2], *whole))
-    if not any(cut) and all(n == 0 for n in options.begins):
-        return image
-    return b.emit(
-        "slice",
-        image,
-        starts=(0, 0, *options.begins),
-        stops=(*split.type.dims[:2], *ends),
-        steps=(1,) * (2 + spatial),
-    )
-
-
 def _laid_out(
     b: GraphBuilder, split: Value, options: Transposed, dilations: Sequence[int]
 ) -> Value:
-    if split.type.dims[2 : 2 + len(options.strides)] == options.strides:
-        image = _side_by_side(b, split, options)
-        if image is not None:
-            return image
     return b.emit(
         "col2im",
         split,
