@@ -84,3 +84,17 @@ aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_opti
   if (why->length == 0) return fail_not_there(module, options, error);
   return aot_fail(error, AOT_ERROR_UNSUPPORTED, "no variant runs on this machine: %s", why->bytes);
 }
+
+aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
+                                    aot_error_t *error, const aot_entry_t **out_entry) {
+  aot_text_t known = {.length = 0};
+  for (uint32_t i = 0; i < variant->entry_count; ++i) {
+    *out_entry = &variant->entries[i];
+    if (name == NULL || strcmp(name, variant->entries[i].name) == 0) return AOT_OK;
+    aot_text_append(&known, "%s\"%s\"", known.length > 0 ? ", " : "", variant->entries[i].name);
+  }
+  *out_entry = NULL;
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no entry point \"%s\", variant \"%s\" has %s",
+                  name != NULL ? name : "", variant->target,
+                  known.length > 0 ? known.bytes : "none");
+}

@@ -106,4 +106,8 @@ aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_opti
                               const aot_allocator_t *allocator, aot_error_t *error,
                               aot_choice_t *out_choice);
 
+// driver.c: the entry point of a name; the first one where `name` is NULL.
+aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
+                                    aot_error_t *error, const aot_entry_t **out_entry);
+
 #endif  // AOT_DRIVER_H_

@@ -10,20 +10,6 @@ static void append_name(aot_text_t *text, const char *name) {
   aot_text_append(text, "%s\"%s\"", text->length > 0 ? ", " : "", name);
 }
 
-static aot_status_t find_entry(const aot_variant_t *variant, const char *name, aot_error_t *error,
-                               const aot_entry_t **out_entry) {
-  aot_text_t known = {.length = 0};
-  for (uint32_t i = 0; i < variant->entry_count; ++i) {
-    *out_entry = &variant->entries[i];
-    if (name == NULL || strcmp(name, variant->entries[i].name) == 0) return AOT_OK;
-    append_name(&known, variant->entries[i].name);
-  }
-  *out_entry = NULL;
-  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no entry point \"%s\", variant \"%s\" has %s",
-                  name != NULL ? name : "", variant->target,
-                  known.length > 0 ? known.bytes : "none");
-}
-
 // Hands out parts of one block of memory; with a NULL base it only measures.
 typedef struct aot_carver_t {
   uint8_t *base;
@@ -86,7 +72,7 @@ static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *
   program->driver = choice.driver;
   program->device = choice.device;
   program->skipped = choice.skipped;
-  AOT_TRY(find_entry(program->variant, options->entry, error, &program->entry));
+  AOT_TRY(aot_variant_find_entry(program->variant, options->entry, error, &program->entry));
   aot_carver_t carver = {NULL, 0};
   lay_out(program, &carver);
   AOT_TRY(aot_allocate(&program->allocator, carver.used, "the program", error, &program->memory));

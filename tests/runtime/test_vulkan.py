@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aot
+from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel
@@ -29,6 +30,7 @@ from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
 from aot.runtime import vulkan_facts
+from aot.tools.merging import merge
 from tests.support import runtime_api, vulkan_kernels, vulkan_runtime
 from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.runtime_modules import ARENA, CONSTANTS, DTYPES, INPUTS, OUTPUTS, Assembler
@@ -626,6 +628,26 @@ def test_executables_with_equal_words_share_a_pipeline(lavapipe: Path) -> None:
     twice = replace(variant, executables=(*variant.executables, *variant.executables))
     with aot.load(module_bytes(replace(image, variants=(twice,))), "vulkan") as program:
         assert info_of(program).pipeline_count == len(variant.executables)
+
+
+def test_a_program_has_the_pipelines_of_its_own_entry_point(device: str) -> None:
+    small = Builder()
+    small.output("y", small.op("tanh", small.input("x", "f32[N, 24]")))
+    modules, counts = {}, {}
+    for name, source in (("whole", growing_graph()), ("small", small.module())):
+        modules[name] = aot.compile(source, targets=["vulkan-1.1"], entry_name=name)
+        counts[name] = len(read_module(modules[name].to_bytes()).variants[0].executables)
+    merged = merge(modules).to_bytes()
+    assert len(read_module(merged).variants[0].executables) == sum(counts.values())
+    for name, count in counts.items():
+        with (
+            aot.load(modules[name].to_bytes(), "vulkan") as alone,
+            aot.load(merged, "vulkan", entry=name) as program,
+        ):
+            assert info_of(program).pipeline_count == count
+            assert program({"x": rows(3)})["y"].tobytes() == alone({"x": rows(3)})["y"].tobytes()
+    with pytest.raises(RuntimeFailure, match='no entry point "none", variant "vulkan-1.1" has '):
+        aot.load(merged, "vulkan", entry="none")
 
 
 @pytest.mark.parametrize(("texels", "number"), [("off", 0), ("on", 1)])

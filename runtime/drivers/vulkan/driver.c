@@ -128,6 +128,7 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   const aot_vulkan_options_t *own = options_of(options);
   const uint64_t start = aot_os_now_ns();
   const bool any = options->device == AOT_DEVICE_ANY && options->target == NULL;
+  const aot_entry_t *entry = NULL;
   AOT_TRY(check_words(device->variant, error));
   AOT_TRY(aot_vk_host_check(device->variant, error));
   AOT_TRY(aot_vk_gpu_open(&device->gpu, device->variant, own, any, error));
@@ -141,7 +142,8 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   aot_vk_cache_open(&device->gpu, own, &device->allocator, &device->cache);
   AOT_TRY(
       aot_vk_descriptors_open(&device->gpu, AOT_VK_MOST_RECORDINGS, error, &device->descriptors));
-  AOT_TRY(aot_vk_pipelines_open(&device->gpu, device->module, device->variant, own,
+  AOT_TRY(aot_variant_find_entry(device->variant, options->entry, error, &entry));
+  AOT_TRY(aot_vk_pipelines_open(&device->gpu, device->module, device->variant, entry, own,
                                 device->descriptors.layout, device->cache.handle,
                                 &device->allocator, error, &device->pipelines));
   aot_vk_cache_save(&device->gpu, &device->allocator, &device->cache);

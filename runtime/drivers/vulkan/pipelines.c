@@ -4,15 +4,27 @@
 #include <string.h>
 
 #include "descriptors.h"
+#include "module_fbs.h"
 #include "os.h"
 #include "status.h"
 #include "system.h"
 
 #define ENTRY_POINT "main"
 
-// Whether the host runs an executable.
-static bool is_hosts(const aot_variant_t *variant, uint32_t executable) {
-  return variant->host != NULL && aot_executable_is_code(&variant->executables[executable]);
+#define UNUSED UINT32_MAX  // no pipeline: other entry points', or the host runs it
+
+// Executables that the device runs for an entry point: 0 in `of_executable`; others are UNUSED.
+static void find_used(const aot_variant_t *variant, const aot_code_t *code,
+                      aot_vk_pipelines_t *pipelines) {
+  for (uint32_t i = 0; i < variant->executable_count; ++i)
+    pipelines->of_executable[i] = UNUSED;
+  for (uint32_t at = 0; at < code->word_count; at += code->words[at] >> 8) {
+    if ((code->words[at] & 0xff) != AOT_FBS_OPCODE_DISPATCH) continue;
+    const uint32_t executable = code->words[at + 1];
+    const bool is_hosts =
+        variant->host != NULL && aot_executable_is_code(&variant->executables[executable]);
+    if (!is_hosts) pipelines->of_executable[executable] = 0;
+  }
 }
 
 static aot_status_t create_layout(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
@@ -22,7 +34,7 @@ static aot_status_t create_layout(const aot_vk_gpu_t *gpu, const aot_variant_t *
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
     const aot_executable_t *executable = &variant->executables[i];
     const uint32_t bytes = 4 * executable->param_words;
-    if (is_hosts(variant, i)) continue;
+    if (pipelines->of_executable[i] == UNUSED) continue;
     if (executable->param_buffer_bytes == 0 && bytes > push_bytes) push_bytes = bytes;
   }
   pipelines->push_bytes = push_bytes;
@@ -77,7 +89,7 @@ static void find_unique(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
     const aot_segment_t *spirv = aot_vk_shader_of(gpu, &variant->executables[i]);
     uint32_t at = 0;
-    if (is_hosts(variant, i)) continue;
+    if (pipelines->of_executable[i] == UNUSED) continue;
     for (; at < pipelines->count; ++at) {
       const uint32_t first = pipelines->pipelines[at].executable;
       const aot_segment_t *other = aot_vk_shader_of(gpu, &variant->executables[first]);
@@ -221,16 +233,12 @@ static size_t table_bytes(const aot_vk_pipelines_t *pipelines) {
 }
 
 aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *module,
-                                   const aot_variant_t *variant,
+                                   const aot_variant_t *variant, const aot_entry_t *entry,
                                    const aot_vulkan_options_t *options,
                                    VkDescriptorSetLayout set_layout, VkPipelineCache cache,
                                    const aot_allocator_t *allocator, aot_error_t *error,
                                    aot_vk_pipelines_t *pipelines) {
   memset(pipelines, 0, sizeof *pipelines);
-  for (uint32_t i = 0; i < variant->executable_count; ++i) {
-    if (is_hosts(variant, i)) continue;
-    AOT_TRY(check_executable(gpu, &variant->executables[i], error));
-  }
   pipelines->executable_count = variant->executable_count;
   void *memory = NULL;
   AOT_TRY(aot_allocate(allocator, table_bytes(pipelines), "pipelines", error, &memory));
@@ -238,6 +246,11 @@ aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *
   pipelines->pipelines = memory;
   pipelines->of_executable =
       (uint32_t *)(void *)(pipelines->pipelines + pipelines->executable_count);
+  find_used(variant, &entry->code, pipelines);
+  for (uint32_t i = 0; i < variant->executable_count; ++i) {
+    if (pipelines->of_executable[i] == UNUSED) continue;
+    AOT_TRY(check_executable(gpu, &variant->executables[i], error));
+  }
   find_unique(gpu, variant, pipelines);
   AOT_TRY(create_layout(gpu, variant, set_layout, error, pipelines));
   return create_all(gpu, module, variant, options, cache, allocator, error, pipelines);
