@@ -32,7 +32,7 @@ from aot.cli.compile import (
     compile_model,
     compile_options,
 )
-from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_mapping
+from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
 from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
 from aot.frontends.registry import head_of, is_compiled
 
@@ -212,6 +212,7 @@ def run(
     """
     from aot.runtime.inputs import make_inputs
     from aot.runtime.loader import load, load_library
+    from aot.tools.open_extents import with_followers
 
     head_of(module)
     load_library()  # what Python imports and links is no part of loading a module
@@ -219,6 +220,7 @@ def run(
     program = load(module, device, entry=entry, threads=threads)
     loaded = time.perf_counter()
     given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
+    sizes = with_followers(program.inputs, given, sizes, program.states)
     arrays = make_inputs(program.inputs, given, sizes, seed)
     called = time.perf_counter()
     results = program(arrays)
@@ -244,7 +246,13 @@ def run(
     "last two are the default of their files where they are installed, else the interpreter is.",
 )
 @_INPUT
-@_SHAPE
+@click.option(
+    "--shape",
+    "input_sizes",
+    multiple=True,
+    type=NamedShape(is_static=True),
+    help="The shape of a random input whose dims are symbolic; given again, that of the next step.",
+)
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
@@ -285,6 +293,7 @@ def verify(
       aotc verify cls.onnx --shape x=4x3x48x192 --tolerance 1e-3
       aotc verify model.aotm --model model.onnx
       aotc verify ocr.aotm --model cls.onnx --entry cls --shape x=1x3x48x192
+      aotc verify SmolLM2.gguf --context 64 --shape tokens=12 --shape tokens=1
     """
     values = to_mapping(input_values, "--input-value")
     is_module = is_compiled(source)
@@ -303,7 +312,7 @@ def verify(
             model or source,
             against=against,
             inputs=to_mapping(inputs, "--input"),
-            shapes=to_mapping(input_sizes, "--shape"),
+            shapes=to_lists(input_sizes),
             input_values=values,
             states=to_mapping(options["states"], "--state"),
             steps=steps,

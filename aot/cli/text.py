@@ -197,6 +197,14 @@ def to_mapping(pairs: Sequence[Pair], option: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def to_lists(pairs: Sequence[Pair]) -> dict[str, list[Any]]:
+    """The pairs of an option that may be given several times for a name, by name."""
+    found: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
     """Aligned columns; `right` names the header's columns that are flush right."""
     lines = [list(header), *map(list, rows)]

@@ -93,18 +93,23 @@ def _shape(
                 raise CompileError(f"input {tensor}: axis {axis} is {dim}, its shape says {extent}")
         return tuple(given)
     shape = []
-    for axis, (dim, (low, _)) in enumerate(zip(tensor.dims, tensor.bounds, strict=True)):
+    for axis, dim in enumerate(tensor.dims):
         if isinstance(dim, int):
             shape.append(dim)
         elif dim in known:
             shape.append(known[dim])
         elif axis == 0:
-            shape.append(max(low, 1))
+            shape.append(first_extent(tensor))
         else:
             raise CompileError(
                 f"input {tensor}: axis {axis} is open: give a shape with --shape {tensor.name}=..."
             )
     return tuple(shape)
+
+
+def first_extent(tensor: TensorInfo) -> int:
+    """The extent of an open first axis that nobody gives: as small as its bound lets it be."""
+    return max(tensor.bounds[0][0], 1)
 
 
 def _random(

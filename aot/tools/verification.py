@@ -25,6 +25,7 @@ from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
 from aot.tools.litert_engine import run_litert
 from aot.tools.onnx_engine import first_line, numpy_name
+from aot.tools.open_extents import with_followers
 from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings, rounds
 from aot.tools.torch_engine import run_torch
 
@@ -116,7 +117,7 @@ def verify(
     inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int] | Sequence[Sequence[int]]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
     steps: int | None = None,
@@ -142,12 +143,15 @@ def verify(
             arguments.
         kwargs: more arguments of a module of PyTorch, by name.
         dynamic_shapes: the open dims of a module of PyTorch, as `aot.compile` takes them.
-        shapes: input name -> extents, for random inputs with symbolic dims.
+        shapes: input name -> extents, for random inputs with symbolic dims; or a list of extents,
+            one for each step, of which the last is that of all further steps. What follows from
+            others is found, such as a mask's extent of `past + T`.
         input_values: what the module was compiled with; the engine gets it as input.
         states: what the module was compiled with; the engine gets its own outputs as inputs of the
             next step, and zeros at first.
         steps: calls one after another, each on random inputs of its own. By default STATE_STEPS
-            where there are states; else 1, and up to TRIES where an output is one number all over.
+            where there are states, and as many as `shapes` has lists for; else 1, and up to TRIES
+            where an output is one number all over.
         tolerance: of the error relative to each output's largest magnitude. By default TOLERANCE,
             or, of a model that quantises or computes in 16 bits, what `aot.tools.rounding` finds
             that roundings explain.
@@ -175,11 +179,16 @@ def verify(
         first = {t.name: _at_first(t) for t in program.states}
         calls = _Calls(Path(model), _arrays(input_values or {}), program.updates, outputs, first)
         found: list[tuple[OutputAgreement, ...]] = []
-        is_random = (
-            not first and steps is None and set(inputs or {}) < {t.name for t in program.inputs}
-        )
-        for step in range(steps or (STATE_STEPS if first else TRIES if is_random else 1)):
-            arrays = make_inputs(program.inputs, inputs or {}, shapes or {}, seed + step)
+        sizes = {name: _each_step(shape) for name, shape in (shapes or {}).items()}
+        planned = max([1, *map(len, sizes.values())])
+        is_given = first or steps is not None or planned > 1
+        is_random = not is_given and set(inputs or {}) < {t.name for t in program.inputs}
+        usual = STATE_STEPS if first else TRIES if is_random else 1
+        for step in range(steps or max(usual, planned)):
+            kept = {name: array.shape for name, array in calls.kept.items()}
+            now = {name: shape[min(step, len(shape) - 1)] for name, shape in sizes.items()}
+            extents = with_followers(program.inputs, inputs or {}, now, program.states, kept)
+            arrays = make_inputs(program.inputs, inputs or {}, extents, seed + step)
             written = {i: np.array(arrays[i]) for i in program.updates.values()}
             results = program({**arrays, **written})
             found.append(_compare_all(results, calls.next(engine, arrays)))
@@ -324,6 +333,12 @@ def _outputs_of_states(
             )
     ties = {name: states[name] for name in names}
     return {name: tie if isinstance(tie, str) else tie[0] for name, tie in ties.items()}
+
+
+def _each_step(shape: Sequence[int] | Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The shapes of one input's steps: one of them, or a list."""
+    shapes = [s for s in shape if not isinstance(s, (int, np.integer))]
+    return list(shapes) or [[int(s) for s in shape if isinstance(s, (int, np.integer))]]
 
 
 def _at_first(state: TensorInfo) -> NDArray[Any]:

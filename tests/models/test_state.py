@@ -291,6 +291,14 @@ def test_verifying_calls_several_times(tmp_path: Path, capsys: pytest.CaptureFix
         assert cli.main(["verify", *source, *shapes, "--steps", "1"]) == 0
     assert cli.main(["verify", str(path), *state, *shapes]) == 1  # the mask's length is the first's
     assert "operands broadcast" in capsys.readouterr().err
+    several = ["--shape", "x=1x3x4", "--shape", "x=1x1x4", "--shape", "x=1x2x4"]
+    masks = ["--shape", "mask=1x3", "--shape", "mask=1x4", "--shape", "mask=1x6"]
+    for more in (masks, ["--input-shape", "mask=1xP+n", "--input-shape", "x=1xnx4"]):
+        more += ["--input-shape", "past=1xPx4"] if more is not masks else []
+        for engine in ("reference", "onnxruntime"):
+            command = ["verify", str(path), *state, *several, *more, "--against", engine]
+            assert cli.main(command) == 0
+            assert re.search(r"y +float32 +1x[123]x4 .* agrees\n", capsys.readouterr().out)
     assert cli.main(["verify", str(module), "--model", str(path), *shapes]) == 1
     assert "say which output it was compiled with (--state past=OUTPUT)" in capsys.readouterr().err
     assert cli.main(["verify", str(module), "--model", str(path), "--state", "x=y", *shapes]) == 1

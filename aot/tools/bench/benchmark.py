@@ -33,6 +33,7 @@ from aot.link.reader import read_module_file
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner
+from aot.tools.open_extents import with_followers
 
 MODULE_PATH = str | os.PathLike[str]
 
@@ -143,7 +144,8 @@ def prepared_command(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[
 def _prepared(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]:
     runner = find_runner()
     with Program(case.module, case.device, entry=case.entry, target=case.target) as program:
-        arrays = make_inputs(program.inputs, case.inputs, case.shapes, case.seed)
+        shapes = with_followers(program.inputs, case.inputs, case.shapes, program.states)
+        arrays = make_inputs(program.inputs, case.inputs, shapes, case.seed)
     command = [str(runner), os.fspath(case.module), "--json", "--device", case.device]
     command += ["--threads", str(case.threads)]
     for option, value in (("--entry", case.entry), ("--target", case.target)):

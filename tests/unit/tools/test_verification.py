@@ -16,6 +16,7 @@ from aot.ir.types import DType
 from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
 from aot.tools.engines import check_onnx
+from aot.tools.open_extents import with_followers
 from aot.tools.verification import compare, verify
 
 X = TensorInfo("x", "f32", ("N", 3, "W"), ((2, 8), (3, 3), (0, None)))
@@ -161,6 +162,24 @@ def test_dims_of_one_name_are_one_extent() -> None:
     unnamed = TensorInfo("x", "f32", ("?", "?"), ((0, None), (0, None)))
     with pytest.raises(CompileError, match="axis 1 is open"):
         make_inputs([unnamed, TensorInfo("y", "f32", ("?",), ((0, None),))], {}, {"y": (4,)})
+
+
+def test_extents_follow_from_others() -> None:
+    """From those that are given, a first dim that nobody gives, and the state's."""
+    ids = TensorInfo("ids", "i64", ("N", "T"), ((2, None), (0, None)))
+    mask = TensorInfo("mask", "i64", ("N", "P + T"), ((0, None), (0, None)))
+    other = TensorInfo("other", "f32", ("2*T", "8//Q", "?"), ((0, None),) * 3)
+    past = TensorInfo("past", "f32", (1, "P", 4), ((1, 1), (0, 9), (4, 4)))
+    inputs, states = [ids, mask, other], [past]
+    found = with_followers(inputs, {}, {"ids": (3, 5)}, states, {"past": (1, 2, 4)})
+    assert found == {"ids": (3, 5), "mask": [3, 7]}
+    found = with_followers(inputs, {"ids": np.zeros((3, 5))}, {}, states)
+    assert found == {"mask": [3, 5]}
+    assert with_followers([mask, ids], {}, {}, states) == {}
+    tokens = TensorInfo("tokens", "i32", ("T",), ((1, 512),))
+    assert with_followers([tokens, mask], {}, {"ids": (3, 4)}, states) == {
+        "ids": (3, 4), "tokens": [1], "mask": [1, 1],
+    }  # fmt: skip
 
 
 def test_given_numbers_fill_fixed_shapes() -> None:
