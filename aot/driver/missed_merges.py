@@ -237,8 +237,12 @@ def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference
         return Difference("scratch is as large as their sums of bytes are", texts[0], texts[1])
     groups = [groups_of(f) for f in (first, second)]
     if not have_common_groups(groups):
-        texts = [", ".join(f"{n} groups of {c} columns" for n, c in g) for g in groups]
-        return Difference("a tile must not straddle groups", texts[0], texts[1])
+        texts = [
+            ", ".join(f"{g.number} groups of {g.columns} columns" for g in own) for own in groups
+        ]
+        are_lanes = any(g.is_depthwise for own in groups for g in own)
+        rule = "a lane's group must be known" if are_lanes else "a tile must not straddle groups"
+        return Difference(rule, texts[0], texts[1])
     return _extents(a, b, settings)
 
 

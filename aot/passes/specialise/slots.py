@@ -280,24 +280,27 @@ def _kernels(function: Function) -> Mapping[Value, int]:
 
 
 class Groups(NamedTuple):
-    """The groups of a contraction whose tiles must not straddle them.
+    """The groups of a contraction: tiles must not straddle them, or lanes go along them.
 
     Attributes:
         number: how many there are.
         columns: of each.
+        is_depthwise: whether lanes go along groups, so that neighbours read neighbours only where
+            the number of columns is known.
     """
 
     number: Dim
     columns: Dim
+    is_depthwise: bool = False
 
 
 def groups_of(function: Function) -> tuple[Groups, ...]:
-    """Of each contraction of an executable that has several, and no lanes along them."""
+    """Of each contraction of an executable that has several."""
     found = []
     for op in function.block:
         made = contraction_of(op)
-        if made is not None and made.groups != 1 and not made.is_depthwise:
-            found.append(Groups(made.groups, made.n))
+        if made is not None and made.groups != 1:
+            found.append(Groups(made.groups, made.n, made.is_depthwise))
     return tuple(found)
 
 
@@ -308,6 +311,7 @@ def have_common_groups(members: Iterable[tuple[Groups, ...]]) -> bool:
     for groups in zip(*members, strict=True):
         counts = {g.number for g in groups}
         is_told = all(n >= SMALL or n & (n - 1) == 0 for n in counts if isinstance(n, int))
+        is_told = is_told and not any(g.is_depthwise for g in groups)
         if len({g.columns for g in groups}) != 1 and not (len(counts) == 1 and is_told):
             return False
     return True

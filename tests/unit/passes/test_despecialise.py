@@ -120,6 +120,15 @@ def grouped(groups: int, each: int, width: int = 20) -> Given:
     return Given((image, weight), (line,), image, "1, 0, 1")
 
 
+def depthwise(channels: int, each: int, width: int = 20) -> Given:
+    """A convolution of each channel by itself, with `each` filters for it."""
+    image, made = (f"f32[1, {n}, {width}, {width}]{NHWC}" for n in (channels, channels * each))
+    weight = f"f32[{channels * each}, 1, 3, 3]{{order=2:3:1:0}}"
+    attrs = "strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1]"
+    line = f"%2 = conv(%0, %1, _) {{{attrs}, group = {channels}}} : {made}"
+    return Given((image, weight), (line,), made, "1, 0, 1")
+
+
 def binary(first: str, second: str, op: str = "sub", type: str = "f32[4, 64]") -> Given:
     return Given((type, type), (f"%2 = {op}({first}, {second}) : {type}",), type)
 
@@ -149,6 +158,8 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
     "numbers of groups": (grouped(8, 32), grouped(16, 32), grouped(24, 32)),
     "columns of as many groups": (grouped(32, 4), grouped(32, 8), grouped(32, 16)),
     "columns of few groups": (grouped(4, 8), grouped(4, 24)),
+    "channels by themselves": (depthwise(32, 1), depthwise(48, 1, 10)),
+    "filters of channels by themselves": (depthwise(32, 2), depthwise(48, 2, 10)),
     "where parts lie": (
         conv(layout="{order=0:2:3:1 strides=1:1:2560:128}"),
         conv(layout="{order=0:2:3:1 strides=1:1:5120:256}"),
@@ -167,6 +178,8 @@ PAIRS_THAT_DO_NOT: dict[str, tuple[Given, ...]] = {
     "kernels": (conv(kernel=1), conv(kernel=3)),
     "columns of a group": (grouped(8, 32), grouped(16, 16)),
     "columns of three groups": (grouped(3, 8), grouped(3, 24)),
+    "how many filters each channel has": (depthwise(32, 1), depthwise(32, 2)),
+    "how many filters each of several channels has": (depthwise(32, 1), depthwise(48, 2)),
     "strides of windows": (conv(kernel=3), conv(kernel=3, stride=2)),
     "operand order": (binary("%0", "%1"), binary("%1", "%0")),
     "one operand twice": (binary("%0", "%1", "add"), binary("%0", "%0", "add")),
