@@ -6,12 +6,12 @@ asked for, because LLVM's takes long to load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 from aot.backends.code import Code, WhyTooLong, never_too_long
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import For, Kernel
 from aot.link.image import Device
 from aot.options import CompileOptions, Progress
 from aot.target.model import Target
@@ -36,6 +36,9 @@ class Backend(Protocol):
 
     def expect(self, source: Any) -> None:
         """Prepares for a model that will be compiled, before it is read."""
+
+    def unrolled(self, kernel: Kernel) -> Container[For]:
+        """The loops of a kernel that its code does not have, as far as iterations are limited."""
 
     def compile(
         self,

@@ -32,7 +32,7 @@ from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, Module
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower, root_of
+from aot.kernels.lower.lowering import Unrolled, lower, root_of
 from aot.kernels.lower.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
@@ -101,7 +101,7 @@ class CpuFallback:
     kernels: list[Kernel] = field(default_factory=list)
 
     @staticmethod
-    def of(module: Module, target: Target, host: Target | None) -> CpuFallback:
+    def of(module: Module, target: Target, host: Target | None, unrolled: Unrolled) -> CpuFallback:
         """Kernels of a module whose functions are outlined; what only code generation finds is
         still to come, see `give`."""
         made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
@@ -110,16 +110,16 @@ class CpuFallback:
             why = made.why_by_type(function)
             known = alignments.get(function.name, ())
             kernel = made._lowered(function, why) if why else lower(function, target, known)
-            if not why and made._may_be_too_long(kernel):
-                kernel = lower(function, target, known, is_long=True)
+            if not why and made._may_be_too_long(kernel, unrolled):
+                kernel = lower(function, target, known, unrolled=unrolled)
             made.kernels.append(kernel)
         return made
 
-    def _may_be_too_long(self, kernel: Kernel) -> bool:
+    def _may_be_too_long(self, kernel: Kernel, unrolled: Unrolled) -> bool:
         """Whether extents that only the device knows may give a lane more to do than it may."""
-        iterations = 0 if self.target.gpu is None else lane_iterations(kernel)
-        if self.target.gpu is None or isinstance(iterations, int):
+        if self.target.gpu is None or isinstance(lane_iterations(kernel), int):
             return False
+        iterations = lane_iterations(kernel, unrolled(kernel))
         for values, known in self._dims.get(kernel.name, ()):
             _, high = dims.bounds(dims.substitute(iterations, values), known)
             if high is None or high > self.target.gpu.max_lane_iterations:

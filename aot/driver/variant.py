@@ -82,7 +82,7 @@ class VariantBuilder:
         functions, backend = module.executables, self._backends.of(target)
         self._progress("kernels", 0, len(functions))
         with clock.stage("kernels"):
-            fallback = CpuFallback.of(module, target, context.host)
+            fallback = CpuFallback.of(module, target, context.host, backend.unrolled)
         with clock.stage("codegen"):
             code = self._code(fallback)
         kernels = fallback.kernels

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import aot
+from aot.backends.vulkan import backend
+from aot.backends.vulkan.placement import written_out
 from aot.errors import CompileError, RuntimeFailure, UnsupportedError
 from aot.ir import dims, expr
 from aot.ir.builder import Builder
@@ -135,6 +137,32 @@ def test_iterations_of_two_ways() -> None:
         assert dims.evaluate(lane_iterations(kernel), values) == iterations
         assert tuple(dims.evaluate(d, values) for d in kernel.grid[:2]) == grid
     assert str(body_iterations(usual)) == "n + 1"
+
+
+def test_lanes_keep_what_a_driver_sees_as_few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops that are written out are none for the driver, and do not make a sum too long."""
+    b = Builder()
+    x, w = b.input("x", "f32[150, K]"), b.input("w", "f32[K, 1024]")
+    b.output("y", b.op("matmul", x, w))
+    b.assume("min(K, 16384)", "K", "a bound")
+    kernels: list[Kernel] = []
+    real = backend.compile_kernel
+
+    def compile_kernel(kernel: Kernel, target: Any) -> Any:
+        kernels.append(kernel)
+        return real(kernel, target)
+
+    monkeypatch.setattr(backend, "compile_kernel", compile_kernel)
+    aot.compile(Module([b.function()]), targets=["vulkan-1.1"])
+    (kernel,) = kernels
+    counted, left = lane_iterations(kernel), lane_iterations(kernel, written_out(kernel))
+    grids = []
+    for extent in (64, 12544):
+        values = dict.fromkeys(("K", "d0", "d1"), extent)
+        assert dims.evaluate(left, values) <= LIMIT
+        grids.append(tuple(dims.evaluate(d, values) for d in kernel.grid))
+    assert dims.evaluate(counted, values) > LIMIT
+    assert grids[0] == grids[1]
 
 
 # what stays one lane's is refused

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
 from aot.backends.cpu.codegen import CpuCodegen
 from aot.backends.cpu.scratch import scratch_bytes
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import For, Kernel
 from aot.link.code_image import link_image
 from aot.link.image import Device, ExecutableImage
 from aot.options import CompileOptions, Progress
@@ -35,6 +35,9 @@ class CpuBackend:
 
     def expect(self, source: Any) -> None:
         self._codegen.expect(source, self._options)
+
+    def unrolled(self, kernel: Kernel) -> Container[For]:
+        return ()
 
     def compile(
         self,

@@ -3,16 +3,17 @@ file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
 from aot.backends.vulkan import requirements
 from aot.backends.vulkan.emit import compile_kernel
 from aot.backends.vulkan.limits import LimitError
+from aot.backends.vulkan.placement import written_out
 from aot.backends.vulkan.shader import Shader
 from aot.ir.dims import Dim
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import For, Kernel
 from aot.link.image import Device, ExecutableImage
 from aot.options import Progress
 from aot.target.model import Target
@@ -33,6 +34,9 @@ class VulkanBackend:
 
     def expect(self, source: Any) -> None:
         pass
+
+    def unrolled(self, kernel: Kernel) -> Container[For]:
+        return written_out(kernel)
 
     def compile(
         self,

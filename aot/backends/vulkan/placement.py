@@ -101,16 +101,36 @@ class Placement:
         return prod(self.scratch[scratch].shape(scratch))
 
 
+_Indices = dict[Scratch, list[tuple[Expr, ...]]]
+
+
+def written_out(kernel: Kernel) -> set[For]:
+    """The loops of a kernel that its shader does not have."""
+    return _unrolled(kernel, *_uses(kernel))
+
+
+def _uses(kernel: Kernel) -> tuple[_Indices, dict[Scratch, tuple[int, ...]], dict[Var, Expr]]:
+    """How scratch is accessed, the dims that are kept of it, and what variables are."""
+    accesses, lane_axes = _scratch_accesses(kernel), _lane_axes(kernel)
+    kept = {s: _kept_dims(s, accesses[s], lane_axes) for s in kernel.scratch}
+    return accesses, kept, {s.var: s.value for s in walk(kernel.body) if isinstance(s, Let)}
+
+
+def _unrolled(
+    kernel: Kernel,
+    accesses: _Indices,
+    kept: dict[Scratch, tuple[int, ...]],
+    lets: dict[Var, Expr],
+) -> set[For]:
+    unroller = _Unroller(_register_vars(kept, accesses, lets))
+    unroller.body(kernel.body)
+    return unroller.unrolled
+
+
 def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
     """Decides for `kernel`, and checks what it needs against the target's geometry."""
-    accesses = _scratch_accesses(kernel)
-    lane_axes = _lane_axes(kernel)
-    lets = {s.var: s.value for s in walk(kernel.body) if isinstance(s, Let)}
-    kept = {s: _kept_dims(s, accesses[s], lane_axes) for s in kernel.scratch}
-    wanted = _register_vars(kept, accesses, lets)
-    unroller = _Unroller(wanted)
-    unroller.body(kernel.body)
-    unrolled = unroller.unrolled
+    accesses, kept, lets = _uses(kernel)
+    unrolled = _unrolled(kernel, accesses, kept, lets)
     constant_vars = {loop.var for loop in unrolled}
     scratch = {
         s: ScratchPlace(

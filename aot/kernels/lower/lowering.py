@@ -6,7 +6,7 @@ class each operand and result has. Never looks at the rest of the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.candidates import WINOGRAD
@@ -18,7 +18,7 @@ from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import STORED_ONLY, Kind, call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
-from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder, Stmt
+from aot.kernels.ir.nodes import Buffer, BufferClass, For, Kernel, KernelBuilder, Stmt
 from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.inline import Inliner, flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, Output
@@ -46,6 +46,9 @@ from aot.ops.integer_contraction import MAX_WEIGHT
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
+Unrolled = Callable[[Kernel], Container[For]]
+"""The loops that a backend writes out."""
+
 # ways to tile a contraction
 _TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -60,7 +63,11 @@ def root_of(function: Function) -> Op:
 
 
 def lower(
-    function: Function, target: Target, alignments: Sequence[int] = (), *, is_long: bool = False
+    function: Function,
+    target: Target,
+    alignments: Sequence[int] = (),
+    *,
+    unrolled: Unrolled | None = None,
 ) -> Kernel:
     """The kernel of an executable for a target.
 
@@ -68,16 +75,19 @@ def lower(
     `function.dim_names`. `alignments` are what each operand's offset is a multiple of, where that
     is known (aot/analysis/memory/alignment.py).
 
-    With `is_long` extents that only the device knows may be more than a GPU's lane goes through: of
-    a sum that lanes can share there are two ways then, and the extents choose.
+    With `unrolled` extents that only the device knows may be more than a GPU's lane goes through:
+    of a sum that lanes can share there are two ways then, and the extents choose.
     """
-    kernel = _lower(function, target, alignments, is_long=is_long)
+    kernel = _lower(function, target, alignments, unrolled)
     values = (v for op in function.walk() for v in (*op.operands, *op.results) if v is not None)
     return as_bits(kernel) if any(v.type.dtype in STORED_ONLY for v in values) else kernel
 
 
 def _lower(
-    function: Function, target: Target, alignments: Sequence[int] = (), *, is_long: bool = False
+    function: Function,
+    target: Target,
+    alignments: Sequence[int] = (),
+    unrolled: Unrolled | None = None,
 ) -> Kernel:
     builder = KernelBuilder(function.name)
     buffers: dict[Value, Buffer] = {}
@@ -109,10 +119,11 @@ def _lower(
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
     body = _schedule(nest, output, made, target, blocks, _max_weight(stages[0].ops))
-    if not is_long or target.gpu is None or blocks is not None:
-        return builder.build(body)
-    most = target.gpu.max_lane_iterations
-    both = two_ways(builder, body, schedule_shared_reduction(nest, output), most)
+    kernel = builder.build(body)
+    if unrolled is None or target.gpu is None or blocks is not None:
+        return kernel
+    most, shared = target.gpu.max_lane_iterations, schedule_shared_reduction(nest, output)
+    both = two_ways(builder, body, shared, most, unrolled(kernel))
     return _lower(function, target, alignments) if both is None else builder.build(both)
 
 

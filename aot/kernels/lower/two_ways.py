@@ -7,7 +7,7 @@ knows how long sums are, a kernel has both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from aot.ir import dims
 from aot.kernels.ir.nodes import For, If, KernelBuilder, Let, LoopKind, Stmt
@@ -15,15 +15,22 @@ from aot.kernels.lower.steps import body_iterations, chosen, is_first
 
 
 def two_ways(
-    builder: KernelBuilder, usual: Sequence[Stmt], shared: Sequence[Stmt], most: int
+    builder: KernelBuilder,
+    usual: Sequence[Stmt],
+    shared: Sequence[Stmt],
+    most: int,
+    unrolled: Container[For] = (),
 ) -> tuple[Stmt, ...] | None:
     """The nest `usual` where its lanes go through at most `most` iterations, elsewhere `shared`.
 
     None where that does not help, as the lanes of `shared` go through as many.
+
+    Args:
+        unrolled: loops of `usual` that are written out, and no loops in the shader.
     """
-    iterations = body_iterations(usual)
-    if iterations == body_iterations(shared):
+    if body_iterations(usual) == body_iterations(shared):
         return None
+    iterations = body_iterations(usual, unrolled)
     choice = dims.minimum(1, dims.floor_divide(iterations, most + 1))
     (first, then), (second, otherwise) = _grid(usual), _grid(shared)
     axes = sorted({*first, *second})
