@@ -180,7 +180,7 @@ def _compiles(name: str, dtype: Any, target: str) -> bool:
     try:
         run_passes(module, MODEL_PASSES, PassContext(options))
         run_passes(module, TARGET_PASSES, PassContext(options, machine))
-        found = CpuFallback.of(module, machine, None)
+        found = CpuFallback.of(module, machine, None, Backends(options).of(machine).unrolled)
         if machine.is_cpu:
             return True
         code = (
