@@ -145,7 +145,8 @@ def compile(
         random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
             names; they are the same in every run. For ONNX models and PyTorch programs.
         max_extents: node name -> the most that extents are which it computes, where no rule bounds
-            them; a run that would exceed it ends with an error that names the node.
+            them, or runs of a loop that only a condition ends (1,000,000); a run that would exceed
+            it ends with an error that names the node.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.

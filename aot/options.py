@@ -286,9 +286,11 @@ class CompileOptions:
     max_extents: Mapping[str, int] = _option(
         {},
         EXTENTS,
-        "The most that an extent is which node NAME computes, where nothing else bounds it.",
-        "node name -> the most that extents are which it computes, where no rule bounds them; a "
-        "run that would exceed it ends with an error that names the node.",
+        "The most that an extent is which node NAME computes, or runs of a loop that only a "
+        "condition ends.",
+        "node name -> the most that extents are which it computes, where no rule bounds them, or "
+        "runs of a loop that only a condition ends (1,000,000); a run that would exceed it ends "
+        "with an error that names the node.",
         spelling="--max",
     )
     optimize: str = _option(

@@ -31,6 +31,7 @@ from aot.ir import dims
 from aot.ir.builtin import EXTENT
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, Op, Value
+from aot.ir.loops import most_runs, too_many_runs
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
 from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar
@@ -351,6 +352,7 @@ class Flow:
         if test is not None:
             code.emit("BRANCH", test, inner, after)
         code.place(inner)
+        self._check_end(op, counter)
         self._begin_run(op, carried, registers, counter)
         self._inner_block(block)
         self._end_run(op, carried, registers, going)
@@ -361,6 +363,13 @@ class Flow:
         for c, (current, _) in zip(carried, registers, strict=True):
             self.places.offsets[c.result] = current
             self._headers[c.result] = header
+
+    def _check_end(self, op: Op, counter: int) -> None:
+        """Ends a program that would not end."""
+        count = op.operands[0]
+        most = most_runs(op, None if count is None else known_scalar(count))
+        if most is not None:
+            self.shapes.check_less(counter, most, too_many_runs(op), self.code.emit)
 
     def _limit(self, op: Op) -> int | None:
         """A register with the most runs, None where nothing limits them."""

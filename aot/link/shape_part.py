@@ -351,6 +351,13 @@ class ShapePart:
         is_short = self.out.binary("LE", register, self.out.constant(most), known_at)
         self._check(is_short, message, emit)
 
+    def check_less(self, register: int, most: int, what: tuple[str, str], emit: Emit) -> None:
+        """That a register is less than a number; `what` is said before and behind its value."""
+        before, after = what
+        test = self.out.register()
+        emit("LT", test, register, self.out.constant(most))
+        self._check(test, _Message().add(before).value(register).add(after), emit)
+
     def _where(self, message: _Message, about: Sequence[Dim], but: _Extent | None = None) -> None:
         """Says what the symbols of dims are, and which inputs say so."""
         names = sorted({name for dim in about for name in dims.symbols(dim)})

@@ -15,6 +15,7 @@ import numpy as np
 from aot.ir.body import Body
 from aot.ir.dims import DimExpr, is_symbol_name
 from aot.ir.graph import FunctionRef
+from aot.ir.loops import MOST_RUNS
 from aot.ir.record import (
     ANY,
     BOOL,
@@ -80,6 +81,13 @@ LOOP = register(
         ),
         attributes=(
             Attribute("trips", "dim", -1, "the most runs, and rows of what is stacked; -1 is any"),
+            Attribute(
+                "most",
+                "int",
+                0,
+                "where only the condition ends it, runs after which that is an error; 0 is a "
+                f"default of {MOST_RUNS:,}",
+            ),
         ),
         constraints=(_is_scalar(0, 1),),
         infer=_block_types,

@@ -24,6 +24,7 @@ from aot.ir.data_dims import extents_of, is_capacity, limit, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
 from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
+from aot.ir.loops import most_runs
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType, TensorType
 from aot.passes.base import Pass, PassContext
@@ -35,11 +36,12 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def bound_extents(module: Module, most: Mapping[str, int]) -> None:
-    """Limits extents that values give when the model runs.
+    """Limits extents that values give when the model runs, and the runs of loops that only a
+    condition ends.
 
     Args:
         most: of extents that a node of the model computes and nothing else limits, by its name, or
-            of any extent by its symbol.
+            of any extent by its symbol; of runs, by the name of the loop.
 
     Raises:
         CompileError: no extent is computed by such a node.
@@ -61,6 +63,11 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
                     known[name] = None
                     found = limit(dim, most[name], f"an extent that {where} computes")
                     function.assumptions.update({} if found is None else {found: None})
+        loops = [op for op in function.walk() if op.name == "loop" and most_runs(op) is not None]
+        known.update(dict.fromkeys(op.origin for op in loops if op.origin))
+        for op in loops:
+            if op.origin in most:
+                Rewriter(function).set_attr(op, "most", most[op.origin])
     for name in most:
         if name not in known:
             listed = ", ".join(map(repr, known)) or "none"

@@ -19,6 +19,7 @@ from aot.ir.data_dims import assumptions_by_last
 from aot.ir.dims import Dim, DimExpr, Symbol, evaluate, substitute
 from aot.ir.graph import Assumption, Block, Function, FunctionRef, Module, Op, Value, walk
 from aot.ir.interpreter.memory import Place, States, is_about_memory, state_place
+from aot.ir.loops import most_runs, too_many_runs
 from aot.ir.record import Call
 from aot.ir.states import StateVariable, state_variables
 from aot.ir.text.printer import print_op
@@ -373,7 +374,10 @@ class _Frame:
             for v in op.results[len(carried) :]
         ]
         values, number = list(carried), 0
+        end = most_runs(op, None if trip_count is None else limits[-1])
         while goes_on and all(number < limit for limit in limits):
+            if number == end:
+                raise CompileError(str(number).join(too_many_runs(op)))
             index = self.store(np.array(number, np.int64))
             goes_on_kept, *yielded = self.run(op.blocks[0], [index, *values])
             goes_on = bool(self.read(goes_on_kept))
