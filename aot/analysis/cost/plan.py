@@ -137,7 +137,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     if has_lanes_along_rows(contraction, target):
         along, across = contraction.tile_extents
-        tile = _tile(target, lanes, across, along)
+        tile = _tile(target, lanes, across, along, hides=True)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
     if _is_window_of_planes(contraction, target):
         rows, columns = _window_tile(call, target, lanes)
@@ -156,6 +156,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         unpacked=is_unpacked,
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
         grouped=is_in_rows,
+        hides=not is_dotted,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
     )
@@ -420,6 +421,7 @@ def _tile(
     by_lane: bool = False,
     unpacked: bool = False,
     in_pairs: bool = False,
+    hides: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
 ) -> tuple[int, int]:
@@ -435,6 +437,7 @@ def _tile(
         by_lane: whether rows' scalars are lanes of vectors.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         in_pairs: whether products of bytes are summed in 16 bits first.
+        hides: whether a sum waits for the one before it, so that few leave multipliers idle.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
     """
@@ -460,6 +463,8 @@ def _tile(
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
             busy = min(1.0, reuse / loads)
+            if hides:
+                busy = min(busy, rows * vectors / SUMS)
             if in_pairs:
                 products = PAIR_PRODUCTS * rows * vectors
                 around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors

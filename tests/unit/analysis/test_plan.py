@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
+from aot.analysis.cost.plan import SUMS, UNPACK_REGISTERS, plan
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
 from aot.ir.types import DType, TensorType
@@ -29,6 +29,17 @@ def test_rows_go_along_the_innermost_dim_that_has_several() -> None:
     assert plan(conv((64,), (5,)), TARGET).rows > 1
     assert plan(conv((64, 1), (5, 1)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
     assert plan(conv((1, 64), (1, 5)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
+
+
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "aarch64-generic"])
+def test_tiles_have_sums_enough_to_hide_an_addition(name: str) -> None:
+    """However rows divide: a low tile that wastes none waits for its own sums."""
+    target = targets.load(name)
+    for width in range(12, 80):
+        made = plan(conv((9, width + 2), (3, 3)), target)
+        vectors = made.columns // made.lanes
+        used = width / (-(-width // made.rows) * made.rows)
+        assert min(made.rows * vectors, SUMS) / SUMS * used >= 0.8, width
 
 
 def test_tiles_leave_registers_to_unpack_weights() -> None:
