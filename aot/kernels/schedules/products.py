@@ -23,6 +23,8 @@ STAGED = 256
 MOST_UNROLLED = 4
 # addresses that a first cache keeps at one place, and how far apart those are
 WAYS, PAGE = 8, 4096
+# steps along the last axis of a sum that asking about borders before them costs little beside
+STEPS_A_TAP = 16
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
 
@@ -188,30 +190,52 @@ class Placed:
         # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
         if self.nest.is_gpu or not borders.are_linear_in(corners):
             return self._loops(axes, indices, borders.asking(roles.left), skipped)
+        asking = borders.asking(roles.left)
+        if _asks_by_tap(borders, axes):
+            # a tap is outside for some rows only at a tile's ends
+            ends_of_rows = {a.var: corners[a.var] for a in rows}
+
+            def either(at: Values) -> list[Stmt]:
+                is_inside = borders.inside(ends_of_rows, {**self.values, **at})
+                assert is_inside is not None
+                fast, slow = (tuple(self._inner(axes[-1:], at, e)) for e in (free, asking))
+                return [If(is_inside, fast, slow)]
+
+            return self._loops(axes[:-1], indices, free, skipped, either)
         inside = borders.inside(corners, {**self.values, **indices})
         assert inside is not None
         fast = self._loops(axes, indices, free, skipped)
-        slow = self._loops(axes, indices, borders.asking(roles.left), skipped)
+        slow = self._loops(axes, indices, asking, skipped)
         return [If(inside, tuple(fast), tuple(slow))]
 
     def _loops(
-        self, axes: Sequence[Axis], indices: Values, left: Expr, skipped: Sequence[Expr]
+        self,
+        axes: Sequence[Axis],
+        indices: Values,
+        left: Expr,
+        skipped: Sequence[Expr],
+        body: Callable[[Values], list[Stmt]] | None = None,
     ) -> list[Stmt]:
-        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known."""
+        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known.
+        With a `body` that is inside of all of them, else products along the last one are."""
         waiting = {a.var for a in axes}
         known = [c for c in skipped if not expr.free_vars(c) & waiting]
         if known:
             left_out = [c for c in skipped if c not in known]
             held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
             assert held is not None
-            return [If(held, tuple(self._loops(axes, indices, left, left_out)))]
-        if len(axes) > 1:
+            return [If(held, tuple(self._loops(axes, indices, left, left_out, body)))]
+        if len(axes) > (1 if body is None else 0):
             axis = axes[0]
             return self.nest.serial(
                 axis.extent,
-                lambda k: self._loops(axes[1:], {**indices, axis.var: k}, left, skipped),
+                lambda k: self._loops(axes[1:], {**indices, axis.var: k}, left, skipped, body),
                 "k",
             )
+        return self._inner(axes, indices, left) if body is None else body(indices)
+
+    def _inner(self, axes: Sequence[Axis], indices: Values, left: Expr) -> list[Stmt]:
+        """The products along the only one of `axes`, or of one step where there is none."""
         if axes and any(sides := self._staged_sides(axes[0], left)):
             return self._staged(axes[0], sides, indices, left)
         return self._steps(axes[0] if axes else None, indices, left)
@@ -607,6 +631,15 @@ def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
     if total.dtype.is_float:
         return Fma(a, b, total, total.dtype)
     return expr.add(total, expr.mul(a, b))
+
+
+def _asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
+    """Whether what lies along the last of a sum's axes is so much that borders are asked about
+    before it, tap by tap, rather than once for all taps of a tile."""
+    if len(axes) < 2 or any(axes[-1].var in expr.free_vars(c) for c in borders.asked):
+        return False
+    extent = axes[-1].extent
+    return not isinstance(extent, int) or extent >= STEPS_A_TAP
 
 
 def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
