@@ -38,6 +38,8 @@ class GpuGeometry:
         storage_bits: widths besides 32 in which kernels read and write buffers, of 8 and 16;
             elements of others are taken out of words and flipped in them by atomics. A device must
             have those that a kernel uses.
+        integer_dot_product: whether an instruction sums the products of four pairs of bytes; a
+            device must have it where a kernel uses it.
     """
 
     lanes: int
@@ -48,6 +50,7 @@ class GpuGeometry:
     max_lane_iterations: int
     subgroup_operations: tuple[str, ...] = ()
     storage_bits: tuple[int, ...] = ()
+    integer_dot_product: bool = False
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,7 @@ class _Reader:
             "subgroup_operations": self.subgroup_operations,
             "storage_bits": self.storage_bits,
             "texel_buffers": self.flag,
+            "integer_dot_product": self.flag,
         }[key](key, value)
 
     def keep(self, key: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aot.backends.vulkan.requirements import LIMITS, limits_of, narrow_features
+from aot.backends.vulkan.requirements import LIMITS, features_of_target, limits_of
 from aot.errors import AotError, RuntimeFailure
 from aot.runtime.cores import find as find_cores
 from aot.target import selection as targets
@@ -186,7 +186,7 @@ def _missing_operation(name: str, wanted: GpuGeometry, operations: set[str]) -> 
 
 def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
     """The first feature that a target's shaders may need and the device lacks."""
-    wanted = (*target.features, *narrow_features(target))
+    wanted = (*target.features, *features_of_target(target))
     lacking = [f for f in wanted if f not in features]
     return f"there is no {lacking[0]}, which {target.name} needs" if lacking else ""
 
@@ -195,7 +195,7 @@ def _rank(target: Target) -> tuple[int, int, int, str]:
     """A target that asks for more knows more of the device."""
     assert target.gpu is not None
     gpu = target.gpu
-    features = len(narrow_features(target))
+    features = len(features_of_target(target))
     return (gpu.max_workgroup_invocations, gpu.max_shared_bytes, features, target.name)
 
 
@@ -204,7 +204,8 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
     storage16 = vk.VkPhysicalDevice16BitStorageFeatures()
     storage8 = vk.VkPhysicalDevice8BitStorageFeatures(pNext=storage16)
     arithmetic = vk.VkPhysicalDeviceShaderFloat16Int8Features(pNext=storage8)
-    all_features = vk.VkPhysicalDeviceFeatures2(pNext=arithmetic)
+    dots = vk.VkPhysicalDeviceShaderIntegerDotProductFeatures(pNext=arithmetic)
+    all_features = vk.VkPhysicalDeviceFeatures2(pNext=dots)
     vk.vkGetPhysicalDeviceFeatures2(device, all_features)
     core = all_features.features
     found = {
@@ -215,5 +216,6 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
         "storageBuffer8BitAccess": storage8.storageBuffer8BitAccess,
         "shaderFloat16": arithmetic.shaderFloat16,
         "shaderInt8": arithmetic.shaderInt8,
+        "shaderIntegerDotProduct": dots.shaderIntegerDotProduct,
     }
     return tuple(name for name, is_there in found.items() if is_there)

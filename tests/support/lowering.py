@@ -95,15 +95,17 @@ def run_executable(
     inputs: Sequence[Array],
     dims: Sequence[int],
     engine: Callable[..., None],
+    alignments: Sequence[int] = (),
 ) -> list[Array]:
     """One executable's results, logical; `inputs` are as they lie in memory.
 
-    `engine(kernel, buffers, params)` runs the kernel in place.
+    `engine(kernel, buffers, params)` runs the kernel in place, and puts each operand at a multiple
+    of its number of `alignments`.
     """
     from aot.kernels.ir.verifier import verify
     from aot.kernels.lower.lowering import lower
 
-    kernel = lower(function, target)
+    kernel = lower(function, target, alignments)
     verify(kernel)
     env = dict(zip(function.dim_names, dims, strict=True))
     buffers: dict[str, Array] = {}

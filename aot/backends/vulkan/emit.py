@@ -8,6 +8,7 @@ where control flow meets. Expressions and memory have modules of their own.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from aot.backends.vulkan import subgroups
 from aot.backends.vulkan.assembler import Assembler, FunctionBody
@@ -58,10 +59,13 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
     check_geometry(kernel, gpu)
     placement, natives = place(kernel, gpu), Natives.of(gpu, target.dtypes)
     most = limits.max_push_constant_bytes
-    shader = _Emitter(kernel, most, placement, natives).compile()
+    emitter = partial(
+        _Emitter, kernel, most, placement, natives, has_dot_product=gpu.integer_dot_product
+    )
+    shader = emitter().compile()
     if not limits.texel_buffers:
         return shader
-    texel = _Emitter(kernel, most, placement, natives, reads_texels=True).compile()
+    texel = emitter(reads_texels=True).compile()
     return replace(shader, texel=texel) if texel.texels else shader
 
 
@@ -97,6 +101,7 @@ class _Emitter:
         placement: Placement,
         natives: Natives,
         *,
+        has_dot_product: bool = False,
         reads_texels: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -108,7 +113,9 @@ class _Emitter:
         elements = Elements(self.values, natives)
         self.texels = Texels(self.values) if reads_texels else None
         self.memory = Memory(kernel, self.placement, self.params, elements, self.texels)
-        self.expressions = Expressions(kernel.name, self.values, self.memory)
+        self.expressions = Expressions(
+            kernel.name, self.values, self.memory, has_dot_product=has_dot_product
+        )
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
         self.is_looping = False  # inside a loop that goes round
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.backends.vulkan.dot_products import DotProducts
 from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
 from aot.backends.vulkan.spirv import Glsl, Op
@@ -22,6 +23,7 @@ from aot.ir.expr import (
     Bitcast,
     Cast,
     Const,
+    Dot,
     Expr,
     Fma,
     Load,
@@ -97,13 +99,16 @@ def float_bits(value: float) -> int:
 class Expressions:
     """Evaluates expressions at the tail; equal pure values are made once."""
 
-    def __init__(self, name: str, values: Values, memory: Memory) -> None:
+    def __init__(
+        self, name: str, values: Values, memory: Memory, *, has_dot_product: bool = False
+    ) -> None:
         self.name = name
         self.values = values
         self.memory = memory
         self.elements = memory.elements
         self.params = memory.params
         self.asm = values.asm
+        self.dots = DotProducts(name, memory.elements, has_instruction=has_dot_product)
         self.environment: dict[Var, Value] = {}
         self._memo: dict[Expr, Value] = {}
         self._expansions: dict[Expr, Expr] = {}
@@ -206,6 +211,8 @@ class Expressions:
                 return self._binary(e)
             case Fma():
                 return self._fma(e)
+            case Dot():
+                return self.dots.sum(e, *(self.scalar(x) for x in (e.a, e.b, e.c)))
             case Select():
                 return self._select(e)
             case Cast():
@@ -264,11 +271,12 @@ class Expressions:
                 return self._other(e.other, is_wide=is_wide)
             guard = None
         indices = [self.index(i) for i in e.indices]
-        loaded = (
-            self.memory.load_scratch(e.source, indices, guard)
-            if isinstance(e.source, Scratch)
-            else self.memory.load_buffer(e.source, indices, guard, is_wide=is_wide)
-        )
+        if isinstance(e.source, Scratch):
+            loaded: int | Pair = self.memory.load_scratch(e.source, indices, guard)
+        elif e.dtype.is_packed:
+            loaded = self.memory.load_word(e.source, indices, guard)
+        else:
+            loaded = self.memory.load_buffer(e.source, indices, guard, is_wide=is_wide)
         value: Value = loaded if isinstance(loaded, tuple) else self._wrap(loaded, e.dtype)
         if guard is None or e.other is None:
             return value

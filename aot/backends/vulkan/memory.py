@@ -6,7 +6,7 @@ business; 64-bit integers come out as a pair of words.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
@@ -15,6 +15,7 @@ from aot.backends.vulkan.spirv import MemorySemantics, Op, Scope, StorageClass
 from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
+from aot.ir.dims import modulo
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
 
@@ -89,6 +90,56 @@ class Memory:
             return low, self._load_word(buffer, self._safe(first + Linear((), 1), guard))
         elements = self.elements.wide if is_wide else self.elements
         return self._load_narrow(buffer, indices, guard, elements)
+
+    def load_word(self, buffer: Buffer, indices: list[Linear], guard: int | None) -> int:
+        """Four neighbours of a byte each as a word: of four such words that are loaded together, by
+        itself, or, where it isn't known to lie at a multiple of its bytes, put together."""
+        values, place = self.values, self._place(buffer, indices)
+        if values.multiple_of(place) % QUAD or buffer.is_written:
+            parts = (self._byte_at(buffer, place + Linear((), n), guard) for n in range(QUAD))
+            return self._joined(list(parts))
+        number = place.constant % (QUAD * QUAD) // QUAD
+        start = place - Linear((), QUAD * number)
+        if values.multiple_of(start) % (QUAD * QUAD) or not _has_words(buffer):
+            return self._word_of_class(buffer, self._safe_quotient(place, QUAD, guard), 1)
+        four = self._word_of_class(buffer, self._safe_quotient(start, QUAD * QUAD, guard), QUAD)
+        return values.pure(Op.COMPOSITE_EXTRACT, self.asm.u32, four, literals=(number,))
+
+    def _safe_quotient(self, place: Linear, divisor: int, guard: int | None) -> int:
+        """Which group of `divisor` elements begins at `place`; one that exists where `guard` is
+        false."""
+        shift = self.values.u32(divisor.bit_length() - 1)
+        u32 = self.asm.u32
+        number = self.values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, self.values.id_of(place), shift)
+        return (
+            number if guard is None else self.values.select(u32, guard, number, self.values.u32(0))
+        )
+
+    def _word_of_class(self, buffer: Buffer, number: int, words: int) -> int:
+        """One word, or four, of what no lane writes, as u32."""
+        asm = self.asm
+        type = asm.u32 if words == 1 else asm.vector(asm.u32, words)
+        if self.texels is not None and self._is_texel(buffer):
+            return self.texels.load(buffer.binding, words, type, number)
+        return self._load_four(self._variable(buffer.binding, type, 4 * words), type, number)
+
+    def _byte_at(self, buffer: Buffer, place: Linear, guard: int | None) -> int:
+        """A byte in the lowest bits of a word, whatever the others are."""
+        two, u32 = self.values.u32(2), self.asm.u32
+        byte = self.values.id_of(place)
+        word = self.values.atom(self.values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, byte, two))
+        loaded = self._load_word(buffer, self._safe(word, guard))
+        return self.values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, loaded, self._bit_shift(byte))
+
+    def _joined(self, parts: list[int]) -> int:
+        """A word of the lowest eight bits of each."""
+        u32, pure = self.asm.u32, self.values.pure
+        total = self.values.u32(0)
+        for number, part in enumerate(parts):
+            low = pure(Op.BITWISE_AND, u32, part, self.values.u32(0xFF))
+            moved = pure(Op.SHIFT_LEFT_LOGICAL, u32, low, self.values.u32(8 * number))
+            total = pure(Op.BITWISE_OR, u32, total, moved)
+        return total
 
     def _load_narrow(
         self, buffer: Buffer, indices: list[Linear], guard: int | None, elements: Elements
@@ -183,9 +234,10 @@ class Memory:
             self.params.word(buffer.offset.name),
             self.values.u32(size.bit_length() - 1),
         )
-        is_aligned = buffer.alignment % (QUAD * size) == 0
-        if buffer.binding is BufferClass.CONSTANTS or is_aligned:
-            self.values.remember_multiple(offset, QUAD)
+        is_constant = buffer.binding is BufferClass.CONSTANTS
+        known = 4 * QUAD if is_constant else gcd(buffer.alignment, 4 * QUAD)
+        if known // size >= QUAD:
+            self.values.remember_multiple(offset, known // size)
         return self.values.atom(offset) + self._elements(buffer, indices, 1)
 
     def _byte(self, buffer: Buffer, indices: list[Linear]) -> int:
@@ -504,3 +556,11 @@ class Memory:
     def _element_type(self, scratch: Scratch) -> int:
         """Of scratch in memory."""
         return self.register_type(scratch) if scratch in self._vectors else self._slot(scratch)
+
+
+def _has_words(buffer: Buffer) -> bool:
+    """Whether four words of bytes at a time lie in the memory of a buffer."""
+    words = 4 * QUAD
+    if buffer.binding is BufferClass.CONSTANTS:
+        return True
+    return buffer.alignment % words == 0 and modulo(buffer.shape[0], words) == 0

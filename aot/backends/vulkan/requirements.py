@@ -37,6 +37,8 @@ _ARITHMETIC_FEATURES = {
 }
 _STORAGE_FEATURES = {8: "storageBuffer8BitAccess", 16: "storageBuffer16BitAccess"}
 
+DOT_PRODUCT_FEATURE = "shaderIntegerDotProduct"
+
 # The features of a device, as the runtime knows them, that are behind a shader's capabilities.
 _FEATURES = {
     Capability.FLOAT16: ("shaderFloat16",),
@@ -44,6 +46,7 @@ _FEATURES = {
     Capability.INT16: ("shaderInt16",),
     Capability.STORAGE_BUFFER_16BIT_ACCESS: ("storageBuffer16BitAccess",),
     Capability.STORAGE_BUFFER_8BIT_ACCESS: ("storageBuffer8BitAccess",),
+    Capability.DOT_PRODUCT: (DOT_PRODUCT_FEATURE,),
     Capability.GROUP_NON_UNIFORM_ARITHMETIC: ("subgroupArithmetic", "subgroupBasic"),
 }
 
@@ -57,11 +60,14 @@ def limits_of(target: Target) -> dict[str, int | tuple[int, int, int]]:
     }
 
 
-def narrow_features(target: Target) -> tuple[str, ...]:
-    """The features that a target's shaders may need because of its narrow types, sorted."""
+def features_of_target(target: Target) -> tuple[str, ...]:
+    """The features that a target's shaders may need, sorted."""
     assert target.gpu is not None
-    computed = {_ARITHMETIC_FEATURES[d] for d in target.dtypes if d in _ARITHMETIC_FEATURES}
-    return tuple(sorted(computed | {_STORAGE_FEATURES[b] for b in target.gpu.storage_bits}))
+    found = {_ARITHMETIC_FEATURES[d] for d in target.dtypes if d in _ARITHMETIC_FEATURES}
+    found |= {_STORAGE_FEATURES[b] for b in target.gpu.storage_bits}
+    if target.gpu.integer_dot_product:
+        found.add(DOT_PRODUCT_FEATURE)
+    return tuple(sorted(found))
 
 
 def limits(shaders: Iterable[Shader]) -> Limits:

@@ -117,6 +117,9 @@ class Op(IntEnum):
     GROUP_NON_UNIFORM_U_MIN = 354
     GROUP_NON_UNIFORM_S_MAX = 356
     GROUP_NON_UNIFORM_U_MAX = 357
+    S_DOT = 4450
+    U_DOT = 4451
+    S_U_DOT = 4452
 
 
 class Glsl(IntEnum):
@@ -145,6 +148,8 @@ class Capability(IntEnum):
     GROUP_NON_UNIFORM_ARITHMETIC = 63
     STORAGE_BUFFER_16BIT_ACCESS = 4433
     STORAGE_BUFFER_8BIT_ACCESS = 4448
+    DOT_PRODUCT_INPUT_4X8BIT_PACKED = 6018
+    DOT_PRODUCT = 6019
 
     @property
     def label(self) -> str:
@@ -202,9 +207,14 @@ class MemorySemantics(IntEnum):
 
 
 # What SPIR-V 1.3 has as extensions only.
-EXTENSIONS = {Capability.STORAGE_BUFFER_8BIT_ACCESS: "SPV_KHR_8bit_storage"}
+EXTENSIONS = {
+    Capability.STORAGE_BUFFER_8BIT_ACCESS: "SPV_KHR_8bit_storage",
+    Capability.DOT_PRODUCT: "SPV_KHR_integer_dot_product",
+    Capability.DOT_PRODUCT_INPUT_4X8BIT_PACKED: "SPV_KHR_integer_dot_product",
+}
 
 GROUP_OPERATION_REDUCE = 0
+PACKED_VECTOR_FORMAT_4X8BIT = 0
 ADDRESSING_LOGICAL = 0
 MEMORY_MODEL_GLSL450 = 1
 EXECUTION_MODEL_GL_COMPUTE = 5

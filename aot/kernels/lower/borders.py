@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var
 from aot.kernels.lower.nest import identity
 
 Values = Mapping[Var, Expr]
@@ -161,8 +161,10 @@ def _is_neutral(reduce: Reduce, load: Load) -> bool:
         body = body.a
     if body is load:
         return True
-    if reduce.op != "sum" or not isinstance(body, Binary) or body.op != "mul":
+    is_product = isinstance(body, Dot) or (isinstance(body, Binary) and body.op == "mul")
+    if reduce.op != "sum" or not is_product:
         return False
+    assert isinstance(body, (Binary, Dot))
     return any(_is_neutral(replace(reduce, body=side), load) for side in (body.a, body.b))
 
 

@@ -27,6 +27,7 @@ from aot.kernels.schedules.dots import (
     DotTile,
     StagedRows,
 )
+from aot.kernels.schedules.dots_gpu import sum_words
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.ops.blocked import PANEL, Blocks
@@ -124,6 +125,8 @@ def schedule_contraction(
             if left is not None and DotBlockTiles.fits(nest, blocks):
                 return DotBlockTiles(nest, *found, plan, weights, left).build()
             return BlockedTiles(nest, *found, plan, weights).build()
+    if nest.is_gpu:
+        found = sum_words(nest, *found) or found
     return _Tiles(nest, *found, plan, panel, max_weight).build()
 
 

@@ -36,7 +36,8 @@ from aot.kernels.schedules.products import (
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
-_WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
+# the word of four bytes
+WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
 # the ones that take a shift less first: LLVM adds what is computed in fewer steps first
 _SPLIT = (1, 3), (0, 2)
 # comparisons that hold between two numbers if they hold at both
@@ -90,16 +91,16 @@ class DotAxes:
             max_weight: how far from 0 weights of 8 bits are at most.
         """
         weight, left, right = roles.weight, roles.left, roles.right
-        is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in _WORDS
+        is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in WORDS
         if nest.is_gpu or nest.lanes == 1 or not is_sum:
             return None
         narrow = left.a if isinstance(left, Cast) else left
-        if narrow.dtype not in (*_WORDS, DType.I16):
+        if narrow.dtype not in (*WORDS, DType.I16):
             return None
         if not isinstance(right, Cast) or right.a is not weight:
             return None
         axes = [Axis(v, n) for v, n in roles.reduce.axes]
-        grouped = next((a for a in axes if _is_grouped(roles, a)), None)
+        grouped = next((a for a in axes if is_grouped(roles, a)), None)
         if grouped is None or not all(isinstance(a.extent, int) for a in axes):
             return None
         taps = by_weight_step(roles.weight, [a for a in axes if a is not grouped])
@@ -111,7 +112,7 @@ class DotAxes:
         is_narrow = is_narrow and nest.target.sums_narrow_bytes(staged, weight.dtype)
         found = DotAxes(tuple(taps), grouped, narrow, staged, step, is_narrow=is_narrow)
         # a short row would be split word by word, which costs more than its products save
-        is_split = staged is DType.I16 and narrow.dtype in _WORDS
+        is_split = staged is DType.I16 and narrow.dtype in WORDS
         if is_split and found.size >= nest.target.vector_bytes:
             found = replace(found, is_split=True)
         row_bytes = found.size * (found.staged.bytes + (1 if found.is_split else 0))
@@ -133,7 +134,7 @@ def _number(axis: Axis) -> int:
     return axis.extent
 
 
-def _is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
+def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
     """Whether the weights lie in groups along an axis; one group alone needs no division."""
     address = roles.weight.indices[0]
     if isinstance(axis.extent, int) and axis.extent <= DOT_GROUP:
@@ -205,7 +206,7 @@ class StagedRows:
 
         def word(g: Expr) -> list[Stmt]:
             at = expr.mul(g, expr.index(DOT_GROUP))
-            four = Load(held, (r, at), _WORDS[held.dtype])
+            four = Load(held, (r, at), WORDS[held.dtype])
             pairs = [Bitcast(Unpack(four, parts), DType.U32) for parts in _SPLIT]
             return [Store(self.scratch, (r, expr.index(n), g), p) for n, p in enumerate(pairs)]
 
@@ -241,7 +242,7 @@ class StagedRows:
             return Bitcast(words, DType.I16X2)
         dtype = self.scratch.dtype
         at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(2 * part))
-        return Load(self.scratch, (row, at), _WORDS.get(dtype, DType.I16X2))
+        return Load(self.scratch, (row, at), WORDS.get(dtype, DType.I16X2))
 
     def has_row_vectors(self, rows: int, columns: int) -> bool:
         """Whether a tile holds a vector of words of each row, because dot products take a lane."""
@@ -358,7 +359,7 @@ class DotTile(Placed):
         return by_lanes(
             nest,
             (self.shape.rows, groups),
-            _WORDS[staged.axes.staged],
+            WORDS[staged.axes.staged],
             lambda r, g: staged.word(expr.add(self.row, r), g, 0),
             step,
         )
@@ -388,7 +389,7 @@ class DotTile(Placed):
         if not self._is_masked:
             return [], lambda u, lane: self._word(group, u, lane)
         # a mask is dear where it takes branches: once for all rows
-        dtype = _WORDS[self.roles.weight.dtype]
+        dtype = WORDS[self.roles.weight.dtype]
         held = self.nest.builder.scratch("words", dtype, self.acc.shape[1:])
         extent = expr.index(self.roles.columns.extent)
 
@@ -431,4 +432,4 @@ class DotTile(Placed):
         assert isinstance(found, Load)
         ahead = expr.mul(group, expr.index(axes.step))
         (address,) = found.indices
-        return Load(found.source, (expr.add(address, ahead),), _WORDS[weight.dtype])
+        return Load(found.source, (expr.add(address, ahead),), WORDS[weight.dtype])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import WEIGHT_STRIDE
-from aot.ir.expr import Binary, Cast, Expr, Fma, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Dot, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
@@ -627,7 +627,9 @@ def by_lanes(
 
 
 def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
-    """`total + a * b`; integers have no fused form."""
+    """`total + a * b`, of words the sum of their parts' products; integers have no fused form."""
+    if a.dtype.is_packed:
+        return Dot(a, b, total)
     if total.dtype.is_float:
         return Fma(a, b, total, total.dtype)
     return expr.add(total, expr.mul(a, b))

@@ -112,7 +112,10 @@ class _PlacedOnGpu(Placed):
         )
         if not has_vectors or rows is None or not isinstance(rows.source, Buffer):
             return 1
-        is_row = expr.coefficient(rows.indices[0], inner.var) == 1
+        gpu = self.nest.target.gpu
+        if rows.dtype.is_packed and not (gpu is not None and gpu.integer_dot_product):
+            return 1  # part by part, one step is as long as four of others
+        is_row = expr.coefficient(rows.indices[0], inner.var) == rows.dtype.parts
         is_aligned = rows.source.alignment % (QUAD * rows.dtype.bytes) == 0
         return QUAD if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0 else 1
 

@@ -42,6 +42,7 @@ typedef struct aot_vk_features_t {
   VkPhysicalDevice16BitStorageFeatures storage16;
   VkPhysicalDevice8BitStorageFeatures storage8;
   VkPhysicalDeviceShaderFloat16Int8Features arithmetic;
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dot;
   const char *extensions[4];
   uint32_t extension_count;
 } aot_vk_features_t;

@@ -36,6 +36,7 @@ typedef enum group_t {
   GROUP_STORAGE16,   // VkPhysicalDevice16BitStorageFeatures, of Vulkan 1.1
   GROUP_STORAGE8,    // VkPhysicalDevice8BitStorageFeatures
   GROUP_ARITHMETIC,  // VkPhysicalDeviceShaderFloat16Int8Features
+  GROUP_DOT,         // VkPhysicalDeviceShaderIntegerDotProductFeatures
   GROUP_SUBGROUP,    // bits of VkPhysicalDeviceSubgroupProperties.supportedOperations
   GROUP_COUNT
 } group_t;
@@ -58,6 +59,8 @@ static const feature_t features[] = {
      offsetof(VkPhysicalDeviceShaderFloat16Int8Features, shaderFloat16)},
     {"shaderInt8", GROUP_ARITHMETIC,
      offsetof(VkPhysicalDeviceShaderFloat16Int8Features, shaderInt8)},
+    {"shaderIntegerDotProduct", GROUP_DOT,
+     offsetof(VkPhysicalDeviceShaderIntegerDotProductFeatures, shaderIntegerDotProduct)},
     {"subgroupBasic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_BASIC_BIT},
     {"subgroupArithmetic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_ARITHMETIC_BIT},
     {"subgroupShuffle", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_SHUFFLE_BIT},
@@ -78,6 +81,8 @@ static void *structure_of(aot_vk_features_t *found, group_t group) {
       return &found->storage16;
     case GROUP_STORAGE8:
       return &found->storage8;
+    case GROUP_DOT:
+      return &found->dot;
     default:
       return &found->arithmetic;
   }
@@ -87,6 +92,7 @@ static void *structure_of(aot_vk_features_t *found, group_t group) {
 static const char *extension_of(group_t group) {
   return group == GROUP_STORAGE8     ? "VK_KHR_8bit_storage"
          : group == GROUP_ARITHMETIC ? "VK_KHR_shader_float16_int8"
+         : group == GROUP_DOT        ? "VK_KHR_shader_integer_dot_product"
                                      : NULL;
 }
 
@@ -97,6 +103,7 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
   found->storage16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
   found->storage8.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES;
   found->arithmetic.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
+  found->dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES;
   void **next = &found->core.pNext;
   if (wanted[GROUP_STORAGE16]) {
     *next = &found->storage16;
@@ -106,7 +113,11 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
     *next = &found->storage8;
     next = &found->storage8.pNext;
   }
-  if (wanted[GROUP_ARITHMETIC]) *next = &found->arithmetic;
+  if (wanted[GROUP_ARITHMETIC]) {
+    *next = &found->arithmetic;
+    next = &found->arithmetic.pNext;
+  }
+  if (wanted[GROUP_DOT]) *next = &found->dot;
 }
 
 static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,

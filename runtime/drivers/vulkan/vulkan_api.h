@@ -25,6 +25,7 @@
 
 #define VK_KHR_8bit_storage 1u
 #define VK_KHR_shader_float16_int8 1u
+#define VK_KHR_shader_integer_dot_product 1u
 #define VK_UUID_SIZE 16u
 #define VK_WHOLE_SIZE (~0ull)
 
@@ -114,6 +115,7 @@ typedef enum VkStructureType {
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 = 1000059001,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES = 1000177000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES = 1000082000,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES = 1000280000,
   VK_STRUCTURE_TYPE_MAX_ENUM = 0x7fffffff
 } VkStructureType;
 typedef enum VkBufferCreateFlagBits {
@@ -302,6 +304,8 @@ typedef struct VkPhysicalDeviceSparseProperties VkPhysicalDeviceSparseProperties
 typedef struct VkPhysicalDeviceProperties VkPhysicalDeviceProperties;
 typedef struct VkPhysicalDeviceProperties2 VkPhysicalDeviceProperties2;
 typedef struct VkPhysicalDeviceShaderFloat16Int8Features VkPhysicalDeviceShaderFloat16Int8Features;
+typedef struct VkPhysicalDeviceShaderIntegerDotProductFeatures
+    VkPhysicalDeviceShaderIntegerDotProductFeatures;
 typedef struct VkPhysicalDeviceSubgroupProperties VkPhysicalDeviceSubgroupProperties;
 typedef struct VkPipelineCacheCreateInfo VkPipelineCacheCreateInfo;
 typedef struct VkPushConstantRange VkPushConstantRange;
@@ -716,6 +720,11 @@ struct VkPhysicalDeviceShaderFloat16Int8Features {
   void *pNext;
   VkBool32 shaderFloat16;
   VkBool32 shaderInt8;
+};
+struct VkPhysicalDeviceShaderIntegerDotProductFeatures {
+  VkStructureType sType;
+  void *pNext;
+  VkBool32 shaderIntegerDotProduct;
 };
 struct VkPhysicalDeviceSubgroupProperties {
   VkStructureType sType;

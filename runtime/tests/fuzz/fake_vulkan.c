@@ -179,10 +179,12 @@ static void get_families(VkPhysicalDevice device, uint32_t *count, VkQueueFamily
 
 static VkResult get_extensions(VkPhysicalDevice device, const char *layer, uint32_t *count,
                                VkExtensionProperties *out) {
-  static const VkExtensionProperties known[] = {{.extensionName = "VK_KHR_8bit_storage"},
-                                                {.extensionName = "VK_KHR_shader_float16_int8"}};
+  static const VkExtensionProperties known[] = {
+      {.extensionName = "VK_KHR_8bit_storage"},
+      {.extensionName = "VK_KHR_shader_float16_int8"},
+      {.extensionName = "VK_KHR_shader_integer_dot_product"}};
   memcpy(out, known, sizeof known);
-  *count = 2;
+  *count = 3;
   return VK_SUCCESS;
 }
 

@@ -30,14 +30,14 @@ def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "SwiftShader" in device.name
     assert (device.device, device.kind) == ("vulkan", "software")
     assert device.limits["max_workgroup_invocations"] == 256
-    assert device.fits == ("vulkan-android-2022", "vulkan-1.1")
+    assert device.fits == ("vulkan-1.3", "vulkan-android-2022", "vulkan-1.1")
     assert device.misses["adreno"] == "maxComputeWorkGroupInvocations is 256, adreno needs 512"
     assert device.misses["vulkan-android-15"] == (
         "there is no shaderFloat16, which vulkan-android-15 needs"
     )
     known = {name for name in targets.names() if targets.load(name).gpu is not None}
     assert {*device.fits, *device.misses} == known
-    assert device.features == ()
+    assert device.features == ("shaderIntegerDotProduct",)
 
 
 def test_the_best_target_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SwiftShader Device (Subzero) (vulkan)\n  software, vulkan 1.3" in shown.output
     assert "max_storage_buffer_bytes     1,073,741,824" in shown.output
     found = json.loads(CliRunner().invoke(cli, ["devices", "--json"]).output)
-    assert found[-1]["fits"] == ["vulkan-android-2022", "vulkan-1.1"]
+    assert found[-1]["fits"] == ["vulkan-1.3", "vulkan-android-2022", "vulkan-1.1"]
 
 
 def test_without_drivers_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
