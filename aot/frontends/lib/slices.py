@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.frontends.lib.extents import check_equal
+from aot.frontends.lib.place import Place
 from aot.ir import dims
 from aot.ir.dims import Dim
 
@@ -11,14 +13,26 @@ FAR = 10**9  # exporters write "to the end" as some number from here on
 
 def is_position(value: Dim) -> bool:
     """Whether a dim is not negative, unless a tensor is empty, where it makes no difference."""
-    known: dict[str, dims.Interval] = dict.fromkeys(dims.symbols(value), (1, None))
-    low, _ = dims.bounds(value, known)
+    low, _ = dims.bounds(value, _not_empty(value))
     return low is not None and low >= 0
 
 
-def position(value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
+def settled(place: Place, value: Dim) -> Dim:
+    """A bound that is a number unless a tensor is empty, as that number, which a run checks."""
+    low, high = dims.bounds(value, _not_empty(value))
+    if low is None or low != high:
+        return value
+    check_equal(place, value, low, f"bound {value} of a slice must be {low}")
+    return low
+
+
+def _not_empty(value: Dim) -> dict[str, dims.Interval]:
+    return dict.fromkeys(dims.symbols(value), (1, None))
+
+
+def position(place: Place, value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
     """A bound of a slice along a dim of `extent`, which may count from the end, clamped to
-    [low, high].
+    [low, high]. A run checks that one which counts from the end unless a tensor is empty does.
 
     Raises:
         UnsupportedNodeError: it may be negative or not.
@@ -30,8 +44,11 @@ def position(value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
             return low
         value = dims.add(extent, value) if value < 0 else value
     elif not is_position(value):
-        high_bound = dims.bounds(value, {})[1]
-        if high_bound is None or high_bound >= 0:
+        last = dims.bounds(value, _not_empty(value))[1]
+        if last is None or last >= 0:
             raise UnsupportedNodeError(f"bound {value} may count from either end")
+        back = dims.multiply(value, -1)
+        what = f"{back}, by which a slice's bound counts from the end, must be at least 1"
+        check_equal(place, dims.maximum(back, 1), back, what)
         value = dims.add(extent, value)
     return dims.maximum(low, dims.minimum(value, high))

@@ -26,6 +26,8 @@ CONSTANTS = {
     "taps": np.array([3], np.float32),
     "unit": np.array([1], np.float32),
     "third": np.array([3], np.float32),
+    "table": np.arange(200, dtype=np.float32).reshape(40, 5),
+    "far": np.array([2**62]),
 }
 
 
@@ -78,6 +80,8 @@ CASES = {
         ("Cast", "f", "n", {"to": 7}),
         ("Slice", "x zero n axis", "y"),
     ],
+    "as many from the end": [("Neg", "H", "n"), ("Slice", "table n far axis", "y")],
+    "all but as many": [("Neg", "H", "n"), ("Slice", "table zero n axis", "y")],
     "truncated half": [
         ("Cast", "H", "h", {"to": 11}),
         ("Mul", "h half", "q"),
@@ -101,6 +105,13 @@ def test_extents_are_computed_when_the_model_runs(name: str) -> None:
 def test_what_was_taken_for_granted_is_checked() -> None:
     model = _model(CASES["quotient of a number"], number=np.array([32]))
     with aot.load(aot.compile(model).to_bytes()) as program:
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.zeros((0, 5), np.float32)})
+        assert "axis 0, H, must be at least 1" in str(error.value)
+
+
+def test_a_bound_that_counts_from_the_end_is_not_0() -> None:
+    with aot.load(aot.compile(_model(CASES["as many from the end"])).to_bytes()) as program:
         with pytest.raises(aot.RuntimeFailure) as error:
             program({"x": np.zeros((0, 5), np.float32)})
         assert "axis 0, H, must be at least 1" in str(error.value)

@@ -350,12 +350,12 @@ def _sliced(
             raise node.error("a step is 0")
         by[d] = step
         if step > 0:
-            begin[d] = position(start, extent, 0, extent)
-            stop[d] = position(end, extent, 0, extent)
+            begin[d] = position(node, start, extent, 0, extent)
+            stop[d] = position(node, end, extent, 0, extent)
         else:
             last = dims.add(extent, -1)
-            begin[d] = position(start, extent, -1, last)
-            stop[d] = position(end, extent, -1, last)
+            begin[d] = position(node, start, extent, -1, last)
+            stop[d] = position(node, end, extent, -1, last)
     for d, step in enumerate(by):
         # an empty slice has one spelling, so that positions stay in range
         first, last = begin[d], stop[d]

@@ -210,15 +210,15 @@ def strided_slice(n: Node) -> Value:
         if is_offset:
             end = dims.add(begin, end)
         if is_set("shrink_axis", item):
-            first = position(begin, extent, 0, dims.add(extent, -1))
+            first = position(n, begin, extent, 0, dims.add(extent, -1))
             starts, stops = [*starts, first], [*stops, dims.add(first, 1)]
             strides.append(1)
             shape.append(0)
             continue
         first, last = (0, extent) if step > 0 else (dims.add(extent, -1), -1)
         low, high = (0, extent) if step > 0 else (-1, dims.add(extent, -1))
-        starts.append(first if is_set("begin", item) else position(begin, extent, low, high))
-        stops.append(last if is_set("end", item) else position(end, extent, low, high))
+        starts.append(first if is_set("begin", item) else position(n, begin, extent, low, high))
+        stops.append(last if is_set("end", item) else position(n, end, extent, low, high))
         strides.append(step)
         shape.append(None)
     for d in range(len(starts), rank):

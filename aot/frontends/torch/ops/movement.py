@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from aot.frontends.lib.builder import static_extents
-from aot.frontends.lib.slices import position
+from aot.frontends.lib.slices import position, settled
 from aot.frontends.torch.table import Node, Number, UnsupportedNodeError, torch_op
 from aot.ir import dims
 from aot.ir.dims import Dim
@@ -89,10 +89,10 @@ def sliced(n: Node, x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -
     return n.emit("slice", x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
-def _span(x: Value, axis: int, start: Dim | None, end: Dim | None) -> tuple[Dim, Dim]:
+def _span(n: Node, x: Value, axis: int, start: Dim | None, end: Dim | None) -> tuple[Dim, Dim]:
     extent = x.type.dims[axis]
-    first = position(0 if start is None else start, extent, 0, extent)
-    last = extent if end is None else position(end, extent, 0, extent)
+    first = 0 if start is None else position(n, settled(n, start), extent, 0, extent)
+    last = extent if end is None else position(n, settled(n, end), extent, 0, extent)
     if isinstance(first, int) and isinstance(last, int) and last < first:
         last = first
     return first, last
@@ -101,7 +101,7 @@ def _span(x: Value, axis: int, start: Dim | None, end: Dim | None) -> tuple[Dim,
 @torch_op("aten.slice.Tensor", "aten.slice_copy.Tensor")
 def slice_(n: Node, x: Value, dim: int, start: Dim | None, end: Dim | None, step: int) -> Value:
     axis = n.axis(dim, x.type.rank)
-    first, last = _span(x, axis, start, end)
+    first, last = _span(n, x, axis, start, end)
     return sliced(n, x, axis, first, last, step)
 
 
@@ -110,7 +110,7 @@ def _place(n: Node, x: Value, axis: int, index: Dim) -> Dim:
     extent = x.type.dims[axis]
     if isinstance(index, int):
         return dims.add(extent, index) if index < 0 else index
-    return position(index, extent, 0, dims.add(extent, -1))
+    return position(n, index, extent, 0, dims.add(extent, -1))
 
 
 @torch_op("aten.select.int", "aten.select_copy.int")
@@ -332,7 +332,7 @@ def slice_scatter(
     n: Node, x: Value, part: Value, dim: int, start: Dim | None, end: Dim | None, step: int
 ) -> Value:
     axis = n.axis(dim, x.type.rank)
-    first, last = _span(x, axis, start, end)
+    first, last = _span(n, x, axis, start, end)
     extent = dims.add(last, dims.multiply(first, -1))
     count = extent if step == 1 else dims.floor_divide(dims.add(extent, step - 1), step)
     part = n.cast(part, x.type.dtype)

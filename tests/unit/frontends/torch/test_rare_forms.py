@@ -61,6 +61,17 @@ def test_lines_of_an_extent_that_is_not_known(t: Any) -> None:
     check(functions, [x], {"x0": {0: "rows"}}, [[t.randn(7, 2)], [t.randn(3, 2)]])
 
 
+def test_slices_whose_bounds_are_computed_from_an_extent(t: Any) -> None:
+    x, table = t.randn(4, 2), t.randn(20, 2)
+    functions: Functions = {
+        "last": lambda x, table: table[-x.shape[0] :] + x,
+        "but the last": lambda x, table: table[: -x.shape[0]],
+        "none is missing": lambda x, table: table[:1][max(0, 1 - x.shape[0]) :] + x,
+    }
+    others = [[t.randn(n, 2), table] for n in (2, 7, 20)]
+    check(functions, [x, table], {"x0": {0: "rows"}, "x1": None}, others)
+
+
 def test_recurrent_layers_of_one_sequence(t: Any) -> None:
     """Without a dim of batches: [steps, features], and states of one row."""
     for make, states in ((t.nn.LSTM, 2), (t.nn.GRU, 1)):
