@@ -7,9 +7,9 @@ that they are stored once, as they are for other convolutions.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
 +-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
-Deep Neural Networks: Efficient Point Selection", 2022), half as much as 0, +-1 and +-2 do. Products of
-a piece of the channels are summed before they are added to those of others, so that errors hardly
-grow with the channels. Results are as near the exact ones as those of the direct algorithm.
+Deep Neural Networks: Efficient Point Selection", 2022), half as much as 0, +-1 and +-2 do.
+Products of a piece of the channels are summed before they are added to those of others, so that
+errors hardly grow with the channels. Results are as near the exact ones as those of direct sums.
 """
 
 from __future__ import annotations
