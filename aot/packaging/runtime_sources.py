@@ -34,7 +34,7 @@ class RuntimeSources:
 
     @property
     def posix(self) -> list[str]:
-        return ["src/os_posix.c", "cores/cores_posix.c", "state/state.c"]
+        return ["src/os_posix.c", "cores/cores_posix.c", *self._find("state/*.c")]
 
     @property
     def threads(self) -> list[str]:
@@ -52,6 +52,11 @@ class RuntimeSources:
     def text(self) -> list[str]:
         """What encodes and decodes the text of language models, sources and headers."""
         return self._find("text/*.c", "text/*.h")
+
+    @property
+    def lengths(self) -> list[str]:
+        """What makes states that grow shorter; a part of `posix`."""
+        return ["state/lengths.c"]
 
     @cached_property
     def vulkan(self) -> list[str]:

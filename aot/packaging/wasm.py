@@ -49,6 +49,26 @@ _EXPORTS = (
     "aot_wasm_interface",
     "aot_wasm_release",
 )
+# What aot_text.mjs calls
+_TEXT_EXPORTS = (
+    "aot_decode",
+    "aot_decode_end",
+    "aot_encode",
+    "aot_program_capacity",
+    "aot_program_length",
+    "aot_program_rewind",
+    "aot_sampler_accept",
+    "aot_sampler_create",
+    "aot_sampler_destroy",
+    "aot_sampler_next",
+    "aot_sampler_reset",
+    "aot_vocabulary_close",
+    "aot_vocabulary_get_chat_role",
+    "aot_vocabulary_get_info",
+    "aot_vocabulary_is_end",
+    "aot_vocabulary_open",
+)
+_TEXT = "aot_text.mjs"
 
 
 def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], dict[str, int]]:
@@ -68,7 +88,8 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
             "with --target wasm32"
         )
     sources = runtime_sources()
-    runtime = _runtime(sources, find_wasm_toolchain(compiler))
+    has_text = bool(given.image.vocabulary)
+    runtime = _runtime(sources, find_wasm_toolchain(compiler), has_text=has_text)
     module = module_bytes(replace(given.image, variants=variants))
     loader = sources.read(f"{_FOLDER}/model.mjs.in").decode()
     for mark, text in {
@@ -77,6 +98,8 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
         "TARGETS": ", ".join(json.dumps(v.target).strip('"') for v in variants),
         "BYTES": str(len(module)),
         "CONTENTS": "\n".join(_contents(variants[0].entry_points)),
+        "FILES": f"aot_runtime.mjs, {_RUNTIME}{f', {_TEXT}' * has_text} and {given.name}.aotm",
+        "TEXT": f'export {{ Chat }} from "./{_TEXT}";\n' if has_text else "",
     }.items():
         loader = loader.replace(f"@{mark}@", text)
     files = [
@@ -85,6 +108,8 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
         File("aot_runtime.mjs", sources.read(f"{_FOLDER}/aot_runtime.mjs")),
         File(_RUNTIME, runtime),
     ]
+    if has_text:
+        files.append(File(_TEXT, sources.read(f"{_FOLDER}/{_TEXT}")))
     facts = {
         "module_bytes": len(module),
         "kernels_bytes": sum(len(v.code) for v in variants),
@@ -93,18 +118,24 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
     return files, facts
 
 
-def _runtime(sources: RuntimeSources, toolchain: Toolchain) -> bytes:
-    """The runtime as a module, which is the same for every model."""
+def _runtime(sources: RuntimeSources, toolchain: Toolchain, *, has_text: bool) -> bytes:
+    """The runtime as a module, which is the same for every model, and for every language model."""
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         output = Path(folder) / _RUNTIME
-        run_compiler(_command(sources, toolchain, output))
+        run_compiler(_command(sources, toolchain, output, has_text=has_text))
         return output.read_bytes()
 
 
-def _command(sources: RuntimeSources, toolchain: Toolchain, output: Path) -> list[str]:
+def _command(
+    sources: RuntimeSources, toolchain: Toolchain, output: Path, *, has_text: bool
+) -> list[str]:
     names = [*sources.common, *sources.no_os, f"{_FOLDER}/aot_wasm.c"]
+    if has_text:
+        names += [name for name in sources.text if name.endswith(".c")]
+        names += [*sources.lengths, f"{_FOLDER}/aot_text.c"]
+    exports = [*_EXPORTS, *(_TEXT_EXPORTS if has_text else ())]
     linking = ["--gc-sections", "--export-table", "--growable-table"]
-    linking += [f"-z,stack-size={_STACK_BYTES}", *(f"--export={name}" for name in _EXPORTS)]
+    linking += [f"-z,stack-size={_STACK_BYTES}", *(f"--export={name}" for name in exports)]
     return [
         *toolchain.command,
         "-mexec-model=reactor",

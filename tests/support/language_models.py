@@ -57,7 +57,9 @@ def vocabulary() -> Vocabulary:
     )
 
 
-def language_module(context: int = 16, *, most: int = MOST) -> aot.CompiledModule:
+def language_module(
+    context: int = 16, *, most: int = MOST, target: str = "host"
+) -> aot.CompiledModule:
     """The module, of which the state holds `context` tokens and a call takes `most`."""
     model = parser.parse_model(_SOURCE)
     table = np.zeros((len(TOKENS), len(TOKENS)), np.float32)
@@ -73,4 +75,5 @@ def language_module(context: int = 16, *, most: int = MOST) -> aot.CompiledModul
         module,
         input_shapes={"tokens": [f"1<=T<={most}"]},
         states={"past": ("present", context)},
+        targets=[target],
     )

@@ -27,6 +27,9 @@ export class AotError extends Error {
   }
 }
 
+/** Where aot_text.mjs finds what a model is made of; not for apps. */
+export const INTERNALS = Symbol('internals');
+
 const INTERFACE = 1;  // AOT_WASM_INTERFACE of aot_wasm.h
 const ERROR_BYTES = 512;
 const OPTIONS_BYTES = 64;
@@ -218,12 +221,16 @@ class Engine {
     return engine;
   }
 
-  /** Calls a function of the runtime that can't fail; addresses it returns are unsigned. */
+  /**
+   * Calls a function of the runtime that can't fail; addresses it returns are unsigned, and numbers
+   * of 64 bits are BigInts.
+   */
   call(name, ...values) {
     if (this.failure)
       throw new AotError(`the model is broken since: ${this.failure.message}`, 'device');
     try {
-      return this.#exports[name](...values) >>> 0;
+      const found = this.#exports[name](...values);
+      return typeof found === 'bigint' ? BigInt.asUintN(64, found) : found >>> 0;
     } catch (cause) {
       this.failure = cause;
       throw new AotError(
@@ -485,6 +492,12 @@ export class Model {
     this.#result = engine.allocate(TENSOR_BYTES);
   }
 
+  get[INTERNALS]() {
+    this.#alive();
+    const execute = (inputs) => this.#execute(inputs, {});
+    return {engine: this.#engine, module: this.#shared.module, program: this.#program, execute};
+  }
+
   /** Names of the model's entry points. */
   get entries() { return this.#shared.entries; }
 
@@ -505,6 +518,12 @@ export class Model {
    * @returns {Record<string, Tensor>} every output by its name; a copy, the caller's
    */
   run(inputs, options = {}) {
+    this.#execute(inputs, options);
+    return Object.fromEntries(
+        this.outputs.map((info, index) => [info.name, this.#output(info, index)]));
+  }
+
+  #execute(inputs, options) {
     this.#alive();
     const given = namedValues('inputs', inputs, this.inputs);
     const shapes = namedValues('shapes', options?.shapes ?? {}, this.inputs);
@@ -521,8 +540,6 @@ export class Model {
       this.#engine.attempt(3, 'aot_program_set_input', this.#program, index, place);
     });
     this.#engine.attempt(1, 'aot_program_run', this.#program);
-    return Object.fromEntries(
-        this.outputs.map((info, index) => [info.name, this.#output(info, index)]));
   }
 
   /** Makes what the model keeps between runs what it was at first. */

@@ -5,19 +5,12 @@ What a browser does with them, Node's own `fetch` and `instantiateStreaming` do,
 
 from __future__ import annotations
 
-import http.server
 import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-import threading
-import urllib.parse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -30,6 +23,7 @@ from aot.cli.main import cli
 from aot.ir.types import DType
 from aot.packaging import package
 from aot.runtime import loader
+from tests.support.browser import BROWSER, served, told_by_browser
 from tests.support.node import (
     Call,
     make_package,
@@ -231,44 +225,6 @@ def test_models_that_were_merged_share_what_they_have(tmp_path: Path) -> None:
 # ---- as browsers do it ----
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Says nothing; without `has_types` it is a server that doesn't know what .wasm is. What a page
-    asks for as `told?TEXT` is put into `told`."""
-
-    has_types = True
-    told: Queue[str] | None = None
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        if path == "/told" and self.told is not None:
-            self.told.put(urllib.parse.unquote(query))
-        super().do_GET()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def guess_type(self, path: Any) -> str:
-        kinds = {".wasm": "application/wasm", ".mjs": "text/javascript", ".html": "text/html"}
-        known = kinds.get(Path(path).suffix) if self.has_types else None
-        return known or "application/octet-stream"
-
-
-@contextmanager
-def served(folder: Path, has_types: bool = True, told: Queue[str] | None = None) -> Iterator[str]:
-    """The address of a server of a folder."""
-    handler = type("Handler", (_Handler,), {"has_types": has_types, "told": told})
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(handler, directory=str(folder))
-    ) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize("has_types", [True, False])
 def test_from_a_server(packaged: Path, tmp_path: Path, has_types: bool) -> None:
     """By streaming where the server says what the runtime is; and each failure is told."""
@@ -320,7 +276,7 @@ def packaged_bytes(folder: Path) -> int:
     return (folder / "small.aotm").stat().st_size
 
 
-if shutil.which("chromium") is not None:
+if BROWSER is not None:
 
     def test_in_a_browser(packaged: Path, tmp_path: Path) -> None:
         """On the page's own thread and in a worker, from a server, under a strict policy."""
@@ -345,18 +301,7 @@ if shutil.which("chromium") is not None:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<body><script type="module" src="page.mjs"></script>'
         )
-        told: Queue[str] = Queue()
-        with served(site, told=told) as address:
-            flags = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0")
-            folder = f"--user-data-dir={tmp_path / 'profile'}"
-            command = ["chromium", *flags, folder, f"{address}/index.html"]
-            with subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as browser:
-                try:
-                    found = json.loads(told.get(timeout=300))
-                finally:
-                    browser.terminate()
+        found = json.loads(told_by_browser(site, "index.html", tmp_path / "profile"))
         wanted = run_calls(packaged, [Call({"x": np.full((1, 8), 0.25, np.float32)})])[0]
         assert len(found) == 2
         for text in found:
