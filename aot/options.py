@@ -308,6 +308,15 @@ class CompileOptions:
         "file and rounds what it stores; inputs, outputs and arithmetic stay float32.",
         choices=("fp32", "fp16"),
     )
+    arithmetic: str = _option(
+        "fp32",
+        CHOICE,
+        "What products of float32 are computed in; fp16 is faster where a CPU has it, and rounds.",
+        '"fp32" or "fp16": what convolutions and matrix products of float32 are computed in. fp16 '
+        "stores as storage fp16 does and sums pieces of products in float16, on CPUs that multiply "
+        "twice as many numbers of it at a time; it rounds.",
+        choices=("fp32", "fp16"),
+    )
     activations: str = _option(
         "model",
         CHOICE,
@@ -419,6 +428,11 @@ class CompileOptions:
             for kind, others in (("shape", self.input_shapes), ("state", self.states)):
                 if name in others:
                     raise CompileError(f"input {name!r} is given both a {kind} and a value")
+
+    @property
+    def stores_half(self) -> bool:
+        """Whether values that dispatches hand on are stored as float16."""
+        return "fp16" in (self.storage, self.arithmetic)
 
     def is_enabled(self, name: str) -> bool:
         """Whether a pass or feature that may be disabled is to be used."""

@@ -52,6 +52,8 @@ _PLUGIN = SUPPORT / "qemu_counts.c"
 # functions of the CPU driver where a count ends and the next one begins
 MARKS = ("cpu_begin", "cpu_dispatch", "cpu_end")
 BEGIN, DISPATCH_MARK, END = range(len(MARKS))
+# options of a compile that change what is counted
+_COUNTED = ("input_shapes", "optimize", "winograd", "arithmetic")
 _PRODUCTS = (Kind.CONTRACTION, Kind.RECURRENCE, Kind.ATTENTION)
 
 
@@ -112,7 +114,7 @@ def count_model(model: str | Path, options: CompileOptions, inputs: Mapping[str,
     arch = targets.load(name).arch
     if arch not in CROSS_TARGETS:
         raise RuntimeError(f"{name} is not for a CPU that QEMU runs here")
-    keywords = {f: getattr(options, f) for f in ("input_shapes", "optimize", "winograd")}
+    keywords = {f: getattr(options, f) for f in _COUNTED}
     file = aot.compile(model, targets=[name], **keywords).to_bytes()
     return _counts(*count_dispatches(file, arch, inputs), _work_of(model, options, inputs))
 
@@ -303,6 +305,7 @@ def main() -> int:
     parser.add_argument("--open", action="store_true", help="leave shapes open that the model does")
     parser.add_argument("--optimize", default="balanced")
     parser.add_argument("--no-winograd", action="store_true")
+    parser.add_argument("--arithmetic", default="fp32")
     parser.add_argument("--json", metavar="FILE", help="writes all counts")
     arguments = parser.parse_args()
     totals, found = [], []
@@ -315,6 +318,7 @@ def main() -> int:
                 input_shapes=shapes,
                 optimize=arguments.optimize,
                 winograd=not arguments.no_winograd,
+                arithmetic=arguments.arithmetic,
             )
             counts = count_model(model, options, inputs)
             if arguments.by != "model":

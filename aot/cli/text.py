@@ -415,6 +415,10 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
                 f"    {storage['constants']} constants and {storage['activations']} activations in "
                 f"{storage['type']}, {storage['constant_bytes_saved']:,} bytes of constants saved"
             )
+        if "arithmetic" in variant:
+            total = variant["arithmetic"]["multiply_adds"]
+            share = variant["arithmetic"]["multiply_adds_in_f16"] / max(1, total)
+            lines.append(f"    {100 * share:.1f} % of {total:,} multiply-adds in f16")
     variants = stats.get("variants", ())
     if variants and "multiply_adds" in variants[0]:
         lines.append(quantised_line(variants[0]["multiply_adds"]))

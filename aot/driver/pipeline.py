@@ -41,6 +41,7 @@ from aot.passes.fusion.remarks import FusionRemarks
 from aot.passes.layout.eager_shapes import follow_eagerly
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
+from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
 from aot.target import selection as targets
@@ -76,12 +77,27 @@ def compile_module(
         CompileError, UnsupportedError: the model or the options are at fault.
     """
     wanted = targets.load_together(options.targets)
+    _check_arithmetic(wanted, options)
     models = given_models(source)
     check_options(models, options)
     with VariantBuilder(options, progress) as builder:
         for model in models:
             builder.expect(model.source, wanted)
         return _compiled(models, options, progress, observer, wanted, builder)
+
+
+def _check_arithmetic(wanted: Sequence[Target], options: CompileOptions) -> None:
+    """Products in f16 are for targets that have fast ones.
+
+    Raises:
+        CompileError: a target has none.
+    """
+    slow = [target.name for target in wanted if not target.doubles_half]
+    if options.arithmetic == "fp16" and slow:
+        raise CompileError(
+            f"arithmetic fp16: target {', '.join(slow)} has no vectors of float16 to multiply; "
+            "storage fp16 stores them on every target"
+        )
 
 
 def _compiled(
@@ -237,6 +253,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
     assert context.target is not None
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})
+    arithmetic = context.statistics.get(NARROW_ARITHMETIC.name, {})
     quantised = multiply_adds_of(context)
     return {
         "target": context.target.name,
@@ -245,7 +262,8 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
         "shape_rules": calls,
         "alias": asdict(alias),
         "pending": context.statistics.get(RESOLVE_SHAPES.name, {}),
-        "storage": {"type": context.options.storage, **storage},
+        "storage": {"type": "fp16" if context.options.stores_half else "fp32", **storage},
+        **({"arithmetic": arithmetic} if arithmetic else {}),
         **({"multiply_adds": quantised} if quantised else {}),
     }
 

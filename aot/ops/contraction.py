@@ -100,6 +100,20 @@ WINDOW_TEXT = (
 )
 
 
+# of contractions of floats
+HALF_SUMS = Attribute(
+    "half_sums",
+    "bool",
+    False,
+    "products are rounded to f16 and added up in it, some hundred at a time, whose sums are added "
+    "up in f32: for targets that multiply twice as many f16 at a time",
+)
+_HALF_SUMS_ARE_OF_F16 = Constraint(
+    "half_sums is for operands of f16",
+    lambda call: not call.attrs.get("half_sums") or call.operand(0).dtype is DType.F16,
+)
+
+
 def _is_in_integers(call: Call) -> bool:
     """Whether operands of 8 and 16 bits, of unlike dtypes too, are summed in i32."""
     return call.record.sums_in is DType.I32
@@ -107,7 +121,8 @@ def _is_in_integers(call: Call) -> bool:
 
 def _accumulator(call: Call) -> DType:
     """The dtype that sums are kept in."""
-    return call.record.sums_in or call.operand(0).dtype.accumulator
+    dtype = call.operand(0).dtype
+    return dtype if call.attrs.get("half_sums") else call.record.sums_in or dtype.accumulator
 
 
 def _result_dtype(call: Call) -> DType:
@@ -361,6 +376,7 @@ CONV = register(
                 "direct",
                 "direct or winograd: how a target that can computes the same, roundings apart",
             ),
+            HALF_SUMS,
         ),
         constraints=(
             *CONV_CONSTRAINTS,
@@ -368,6 +384,7 @@ CONV = register(
                 "algorithm is direct or winograd",
                 lambda call: call.attrs["algorithm"] in ("direct", "winograd"),
             ),
+            _HALF_SUMS_ARE_OF_F16,
         ),
         infer=conv_type,
         reference=conv_reference,
@@ -466,12 +483,14 @@ MATMUL = register(
         name="matmul",
         summary="Matrix product of the last two dims; dims before them broadcast.",
         operands=(Operand("a", NUMBERS), Operand("b", NUMBERS, same_as="a")),
+        attributes=(HALF_SUMS,),
         constraints=(
             Constraint(
                 "a and b have at least two dims",
                 lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2,
             ),
             Constraint("a has as many columns as b has rows", _matmul_inner),
+            _HALF_SUMS_ARE_OF_F16,
         ),
         infer=matmul_type,
         reference=matmul_reference,

@@ -24,6 +24,7 @@ from aot.passes.memory.inline import INLINE
 from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
+from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.prepare_dots import PREPARE_DOTS
 from aot.passes.quantise.quantise_contractions import QUANTISE_CONTRACTIONS
@@ -67,6 +68,7 @@ TARGET_PASSES: tuple[Pass, ...] = (
     ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
     RESOLVE_SHAPES,
     CHOOSE_ALGORITHMS,  # by the layouts that are
+    NARROW_ARITHMETIC,  # by the algorithms; before weights are packed
     PACK,
     FOLD_CONSTANTS,  # packs weights; casts that legalising made
     CSE,

@@ -145,6 +145,11 @@ class Target:
         return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or self.has_workgroups
 
     @property
+    def doubles_half(self) -> bool:
+        """Whether vectors multiply twice as many f16 at a time as f32."""
+        return self.is_cpu and self.computes(DType.F16) and self.vector_bytes > 4
+
+    @property
     def multiplies_by_lane(self) -> bool:
         """Whether a vector is multiplied by one lane of another in one instruction, and added."""
         return self.arch == "aarch64" and self.vector_bytes > 4

@@ -48,6 +48,8 @@ class Plan:
 # rows, high ones keep as many sums under way as hide an addition's latency
 TAIL_ROWS, SUMS = (2, 4), 8
 MOST_ROWS = 14
+# the same of f16 that are multiplied by lanes: only half of the registers have such lanes
+MOST_HALF_ROWS = 12
 # rows below which sums are not added up side by side
 LEAST_SUMS = 4
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
@@ -158,7 +160,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         grouped=is_in_rows,
         hides=not is_dotted,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
-        most=_rows_in_scratch(contraction, target) if is_dotted else MOST_ROWS,
+        most=_most_rows(contraction, target, is_dotted=is_dotted),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -384,6 +386,14 @@ def sums_in_pairs(contraction: ContractionDims, target: Target) -> bool:
 def _dot_dtype(contraction: ContractionDims, target: Target) -> DType:
     left, right = contraction.left.dtype, contraction.right.dtype
     return target.dot_dtype(left, right, is_narrow=contraction.has_narrow_products)
+
+
+def _most_rows(contraction: ContractionDims, target: Target, *, is_dotted: bool) -> int:
+    """How many rows of a register tile there may be, whatever registers it has."""
+    if is_dotted:
+        return _rows_in_scratch(contraction, target)
+    is_half = contraction.accumulator is DType.F16 and target.multiplies_by_lane
+    return MOST_HALF_ROWS if is_half else MOST_ROWS
 
 
 def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:

@@ -21,6 +21,7 @@ from aot.analysis.cost.plan import (
     UNPACK_COST,
     UNPACK_REGISTERS,
     Plan,
+    plan,
     rest_chunks,
     tail_rows,
     unpacks_weights,
@@ -162,6 +163,13 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
     outer = max(1, elements // max(1, along * across))
     dynamic = [isinstance(d, DimExpr) for d in (rows, columns, terms, result.element_count)]
     return Loops(along, across, summed, outer), DynamicLoops(*dynamic)
+
+
+def call_cost(call: Call, target: Target) -> float:
+    """What an op costs in a kernel of its own, in vector operations."""
+    made = plan(call, target)
+    loops, dynamic = loops_of(call, made, {})
+    return cost(KernelModel.of(made, target), loops, (made.rows, made.columns), dynamic)
 
 
 def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:

@@ -28,10 +28,9 @@ from aot.kernels.schedules.products import (
     Tile,
     Values,
     at_splits,
-    by_lanes,
-    by_weight_step,
-    holds_row_vectors,
 )
+from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
+from aot.kernels.schedules.sum_order import by_weight_step
 
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64

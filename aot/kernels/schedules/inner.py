@@ -20,9 +20,9 @@ from aot.kernels.schedules.products import (
     Placed,
     Tile,
     Values,
-    by_weight_step,
     loaded,
 )
+from aot.kernels.schedules.sum_order import by_weight_step
 
 _Body = Callable[[Expr], Sequence[Stmt]]
 
@@ -94,14 +94,24 @@ class _Placed(Placed):
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False
 
-    def _steps(self, inner: Axis | None, indices: Values, left: Expr) -> list[Stmt]:
+    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
+        super().__init__(tile, values, first, start)
+        self.pieces = None  # each lane adds up a part of the sum
+
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: Values,
+        left: Expr,
+        start: Expr = expr.index(0),  # noqa: B008
+    ) -> list[Stmt]:
         assert inner is not None
         nest, lanes = self.nest, self.nest.lanes
         whole = dims.floor_divide(inner.extent, lanes)
 
         def product(r: Expr, k: Expr, lane: Expr) -> list[Stmt]:
             """The products of a row with all columns."""
-            here: Values = {**indices, inner.var: k}
+            here: Values = {**indices, inner.var: expr.add(start, k)}
             stmts: list[Stmt] = []
             a = nest.let(expr.substitute(left, {**here, **self._at(r)}), stmts, "a")
             for number in range(self.shape.chunks):
@@ -113,11 +123,11 @@ class _Placed(Placed):
             return stmts
 
         def vectors(n: Expr) -> list[Stmt]:
-            start = expr.mul(n, expr.index(lanes))
+            begin = expr.mul(n, expr.index(lanes))
             return nest.unrolled(
                 self.shape.rows,
                 lambda r: [
-                    nest.spread(lanes, lambda lane: product(r, expr.add(start, lane), lane))
+                    nest.spread(lanes, lambda lane: product(r, expr.add(begin, lane), lane))
                 ],
                 "r",
             )
@@ -140,16 +150,17 @@ class _Placed(Placed):
         stmts = self._each_row(
             lambda r, u, lane: Store(partial, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        zero = expr.const(0, acc.dtype)
+        wide = acc.dtype.accumulator
+        zero = expr.const(0, wide)
         for number in range(shape.chunks):
             u = expr.index(number)
-            total = nest.builder.scratch("total", acc.dtype, (shape.rows,))
+            total = nest.builder.scratch("total", wide, (shape.rows,))
             stmts.append(self._rows(lambda r, total=total: [Store(total, (r,), zero)]))  # type: ignore[misc]
 
             def add(lane: Expr, u: Expr = u, total: Scratch = total) -> list[Stmt]:
                 def one(r: Expr) -> list[Stmt]:
                     now = Load(total, (r,), total.dtype)
-                    more = Load(partial, (r, u, lane), partial.dtype)
+                    more = expr.cast(Load(partial, (r, u, lane), partial.dtype), wide)
                     return [Store(total, (r,), expr.add(now, more))]
 
                 return [self._rows(one)]
@@ -168,7 +179,9 @@ class _Placed(Placed):
 
         def store(r: Expr) -> list[Stmt]:
             place = {**self._at(r, is_clamped=False), self.roles.columns.var: u}
-            done: dict[Expr, Expr] = {self.roles.reduce: Load(total, (r,), total.dtype)}
+            reduce = self.roles.reduce
+            sums = expr.cast(Load(total, (r,), total.dtype), reduce.dtype)
+            done: dict[Expr, Expr] = {reduce: sums}
             return self.output.stores(self.nest, place, done.get)
 
         whole = [self._rows(store)]

@@ -7,24 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from aot.ir import dims, expr
-from aot.ir.assumed_extents import WEIGHT_STRIDE
 from aot.ir.expr import Binary, Cast, Dot, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
+from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
+from aot.kernels.schedules.sum_order import (
+    HALF_TERMS,
+    asks_by_tap,
+    axes_of_a_piece,
+    by_weight_step,
+    has_far_terms,
+    is_piece,
+)
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
-# addresses that a first cache keeps at one place, and how far apart those are
-WAYS, PAGE = 8, 4096
-# steps along the last axis of a sum that asking about borders before them costs little beside
-STEPS_A_TAP = 16
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
 
@@ -109,6 +114,10 @@ class Tile:
         self.acc: Scratch = nest.builder.scratch(
             "acc", roles.reduce.dtype, (shape.rows, shape.chunks, self.lanes)
         )
+        # the sums of pieces, where `acc` has no more than a piece's
+        self.pieces: Scratch | None = None
+        if roles.reduce.dtype is DType.F16 and not is_piece([n for _, n in roles.reduce.axes]):
+            self.pieces = scratch.get("pieces", DType.F32, self.acc.shape)
 
     @property
     def lanes(self) -> int:
@@ -131,19 +140,38 @@ class Placed:
         self.shape = tile.shape
         self.scratch = tile.scratch
         self.acc = tile.acc
+        self.pieces = tile.pieces
         self.values = values
         self.first = first
         self.start = start
         # whether rows past the last one read that one again; else guards keep them from reading
         self.is_clamped = True
+        # how many of the innermost axes are summed before a piece's sums join others
+        self.piece_axes = 0
 
     def build(self) -> list[Stmt]:
         return self._zeros() + self._sum() + self._finish()
 
     def _zeros(self) -> list[Stmt]:
         """Sums of nothing."""
-        zero = expr.const(0, self.acc.dtype)
-        return self._each_row(lambda r, u, lane: Store(self.acc, (r, u, lane), zero), "u")
+        stmts: list[Stmt] = []
+        for scratch in (self.acc, self.pieces):
+            if scratch is not None:
+                stmts += self._each_row(partial(_store_zero, scratch), "u")
+        return stmts
+
+    def _add_piece(self) -> list[Stmt]:
+        """Adds the sums of a piece to those of others, and begins the next one."""
+        acc, sums = self.acc, self.pieces
+        if sums is None:
+            return []
+
+        def add(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            more = expr.cast(Load(acc, (r, u, lane), acc.dtype), sums.dtype)
+            old = Load(sums, (r, u, lane), sums.dtype)
+            return Store(sums, (r, u, lane), expr.add(old, more))
+
+        return self._each_row(add, "u") + self._each_row(partial(_store_zero, acc), "u")
 
     def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
         """`body(row, chunk, lane)` for all of the tile, in registers."""
@@ -175,6 +203,7 @@ class Placed:
         if not self.nest.is_gpu and has_far_terms(roles.left, axes):
             # each cache line is read for all taps before others want its place
             axes = [axes[-1], *axes[:-1]]
+        self.piece_axes = axes_of_a_piece(axes)
         inner = axes[-1:]
         rows = [roles.rows] if roles.rows is not None else []
         borders = Borders.of(roles.reduce, [a.var for a in (*inner, *rows)])
@@ -191,7 +220,7 @@ class Placed:
         if self.nest.is_gpu or not borders.are_linear_in(corners):
             return self._loops(axes, indices, borders.asking(roles.left), skipped)
         asking = borders.asking(roles.left)
-        if _asks_by_tap(borders, axes):
+        if asks_by_tap(borders, axes):
             # a tap is outside for some rows only at a tile's ends
             ends_of_rows = {a.var: corners[a.var] for a in rows}
 
@@ -225,22 +254,52 @@ class Placed:
             held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
             assert held is not None
             return [If(held, tuple(self._loops(axes, indices, left, left_out, body)))]
-        if len(axes) > (1 if body is None else 0):
+        inside = 0 if body is None else 1
+        is_whole = self.pieces is not None and len(axes) + inside == self.piece_axes
+        ends = self._add_piece() if is_whole else []
+        if len(axes) > 1 - inside:
             axis = axes[0]
-            return self.nest.serial(
+            loop = self.nest.serial(
                 axis.extent,
                 lambda k: self._loops(axes[1:], {**indices, axis.var: k}, left, skipped, body),
                 "k",
             )
-        return self._inner(axes, indices, left) if body is None else body(indices)
+            return loop + ends
+        return (self._inner(axes, indices, left) if body is None else body(indices)) + ends
 
     def _inner(self, axes: Sequence[Axis], indices: Values, left: Expr) -> list[Stmt]:
         """The products along the only one of `axes`, or of one step where there is none."""
+        is_long = self.pieces is not None and self.piece_axes == 0
+        ends = self._add_piece() if is_long else []
         if axes and any(sides := self._staged_sides(axes[0], left)):
-            return self._staged(axes[0], sides, indices, left)
-        return self._steps(axes[0] if axes else None, indices, left)
+            return self._staged(axes[0], sides, indices, left, ends)
+        if not axes or not is_long:
+            return self._steps(axes[0] if axes else None, indices, left)
+        return self._pieces(
+            axes[0].extent,
+            HALF_TERMS,
+            lambda start, count: self._steps(Axis(axes[0].var, count), indices, left, start) + ends,
+        )
 
-    def _steps(self, inner: Axis | None, indices: Values, left: Expr) -> list[Stmt]:
+    def _pieces(
+        self, extent: dims.Dim, size: int, piece: Callable[[Expr, dims.Dim], list[Stmt]]
+    ) -> list[Stmt]:
+        """`piece(start, count)` for pieces of `size` and for what is left of an extent."""
+        whole, rest = dims.floor_divide(extent, size), dims.modulo(extent, size)
+        stmts = self.nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
+        if rest != 0:
+            stmts += piece(expr.index(dims.multiply(whole, size)), rest)
+        return stmts
+
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: Values,
+        left: Expr,
+        start: Expr = expr.index(0),  # noqa: B008
+    ) -> list[Stmt]:
+        """The products of so many terms of the innermost axis as `inner` has, from `start` on."""
+
         def scalar(r: Expr, here: Values) -> Expr:
             return expr.substitute(left, {**here, **self._at(r)})
 
@@ -254,7 +313,7 @@ class Placed:
             return step(indices)
 
         def at(k: Expr) -> Values:
-            return {**indices, inner.var: k}
+            return {**indices, inner.var: expr.add(start, k)}
 
         if self._has_row_vectors(inner, left):
             return by_lanes(
@@ -283,7 +342,7 @@ class Placed:
             return False
         if isinstance(inner.extent, int) and inner.extent < self.nest.lanes:
             return False
-        is_alike = left.dtype is self.acc.dtype is DType.F32
+        is_alike = left.dtype is self.acc.dtype in (DType.F32, DType.F16)
         is_line = expr.coefficient(left.indices[0], inner.var) == 1
         return (
             is_alike
@@ -341,9 +400,15 @@ class Placed:
         )
 
     def _staged(
-        self, inner: Axis, sides: tuple[bool, bool], indices: Values, left: Expr
+        self,
+        inner: Axis,
+        sides: tuple[bool, bool],
+        indices: Values,
+        left: Expr,
+        ends: Sequence[Stmt],
     ) -> list[Stmt]:
-        """The reduction in pieces, each converted into scratch before its outer products."""
+        """The reduction in pieces, each converted into scratch before its outer products; `ends`
+        follow each."""
         nest, shape = self.nest, self.shape
         size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
         shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}
@@ -386,13 +451,9 @@ class Placed:
                     else lambda u, lane: Load(rights, (k, u, lane), rights.dtype),
                 )
 
-            return stmts + nest.serial(count, step, "k")
+            return [*stmts, *nest.serial(count, step, "k"), *ends]
 
-        whole, rest = dims.floor_divide(inner.extent, size), dims.modulo(inner.extent, size)
-        stmts = nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
-        if rest != 0:
-            stmts += piece(expr.index(dims.multiply(whole, size)), rest)
-        return stmts
+        return self._pieces(inner.extent, size, piece)
 
     # Where things are
 
@@ -487,12 +548,16 @@ class Placed:
         rows: unrolled it would be most of a kernel's code.
         """
         nest, acc, shape = self.nest, self.acc, self.shape
-        if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
-            return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
-        tile = self.scratch.get("tile", acc.dtype, acc.shape)
-        stored = self._each_row(
-            lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
-        )
+        tile, stored = self.pieces, list[Stmt]()
+        if tile is None:
+            if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
+                return nest.unrolled(
+                    shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r"
+                )
+            tile = memory = self.scratch.get("tile", acc.dtype, acc.shape)
+            stored = self._each_row(
+                lambda r, u, lane: Store(memory, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+            )
         loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
         by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
         if loop is nest.serial or not self._has_rows_side_by_side():
@@ -547,7 +612,8 @@ class Placed:
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
         """Epilogue and stores of one element, whose row is at `here`."""
         place = {**here, self.roles.columns.var: self._column(u, lane)}
-        done: dict[Expr, Expr] = {self.roles.reduce: Load(source, (r, u, lane), source.dtype)}
+        reduce, total = self.roles.reduce, Load(source, (r, u, lane), source.dtype)
+        done: dict[Expr, Expr] = {reduce: expr.cast(total, reduce.dtype)}
         return self.output.stores(self.nest, place, done.get)
 
     def _finish_row(
@@ -579,51 +645,8 @@ class Placed:
         return [If(exists, tuple(stmts))]
 
 
-def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
-    """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
-    return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
-
-
-def by_lanes(
-    nest: Nest,
-    sizes: tuple[int, dims.Dim],
-    dtype: DType,
-    left: Callable[[Expr, Expr], Expr],
-    step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
-) -> list[Stmt]:
-    """Outer products in order, for which a row's scalars are loaded a vector at a time.
-
-    Args:
-        sizes: rows, and steps.
-        left: the scalar of a row at a step; side by side along the steps.
-        step: the product of a step, given the scalar of each row.
-    """
-    rows, extent = sizes
-    lanes = nest.lanes
-    held = nest.builder.scratch("row_vectors", dtype, (rows, lanes))
-
-    def group(n: Expr) -> list[Stmt]:
-        first = expr.mul(n, expr.index(lanes))
-
-        def load(r: Expr) -> list[Stmt]:
-            return [
-                nest.spread(
-                    lanes, lambda lane: [Store(held, (r, lane), left(r, expr.add(first, lane)))]
-                )
-            ]
-
-        return nest.unrolled(rows, load, "r") + nest.unrolled(
-            lanes, lambda k: step(expr.add(first, k), lambda r: Load(held, (r, k), dtype)), "k"
-        )
-
-    whole = dims.floor_divide(extent, lanes)
-    done = expr.index(dims.multiply(whole, lanes))
-
-    def single(n: Expr) -> list[Stmt]:
-        k = expr.add(done, n)
-        return step(k, lambda r: left(r, k))
-
-    return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, lanes), single, "k")
+def _store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
+    return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
 
 
 def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
@@ -633,36 +656,3 @@ def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
     if total.dtype.is_float:
         return Fma(a, b, total, total.dtype)
     return expr.add(total, expr.mul(a, b))
-
-
-def _asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
-    """Whether what lies along the last of a sum's axes is so much that borders are asked about
-    before it, tap by tap, rather than once for all taps of a tile."""
-    if len(axes) < 2 or any(axes[-1].var in expr.free_vars(c) for c in borders.asked):
-        return False
-    extent = axes[-1].extent
-    return not isinstance(extent, int) or extent >= STEPS_A_TAP
-
-
-def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether what lies along the last of the axes of a sum, with others around it, is so far apart
-    that a cache has one place for all of it: multiples of a page."""
-    if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= WAYS):
-        return False
-    for load in expr.loads(left):
-        step = expr.coefficient(load.indices[0], axes[-1].var)
-        if isinstance(step, int) and step and step * load.dtype.bytes % PAGE == 0:
-            return True
-    return False
-
-
-def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:
-    """Axes of a sum, outermost first: along the innermost lie the weights."""
-    return sorted(axes, key=lambda a: -_step_or_large(weight, a.var))
-
-
-def _step_or_large(load: Expr, var: Var) -> int:
-    """Stride of the weights along a reduced axis; the smallest goes innermost."""
-    found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
-    steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
-    return min((s for s in steps if s is not None), default=1 << 30)

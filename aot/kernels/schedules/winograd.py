@@ -26,7 +26,8 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.contraction import find_axes
-from aot.kernels.schedules.products import ContractionAxes, by_lanes, holds_row_vectors
+from aot.kernels.schedules.products import ContractionAxes
+from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""

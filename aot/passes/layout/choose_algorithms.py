@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import plan
-from aot.analysis.cost.tile_costs import KernelModel, cost, loops_of
+from aot.analysis.cost.tile_costs import call_cost
 from aot.ir.graph import Function, Module
-from aot.ir.record import Call, call_of
+from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
 from aot.passes.base import Pass, PassContext
 from aot.target.model import Target
@@ -40,17 +39,10 @@ def choose(function: Function, target: Target) -> int:
         if not winograd.fits(direct, target):
             continue
         other = replace(direct, attrs={**direct.attrs, "algorithm": "winograd"})
-        if _cost(direct, target) > MARGIN * _cost(other, target):
+        if call_cost(direct, target) > MARGIN * call_cost(other, target):
             Rewriter(function).set_attr(op, "algorithm", "winograd")
             chosen += 1
     return chosen
-
-
-def _cost(call: Call, target: Target) -> float:
-    """Of a kernel of its own, in vector operations."""
-    made = plan(call, target)
-    loops, dynamic = loops_of(call, made, {})
-    return cost(KernelModel.of(made, target), loops, (made.rows, made.columns), dynamic)
 
 
 CHOOSE_ALGORITHMS = Pass("choose-algorithms", run, __doc__)

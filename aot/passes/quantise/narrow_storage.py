@@ -1,5 +1,7 @@
 """narrow-storage: under `--storage fp16`, values that cross dispatches are stored as f16.
 
+`--arithmetic fp16` asks for the same.
+
 Regions read and write f16 and compute in f32: nothing is rounded but at their borders, where finite
 numbers beyond f16 become its largest.
 
@@ -52,7 +54,7 @@ KEYS = (
 
 
 def run(module: Module, context: PassContext) -> None:
-    if context.options.storage != "fp16":
+    if not context.options.stores_half:
         return
     for function in module.entry_points:
         choice = choose(function)
@@ -329,7 +331,7 @@ class _Body:
             and all(v in self.halves for v in operands)
             and all(v.type.dtype is F32 for v in op.results)
             and all(F16 in o.dtypes for o in op.record.operands if F32 in o.dtypes)
-            and all(map(_is_kept, op.attrs.values()))
+            and all(map(is_kept, op.attrs.values()))
         )
 
     def _move(self, op: Op) -> None:
@@ -350,7 +352,7 @@ class _Body:
         return self.into.insert(made).result
 
 
-def _is_kept(attr: object) -> bool:
+def is_kept(attr: object) -> bool:
     """Whether an attribute means the same to an op on f16."""
     if isinstance(attr, DType):
         return False

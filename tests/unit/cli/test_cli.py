@@ -134,7 +134,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
     arguments += ["--max", "/model/a=b=300"]
     arguments += ["--storage", "fp16", "--report", "r.html", "--no-winograd"]
-    arguments += ["--activations", "int8"]
+    arguments += ["--activations", "int8", "--arithmetic", "fp16"]
     arguments += ["--disable", "fusion", "--disable", "cse", "--entry-name", "vad", "--strip"]
     arguments += ["--tune", "20", "--tune-runner", "ssh board aot-run", "--tune-cache", "t.jsonl"]
     assert cli.main(arguments) == 1
@@ -152,6 +152,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         },
         "optimize": "size",
         "storage": "fp16",
+        "arithmetic": "fp16",
         "activations": "int8",
         "winograd": False,
         "disable": ("fusion", "cse"),

@@ -53,6 +53,7 @@ def make_context(case: Case) -> PassContext:
         states=states,
         optimize=case.one("optimize", "balanced"),
         storage=case.one("storage", "fp32"),
+        arithmetic=case.one("arithmetic", "fp32"),
     )
     lacks = {DType(name) for name in case.one("lacks").split()}
     everything = tuple(d for d in DType if d.is_stored and d not in lacks)
