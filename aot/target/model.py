@@ -173,6 +173,11 @@ class Target:
         return pair == {DType.I8} and self.has("neon") and not self.has("dotprod")
 
     @property
+    def sums_scalar_pairs(self) -> bool:
+        """Whether one instruction without vectors adds the products of two pairs of 16 bits."""
+        return self.has("dsp") and self.vector_bytes == 4
+
+    @property
     def sums_codes(self) -> bool:
         """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
         return any(map(self.has, ("ssse3", "avx2", "dotprod", "neon"))) or self.sums_bytes(

@@ -45,6 +45,8 @@ def dot(
         for width, made in _instructions(asm, traits, left, right, is_narrow=is_narrow):
             if lanes % width == 0 and lanes & (lanes - 1) == 0:
                 return _by_width(asm, width, made, a, b, c)
+    elif left is right is I16X2 and traits.target.sums_scalar_pairs:
+        return asm.call("llvm.arm.smlad", c.type, [a, b, c])
     total = c
     for number in range(left.parts):
         x = _part(asm, a, left, number)
@@ -109,6 +111,11 @@ def unpack(asm: Assembler, traits: Traits, a: Value, parts: tuple[int, int], dty
                 chosen += [4 * lanes, 4 * lane + part]
         spread = asm.bitcast_to(asm.shuffle(bytes_, zero, chosen), Type("i16", 2 * lanes))
         return asm.bitcast_to(asm.op(widen, spread, integer(8, spread.type)), a.type)
+    if parts in ((0, 2), (1, 3)) and traits.target.sums_scalar_pairs:
+        if parts == (1, 3):
+            halves = [asm.op(op, a, integer(n, a.type)) for op, n in (("lshr", 8), ("shl", 24))]
+            a = asm.op("or", *halves)
+        return asm.call("llvm.arm.sxtb16" if is_signed else "llvm.arm.uxtb16", a.type, [a])
     low, high = (_part(asm, a, dtype, number) for number in parts)
     low = asm.op("and", low, integer(0xFFFF, low.type))
     return asm.op("or", low, asm.op("shl", high, integer(16, high.type)))

@@ -91,7 +91,8 @@ class DotAxes:
         """
         weight, left, right = roles.weight, roles.left, roles.right
         is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in WORDS
-        if nest.is_gpu or nest.lanes == 1 or not is_sum:
+        has_words = nest.lanes > 1 or nest.target.sums_scalar_pairs
+        if nest.is_gpu or not has_words or not is_sum:
             return None
         narrow = left.a if isinstance(left, Cast) else left
         if narrow.dtype not in (*WORDS, DType.I16):
@@ -216,6 +217,8 @@ class StagedRows:
         """`body` for each of `count` numbers, by ever narrower vectors."""
         nest, done = self.nest, 0
         stmts: list[Stmt] = []
+        if nest.lanes == 1:
+            return nest.serial(count, body, "o")
 
         def vectors(width: int, begin: int, count: int) -> list[Stmt]:
             def vector(n: Expr) -> list[Stmt]:
@@ -224,7 +227,7 @@ class StagedRows:
 
             return nest.serial(count, vector, "o")
 
-        while width >= NARROWEST and nest.lanes > 1:
+        while width >= NARROWEST:
             whole = (count - done) // width
             if whole:
                 stmts += vectors(width, done, whole)
@@ -368,6 +371,8 @@ class DotTile(Placed):
         stmts, word = self._words(g)
         if self.staged.axes.staged is not DType.I16:
             return stmts + self._step(self._of_row(g, 0), word)
+        if self.nest.lanes == 1:
+            return stmts + self._scalar_step(g, word)
         for half in (0, 1):
             stmts += self._step(self._of_row(g, half), self._halves(word, self.staged.parts(half)))
         return stmts
@@ -416,6 +421,33 @@ class DotTile(Placed):
             return into + self._each_chunk(one)
 
         return nest.unrolled(self.shape.rows, row, "r")
+
+    def _scalar_step(self, g: Expr, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
+        """The products of group `g` without vectors: a column's word is widened once for all rows,
+        whose words are few enough for registers."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        stmts: list[Stmt] = []
+        rows, halves = range(shape.rows), (0, 1)
+        lefts = [
+            [nest.let(self._of_row(g, half)(expr.index(r)), stmts, "a") for half in halves]
+            for r in rows
+        ]
+
+        def column(u: Expr, lane: Expr) -> list[Stmt]:
+            into: list[Stmt] = []
+            whole = nest.let(word(u, lane), into, "w")
+            rights = [nest.let(Unpack(whole, self.staged.parts(h)), into, "b") for h in halves]
+            for r in rows:
+                at = (expr.index(r), u, lane)
+                total: Expr = Load(acc, at, acc.dtype)
+                for left, right in zip(lefts[r], rights, strict=True):
+                    total = Dot(left, right, total)
+                into.append(Store(acc, at, total))
+            return into
+
+        return stmts + nest.unrolled(
+            shape.chunks, lambda u: nest.unrolled(shape.width, lambda lane: column(u, lane), "l")
+        )
 
     def _word(self, group: Expr, u: Expr, lane: Expr) -> Expr:
         """The word of weights of a group, for lane `lane` of chunk `u`."""

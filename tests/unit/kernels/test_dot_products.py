@@ -134,6 +134,8 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("aarch64-generic", "narrow-signed", r"\bsmlal\b"),
         ("armv7-neon", "narrow-rows-signed", r"\bvmlal\.s8\b"),
         ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
+        ("thumbv7em", "uneven", r"\bsmlad\b"),
+        ("thumbv7em", "rows", r"\bsxtb16\b.*ror #8"),
     ],
 )
 def test_instructions_for_dot_products_are_used(target: str, name: str, instruction: str) -> None:
