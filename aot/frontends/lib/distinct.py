@@ -23,6 +23,8 @@ def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, 
     first of a run is the first in x.
     """
     (count,) = x.type.dims
+    if count == 0:
+        return x, *_of_nothing(place)
     values, places = place.emit_all("top_k", x, axis=0, k=count, largest=False)
     is_new = _differs_from_last(place, values, count)
     firsts, inverse, counts = _of_runs(place, places, is_new, is_sorted=is_sorted)
@@ -38,6 +40,8 @@ def distinct_slices(
     Each pair of slices is compared, so that it takes N * N times the elements of a slice.
     """
     count = x.type.dims[axis]
+    if count == 0:
+        return x, *_of_nothing(place)
     perm = (axis, *(d for d in range(x.type.rank) if d != axis))
     moved = place.emit("transpose", x, perm=perm) if axis else x
     width = dims.product(moved.type.dims[1:])
@@ -63,6 +67,12 @@ def distinct_slices(
     is_new = place.emit("or", is_other, is_first)
     firsts, inverse, counts = _of_runs(place, places, is_new, is_sorted=is_sorted)
     return place.emit("gather", x, firsts, axis=axis), firsts, inverse, counts
+
+
+def _of_nothing(place: Place) -> tuple[Value, Value, Value]:
+    """The numbers that `distinct` gives of no elements."""
+    none = place.constant(np.zeros(0, np.int64))
+    return none, none, none
 
 
 def _one(place: Place) -> Value:

@@ -244,6 +244,23 @@ def test_an_extent_is_not_made_another_one() -> None:
     )
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("is_sorted", [0, 1])
+def test_unique_of_no_elements_of_which_shapes_say_so(axis: int | None, is_sorted: int) -> None:
+    which = {} if axis is None else {"axis": axis}
+    nodes = [
+        make("Sub", ["k", "k"], ["none"]),
+        make("TopK", ["x", "none"], ["best", "at"], axis=axis or 0),
+        make("Unique", ["best"], ["y", "first", "inverse", "counts"], sorted=is_sorted, **which),
+    ]
+    infos = [tensor_info("x", [6, 5]), tensor_info("k", [1], I64)]
+    model = graph_model(nodes, infos, ["y", "first", "inverse", "counts"], opset=18)
+    with aot.load(aot.compile(model)) as program:
+        found = list(program({"x": X, "k": i64(2)}).values())
+    empty = {None: (0,), 0: (0, 5), 1: (6, 0)}[axis]
+    assert [a.shape for a in found] == [empty, (0,), (0,), (0,)]
+
+
 def test_a_chain_of_nodes() -> None:
     """Rows above a threshold, the best of them by a score, and what is said of their number."""
     nodes = [
