@@ -70,11 +70,13 @@ class Outcome:
     """Attributes:
     outputs: by name; f16 and bool as unsigned integers.
     target: whose code ran.
+    memory_bytes: that the runtime has after the run.
     status, message: of a run that was refused.
     """
 
     outputs: dict[str, Array] = field(default_factory=dict)
     target: str = ""
+    memory_bytes: int = 0
     status: str = ""
     message: str = ""
 
@@ -156,7 +158,7 @@ def _outcome(item: dict[str, Any], data: bytes) -> Outcome:
         part = data[given["at"] : given["at"] + given["size"]]
         array = np.frombuffer(part, _DTYPES[given["array"]]).reshape(given["shape"])
         outputs[given["name"]] = array
-    return Outcome(outputs, item["target"])
+    return Outcome(outputs, item["target"], item["memory"])
 
 
 def run_image(image: CodeImage, jobs: list[Job]) -> None:

@@ -24,6 +24,15 @@ const ARRAYS = {
   BigUint64Array
 };
 
+// The runtime's memory, which nothing else tells: the first instance that exports one has it.
+let memory = null;
+const instantiate = WebAssembly.instantiate;
+WebAssembly.instantiate = async (...given) => {
+  const made = await instantiate.apply(WebAssembly, given);
+  memory ??= (made.instance ?? made).exports.memory ?? null;
+  return made;
+};
+
 const model = await load();
 const found = [];
 const chunks = [];
@@ -51,7 +60,7 @@ for (const call of calls) {
       chunks.push(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
       place += data.byteLength;
     }
-    found.push({outputs: given, target: program.target});
+    found.push({outputs: given, target: program.target, memory: memory?.buffer.byteLength ?? 0});
   } catch (error) {
     if (error.name !== 'AotError') throw error;
     found.push({status: error.status, message: error.message});
