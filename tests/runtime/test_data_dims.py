@@ -126,6 +126,37 @@ def test_runs_of_decoders_allocate_nothing(name: str) -> None:
     assert len(set(calls)) == 1
 
 
+@pytest.mark.vulkan
+@pytest.mark.parametrize("memory", ["unified", "staged"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_runs_on_a_gpu_allocate_nothing(
+    driver: str, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a count that is read back, nor a loop or a list that ends where data say."""
+    decoder = decoder_models.early_beam_search()
+    shares = [[values(40, share)] for share in (0, 1, 0.5, 0.9, 0)]
+    feeds = [list(decoder_models.feeds(decoder, seed).values()) for seed in range(8)]
+    with running_on(driver, tmp_path):
+        monkeypatch.setenv("AOT_VULKAN_MEMORY", memory)
+        for model, inputs in ((chosen("40", 40), shares), (decoder, feeds)):
+            allocator = CountingAllocator()
+            data = aot.compile(model, targets=("vulkan-1.1",)).to_bytes()
+            opened = Opened(data, allocator)
+            program = Program(opened, device=2)
+            lengths, calls = [], []
+            for arrays in inputs:
+                for number, array in enumerate(arrays):
+                    program.set_input(number, array)
+                program.run()
+                lengths.append(program.output_shape(0)[-1])
+                calls.append(allocator.calls)
+            assert len(set(lengths)) > 2
+            assert len(set(calls)) == 1
+            program.close()
+            opened.close()
+            assert not allocator.live
+
+
 def test_beyond_the_limit() -> None:
     with aot.load(aot.compile(chosen("40", 12))) as program:
         assert program.run([values(40, 0.3)])[0].shape == (12,)

@@ -48,6 +48,7 @@ struct aot_device_t {
   void (*profile)(void *user, const aot_launch_t *launch);
   void *profile_user;
   bool has_timestamps;  // and profile is set
+  bool reads_back;      // what a run reads decides how it goes on
   bool has_overlap;     // dispatches run at the same time where the program lets them
   void *times;          // of a segment's timestamps; owned
   size_t times_bytes;

@@ -449,6 +449,7 @@ static aot_status_t vulkan_load(aot_device_t *device, aot_place_t from, size_t b
     memcpy(memory, source, bytes);
     return AOT_OK;
   }
+  device->reads_back = true;
   if (device->is_unified) {
     AOT_TRY(aot_vk_submit(device, error));
     source = device->buffers[from.buffer_class].mapped + from.offset;

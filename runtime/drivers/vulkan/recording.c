@@ -70,21 +70,38 @@ static aot_vk_recording_t *find(aot_device_t *device, uint64_t hash) {
   return slot;
 }
 
-static aot_status_t make(aot_device_t *device, aot_vk_recording_t *recording, uint64_t hash,
-                         aot_error_t *error) {
-  const size_t bytes = device->log.count * sizeof *device->log.words;
+// Room for a log of so many bytes; words that are there stay.
+static aot_status_t make_room(aot_device_t *device, aot_vk_recording_t *recording, size_t bytes,
+                              const aot_vk_needs_t *needs, aot_error_t *error) {
   if (bytes > recording->room) {
-    aot_release(&device->allocator, recording->words, recording->room);
-    recording->words = NULL;
-    recording->room = 0;
     void *words = NULL;
     AOT_TRY(aot_allocate(&device->allocator, bytes, "recorded commands", error, &words));
+    if (recording->is_valid) memcpy(words, recording->words, recording->words_bytes);
+    aot_release(&device->allocator, recording->words, recording->room);
     recording->words = words;
     recording->room = bytes;
   }
-  const aot_vk_needs_t needs = aot_vk_measure(device);
+  if (recording->is_valid) return AOT_OK;
   AOT_TRY(allocate_handles(device, recording, error));
-  AOT_TRY(reserve(device, recording, &needs, error));
+  return reserve(device, recording, needs, error);
+}
+
+// Where what is read back decides how runs go on, the first run makes room for what the others
+// leave: other extents make other logs, and those must not allocate.
+static aot_status_t make_all_room(aot_device_t *device, const aot_vk_needs_t *needs,
+                                  aot_error_t *error) {
+  const size_t bytes = device->log.room * sizeof *device->log.words;
+  for (uint32_t i = 0; i < AOT_VK_MOST_RECORDINGS; ++i)
+    AOT_TRY(make_room(device, &device->recordings[i], bytes, needs, error));
+  return AOT_OK;
+}
+
+static aot_status_t make(aot_device_t *device, aot_vk_recording_t *recording, uint64_t hash,
+                         aot_error_t *error) {
+  const size_t bytes = device->log.count * sizeof *device->log.words;
+  const aot_vk_needs_t needs = aot_vk_measure(device);
+  AOT_TRY(make_room(device, recording, bytes, &needs, error));
+  if (device->reads_back) AOT_TRY(make_all_room(device, &needs, error));
   aot_vk_descriptors_write(&device->gpu, recording->set, device->buffers,
                            needs.block_bytes > 0 ? &recording->params : NULL);
   AOT_TRY(aot_vk_record_log(device, recording, &needs, error));
