@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
 
 import numpy as np
+import onnx
 
 DEVICES = ("cpu", "lavapipe", "swiftshader")
 SIZE = 320
@@ -57,13 +58,11 @@ def main() -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     import model_zoo
-    import onnx
     import onnxruntime
 
     import aot
     from tests.support.detection_models import (
         behind,
-        image,
         last_layers,
         with_suppression,
         with_threshold_as_input,
@@ -76,8 +75,7 @@ def check(arguments: argparse.Namespace) -> int:
     else:
         model = onnx.load(arguments.model)
     if arguments.untrained:
-        name = model.graph.input[0].name
-        model = with_unit_outputs(model, [{name: image(n, SIZE)[None]} for n in range(1, 6)])
+        model = with_unit_outputs(model, [picture(model, n) for n in range(1, 6)])
     model = with_threshold_as_input(model, arguments.threshold)
     name = model.graph.input[0].name
     results, layers = len(model.graph.output), last_layers(model.graph)
@@ -93,7 +91,7 @@ def check(arguments: argparse.Namespace) -> int:
     compiled = aot.compile(
         model,
         targets=targets[:1] if arguments.no_host else targets,
-        input_shapes={name: (1, 3, SIZE, SIZE)},
+        input_shapes={name: picture(model, 0)[name].shape},
     )
     print(f"compiled in {time.perf_counter() - begin:.1f} s", flush=True)
     device = "cpu" if arguments.device == "cpu" else "vulkan"
@@ -101,7 +99,7 @@ def check(arguments: argparse.Namespace) -> int:
     with aot.load(compiled, device=device) as program:
         for number in range(arguments.inputs):
             least = threshold(number, arguments.threshold)
-            feed = {name: image(number, SIZE)[None], "threshold": least}
+            feed = {**picture(model, number), "threshold": least}
             wanted = sessions[0].run(None, feed)
             begin = time.perf_counter()
             found = list(program(feed).values())
@@ -126,6 +124,15 @@ def check(arguments: argparse.Namespace) -> int:
         f"{max(counts)} found, nothing {counts.count(0)} times; {seconds / len(counts):.2f} s a run"
     )
     return 1 if wrong else 0
+
+
+def picture(model: onnx.ModelProto, number: int) -> dict[str, np.ndarray]:
+    """What a model is fed: an image as large as it asks for, in a batch of one."""
+    from tests.support.detection_models import image
+
+    given = model.graph.input[0]
+    size = given.type.tensor_type.shape.dim[-1].dim_value or SIZE
+    return {given.name: image(number, size)[None]}
 
 
 def threshold(number: int, least: float) -> np.ndarray:
