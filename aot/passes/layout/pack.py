@@ -2,7 +2,9 @@
 
 Requires: dtypes are legal for the target; constants are folded.
 Ensures: every constant operand that a plan wants packed comes through a `pack` op, which folds; so
-does one that is computed from a constant element by element, which stays behind the `pack`.
+does one that is computed from a constant element by element, which stays behind the `pack`; a
+constant table that rows are gathered from, and whose transpose a contraction has packed (the
+embedding of a language model that is its head too), lies as that does, so that it is stored once.
 Never: packs a value that is computed at run time, or packs one twice.
 """
 
@@ -10,17 +12,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from aot.analysis.cost.plan import weight_layouts
 from aot.ir.builtin import CONSTANT
-from aot.ir.graph import Function, Module, Op, Value
+from aot.ir.graph import Attr, Function, Module, Op, Value
+from aot.ir.large_arrays import forget
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
+from aot.ops.selection import GATHER
 from aot.passes.base import Pass, PassContext
-from aot.passes.simplify.rewriting import relaid
+from aot.passes.simplify.rewriting import constant_of, relaid
 from aot.target.model import Target
 
+COMPARED_ELEMENTS = 1 << 22  # of two constants at a time
 _WANTS_WEIGHTS = (Kind.CONTRACTION, Kind.RECURRENCE)
 
 
@@ -36,6 +43,50 @@ def pack(function: Function, target: Target) -> None:
     for op in list(function.walk()):
         if op.record.kind in _WANTS_WEIGHTS:
             _pack_operands(function, op, target, packed)
+    _share_tables(function)
+
+
+def _share_tables(function: Function) -> None:
+    """Packs tables that rows are gathered from as what is packed of their transposes, so that their
+    bytes are the same."""
+    packs = [op for op in function.walk() if op.record is pack_op.PACK]
+    for op in list(function.walk()) if packs else ():
+        if op.record is not GATHER or constant_of(op.operands[0]) is None:
+            continue
+        table = op.operands[0]
+        pack = next((pack for pack in packs if _has_transpose(pack, table)), None)
+        layout = None if pack is None else pack.attrs["layout"]
+        if table is not None and isinstance(layout, Layout):
+            rewriter = Rewriter(function).at(op)
+            attrs: dict[str, Attr] = {"layout": _transposed(layout)}
+            packed = rewriter.create(pack_op.PACK, [table], attrs, op.origin).result
+            operands = [packed, *op.operands[1:]]
+            rewriter.replace_op(op, relaid(op, rewriter, operands))
+
+
+def _transposed(layout: Layout) -> Layout:
+    """The layout in which the transpose of a matrix lies as the matrix does in this one."""
+    splits = tuple((1 - dim, factor) for dim, factor in layout.splits)
+    order = layout.order or tuple(range(2 + len(splits)))
+    return Layout(splits, tuple(1 - place if place < 2 else place for place in order))
+
+
+def _has_transpose(pack: Op, table: Value | None) -> bool:
+    """Whether what is packed is the transpose of a table, both constants, bit by bit."""
+    one, other = constant_of(table), constant_of(pack.operands[0])
+    if one is None or other is None or one.type.rank != 2 or one.type.layout is not None:
+        return False
+    if one.type.dtype is not other.type.dtype or one.type.dims != other.type.dims[::-1]:
+        return False
+    bits = np.dtype(f"u{one.array.itemsize}")
+    rows, columns = one.array.view(bits), other.array.view(bits).T
+    step = max(1, COMPARED_ELEMENTS // max(1, rows.shape[1]))
+    for start in range(0, rows.shape[0], step):
+        if not np.array_equal(rows[start : start + step], columns[start : start + step]):
+            return False
+        forget(one.array)
+        forget(other.array)
+    return True
 
 
 def _pack_operands(
