@@ -172,6 +172,25 @@ def linear(dim: Dim) -> tuple[str, int, int] | None:
     return monomial[0].name, factor, dim.constant
 
 
+def most_of(dim: Dim, depth: int = 4) -> int | None:
+    """The most that a dim can be, also where its parts move together: n - max(n - 1, 0) is at most
+    1; None where nothing says it in `depth` extrema, one inside another."""
+    high = bounds(dim, {})[1]
+    if high is not None or not isinstance(dim, DimExpr) or not depth:
+        return high
+    best: int | None = None
+    for monomial, factor in dim.terms:
+        if len(monomial) != 1 or factor not in (1, -1) or not isinstance(monomial[0], Extremum):
+            continue
+        rest = dim - DimExpr(((monomial, factor),), 0)
+        found = [most_of(rest + factor * arg, depth - 1) for arg in monomial[0].args]
+        known = [most for most in found if most is not None]
+        if monomial[0].is_max == (factor == 1):
+            known = [max(known)] if len(known) == len(found) else []
+        best = min([*known, *([] if best is None else [best])], default=None)
+    return best
+
+
 def _single_extremum(dim: Dim) -> Extremum | None:
     if not isinstance(dim, DimExpr) or dim.constant or len(dim.terms) != 1:
         return None

@@ -9,8 +9,10 @@ import numpy as np
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.ir.bounds import most_of
 from aot.ir.dims import Dim
-from aot.ir.graph import Attr, ConstantData, Value
+from aot.ir.graph import Assumption, Attr, ConstantData, Value
+from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 from aot.ops import lookup
@@ -53,10 +55,32 @@ class Place:
                     raise UnsupportedNodeError(f"{operand.type.dtype} is not supported here")
                 stored, operand = operand.type.dtype, self._widened(operand, wide)
             taken.append(operand)
+        if record.kind is Kind.ELEMENTWISE and len(taken) > 1:
+            taken = self._meeting(taken)
         results = self.rewriter.create(record, taken, attrs, self.label).results
         if stored is None:
             return results
         return [self.cast(v, stored) if v.type.dtype is stored.widens_to else v for v in results]
+
+    def _meeting(self, operands: Sequence[Value | None]) -> list[Value | None]:
+        """Operands that broadcast: a dim of at most one element, such as that of the last row of
+        many, which meets another dim is 1, and a run checks that."""
+        shapes = [v.type.dims for v in operands if v is not None]
+        result = list(operands)
+        for number, operand in enumerate(operands):
+            if operand is None or all(isinstance(dim, int) for dim in operand.type.dims):
+                continue
+            extents = list(operand.type.dims)
+            for axis in range(-len(extents), 0):
+                dim = extents[axis]
+                others = {shape[axis] for shape in shapes if -axis <= len(shape)} - {1, dim}
+                most = most_of(dim) if others and not isinstance(dim, int) else None
+                if most is not None and most <= 1:
+                    what = f"{self.label}: operands broadcast"
+                    self.rewriter.function.assumptions[Assumption(dim, 1, what)] = None
+                    extents[axis] = 1
+            result[number] = self.reshape(operand, extents)
+        return result
 
     def _widened(self, x: Value, dtype: DType) -> Value:
         """`x`, which nothing computes in, as `dtype`: what it was before this importer rounded it,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.extents import check_equal
 from aot.frontends.lib.place import Place
 from aot.ir import dims
@@ -32,10 +31,10 @@ def _not_empty(value: Dim) -> dict[str, dims.Interval]:
 
 def position(place: Place, value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
     """A bound of a slice along a dim of `extent`, which may count from the end, clamped to
-    [low, high]. A run checks that one which counts from the end unless a tensor is empty does.
+    [low, high].
 
-    Raises:
-        UnsupportedNodeError: it may be negative or not.
+    One that is negative unless a tensor is empty counts from the end, one that may be negative or
+    not from the front, and a run checks that.
     """
     if isinstance(value, int):
         if value >= FAR:
@@ -46,9 +45,11 @@ def position(place: Place, value: Dim, extent: Dim, low: int, high: Dim) -> Dim:
     elif not is_position(value):
         last = dims.bounds(value, _not_empty(value))[1]
         if last is None or last >= 0:
-            raise UnsupportedNodeError(f"bound {value} may count from either end")
-        back = dims.multiply(value, -1)
-        what = f"{back}, by which a slice's bound counts from the end, must be at least 1"
-        check_equal(place, dims.maximum(back, 1), back, what)
-        value = dims.add(extent, value)
+            what = f"bound {value} of a slice must not be negative"
+            check_equal(place, dims.maximum(value, 0), value, what)
+        else:
+            back = dims.multiply(value, -1)
+            what = f"{back}, by which a slice's bound counts from the end, must be at least 1"
+            check_equal(place, dims.maximum(back, 1), back, what)
+            value = dims.add(extent, value)
     return dims.maximum(low, dims.minimum(value, high))

@@ -27,7 +27,9 @@ CONSTANTS = {
     "unit": np.array([1], np.float32),
     "third": np.array([3], np.float32),
     "table": np.arange(200, dtype=np.float32).reshape(40, 5),
+    "forty": np.array([40]),
     "far": np.array([2**62]),
+    "minus": np.array([-1]),
 }
 
 
@@ -80,6 +82,19 @@ CASES = {
         ("Cast", "f", "n", {"to": 7}),
         ("Slice", "x zero n axis", "y"),
     ],
+    "from a bound of either sign": [
+        ("Sub", "forty H", "n"),
+        ("Slice", "table n far axis", "y"),
+    ],
+    "the last row meets all": [
+        ("Slice", "x minus far axis", "last"),
+        ("Add", "H begin", "more"),
+        ("Div", "more two", "q"),
+        ("Slice", "x zero q axis", "first"),
+        ("Slice", "first minus far axis", "middle"),
+        ("Add", "x last", "z"),
+        ("Sub", "z middle", "y"),
+    ],
     "as many from the end": [("Neg", "H", "n"), ("Slice", "table n far axis", "y")],
     "all but as many": [("Neg", "H", "n"), ("Slice", "table zero n axis", "y")],
     "truncated half": [
@@ -115,6 +130,19 @@ def test_a_bound_that_counts_from_the_end_is_not_0() -> None:
         with pytest.raises(aot.RuntimeFailure) as error:
             program({"x": np.zeros((0, 5), np.float32)})
         assert "axis 0, H, must be at least 1" in str(error.value)
+
+
+def test_a_bound_of_either_sign_counts_from_the_front() -> None:
+    model = _model(CASES["from a bound of either sign"])
+    with aot.load(aot.compile(model).to_bytes()) as program:
+        (found,) = program({"x": np.zeros((40, 5), np.float32)}).values()
+        np.testing.assert_array_equal(found, CONSTANTS["table"])
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.zeros((41, 5), np.float32)})
+        assert str(error.value) == (
+            "Slice y: bound -H + 40 of a slice must not be negative: -H + 40 is -1, expected at "
+            'least 0; H is 41, axis 0 of input "x"'
+        )
 
 
 def test_nothing_is_taken_for_granted_that_no_quotient_needs() -> None:

@@ -12,11 +12,12 @@ from aot.ir.bounds import (
     WantedDim,
     assumptions_of,
     bounds_of,
+    most_of,
     parse_shape,
     parse_wanted,
 )
 from aot.ir.dim_parser import parse
-from aot.ir.dims import evaluate, narrow, symbol
+from aot.ir.dims import Dim, evaluate, maximum, minimum, narrow, symbol
 from aot.ir.equalities import DimEqualities
 from aot.ir.graph import Assumption
 
@@ -170,3 +171,22 @@ def test_equalities_know_bounds() -> None:
     equalities = DimEqualities(assumed("32<=H<=960"))
     assert equalities.are_equal(dims.minimum(H + 1, 961), H + 1)
     assert not equalities.are_equal(dims.minimum(H, 100), H)
+
+
+def test_the_most_of_parts_that_move_together() -> None:
+    n = symbol("n")
+    last = maximum(n - 1, 0)
+    some = minimum((n + 1) // 2, n)
+    cases: list[tuple[Dim, int | None]] = [
+        (5, 5),
+        (n, None),
+        (n - last, 1),
+        (maximum(n - last, 0), 1),
+        (n - maximum(n - 3, 0), 3),
+        (some - maximum(minimum(n, some - 1), 0), 1),
+        (2 * n - last, None),
+        (minimum(n, 7) + last - n, 7),
+    ]
+    for dim, most in cases:
+        assert most_of(dim) == most, dim
+        assert most is None or all(evaluate(dim, {"n": at}) <= most for at in range(1, 12))

@@ -66,9 +66,11 @@ def test_slices_whose_bounds_are_computed_from_an_extent(t: Any) -> None:
     functions: Functions = {
         "last": lambda x, table: table[-x.shape[0] :] + x,
         "but the last": lambda x, table: table[: -x.shape[0]],
+        "by the last": lambda x, table: x / x[-1:],
+        "by the middle": lambda x, table: x[: x.shape[0] // 2] + x[: x.shape[0] // 2][-1:],
         "none is missing": lambda x, table: table[:1][max(0, 1 - x.shape[0]) :] + x,
     }
-    others = [[t.randn(n, 2), table] for n in (2, 7, 20)]
+    others = [[t.randn(n, 2), table] for n in (2, 7, 19)]
     check(functions, [x, table], {"x0": {0: "rows"}, "x1": None}, others)
 
 
