@@ -15,11 +15,16 @@ from aot.ir.expr import Expr, Load, Var
 from aot.ir.graph import Op, Value
 from aot.kernels.ir.nodes import Buffer, If, Let, Stmt, Store
 from aot.kernels.lower.inline import flat_index, stored
-from aot.kernels.lower.nest import Axis, Nest, combine, identity
+from aot.kernels.lower.nest import Axis, Nest, collapse, combine, identity
 from aot.kernels.schedules.general import lanes_over_output
 from aot.ops.elementwise import narrowed
 
+# vectors of lines that lie side by side, which are walked together: as far as memory goes, a step
+# reads whole lines of a cache, and several sums hide an addition's latency
+ABREAST = 8
+
 Body = Callable[[Sequence[Expr], int, "Expr | None"], Sequence[Stmt]]
+At = Callable[[Sequence[Expr]], tuple[Expr, Expr]]
 
 
 class Lines:
@@ -74,8 +79,17 @@ class Lines:
             raise InternalError(f"{self.op} reads result {number} back, which is rounded")
         return Load(buffer, (self.address(number, indices),), dtype, guard, other)
 
-    def each(self, extents: Sequence[Dim], body: Body) -> tuple[Stmt, ...]:
-        """`body(indices, width, lane)` for every line; `extents` are the dims across lines."""
+    def each(
+        self, extents: Sequence[Dim], body: Body, terms: Dim = 1, at_once: At | None = None
+    ) -> tuple[Stmt, ...]:
+        """`body(indices, width, lane)` for every line; `extents` are the dims across lines.
+
+        Args:
+            terms: elements of a line, as work.
+            at_once: the address and the load of an element of a line, given the indices across
+                lines: dims that both walk as one become one, and lines that lie side by side are
+                walked several vectors at a time.
+        """
         axes: list[Axis] = []
         at: list[Expr] = []
         for d, extent in enumerate(extents):
@@ -84,12 +98,21 @@ class Lines:
                 continue
             axes.append(Axis(self.nest.builder.var(f"i{d}"), extent))
             at.append(axes[-1].var)
+        gone: dict[Var, Expr] = {}
+        vectors = 1
+        if at_once is not None and axes:
+            address, load = at_once(at)
+            merged, gone = collapse(axes, address, [load])
+            axes = list(merged)
+            is_near = expr.coefficient(address, axes[-1].var) == 1
+            vectors = ABREAST if is_near and not self.nest.is_gpu else 1
 
         def line(values: dict[Var, Expr], width: int, lane: Expr | None) -> list[Stmt]:
+            values = {**gone, **values}
             indices = [values.get(i, i) if isinstance(i, Var) else i for i in at]
             return list(body(indices, width, lane))
 
-        return lanes_over_output(self.nest, axes, line)
+        return lanes_over_output(self.nest, axes, line, terms, vectors)
 
     def serial(
         self, extents: Sequence[Dim], body: Callable[[list[Expr]], Sequence[Stmt]], name: str = "k"
@@ -143,4 +166,11 @@ def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
 
         return [Store(acc, (slot,), identity(reduce, wide)), *lines.nest.serial(extent, step, "i")]
 
-    return lines.each([n for d, n in enumerate(x.type.dims) if d != axis], line)
+    along = lines.nest.builder.var("i")
+
+    def at_once(at: Sequence[Expr]) -> tuple[Expr, Expr]:
+        where = [*at[:axis], along, *at[axis:]]
+        return lines.address(0, where), lines.load(0, where)
+
+    across = [n for d, n in enumerate(x.type.dims) if d != axis]
+    return lines.each(across, line, extent, at_once)

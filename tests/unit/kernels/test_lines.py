@@ -189,3 +189,14 @@ def test_an_infinite_element_is_found(target: str) -> None:
 def test_exclusive_sums_begin_with_nothing(target: str) -> None:
     (y,) = run_op(target, "scan", [_i(1, 2, 3)], axis=0, exclusive=True, reverse=True)
     assert y.tolist() == [5, 3, 0]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 37), (1, 3, 130), (2, 3, 1, 1), (2, 2, 64, 3)])
+def test_lines_that_lie_side_by_side_are_summed_together(
+    target: str, shape: tuple[int, ...]
+) -> None:
+    """Several vectors of them and what is left, over dims that are walked as one."""
+    x = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(np.float32)
+    for axis in range(len(shape)):
+        (y,) = run_op(target, "scan", [x], axis=axis)
+        np.testing.assert_array_equal(y, np.cumsum(x, axis))
