@@ -491,8 +491,8 @@ CASES: list[tuple[Case, str]] = [
     ),
     (ml("LinearRegressor", f(2, 3), coefficients=[1.0] * 4), "X has 3 features, expected 4"),
     (
-        ml("LinearRegressor", f(2, 3), coefficients=[1.0] * 3, post_transform="PROBIT"),
-        "attribute 'post_transform' is 'PROBIT', which is not supported",
+        ml("LinearRegressor", f(2, 3), coefficients=[1.0] * 3, post_transform="TANH"),
+        "attribute 'post_transform' is 'TANH', which is not supported",
     ),
     (
         ml("LinearClassifier", f(2, 3), 2, coefficients=[1.0] * 3),
@@ -514,8 +514,8 @@ CASES: list[tuple[Case, str]] = [
     ),
     (ml("SVMRegressor", f(1, 2), **{**SVM, "n_supports": 3}), "4 numbers of 3 support vectors"),
     (
-        ml("SVMClassifier", f(1, 2), 2, **CLASSES, prob_a=[1.0], prob_b=[1.0]),
-        "probabilities (prob_a, prob_b) are not supported",
+        ml("SVMClassifier", f(1, 2), 2, **CLASSES, prob_a=[1.0, 2.0], prob_b=[1.0]),
+        "2 prob_a and 1 prob_b for 1 pairs of classes",
     ),
     (
         ml(

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
+from aot.frontends.onnx.ops.pair_shares import pair_shares
 from aot.frontends.onnx.ops.scores import (
     ML,
     Scores,
@@ -311,8 +312,6 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     equal ones."""
     labels = labels_of(node, "classlabels_ints")
     of_class = node.ints_attr("vectors_per_class", ())
-    if node.has("prob_a") or node.has("prob_b"):
-        raise UnsupportedNodeError("probabilities (prob_a, prob_b) are not supported")
     if not of_class:
         raise UnsupportedNodeError("classifiers without vectors_per_class are not supported")
     x, rho = _matrix(node), _floats(node, "rho")
@@ -339,6 +338,8 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     counted = node.emit("add", counted, node.constant(base))
     best = node.reshape(node.emit("arg_max", counted, axis=1), batch)
     label = label_of(node, best, labels)
+    if node.has("prob_a"):
+        return [label, transformed(node, pair_shares(node, decisions, classes), post)]
     if classes == 2:
         kind = Scores.OPPOSITES if post in ("NONE", "LOGISTIC") else Scores.SHARES
         return [label, of_one_score(node, decisions, post, kind)]

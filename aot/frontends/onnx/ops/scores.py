@@ -56,13 +56,37 @@ def transformed(node: Node, scores: Value, post: str) -> Value:
         scale = node.emit("exp", node.emit("neg", top))
         power = node.emit("where", is_zero, node.emit("mul", scores, scale), power)
         return node.emit("div", power, total)
+    if post == "PROBIT":
+        return _probit(node, scores)
     raise UnsupportedNodeError(f"attribute 'post_transform' is {post!r}, which is not supported")
+
+
+def _probit(node: Node, share: Value) -> Value:
+    """The quantile of the normal distribution, as ONNX Runtime computes it: by S. Winitzki's
+    approximation of erf's inverse, "A handy approximation for the error function" (2008)."""
+
+    def number(value: float) -> Value:
+        return node.scalar(value, share.type.dtype)
+
+    x = node.emit("sub", node.emit("mul", share, number(2.0)), number(1.0))
+    rest = node.emit("mul", node.emit("sub", number(1.0), x), node.emit("add", number(1.0), x))
+    log = node.emit("log", rest)
+    half = node.emit("add", number(2.0 / (np.pi * 0.147)), node.emit("mul", number(0.5), log))
+    square = node.emit(
+        "sub", node.emit("mul", half, half), node.emit("mul", log, number(1 / 0.147))
+    )
+    size = node.emit("sqrt", node.emit("sub", node.emit("sqrt", square), half))
+    signed = node.emit("where", node.emit("less", x, number(0.0)), node.emit("neg", size), size)
+    # where the share is 0 or 1
+    is_bound = node.emit("equal", rest, number(0.0))
+    found = node.emit("mul", signed, number(1.41421356))
+    return node.emit("where", is_bound, number(0.0), found)
 
 
 def of_one_score(node: Node, score: Value, post: str, kind: Scores) -> Value:
     """The scores of two classes [batch, 2] from the second one's [batch, 1]."""
     if post == "PROBIT":
-        raise UnsupportedNodeError("attribute 'post_transform' is 'PROBIT', which is not supported")
+        raise UnsupportedNodeError("attribute 'post_transform' is 'PROBIT' for one score")
     if kind is Scores.SHARES:
         other = node.emit("sub", node.scalar(1, score.type.dtype), score)
     else:
