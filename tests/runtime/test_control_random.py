@@ -52,7 +52,6 @@ def test_compiled_functions_do_what_the_interpreter_does(seed: int, extent: int 
     ("first", "count"),
     [
         (0, 20),
-        (100, 20),
         *(pytest.param(first, 100, marks=pytest.mark.sweep) for first in range(0, 600, 100)),
     ],
 )

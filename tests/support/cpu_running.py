@@ -39,20 +39,23 @@ def target_of(name: str) -> Target:
     return targets.load(name)
 
 
-def native_targets() -> list[str]:
-    """Targets whose code runs on this machine."""
+def native_targets(*, strongest: bool = False) -> list[str]:
+    """A target for each length of vectors that this machine has, shortest first: the first by name,
+    or the last, whose instructions are the most."""
     import llvmlite.binding as llvm
 
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(
         platform.machine().lower(), platform.machine().lower()
     )
-    found = llvm.get_host_cpu_features()
-    return [
-        name
-        for name in targets.names()
-        if target_of(name).arch == arch
-        and all(found.get(f, False) for f in target_of(name).features)
-    ]
+    has = llvm.get_host_cpu_features()
+    found: dict[int, str] = {}
+    for name in targets.names():
+        target = target_of(name)
+        runs = target.arch == arch and all(has.get(f, False) for f in target.features)
+        # its instructions are those of x86-64-v3, its vectors as long as those of x86-64-v2
+        if runs and name != "x86-64-v3-128" and (strongest or target.vector_bytes not in found):
+            found[target.vector_bytes] = name
+    return [found[length] for length in sorted(found)]
 
 
 @dataclass

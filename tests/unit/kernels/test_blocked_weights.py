@@ -174,7 +174,7 @@ def test_products_in_the_kernel_interpreter(name: str, target: str) -> None:
     check(case, device(target), on_interpreter)
 
 
-@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_machine_code(name: str, target: str) -> None:
     check(CASES[name], device(target), kernel_backends.on_cpu(target))
@@ -255,7 +255,7 @@ def test_sums_of_extremes_are_exact(bits: int) -> None:
         sample = Sample((*types, None, TensorType(DType.F32, scales.shape)), made.attrs())
         record = REGISTRY["matmul_blocked"]
         function = executable(half_function(record, sample, is_half=False))
-        for target in cpu_running.native_targets():
+        for target in cpu_running.native_targets(strongest=True):
             engine = kernel_backends.on_cpu(target)
             (found,) = run_executable(function, device(target), [*arrays, scales], [], engine)
             np.testing.assert_array_equal(found, np.full((3, 16), -128.0 * top * 256))

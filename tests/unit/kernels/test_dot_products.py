@@ -91,7 +91,7 @@ def on_cpu(target: Target) -> Engine:
     return run_kernel
 
 
-@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
 @pytest.mark.parametrize("how", EXTREMES)
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> None:

@@ -1,8 +1,9 @@
 """Every sample of every op in every form, kernel by kernel, on the backends that run kernels.
 
 The oracle is the graph interpreter, to which layouts mean nothing. Kernels are verified, and the
-interpreter runs them with race checks on. Layouts take turns where an op has many samples; all with
-all are a sweep. Whole programs are tests/runtime/test_op_samples.py.
+interpreter runs them with race checks on. Where an op has many samples, layouts take turns, and so
+do targets of other forms than the plain one; all with all are a sweep. Whole programs are
+tests/runtime/test_op_samples.py.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ class Form:
     Attributes:
         takes: whether there are samples of an op, or this one of them, in this form.
         prepare: what is the same for all backends: the function and its results.
-        here: backends that need nothing installed.
+        here: backends that need nothing installed, by groups of which one is much like another.
         driven: those that need a Vulkan driver.
         turn: of an op of many samples, the first of those that it takes: one of `TURNS`.
     """
 
     takes: Callable[[OpRecord, Sample], bool]
     prepare: Callable[[OpRecord, Sample], Check]
-    here: Sequence[KernelBackend]
+    here: Sequence[Sequence[KernelBackend]]
     driven: Sequence[KernelBackend] = ()
     turn: int | None = None
 
 
 TURNS = len(LAYOUTS)
+MANY = 3  # so many samples of an op see each backend of a group
 
 
 def takes_all(record: OpRecord, sample: Sample) -> bool:
@@ -93,22 +95,22 @@ def in_half(record: OpRecord, sample: Sample) -> Check:
     return check
 
 
-_BOTH = (INTERPRETED["x86-64-v4"], INTERPRETED["vulkan-1.1"], *list(NATIVE.values())[-1:])
-# its instructions are those of x86-64-v3, its vectors as long as those of x86-64-v2
-_HALF = [backend for name, backend in NATIVE.items() if name != "x86-64-v3-128"]
+_BOTH = [INTERPRETED["x86-64-v4"], INTERPRETED["vulkan-1.1"]]
 FORMS = {
-    "plain": Form(takes_all, as_it_is, [*INTERPRETED.values()]),
+    "plain": Form(takes_all, as_it_is, [[b] for b in INTERPRETED.values()]),
     **{
         layout: Form(
             has_layouts,
             laid_out(layout),
-            _BOTH,
+            [_BOTH, [*NATIVE.values()][-1:]],
             [*DRIVEN.values()] if layout == "channels_last" else [],
             turn,
         )
         for turn, layout in enumerate(LAYOUTS)
     },
-    "f16": Form(has_f32, in_half, [*INTERPRETED.values(), *_HALF], [*DRIVEN.values()]),
+    "f16": Form(
+        has_f32, in_half, [[*INTERPRETED.values()], [*NATIVE.values()]], [*DRIVEN.values()]
+    ),
 }
 
 
@@ -134,10 +136,19 @@ CASES = [
 ]
 
 
-def check_samples(name: str, form: str, samples: Mapping[int, Sample]) -> None:
-    for number, sample in samples.items():
+def backends_of(form: Form, turn: int) -> list[KernelBackend]:
+    """Of each group the one whose turn it is."""
+    return [group[turn % len(group)] for group in form.here if group]
+
+
+def check_samples(
+    name: str, form: str, samples: Mapping[int, Sample], *, everywhere: bool = False
+) -> None:
+    everywhere = everywhere or len(samples) < MANY
+    every = [backend for group in FORMS[form].here for backend in group]
+    for turn, (number, sample) in enumerate(samples.items()):
         check = FORMS[form].prepare(REGISTRY[name], sample)
-        for backend in FORMS[form].here:
+        for backend in every if everywhere else backends_of(FORMS[form], turn):
             with naming(f"sample {number} of {name}, {form}, on {backend.name}"):
                 check(backend)
 
@@ -149,10 +160,11 @@ def test_every_sample(name: str, form: str) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("name", "form"), [c for c in CASES if c.values[1] in LAYOUTS])
-def test_every_sample_in_every_layout(name: str, form: str) -> None:
-    record = REGISTRY[name]
-    check_samples(name, form, samples_of(record, replace(FORMS[form], turn=None)))
+@pytest.mark.parametrize(("name", "form"), [c for c in CASES if c.values[1] != "plain"])
+def test_every_sample_everywhere(name: str, form: str) -> None:
+    """In every layout, on every backend."""
+    taken = samples_of(REGISTRY[name], replace(FORMS[form], turn=None))
+    check_samples(name, form, taken, everywhere=True)
 
 
 @pytest.mark.vulkan

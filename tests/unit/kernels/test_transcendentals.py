@@ -145,7 +145,7 @@ def turning_points() -> Array:
 
 
 TURNING = turning_points()
-SAMPLE = np.concatenate([TURNING, from_bits(np.arange(0, 1 << 32, 4099))])
+SAMPLE = np.concatenate([TURNING, from_bits(np.arange(0, 1 << 32, 16411))])
 SPARSE = np.concatenate([TURNING, from_bits(np.arange(0, 1 << 32, 32771))])
 
 

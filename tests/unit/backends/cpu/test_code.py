@@ -99,11 +99,18 @@ def test_relu_is_one_instruction_a_vector() -> None:
 
 # Where kernels run, by test_kernels.py and test_qemu.py beside this and by test_wasm_kernels.py,
 # they are linked too: all of them, but for what these leave out.
-_RUN = {*native_targets(), *EMULATED_TARGETS, "wasm32"} - {"x86-64-v3-128", "riscv64-v"}
+_RUN = {*native_targets(), *EMULATED_TARGETS, "wasm32"} - {"riscv64-v"}
 
 
 # Code for these has instructions that code for one of the others has, and its system.
-_ALIKE = {"aarch64-android", "aarch64-android-dotprod", "aarch64-linux-i8mm", "x86-64-v3-vnni"}
+_ALIKE = {
+    "aarch64-android",
+    "aarch64-android-dotprod",
+    "aarch64-linux-i8mm",
+    "x86-64-v3-128",
+    "x86-64-v3-vnni",
+    "x86-64-v4-vnni",
+}
 
 
 @pytest.mark.parametrize(

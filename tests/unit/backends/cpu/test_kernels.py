@@ -34,9 +34,7 @@ def test_access(case: Case, target: str) -> None:
     ("target", "case"),
     [
         pytest.param(name, case, id=f"{name}-{case.name}")
-        # Narrower pieces of the same instructions: its accesses are tested, its operators are v3's.
         for name in TARGETS
-        if name != "x86-64-v3-128"
         for case in operator_cases(target_of(name))
     ],
 )

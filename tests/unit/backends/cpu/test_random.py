@@ -181,8 +181,6 @@ def test_random_kernels(data: st.DataObject) -> None:
     assert isinstance(kernel.body[0], For | If)
     case = Case("drawn", lambda: kernel, arrays_for(kernel), is_exact=False)
     for name in native_targets():
-        if name == "x86-64-v3-128":
-            continue
         target = target_of(name)
         expected = expected_of(case, kernel, target)
         got = {n: a.copy() for n, a in case.buffers.items()}
