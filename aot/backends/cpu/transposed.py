@@ -20,7 +20,7 @@ from aot.ir.expr import Expr, Load, Var, coefficient, free_vars
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, For, Let, LoopKind, Scratch, Space, Store
 
-# neighbours below which an access for each is as good
+# neighbours below which an access for each is as good, but for stores that leave no gap
 LEAST = 4
 # bits that are shuffled within by the instructions that all machines have
 _LANE_BITS = 128
@@ -43,7 +43,7 @@ class Block:
 def block_of(stmt: For, width: int) -> Block | None:
     """The block that an unrolled loop is, its vector loop in pieces of `width`; None where nothing
     in it is transposed, or more than plain stores is done."""
-    if len(stmt.body) != 1 or not isinstance(stmt.extent, int) or stmt.extent < LEAST:
+    if len(stmt.body) != 1 or not isinstance(stmt.extent, int) or stmt.extent < 2:
         return None
     (inner,) = stmt.body
     if not isinstance(inner, For) or inner.kind is not LoopKind.VECTOR:
@@ -68,15 +68,22 @@ def block_of(stmt: For, width: int) -> Block | None:
         is_known = not named & {v for i in indices for v in free_vars(i)}
         return is_known and along == 1 and across is not None and across not in (0, 1)
 
+    def is_stored(store: Store) -> bool:
+        if not is_transposed(store.target, store.indices):
+            return False
+        across = _step(store.target, store.indices, inner.var)
+        return stmt.extent == across or stmt.extent >= LEAST
+
     found = tuple(
         x
         for x in loads(roots)
-        if x.guard is None
+        if stmt.extent >= LEAST
+        and x.guard is None
         and x.dtype is x.source.dtype is not DType.INDEX
         and x.source not in targets
         and is_transposed(x.source, x.indices)
     )
-    stores = tuple(s for s in stored if is_transposed(s.target, s.indices))
+    stores = tuple(s for s in stored if is_stored(s))
     return Block(inner, found, stores) if found or stores else None
 
 
@@ -120,8 +127,21 @@ def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None
     address, size = memory.address(target, store.indices), memory.traits.bytes_of(target.dtype)
     metadata = memory.metadata(target, is_load=False)
     rows = [memory.to_memory(value, target.dtype) for value in values]
+    if address.step is not None and address.step.number == len(rows):
+        asm.store(interleaved(asm, rows), address.pointer, size, metadata)
+        return
     for lane, line in enumerate(transpose(asm, rows)):
         asm.store(line, memory.lane_pointer(address, lane, size), size, metadata)
+
+
+def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:
+    """The first lane of each of the vectors, a power of two of them, then the second of each, and
+    so on."""
+    if len(rows) == 1:
+        return rows[0]
+    even, odd = (interleaved(asm, rows[start::2]) for start in (0, 1))
+    lanes = even.type.lanes
+    return asm.shuffle(even, odd, [n for i in range(lanes) for n in (i, lanes + i)])
 
 
 def transpose(asm: Assembler, rows: Sequence[Value]) -> list[Value]:

@@ -22,6 +22,9 @@ from aot.kernels.schedules.general import Values, lanes_over_output
 MOST_SEGMENTS = 48
 # rows and columns of a block, in vectors: a line of a cache each
 BLOCK = 2
+# extents of an innermost axis whose elements vectors of the axis before it store side by side, and
+# the narrowest of these vectors
+REPEATS, LEAST_VECTOR = (2, 4), 4
 
 
 def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
@@ -30,7 +33,7 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
-        made = _segmented(nest, output) or _in_blocks(nest, output)
+        made = _segmented(nest, output) or _repeated(nest, output) or _in_blocks(nest, output)
         if made is not None:
             return made
     return lanes_over_output(nest, axes, lambda values, width, lane: output.stores(nest, values))
@@ -94,6 +97,59 @@ def _width(nest: Nest, count: int) -> int:
     while width > 1 and width > count:
         width //= 2
     return width
+
+
+def _repeated(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """Loops where the innermost axis is shorter than a vector and the one before it goes on where
+    it ends: vectors along that one, of whose elements each index stores its own, side by side.
+    None where there are no such axes. Upsampling to the nearest element is such."""
+    if len(output.axes) < 2:
+        return None
+    rows, inner = output.axes[-2:]
+    if inner.extent not in REPEATS or not isinstance(rows.extent, int):
+        return None
+    whole, wide = rows.extent, _width(nest, rows.extent)
+    if wide < LEAST_VECTOR:
+        return None
+    steps = [expr.coefficient(output.address, axis.var) for axis in (rows, inner)]
+    loads = [load for value in output.values for load in expr.loads(value)]
+    if steps != [inner.extent, 1] or any(
+        load.guard is not None or expr.coefficient(load.indices[0], rows.var) not in (0, 1)
+        for load in loads
+    ):
+        return None
+    times = inner.extent
+
+    def body(values: Values) -> list[Stmt]:
+        def vector(first: Expr, width: int) -> list[Stmt]:
+            def store(r: Expr, at: Expr) -> list[Stmt]:
+                return output.stores(nest, {**values, rows.var: at, inner.var: r})
+
+            if width == 1:
+                return nest.unrolled(times, lambda r: store(r, first), "r")
+            return nest.unrolled(
+                times,
+                lambda r: [nest.spread(width, lambda lane: store(r, expr.add(first, lane)))],
+                "r",
+            )
+
+        stmts: list[Stmt] = []
+        done, width = 0, wide
+        while done < whole:
+            count = (whole - done) // width
+            size, begin = expr.index(width), expr.index(done)
+            stmts += nest.serial(
+                count,
+                lambda n, size=size, begin=begin, width=width: vector(  # type: ignore[misc]
+                    expr.add(begin, expr.mul(n, size)), width
+                ),
+                "n",
+            )
+            done += count * width
+            width = width // 2 if width > LEAST_VECTOR else 1
+        return stmts
+
+    return nest.grid(output.axes[:-2], body, whole * times)
 
 
 def _in_blocks(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:

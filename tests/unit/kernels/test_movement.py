@@ -175,3 +175,30 @@ def test_transposes_race_nowhere() -> None:
             for s in ((2, 19, 21), (2, 21, 19))
         ]
         check(b.function(), arrays, target, 1, 0.0, on_interpreter)
+
+
+@pytest.mark.parametrize("columns", [4, 7, 13, 16, 37])
+@pytest.mark.parametrize("dtype", ["f32", "u8", "bool"])
+@pytest.mark.parametrize("times", [2, 3, 4])
+def test_what_an_innermost_axis_repeats(columns: int, dtype: str, times: int) -> None:
+    """An image whose pixels become several, and planes whose elements become neighbours."""
+    numpy = {"f32": np.float32, "u8": np.uint8, "bool": bool}[dtype]
+    x = np.random.default_rng(3).integers(0, 2, (2, 3, columns)).astype(numpy)
+    planes = np.random.default_rng(4).integers(0, 2, (2, times, columns)).astype(numpy)
+
+    def upsampled() -> Function:
+        b = Builder()
+        pixels = b.op(
+            "reshape", b.input("x", f"{dtype}[2, 3, {columns}]"), shape=[2, 3, columns, 1]
+        )
+        b.output("y", b.op("broadcast_to", pixels, shape=[2, 3, columns, times]))
+        return b.function()
+
+    def interleaved() -> Function:
+        b = Builder()
+        p = b.input("p", f"{dtype}[2, {times}, {columns}]")
+        b.output("z", b.op("transpose", p, perm=[0, 2, 1]))
+        return b.function()
+
+    run_everywhere(upsampled, [x])
+    run_everywhere(interleaved, [planes])
