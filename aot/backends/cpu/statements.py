@@ -38,6 +38,9 @@ from aot.kernels.ir.nodes import (
 )
 
 _MAX_UNROLLED_PIECES = 4
+# how often a condition is taken to hold to how often not: what is rare, such as the guards of a
+# border's tiles, must not take the registers of sums that all tiles have
+_THEN_ODDS = 255, 1
 
 
 class KernelEmitter:
@@ -164,7 +167,7 @@ class KernelEmitter:
     ) -> None:
         taken, done = self.asm.block("then"), self.asm.block("done")
         other = self.asm.block("else") if otherwise else done
-        self.asm.branch(condition, taken, other)
+        self.asm.branch(condition, taken, other, _THEN_ODDS if otherwise else None)
         self.asm.enter(taken)
         then()
         self.asm.jump(done)

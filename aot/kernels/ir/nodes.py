@@ -127,7 +127,10 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class If:
-    """Statements under a condition; inside VECTOR and LANE loops it may differ per lane."""
+    """Statements under a condition; inside VECTOR and LANE loops it may differ per lane.
+
+    Where there are others for when it doesn't hold, a CPU's registers are given to `then` first.
+    """
 
     condition: Expr
     then: tuple[Stmt, ...]

@@ -16,8 +16,10 @@ from aot.ir.dims import symbol
 from aot.ir.expr import Binary, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
+from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.target import selection as targets
+from tests.support.conv_executables import Conv
 from tests.support.cpu_case import Case
 from tests.support.cpu_cases import access_cases, chain, matmul_tile, tail, tile
 from tests.support.cpu_linked import check_image
@@ -57,6 +59,20 @@ def inner_loop(assembly: str, instruction: str) -> list[str]:
     return best
 
 
+def innermost_loops(assembly: str) -> list[list[str]]:
+    """The instructions of each loop that has no label but its own."""
+    found: list[list[str]] = []
+    label, body = "", []
+    for line in (x.strip() for x in assembly.splitlines()):
+        if line.endswith(":"):
+            label, body = line[:-1], []
+        elif label and not line.startswith("."):
+            body.append(line)
+            if label in re.findall(r"\.LBB\d+_\d+", line):
+                found.append(body)
+    return found
+
+
 # Tiles that leave registers for a row of B and a broadcast of A.
 @pytest.mark.parametrize(
     ("target", "height", "width", "instruction", "per_step"),
@@ -81,6 +97,22 @@ def test_tile_stays_in_registers(
     assert not [line for line in loop if re.search(r"%[re]sp|\bsp\b", line)]
     # The products, loads of both sides, and little else.
     assert len(loop) <= 3 * per_step + 8
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("channels", "outputs"), [(16, 16), (24, 48), (40, 40), (96, 24)])
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64-generic"])
+def test_border_takes_no_registers(target: str, channels: int, outputs: int, stride: int) -> None:
+    """The guards of tiles at an open image's border once had registers of the other tiles' sums."""
+    function = Conv((channels, outputs, 28, 28), 3, stride, 1, opened="HW").function()
+    code = emit_assembly(lower(function, targets.load(target)), target_of(target))
+    instruction = "fmla" if target.startswith("aarch64") else "vfmadd231ps"
+    loops = innermost_loops(code)
+    most = max(sum(instruction in line for line in x) for x in loops)
+    tiles = [x for x in loops if sum(instruction in line for line in x) == most]
+    assert len(tiles) > 1
+    spilled = re.compile(r"\(%rsp\).*mm\d|mm\d.*\(%rsp\)|\bq\d+,.*\bsp\b")
+    assert not [line for line in min(tiles, key=len) if spilled.search(line)]
 
 
 def relu_kernel() -> Kernel:
