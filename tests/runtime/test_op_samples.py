@@ -6,7 +6,9 @@ passes, kernels, code image, file, loader. The oracle is the op's reference.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,13 +35,17 @@ QEMU_FAULT = "decode_save_opc"
 MOST_EMULATED = 24
 
 
-# its instructions are those of x86-64-v3, its vectors as long as those of x86-64-v2
-ALIKE = "x86-64-v3-128"
+# Much like another: x86-64-v3 on vectors as long as x86-64-v2's; and aarch64-generic with sums of
+# products of bytes, which tests/unit/kernels/test_dot_products.py runs under QEMU.
+ALIKE = ("x86-64-v3-128", "aarch64-linux-dotprod")
 
 
-@pytest.mark.parametrize(
-    "target", [pytest.param(t, marks=pytest.mark.sweep) if t == ALIKE else t for t in NATIVE]
-)
+def by_likeness(names: Iterable[str]) -> list[Any]:
+    """Targets, those that are much like another as a sweep."""
+    return [pytest.param(t, marks=pytest.mark.sweep) if t in ALIKE else t for t in names]
+
+
+@pytest.mark.parametrize("target", by_likeness(NATIVE))
 def test_natively(target: str) -> None:
     data = compiled(target)
     for entry, cases in entries(1).items():
@@ -64,7 +70,7 @@ def run_on(
     return {path.stem: np.load(path) for path in folder.glob("*_y*.npy")}
 
 
-@pytest.mark.parametrize("target", CROSS)
+@pytest.mark.parametrize("target", by_likeness(CROSS))
 def test_under_qemu(target: str, tmp_path: Path) -> None:
     arch = CROSS[target]
     module, apart = tmp_path / "samples.aotm", tmp_path / "apart.aotm"
