@@ -31,7 +31,7 @@ from aot.link.program import decode
 from aot.link.reader import read_module
 from aot.runtime import vulkan_facts
 from aot.tools.merging import merge
-from tests.support import runtime_api, vulkan_kernels, vulkan_runtime
+from tests.support import runtime_api, vulkan_case, vulkan_kernels, vulkan_runtime
 from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.runtime_modules import ARENA, CONSTANTS, DTYPES, INPUTS, OUTPUTS, Assembler
 from tests.support.vulkan_device import DRIVERS
@@ -204,7 +204,7 @@ def test_a_copy_may_overlap_itself(device: str) -> None:
 # ---- dispatches ----
 
 
-def case_module(case: vulkan_kernels.Case, dispatches: int = 1) -> bytes:
+def case_module(case: vulkan_case.Case, dispatches: int = 1) -> bytes:
     """A kernel's program: its buffers are whole inputs, outputs and constants."""
     kernel = case.kernel
     asm = Assembler()
@@ -234,7 +234,7 @@ def case_module(case: vulkan_kernels.Case, dispatches: int = 1) -> bytes:
     return module_of(asm, inputs, outputs, [kernel], rodata=bytes(rodata), registers=registers)
 
 
-def parameters(case: vulkan_kernels.Case, asm: Assembler, offsets: dict[Any, int]) -> list[int]:
+def parameters(case: vulkan_case.Case, asm: Assembler, offsets: dict[Any, int]) -> list[int]:
     """A register for each word of the kernel's parameter block."""
     by_name = {b.offset.name: offsets[b] for b in case.kernel.buffers}
     found = []
@@ -249,14 +249,14 @@ def parameters(case: vulkan_kernels.Case, asm: Assembler, offsets: dict[Any, int
     return found
 
 
-def grid_of(kernel: Kernel, case: vulkan_kernels.Case) -> list[int]:
+def grid_of(kernel: Kernel, case: vulkan_case.Case) -> list[int]:
     from aot.ir.dims import evaluate
 
     dims = {k: int(v) for k, v in case.params.items() if float(v).is_integer()}
     return [evaluate(d, dims) for d in kernel.grid]
 
 
-def check_case(case: vulkan_kernels.Case, dispatches: int = 1) -> vulkan_runtime.Info:
+def check_case(case: vulkan_case.Case, dispatches: int = 1) -> vulkan_runtime.Info:
     with aot.load(case_module(case, dispatches), "vulkan") as program:
         outputs = program({t.name: case.arrays[t.name] for t in program.inputs})
         for name, wanted in case.expected.items():

@@ -10,10 +10,11 @@ import pytest
 
 from aot.backends.cpu.compile import emit_assembly
 from tests.support.cpu_case import Case
-from tests.support.cpu_cases import access_cases, matmul_tile
+from tests.support.cpu_cases import access_cases
 from tests.support.cpu_linked import check_hard_kernels, check_linked
 from tests.support.cpu_operators import operator_cases
 from tests.support.cpu_running import target_of
+from tests.support.cpu_tiles import matmul_tile
 from tests.support.hard_kernels import HARD_KERNELS
 from tests.support.node import require_node, run_image
 

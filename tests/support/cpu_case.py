@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, KernelBuilder
 from aot.target.model import Target
 
 Array = NDArray[Any]
@@ -35,3 +36,13 @@ class Case:
     def runs_on(self, target: Target) -> bool:
         # f16 is computed by way of f32 where it is foreign.
         return all(d is F16 or target.computes(d) for d in self.computes)
+
+
+def dense(b: KernelBuilder, name: str, dtype: DType, binding: BufferClass, *shape: int) -> Buffer:
+    strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    is_written = binding in (BufferClass.ARENA, BufferClass.OUTPUTS)
+    return b.buffer(name, dtype, binding, shape, strides, is_written=is_written)
+
+
+def numbers(*shape: int, seed: int = 1) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

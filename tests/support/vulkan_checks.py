@@ -10,8 +10,8 @@ from aot.kernels.ir.nodes import BufferClass
 from aot.target.model import Target
 from tests.support import vulkan_running
 from tests.support.hard_kernels import HardKernel, class_buffers, results_of
+from tests.support.vulkan_case import Array
 from tests.support.vulkan_dispatch import dispatched
-from tests.support.vulkan_kernels import Array
 
 
 def check_hard_kernel(case: HardKernel, driver: str, target: Target | None = None) -> None:

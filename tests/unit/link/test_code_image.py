@@ -15,8 +15,8 @@ from aot.errors import InternalError
 from aot.link.code_image import CodeImage, ImageParts, Part, Reference, link_image, merge_images
 from aot.link.elf import read_object
 from aot.link.relocations import AARCH64, ARM, RISCV, X86_64, Kind
-from tests.support.cpu_cases import chain, tile
 from tests.support.cpu_running import Job, make_job, native_targets, run_native, target_of
+from tests.support.cpu_tiles import chain, tile
 from tests.support.llvm_objects import BODIES, build
 
 

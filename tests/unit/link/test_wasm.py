@@ -16,8 +16,8 @@ from aot.builder import Builder
 from aot.errors import InternalError
 from aot.link import wasm
 from aot.link.code_image import CodeImage, link_image, merge_images
-from tests.support.cpu_cases import chain, tile
 from tests.support.cpu_running import Job, make_job, target_of
+from tests.support.cpu_tiles import chain, tile
 from tests.support.llvm_objects import BODIES, build
 from tests.support.node import require_node, run_image, run_node
 

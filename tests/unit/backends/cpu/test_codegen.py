@@ -34,8 +34,9 @@ from aot.options import no_progress
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
-from tests.support.cpu_cases import access_cases, matmul_tile
+from tests.support.cpu_cases import access_cases
 from tests.support.cpu_running import target_of
+from tests.support.cpu_tiles import matmul_tile
 from tests.support.kernel_terms import F32, f32, load, op, serial, store
 from tests.support.lowering import sample_function
 from tests.support.paths import ROOT

@@ -26,7 +26,7 @@ from aot.kernels.ir.nodes import (
     Store,
 )
 from tests.support import vulkan_device, vulkan_running
-from tests.support.vulkan_kernels import I32, Array, load, spread, tensor
+from tests.support.vulkan_case import I32, Array, load, spread, tensor
 
 pytestmark = pytest.mark.vulkan
 

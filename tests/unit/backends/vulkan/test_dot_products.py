@@ -22,7 +22,7 @@ from aot.target.selection import load
 from tests.support import vulkan_device, vulkan_running
 from tests.support.dot_products import CASES, EXTREMES, I8, U8, check, conv, made, matmul
 from tests.support.lowering_checks import Engine
-from tests.support.vulkan_kernels import I32, INPUTS, OUTPUTS, spread, tensor
+from tests.support.vulkan_case import I32, INPUTS, OUTPUTS, spread, tensor
 
 pytestmark = pytest.mark.vulkan
 

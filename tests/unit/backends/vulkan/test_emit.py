@@ -33,18 +33,9 @@ from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.paths import ROOT
 from tests.support.spirv_reader import instructions, opcodes
-from tests.support.vulkan_kernels import (
-    CASES,
-    F32,
-    I32,
-    dense,
-    elementwise,
-    f32,
-    load,
-    many_params,
-    spread,
-)
-from tests.support.vulkan_kernels import tensor as make_tensor
+from tests.support.vulkan_case import F32, I32, dense, f32, load, spread
+from tests.support.vulkan_case import tensor as make_tensor
+from tests.support.vulkan_kernels import CASES, elementwise, many_params
 
 INPUTS, OUTPUTS = BufferClass.INPUTS, BufferClass.OUTPUTS
 

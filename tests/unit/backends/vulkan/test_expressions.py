@@ -32,7 +32,7 @@ from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Store
 from aot.kernels.transcendentals.expansion import ULP_BOUNDS, expand
 from tests.support import vulkan_device, vulkan_running
-from tests.support.vulkan_kernels import Array, load, spread, tensor
+from tests.support.vulkan_case import Array, load, spread, tensor
 
 pytestmark = pytest.mark.vulkan
 

@@ -10,8 +10,9 @@ import pytest
 from aot.backends.vulkan.shader import Shader
 from aot.kernels.ir.nodes import BufferClass
 from tests.support import vulkan_device, vulkan_running
+from tests.support.vulkan_case import Array, Case
 from tests.support.vulkan_checks import assert_close
-from tests.support.vulkan_kernels import CASES, Array, Case
+from tests.support.vulkan_kernels import CASES
 
 pytestmark = pytest.mark.vulkan
 

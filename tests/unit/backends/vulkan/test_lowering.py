@@ -14,7 +14,7 @@ from aot.ir.builder import Builder
 from aot.kernels.ir.nodes import Kernel
 from tests.support import lowering_checks, vulkan_device, vulkan_running
 from tests.support.lowering_graphs import GRAPHS
-from tests.support.vulkan_kernels import Array
+from tests.support.vulkan_case import Array
 
 pytestmark = pytest.mark.vulkan
 

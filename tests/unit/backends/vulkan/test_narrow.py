@@ -43,8 +43,9 @@ from tests.support.lowering_checks import Engine
 from tests.support.lowering_checks import check as check_against_interpreter
 from tests.support.op_samples import by_op, naming
 from tests.support.random_graphs import Graph, difference, graphs
+from tests.support.vulkan_case import Array, load, spread, tensor
 from tests.support.vulkan_checks import assert_close, check_hard_kernel
-from tests.support.vulkan_kernels import CASES, Array, load, spread, tensor
+from tests.support.vulkan_kernels import CASES
 from tests.support.vulkan_runtime import VALIDATION_MANIFESTS, running_on
 
 pytestmark = pytest.mark.vulkan

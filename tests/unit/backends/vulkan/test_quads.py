@@ -24,7 +24,7 @@ from aot.kernels.lower.lowering import lower
 from aot.target.selection import load as load_target
 from tests.support import vulkan_device, vulkan_running
 from tests.support.spirv_reader import opcodes
-from tests.support.vulkan_kernels import F32, load
+from tests.support.vulkan_case import F32, load
 from tests.support.vulkan_runtime import running_on
 
 MODULE = """
