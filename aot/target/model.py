@@ -178,6 +178,11 @@ class Target:
         return self.has("dsp") and self.vector_bytes == 4
 
     @property
+    def looks_up_bytes(self) -> bool:
+        """Whether a few instructions look a vector of bytes up in a table of 256."""
+        return self.has("avx512vbmi")
+
+    @property
     def sums_codes(self) -> bool:
         """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
         return any(map(self.has, ("ssse3", "avx2", "dotprod", "neon"))) or self.sums_bytes(

@@ -56,6 +56,7 @@ from tests.support.kernel_terms import (
     vector,
     when,
 )
+from tests.support.table_cases import byte_table
 
 
 def strided(extent: int, step: int, dtype: DType) -> Case:
@@ -584,6 +585,7 @@ def access_cases() -> list[Case]:
                 (16, 19, F16),
             )
         ),
+        *(byte_table(*e) for e in ((16, 300), (64, 256), (128, 300), (32, 40), (6, 17))),
         *(spread_tail(count) for count in (16, 5, 37)),
         *(borders(lanes) for lanes in (8, 16, 32)),
         conditions(),

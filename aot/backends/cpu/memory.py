@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aot.backends.cpu import byte_tables
 from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
 from aot.backends.cpu.lanes import Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.scopes import Scopes
@@ -17,7 +18,7 @@ from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.expr import Binary, Const, Expr, Size, Var, dim_of
+from aot.ir.expr import Binary, Cast, Const, Expr, Size, Var, dim_of
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
@@ -298,6 +299,13 @@ class Memory:
         A word of packed elements may begin at any element."""
         if guard is not None and guard.number == 0:
             return self.zero(dtype) if other is None else other
+        if guard is None and self._is_table(memory, indices):
+            (index,) = indices
+            assert isinstance(index, Cast)
+            numbers = self.evaluate(index.a)
+            if isinstance(numbers, Value) and numbers.type.lanes:
+                metadata = self.metadata(memory, is_load=True)
+                return byte_tables.lookup(self.asm, self.base(memory), numbers, metadata)
         address = self.address(memory, indices)
         if dtype is not memory.dtype:
             address = self._of_words(address, dtype)
@@ -320,6 +328,16 @@ class Memory:
         if dtype is DType.INDEX and result.type.lanes:
             return self.lanes.per_lane(lambda i: self.asm.extract(result, i))
         return result
+
+    def _is_table(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
+        """Whether a number of 8 bits says which byte of a whole table is meant, and vectors of such
+        bytes are looked up at once: lanes that are off may read it too."""
+        if not self.traits.target.looks_up_bytes or not isinstance(memory, Buffer):
+            return False
+        is_whole = memory.shape == (byte_tables.ENTRIES,) and memory.strides == (1,)
+        (index, *others) = indices
+        is_number = isinstance(index, Cast) and index.a.dtype is DType.U8
+        return is_whole and is_number and not others and memory.dtype.bytes == 1
 
     def _of_words(self, address: Address, dtype: DType) -> Address:
         """The address of packed words, counted in words; those of vectors are aligned as words."""

@@ -33,8 +33,9 @@ from aot.passes.simplify.rewriting import constant_of
 from aot.target.model import Target
 
 NAME = "tabulate"
-# instructions that a lookup takes for each element: to take a lane out, to load, to put it back
-COST_OF_LOOKUP = 3
+# instructions that a lookup takes for each element: to take a lane out, to load, to put it back;
+# and for a vector where instructions look one up
+COST_OF_LOOKUP, COST_OF_VECTOR = 3, 6
 _OPERATIONS = (expr.Unary, expr.Binary, expr.Fma, expr.Select, expr.Cast)
 _BYTES = (DType.U8, DType.I8)
 
@@ -62,7 +63,7 @@ def tabulate(function: Function, target: Target) -> int:
         if source is None or source is op.result:
             continue
         cone = chains.cone(op, source)
-        if sum(map(_cost, cone)) <= COST_OF_LOOKUP * target.lanes(DType.F32):
+        if sum(map(_cost, cone)) <= _cost_of_lookup(target):
             continue
         table = _table(cone, source)
         if table is None:
@@ -138,6 +139,11 @@ class _Chains:
 
 def _itself(value: Value) -> Value | None:
     return value if value.type.dtype in _BYTES else None
+
+
+def _cost_of_lookup(target: Target) -> int:
+    """Instructions for a vector of as many numbers as it has f32."""
+    return COST_OF_VECTOR if target.looks_up_bytes else COST_OF_LOOKUP * target.lanes(DType.F32)
 
 
 def _lie_alike(a: Value, b: Value) -> bool:

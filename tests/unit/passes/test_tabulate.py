@@ -106,6 +106,18 @@ def test_what_is_cheap_is_computed() -> None:
     check(build, ["dequantize", "quantize"])
 
 
+def test_cheap_ops_are_a_table_where_instructions_look_vectors_up() -> None:
+    def build() -> Module:
+        q = Quantised()
+        wide = q.floats(q.x)
+        gate = q.b.op("minimum", q.b.op("relu", q.b.op("add", wide, 3.0)), 6.0)
+        return q.done(q.bytes(q.b.op("mul", q.b.op("mul", wide, gate), 1 / 6)))
+
+    plain = [*names(build().entry_points[0])]
+    check(build, plain)
+    check(build, ["table_lookup"], "x86-64-v4-vnni")
+
+
 def test_two_variables_are_no_table() -> None:
     def build() -> Module:
         q = Quantised()
