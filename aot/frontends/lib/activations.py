@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.functions import Arithmetic
+from aot.ir.dims import DimExpr
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -121,13 +124,28 @@ def remainder(b: GraphBuilder, x: Value, y: Value, *, is_truncated: bool) -> Val
     that of y. Of an infinite divisor x is the rest."""
     if x.type.dtype.is_float:
         return _float_remainder(b, x, y, is_truncated)
+    is_negated = not is_truncated and _is_negated_extent(b, x, y)
+    if is_negated:  # the same rest of y, and what is divided is not negative
+        x = b.emit("mul", x, b.emit("sub", b.scalar(1, x.type.dtype), y))
     rest = b.emit("sub", x, b.emit("mul", b.emit("div", x, y), y))
-    if is_truncated or not x.type.dtype.is_signed:
+    if is_truncated or is_negated or not x.type.dtype.is_signed:
         return rest
     # division truncates: a rest of the other sign than y is one y short
     zero = b.scalar(0, x.type.dtype)
     differs = b.emit("less", b.emit("mul", rest, y), zero)
     return b.emit("where", differs, b.emit("add", rest, y), rest)
+
+
+def _is_negated_extent(b: GraphBuilder, x: Value, y: Value) -> bool:
+    """Whether x depends on extents and is nowhere above 0, and y is positive: what is missing to a
+    multiple of y is `-extent % y`."""
+    known, divisors = b.values.of(x), b.values.of(y)
+    if known is None or divisors is None or not any(isinstance(v, DimExpr) for v in known.flat):
+        return False
+    if not all(isinstance(v, int | np.integer) and v > 0 for v in divisors.flat):
+        return False
+    signs = b.values.of(b.emit("less_equal", x, b.scalar(0, x.type.dtype)))
+    return signs is not None and bool(signs.all())
 
 
 def _float_remainder(b: GraphBuilder, x: Value, y: Value, is_truncated: bool) -> Value:

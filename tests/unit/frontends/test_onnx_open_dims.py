@@ -30,6 +30,7 @@ CONSTANTS = {
     "forty": np.array([40]),
     "far": np.array([2**62]),
     "minus": np.array([-1]),
+    "taps_whole": np.array([3]),
 }
 
 
@@ -97,6 +98,16 @@ CASES = {
     ],
     "as many from the end": [("Neg", "H", "n"), ("Slice", "table n far axis", "y")],
     "all but as many": [("Neg", "H", "n"), ("Slice", "table zero n axis", "y")],
+    "up to a multiple": [
+        ("Neg", "H", "n"),
+        ("Mod", "n taps_whole", "missing"),
+        ("Concat", "zero zero missing zero", "all", {"axis": 0}),
+        ("Pad", "x all", "y"),
+    ],
+    "what is over a multiple": [
+        ("Mod", "H taps_whole", "over"),
+        ("Slice", "x over far axis", "y"),
+    ],
     "truncated half": [
         ("Cast", "H", "h", {"to": 11}),
         ("Mul", "h half", "q"),
