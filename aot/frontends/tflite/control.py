@@ -40,12 +40,6 @@ class Variable:
     is_assigned: bool = False
 
 
-class ScopeLike(Protocol):
-    """A graph that is being imported."""
-
-    rewriter: Rewriter
-
-
 class GraphImporter(Protocol):
     """What control flow needs of the importer."""
 
