@@ -64,6 +64,9 @@ GROUPED_UNPACK_COST = 1.0
 # registers for masks, a row's word and a product, beside words and codes of each vector of columns,
 # where weights are stored in blocks
 BLOCKED_REGISTERS = 4
+# where so many rows and vectors of columns have their sums in registers twice, as integers of a
+# block and as floats of all blocks, none of them goes through memory from block to block
+BLOCKED_ROWS, BLOCKED_VECTORS = 4, 2
 # instructions that multiply and add a word of each column of a vector by products of bytes in 16
 # bits, and those that bring a row's word and a vector of columns in order for that; registers for
 # these, beside two halves of each vector of columns
@@ -244,10 +247,24 @@ def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flop
     rows, columns = _tile(target, lanes, *contraction.tile_extents)
     columns = max(columns, target.panel)
     if contraction.left.dtype is DType.I8 and not target.has_workgroups:
-        vectors = max(1, columns // lanes)
-        free = target.vector_registers - 2 * vectors - BLOCKED_REGISTERS
-        rows = max(1, min(rows, free // vectors))
+        rows, columns = _tile_of_sums(target, lanes, rows, columns)
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops)
+
+
+def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
+    """The register tile of bytes by blocked weights: at most `rows` by `columns`, or a narrow one
+    where registers hold a block's sums and those of all blocks."""
+
+    def most(vectors: int, sums: int) -> int:
+        """Rows of so many vectors of columns, beside words and codes of each of these."""
+        free = target.vector_registers - 2 * vectors - BLOCKED_REGISTERS
+        return free // (sums * vectors)
+
+    narrow = max(BLOCKED_VECTORS, target.panel // lanes)
+    vectors = max(1, columns // lanes)
+    if narrow <= vectors and most(narrow, 2) >= BLOCKED_ROWS:
+        return most(narrow, 2), narrow * lanes
+    return max(1, min(rows, most(vectors, 1))), columns
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:

@@ -237,6 +237,17 @@ def test_sums_of_rows_stay_in_registers(name: str, bits: int, target: str) -> No
     assert not re.search(r"\bv?padd[wd]\b.*\(%[re]sp\)", text)
 
 
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v4-vnni"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_wide_registers_hold_the_sums_of_all_blocks(bits: int, target: str) -> None:
+    """No sums go through memory from block to block: a few vectors wait there at most."""
+    machine = device(target)
+    function, _ = Case(24, 256, 64, 32, bits, scale=np.float16, has_bytes=True).function()
+    text = emit_assembly(lower(function, machine), machine)
+    assert re.search(r"\bvpdpbusd\b|\bvpmadd", text)
+    assert len(re.findall(r"\bvmov\w+\s+%zmm\d+, \d*\(%rsp\)", text)) <= 4
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_sums_of_extremes_are_exact(bits: int) -> None:
     """Sums in 16 bits on the way hold what the largest codes and activations give."""
