@@ -110,8 +110,15 @@ class _OnCpu(Elements):
         self.largest, self.total, self.shrink = (
             self.scratch(name, rows) for name in ("largest", "total", "shrink")
         )
+        # keys in f16 are widened as vectors, once for all queries, and not as scalars
+        stages_keys = self.has_whole_keys() and not self.has_plain_keys()
+        stages_values = self.padded != self.width or not self.has_whole_values()
+        stages_values = stages_values or not self.has_plain_values()
+        self.staged_keys: Scratch | None = None
         self.staged: Scratch | None = None
-        if self.padded != self.width or not self.has_whole_values():
+        if stages_keys:
+            self.staged_keys = self.scratch("tile_keys", self.keys, self.depth)
+        if stages_values:
             self.staged = self.scratch("values", self.keys, self.padded)
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:
@@ -167,7 +174,7 @@ class _OnCpu(Elements):
 
     def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
         start = expr.mul(tile, expr.index(self.keys))
-        stmts = self._stage(values, start)
+        stmts = self._stage_keys(values, start)
         columns = self.plan.columns
         stmts += self.nest.serial(
             self.keys // columns,
@@ -175,9 +182,28 @@ class _OnCpu(Elements):
             "j",
         )
         stmts += self._online_softmax(values, first, start)
+        stmts += self._stage(values, start)
         stmts += self._accumulate_pv(values, first, start)
         end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
         return self.reached(end, start, stmts)
+
+    def _stage_keys(self, values: Values, start: Expr) -> list[Stmt]:
+        staged, nest = self.staged_keys, self.nest
+        if staged is None:
+            return []
+
+        def one(t: Expr) -> list[Stmt]:
+            key = expr.add(start, t)
+            return nest.vectors(
+                self.depth, lambda d: [Store(staged, (t, d), self.key_element(values, key, d))]
+            )
+
+        return nest.serial(self.keys, one, "t")
+
+    def _key_at(self, values: Values, start: Expr, t: Expr, d: Expr) -> Expr:
+        if self.staged_keys is not None:
+            return load(self.staged_keys, t, d)
+        return self.key_element(values, expr.add(start, t), d)
 
     def _stage(self, values: Values, start: Expr) -> list[Stmt]:
         staged = self.staged
@@ -205,7 +231,7 @@ class _OnCpu(Elements):
         def step(d: Expr) -> list[Stmt]:
             def one_key(j: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
-                key = self.key_element(values, expr.add(expr.add(start, at), j), d)
+                key = self._key_at(values, start, expr.add(at, j), d)
                 scalar = nest.let(key, stmts, "k")
 
                 def add(u: Expr, lane: Expr) -> list[Stmt]:
@@ -237,8 +263,9 @@ class _OnCpu(Elements):
                 stmts: list[Stmt] = []
                 score: Expr = load(self.weights, *at)
                 if not self.has_plain_scores:
-                    row = self.real_row(expr.add(first, at[1]), rows)
-                    found = self.score(values, row, expr.add(start, t), score)
+                    place = expr.add(first, at[1])
+                    row = self.real_row(place, rows)
+                    found = self.score(values, row, expr.add(start, t), score, place)
                     score = nest.let(found, stmts, "s")
                     stmts.append(Store(self.weights, at, score))
                 larger = self.larger(load(best, u, lane), score)

@@ -167,6 +167,14 @@ class Elements(ABC):
         """As `has_whole_keys`, of values."""
         return _is_contiguous(self._v, self.e)
 
+    def has_plain_keys(self) -> bool:
+        """Whether an element of a key is a load, and nothing is computed of it."""
+        return isinstance(self._k, Load)
+
+    def has_plain_values(self) -> bool:
+        """As `has_plain_keys`, of values."""
+        return isinstance(self._v, Load)
+
     def _there(self, key: Expr) -> Expr:
         """`key`, or the last one for what is beyond it in the last tile."""
         if self._has_whole_tiles:
@@ -196,8 +204,14 @@ class Elements(ABC):
     def _has_whole_tiles(self) -> bool:
         return self.multiple is not None and dims.modulo(self.all_keys, self.multiple) == 0
 
-    def score(self, values: Values, row: Expr, key: Expr, product: Expr) -> Expr:
-        """The score of a query and a key, -inf where it does not count."""
+    def score(
+        self, values: Values, row: Expr, key: Expr, product: Expr, place: Expr | None = None
+    ) -> Expr:
+        """The score of a query and a key, -inf where it does not count.
+
+        `place` is the row before it was held to those that are there: lanes of queries compare it
+        with a key at once, and what queries past the last one see, nobody asks.
+        """
         here = {**values, self.row: row, self.key: self._there(key)}
         cap = self.call.float("softcap")
         if cap:
@@ -212,7 +226,7 @@ class Elements(ABC):
         conditions: list[Expr] = []
         if not self._has_whole_tiles:
             conditions.append(expr.binary("lt", key, expr.index(self.all_keys)))
-        last = self.last_key(row)
+        last = self.last_key(row if place is None else place)
         if last is not None:
             conditions.append(expr.binary("le", key, last))
         counts = expr.all_of(conditions)

@@ -3,6 +3,7 @@ scores that are infinite, missing or NaN. The oracle is numpy in float64."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import aot
 from aot.analysis.cost.plan import plan
+from aot.backends.cpu.compile import emit_assembly
 from aot.backends.vulkan.emit import compile_kernel
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
@@ -38,6 +40,11 @@ func @main(%q: f32[B, 4, S, {depth}], %k: f32[B, 2, T, {depth}], %v: f32[B, 2, T
   return(%y)
 }}
 """
+
+ONE = "func @main(%q: f32[1, 2, S, {d}], %k: f32[1, 2, S, {d}], %v: f32[1, 2, S, {e}])" + (
+    ' -> ("y") {{\n  %y = attention(%q, %k, %v) : f32[1, 2, S, {e}]\n  return(%y)\n}}\n'
+)
+CAUSAL = ONE.replace("(%q, %k, %v) :", "(%q, %k, %v) {{offset = 7}} :")
 
 
 def run(x: dict[str, Array], attrs: str = "fill = -inf") -> Array:
@@ -173,6 +180,20 @@ def test_causal(offset: int, queries: int) -> None:
     check(found, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_keys_are_compared_and_widened_as_vectors(dtype: str) -> None:
+    """Which queries see a key is asked of a vector of queries at once, not of each by itself."""
+    target = targets.load("x86-64-v4")
+    text = CAUSAL.format(d=64, e=64).replace("f32[", f"{dtype}[")
+    module = import_text(text)
+    run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
+    (executable,) = module.executables
+    assembly = emit_assembly(lower(executable, target), target)
+    assert "%zmm" in assembly
+    assert "kshift" not in assembly
+    assert len(re.findall(r"vcvtph2ps\s+%xmm", assembly)) <= 2  # of queries
+
+
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
 @pytest.mark.parametrize(
@@ -202,11 +223,6 @@ def test_shaders_stay_small(size: int) -> None:
     run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
     (executable,) = module.executables
     assert len(compile_kernel(lower(executable, target), target).words) // 4 <= 2700
-
-
-ONE = "func @main(%q: f32[1, 2, S, {d}], %k: f32[1, 2, S, {d}], %v: f32[1, 2, S, {e}])" + (
-    ' -> ("y") {{\n  %y = attention(%q, %k, %v) : f32[1, 2, S, {e}]\n  return(%y)\n}}\n'
-)
 
 
 def test_open_depths_are_refused() -> None:
@@ -284,12 +300,17 @@ def test_equalities_of_open_dims_are_noted() -> None:
     assert str(call.result_types[0]) == "f32[B, H, S, 8]"
 
 
-def test_half_precision_is_summed_in_single() -> None:
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth", "width"), [(20, 300, 64, 64), (70, 130, 40, 24), (2, 65, 24, 40)]
+)
+def test_half_precision_is_summed_in_single(
+    queries: int, keys: int, depth: int, width: int
+) -> None:
     """What is rounded is what is stored: scores and sums are not."""
-    x = feeds(1, 20, 300, 64, 64)
+    x = feeds(1, queries, keys, depth, width)
     x["keep"][...] = True
     half = {n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in x.items()}
-    text = TEXT.format(depth=64, width=64, attrs="fill = -inf").replace("f32[", "f16[")
+    text = TEXT.format(depth=depth, width=width, attrs="fill = -inf").replace("f32[", "f16[")
     found = aot.load(_compiled(text), device="cpu")(half)["y"]
     assert found.dtype == np.float16
     wide = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in half.items()}
