@@ -18,10 +18,13 @@ from aot.kernels.schedules.attention_elements import Elements, Values, load
 FEW = 4
 # products side by side, to hide the multiply-add's latency
 PRODUCTS_AT_ONCE = 4
+# vectors of a depth whose products are written out
+VECTORS_WRITTEN_OUT = 8
 # vectors of the mix that stay in registers over a tile
 VECTORS_AT_ONCE = 8
 
 Body = Callable[[Expr], Sequence[Stmt]]
+Join = Callable[[Expr, Expr], Expr]
 
 
 class DecodeAttention:
@@ -67,12 +70,12 @@ class DecodeAttention:
     def _tile(self, values: Values, row: Expr, tile: Expr) -> list[Stmt]:
         start = expr.mul(tile, expr.index(self.keys))
         group = gcd(self.keys, PRODUCTS_AT_ONCE)
-        stmts: list[Stmt] = [Store(self.best, (), load(self.largest))]
-        stmts += self.nest.serial(
+        stmts: list[Stmt] = self.nest.serial(
             self.keys // group,
-            lambda g: self._scores(values, row, start, expr.mul(g, expr.index(group)), group),
+            lambda g: self._products(values, start, expr.mul(g, expr.index(group)), group),
             "g",
         )
+        stmts += self._scores(values, row, start)
         drop = expr.sub(load(self.largest), load(self.best))
         shrink = self.nest.let(expr.unary("exp_nonpositive", drop), stmts, "shrink")
         stmts += self._online_softmax(shrink)
@@ -86,8 +89,14 @@ class DecodeAttention:
             lanes //= 2
         return lanes
 
-    def _fold(self, source: Scratch, lanes: int, *before: Expr) -> list[Stmt]:
-        """Adds all lanes of `source` up in the first one."""
+    def _fold(
+        self,
+        source: Scratch,
+        lanes: int,
+        *before: Expr,
+        by: Callable[[Expr, Expr], Expr] = expr.add,
+    ) -> list[Stmt]:
+        """Adds all lanes of `source` up in the first one, or joins them `by` something else."""
         stmts: list[Stmt] = []
         while lanes > 1:
             lanes //= 2
@@ -95,15 +104,13 @@ class DecodeAttention:
 
             def one(lane: Expr, half: Expr = half) -> list[Stmt]:
                 other = load(source, *before, expr.add(lane, half))
-                return [
-                    Store(source, (*before, lane), expr.add(load(source, *before, lane), other))
-                ]
+                return [Store(source, (*before, lane), by(load(source, *before, lane), other))]
 
             stmts.append(self.nest.spread(lanes, one))
         return stmts
 
-    def _scores(self, values: Values, row: Expr, start: Expr, at: Expr, count: int) -> list[Stmt]:
-        """Scores of `count` keys, from the tile's key `at` on."""
+    def _products(self, values: Values, start: Expr, at: Expr, count: int) -> list[Stmt]:
+        """The query's products with `count` keys, from the tile's key `at` on."""
         el, nest = self.elements, self.nest
         lanes = self._lanes(self.depth)
         acc = el.scratch("products", count, lanes, space=Space.REGISTER)
@@ -126,16 +133,14 @@ class DecodeAttention:
             )
 
         def finish(j: Expr, t: Expr) -> list[Stmt]:
-            stmts = self._fold(acc, lanes, j)
             product = load(acc, j, expr.index(0))
-            found = el.score(values, row, expr.add(start, t), product)
-            score = nest.let(found, stmts, "s")
-            larger = el.larger(load(self.best), score)
-            return [*stmts, Store(self.weights, (t,), score), Store(self.best, (), larger)]
+            return [*self._fold(acc, lanes, j), Store(self.weights, (t,), product)]
 
         zero = el.const(0)
         stmts = each(lambda j, t: [nest.spread(lanes, lambda lane: [Store(acc, (j, lane), zero)])])
-        stmts += nest.serial(self.depth // lanes, vectors, "c")
+        steps = self.depth // lanes
+        loop = nest.unrolled if steps <= VECTORS_WRITTEN_OUT else nest.serial
+        stmts += loop(steps, vectors, "c")
         done, first = expr.index(self.depth // lanes * lanes), expr.index(0)
         stmts += nest.serial(
             self.depth % lanes,
@@ -143,6 +148,30 @@ class DecodeAttention:
             "d",
         )
         return stmts + each(finish)
+
+    def _scores(self, values: Values, row: Expr, start: Expr) -> list[Stmt]:
+        """From products to scores, and the largest of them and of those before."""
+        el, nest = self.elements, self.nest
+        lanes = gcd(self.keys, nest.lanes)
+        best = el.scratch("few_best", lanes, space=Space.REGISTER)
+
+        def some(c: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                t = expr.add(expr.mul(c, expr.index(lanes)), lane)
+                score: Expr = load(self.weights, t)
+                if not el.has_plain_scores:
+                    found = el.score(values, row, expr.add(start, t), score)
+                    score = nest.let(found, stmts, "s")
+                    stmts.append(Store(self.weights, (t,), score))
+                return [*stmts, Store(best, (lane,), el.larger(load(best, lane), score))]
+
+            return [nest.spread(lanes, one)]
+
+        stmts = [nest.spread(lanes, lambda n: [Store(best, (n,), load(self.largest))])]
+        stmts += nest.serial(self.keys // lanes, some, "c")
+        stmts += self._fold(best, lanes, by=el.larger)
+        return [*stmts, Store(self.best, (), load(best, expr.index(0)))]
 
     def _online_softmax(self, shrink: Expr) -> list[Stmt]:
         """From scores to weights, and their total."""

@@ -182,7 +182,7 @@ def test_causal(offset: int, queries: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_keys_are_compared_and_widened_as_vectors(dtype: str) -> None:
-    """Which queries see a key is asked of a vector of queries at once, not of each by itself."""
+    """Which queries see which keys is asked of a vector of either at once, not one by one."""
     target = targets.load("x86-64-v4")
     text = CAUSAL.format(d=64, e=64).replace("f32[", f"{dtype}[")
     module = import_text(text)
@@ -191,6 +191,7 @@ def test_keys_are_compared_and_widened_as_vectors(dtype: str) -> None:
     assembly = emit_assembly(lower(executable, target), target)
     assert "%zmm" in assembly
     assert "kshift" not in assembly
+    assert not re.search(r"vmovss.*{%k", assembly)
     assert len(re.findall(r"vcvtph2ps\s+%xmm", assembly)) <= 2  # of queries
 
 
