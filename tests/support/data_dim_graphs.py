@@ -71,15 +71,21 @@ class DataGraph:
         return self.g.model([i for i in INPUTS if i.name in used], outputs, opset=18)
 
     def bounds_of(self, outputs: list[str]) -> None:
-        """Keeps the bound of the first node that outputs are computed from: all are of k. A loop
-        computes an extent of its own from it if it comes first."""
+        """Keeps the bounds of those nodes that compute an extent: all are of k, which the first
+        makes one. In front of it a Pad computes extents of its own, as its numbers may be negative,
+        and so does a loop."""
         needed = set(outputs)
         for node in reversed(self.g.nodes):
             if not needed.isdisjoint(node.output):
                 needed.update(_names(node))
         nodes = [n for n in self.g.nodes if n.name in self.bounds and n.name in needed]
-        others = [n for n in nodes if n.op_type != "Loop"]
-        self.bounds = {n.name: MOST for n in [*nodes[:1], *others[:1]]}
+        kept: dict[str, str] = {}
+        for node in nodes:
+            if node.op_type == "Pad" or node.op_type not in kept.values():
+                kept[node.name] = node.op_type
+            if node.op_type not in ("Loop", "Pad"):
+                break
+        self.bounds = dict.fromkeys(kept, MOST)
 
     # parts
 
@@ -164,7 +170,8 @@ def reversed_rows(d: DataGraph, x: str, w: int, n: int) -> Made:
 
 def padded(d: DataGraph, x: str, w: int, n: int) -> Made:
     zero = d.g.constant([0])
-    pads = d.g.op("Concat", "k", zero, zero, zero, axis=0)
+    less = d.g.op("Neg", d.at_most(d.count(x), 1))
+    pads = d.g.op("Concat", "k", zero, less if d.random.random() < 0.5 else zero, zero, axis=0)
     value = d.g.constant(0.5, np.float32)
     return d.bounded(d.g.op("Pad", x, pads, value)), w, n + MOST
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -60,13 +60,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Axis:
-    """One resized dim; `scale` is None where sizes of unknown extents are given."""
+    """One resized dim; `scale` is None where sizes of unknown extents are given. A run computes
+    `ratio`, f32[], in its place where it is not their ratio."""
 
     number: int
     extent: Dim
     size: Dim
     scale: float | None
     roi: tuple[float, float] = (0.0, 1.0)
+    ratio: Value | None = field(default=None, kw_only=True)
 
     @property
     def is_known(self) -> bool:
@@ -183,10 +185,10 @@ class _Program:
     def __init__(self, b: GraphBuilder, options: Options, axis: Axis) -> None:
         self.b, self.options, self.axis = b, options, axis
         supported = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-        if options.coordinates not in supported or options.antialias or options.exclude_outside:
+        if options.coordinates not in supported:
             raise UnsupportedNodeError(
-                f"{options.coordinates}, antialias or exclude_outside with extents that depend on "
-                "the input's shape is not supported"
+                f"{options.coordinates} with extents that depend on the input's shape is not "
+                "supported"
             )
 
     def op(self, name: str, *operands: Value | float) -> Value:
@@ -204,14 +206,18 @@ class _Program:
             last = self.number(dims.add(axis.extent, -1))
             steps = self.op("maximum", self.number(dims.add(axis.size, -1)), 1.0)
             return self.op("div", self.op("mul", y, last), steps)
-        scale = (
-            axis.scale
-            if axis.scale is not None
-            else self.op("div", self.number(axis.size), self.number(axis.extent))
-        )
+        scale = self.scale()
         if self.options.coordinates == "asymmetric":
             return self.op("div", y, scale)
         return self.op("sub", self.op("div", self.op("add", y, 0.5), scale), 0.5)
+
+    def scale(self) -> Value | float:
+        axis = self.axis
+        if axis.ratio is not None:
+            return axis.ratio
+        if axis.scale is not None:
+            return axis.scale
+        return self.op("div", self.number(axis.size), self.number(axis.extent))
 
     def positions(self, x: Value) -> Value:
         """Positions of integral coordinates; what is beyond the end clamps where it is read."""
@@ -229,19 +235,47 @@ class _Program:
         return self.positions(self.op("ceil", self.op("sub", x, 0.5)))
 
     def taps(self) -> tuple[Value, Value]:
+        """Positions and weights [taps, size], as `_taps` computes them."""
         x = self.b.reshape(self.coordinates(), (1, self.axis.size))
-        offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
-        at = self.op(
-            "add",
-            self.op("floor", x),
-            self.b.constant(np.array(offsets, np.float32).reshape(-1, 1)),
-        )
-        d = self.op("abs", self.op("sub", at, x))
-        return self.positions(at), self.weights(d)
+        if self.options.antialias:
+            at, weights = self.widened(x)
+        else:
+            offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
+            table = self.b.constant(np.array(offsets, np.float32).reshape(-1, 1))
+            at = self.op("add", self.op("floor", x), table)
+            weights = self.weights(self.op("abs", self.op("sub", at, x)))
+        if self.options.exclude_outside:
+            outside = self.op("less", at, 0.0)
+            behind = self.op("less_equal", self.number(self.axis.extent), at)
+            weights = self.op("where", self.op("or", outside, behind), 0.0, weights)
+            weights = self.normalised(weights)
+        return self.positions(at), weights
+
+    def widened(self, x: Value) -> tuple[Value, Value]:
+        """Taps at both sides of x, as many as the kernel is wide where x shrinks."""
+        axis, radius = self.axis, 1 if self.options.mode == "linear" else 2
+        # ceil(radius / scale): a ratio whose size is rounded is above that of half an element less
+        least, twice = dims.maximum(axis.size, 1), dims.multiply(axis.extent, 2 * radius)
+        below = dims.add(dims.multiply(least, 2), -1 if axis.ratio is not None else 0)
+        half = dims.floor_divide(dims.add(twice, dims.add(below, -1)), below)
+        half = dims.maximum(half, radius)
+        count = dims.multiply(half, 2)
+        offsets = self.b.cast(self.b.emit("range", size=count), F32)
+        offsets = self.op("sub", offsets, self.number(half))
+        at = self.op("add", self.op("ceil", x), self.b.reshape(offsets, (count, 1)))
+        distance = self.op("abs", self.op("sub", at, x))
+        weights = self.weights(self.op("mul", distance, self.op("minimum", self.scale(), 1.0)))
+        return at, self.normalised(weights)
+
+    def normalised(self, weights: Value) -> Value:
+        """The weights of each element add up to 1, unless all are 0."""
+        total = self.b.emit("reduce_sum", weights, axes=(0,), keepdims=True)
+        return self.op("div", weights, self.op("where", self.op("equal", total, 0.0), 1.0, total))
 
     def weights(self, d: Value) -> Value:
         if self.options.mode == "linear":
-            return self.op("sub", 1.0, d)
+            near = self.op("sub", 1.0, d)
+            return self.op("maximum", near, 0.0) if self.options.antialias else near
         a = self.options.cubic_a
 
         def horner(*coefficients: float) -> Value:
@@ -251,12 +285,11 @@ class _Program:
             assert isinstance(total, Value)
             return total
 
-        return self.op(
-            "where",
-            self.op("less_equal", d, 1.0),
-            horner(a + 2, -(a + 3), 0.0, 1.0),
-            horner(a, -5 * a, 8 * a, -4 * a),
-        )
+        far = horner(a, -5 * a, 8 * a, -4 * a)
+        if self.options.antialias:
+            far = self.op("where", self.op("less", d, 2.0), far, 0.0)
+        near = horner(a + 2, -(a + 3), 0.0, 1.0)
+        return self.op("where", self.op("less_equal", d, 1.0), near, far)
 
 
 def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:

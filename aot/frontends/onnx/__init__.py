@@ -21,6 +21,7 @@ from aot.frontends.onnx.ops import quantized_microsoft as ops_quantized_microsof
 from aot.frontends.onnx.ops import random as ops_random
 from aot.frontends.onnx.ops import recurrent as ops_recurrent
 from aot.frontends.onnx.ops import reduction as ops_reduction
+from aot.frontends.onnx.ops import reshape as ops_reshape
 from aot.frontends.onnx.ops import resize as ops_resize
 from aot.frontends.onnx.ops import signal as ops_signal
 from aot.frontends.onnx.ops import spatial as ops_spatial
@@ -54,6 +55,7 @@ __all__ = [
     "ops_random",
     "ops_recurrent",
     "ops_reduction",
+    "ops_reshape",
     "ops_resize",
     "ops_signal",
     "ops_spatial",

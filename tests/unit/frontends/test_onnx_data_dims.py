@@ -37,6 +37,8 @@ def of_x(name: str, rows: Sequence[Sequence[int]]) -> list[dict[str, Array]]:
 Feeds = Sequence[Mapping[str, Array]]
 RANGES = [(0, 5, 1), (5, 0, -2), (0, 0, 1), (3, -1, 1), (1, 10, 4), (1, 9, 4)]
 
+RESIZED = [("nearest", 0, 0), ("linear", 1, 0), ("cubic", 1, 0), ("cubic", 0, 1), ("cubic", 1, 1)]
+
 # node, how many outputs, constants, what it is fed, and the most extents that it computes
 CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
     "TopK": (
@@ -73,7 +75,19 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
     "Reshape": (
         make("Reshape", ["x", "s"], ["y"], NODE),
         {},
-        of_x("s", [[6, 5], [30, 1], [3, 10]]),
+        of_x("s", [[6, 5], [30, 1], [3, 10], [-1, 10], [15, -1], [0, 5], [0, -1], [-1, 0]]),
+        None,
+    ),
+    "Reshape that keeps a dim": (
+        make("Reshape", ["x", "s"], ["y"], NODE),
+        {},
+        of_x("s", [[3, 2, 5], [0, -1, 1], [1, 0, 6], [-1, 5, 2]]),
+        None,
+    ),
+    "Reshape of any extents, 0 among them": (
+        make("Reshape", ["x", "s"], ["y"], NODE, allowzero=1),
+        {},
+        [{"x": X[:0], "s": i64(*row)} for row in [(0, 5), (0, 1), (-1, 3)]],
         None,
     ),
     "Slice": (
@@ -110,7 +124,18 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
         [{"x": np.random.default_rng(seed).integers(0, 2, (2, 2, 7))} for seed in range(4)],
         None,
     ),
-    "Pad": (make("Pad", ["x", "p"], ["y"], NODE), {}, of_x("p", [[0] * 4, [1, 2, 3, 4]]), 4),
+    "Pad": (
+        make("Pad", ["x", "p"], ["y"], NODE),
+        {},
+        of_x("p", [[0] * 4, [1, 2, 3, 4], [-1, 0, 0, 2], [4, -2, -3, -3], [-3, -3, -3, 1]]),
+        4,
+    ),
+    "Pad of an axis": (
+        make("Pad", ["x", "p", "", "axes"], ["y"], NODE, mode="edge"),
+        {"axes": i64(-1)},
+        of_x("p", [[0, 1], [-1, 2], [2, -4]]),
+        4,
+    ),
     "OneHot": (
         make("OneHot", ["x", "d", "v"], ["y"], NODE),
         {"v": np.array([0, 1], np.float32)},
@@ -129,6 +154,27 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
         [{"x": X[None, None], "s": i64(1, 1, *row)} for row in [(6, 5), (12, 10), (3, 7)]],
         16,
     ),
+    **{
+        f"Resize, {policy}, {mode}{', antialiased' * antialias}{', inside' * inside}": (
+            make(
+                "Resize",
+                ["x", "", "", "s"],
+                ["y"],
+                NODE,
+                mode=mode,
+                antialias=antialias,
+                exclude_outside=inside,
+                keep_aspect_ratio_policy=policy,
+                axes=[2, 3],
+            ),
+            {},
+            [{"x": X[None, None], "s": i64(*row)} for row in [(6, 5), (12, 9), (3, 7), (1, 2)]],
+            20,
+        )
+        for policy in ("stretch", "not_larger", "not_smaller")
+        for mode, antialias, inside in RESIZED
+        if (policy, mode, antialias, inside) != ("stretch", "nearest", 0, 0)
+    },
 }
 
 
@@ -157,7 +203,7 @@ def test_operands_that_the_model_computes(name: str) -> None:
             for results in (run(function, feed), list(program(feed).values())):
                 for found, expected in zip(results, wanted, strict=True):
                     assert found.shape == expected.shape, feed
-                    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+                    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] is not None])
@@ -207,6 +253,28 @@ def program_of(name: str, most: int | None = None) -> Any:
             "Expand",
             {"x": X[:1], "s": i64(2, 3)},
             f"{NODE}: an extent that it computes is 3, expected 5",
+        ),
+        (
+            "Reshape",
+            {"x": X, "s": i64(-1, -1)},
+            f"{NODE}: an extent that it computes is -1, expected 0 or more",
+        ),
+        (
+            "Reshape",
+            {"x": X, "s": i64(-2, 15)},
+            f"{NODE}: an extent that it computes is -2, expected 0 or more",
+        ),
+        (
+            "Pad",
+            {"x": X, "p": i64(-4, 0, -3, 0)},
+            f"{NODE}: pads take no more from dim 0 than it has: -n1 - n5 + 6 is -1, expected at "
+            f"least 0; n1 is 4, computed by node '{NODE}', n5 is 3, computed by node '{NODE}'",
+        ),
+        (
+            "Pad",
+            {"x": X, "p": i64(-7, 0, 8, 0)},
+            f"{NODE}: operand 1 (pads): n1 is 7, expected at most 6; n1 is 7, computed by node "
+            f"'{NODE}'",
         ),
         (
             "Split",

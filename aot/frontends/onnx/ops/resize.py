@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from aot.frontends.lib.extents import dim_value, extent_of
 from aot.frontends.lib.resize import (
     COORDINATES,
     POLICIES,
     ROUNDING,
+    Axis,
     Options,
     by_scales,
     by_sizes,
     resized,
 )
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
+from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.ir.types import DType
 
 _MODES = {
     "nearest": "nearest",
@@ -98,12 +104,41 @@ def resize(node: Node) -> Value:
     scales = _numbers(node, 2, "scales")
     if scales:
         return resized(node, x, options, by_scales(node, x, scales, numbers, roi))
-    # what is computed from sizes while importing needs them as numbers, or dims of inputs
-    is_plain = policy == "stretch" and not (options.antialias or options.exclude_outside or roi)
-    sizes = node.extents(3, "sizes") if is_plain else node.dims(3, "sizes")
+    # a region of interest is computed with while importing
+    sizes = node.dims(3, "sizes") if roi else node.extents(3, "sizes")
     if policy not in POLICIES:
         raise node.error(
             f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "
             "not_larger or not_smaller"
         )
+    extents = [x.type.dims[d] for d in numbers]
+    is_known = all(isinstance(n, int) for n in (*sizes, *extents))
+    if policy != "stretch" and not is_known and len(sizes) == len(numbers):
+        return resized(node, x, options, _proportional(node, sizes, numbers, policy))
     return resized(node, x, options, by_sizes(node, x, sizes, numbers, policy, roi))
+
+
+def _proportional(
+    node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: str
+) -> list[Axis]:
+    """The dims of sizes as near to these as keeps their proportions, where a run computes them."""
+
+    def number(extent: Dim) -> Value:
+        return node.cast(dim_value(node, extent), DType.F32)
+
+    extents = [node.input(0).type.dims[d] for d in numbers]
+    ratios = [
+        node.emit("div", number(size), number(extent))
+        for size, extent in zip(sizes, extents, strict=True)
+    ]
+    ratio = ratios[0]
+    for other in ratios[1:]:
+        ratio = node.emit("minimum" if policy == "not_larger" else "maximum", ratio, other)
+    axes = []
+    for d, size, extent in zip(numbers, sizes, extents, strict=True):
+        scaled = node.emit("mul", ratio, number(extent))
+        rounded = node.emit("floor", node.emit("add", scaled, node.scalar(0.5, DType.F32)))
+        most = size if policy == "not_larger" else None
+        found = extent_of(node, node.cast(rounded, DType.I64), most, "operand 3 (sizes)")
+        axes.append(Axis(d, extent, found, None, ratio=ratio))
+    return axes

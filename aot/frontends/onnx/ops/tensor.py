@@ -11,6 +11,7 @@ from aot.frontends.lib.extents import (
     bound,
     check_equal,
     check_is,
+    check_not_negative,
     dim_value,
     element,
     extent_of,
@@ -18,6 +19,7 @@ from aot.frontends.lib.extents import (
     known_elements,
 )
 from aot.frontends.lib.slices import position
+from aot.frontends.onnx.ops.reshape import text_of
 from aot.frontends.onnx.stored import NARROW
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
@@ -178,52 +180,6 @@ def _float_range(node: Node) -> Value:
 
 
 # reshapes
-
-
-@onnx_op("Reshape", since=5)
-def reshape(node: Node) -> Value:
-    x = node.input(0)
-    shape = list(node.extents(1, "shape"))
-    for extent in shape:
-        bound(node, extent, x.type.element_count, "operand 1 (shape)")
-    if not node.int_attr("allowzero", 0):
-        if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
-            raise node.error(
-                f"shape {_text_of(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
-            )
-        shape = [x.type.dims[d] if extent == 0 else extent for d, extent in enumerate(shape)]
-    unknown = [d for d, extent in enumerate(shape) if extent == -1]
-    if len(unknown) > 1:
-        raise node.error(f"shape {_text_of(shape)} has more than one -1")
-    if any(isinstance(extent, int) and extent < -1 for extent in shape):
-        raise node.error(f"shape {_text_of(shape)} has a negative dim")
-    if unknown:
-        shape[unknown[0]] = _missing_extent(node, x, shape)
-    return node.reshape(x, shape)
-
-
-def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
-    """What -1 stands for: what is left once the dims that both shapes have are taken away."""
-    old = list(x.type.dims)
-    rest: list[Dim] = []
-    for extent in shape:
-        if isinstance(extent, DimExpr) and extent in old:
-            old.remove(extent)
-        elif extent != -1:
-            rest.append(extent)
-    divisor = dims.product(rest)
-    total = dims.product(old)
-    if is_given(node, divisor):
-        check_equal(node, dims.maximum(divisor, 1), divisor, "the dims beside -1 are not 0")
-    if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
-        raise node.error(
-            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {_text_of(shape)}"
-        )
-    return dims.floor_divide(total, divisor)
-
-
-def _text_of(shape: Sequence[Dim]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 @onnx_op("Flatten")
@@ -465,7 +421,7 @@ def parts_along(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
         )
     difference = dims.add(x.type.dims[axis], dims.multiply(total, -1))
     if isinstance(difference, int) and difference != 0:
-        raise node.error(f"sizes {_text_of(sizes)} do not add up to {x.type.dims[axis]}")
+        raise node.error(f"sizes {text_of(sizes)} do not add up to {x.type.dims[axis]}")
     return results
 
 
@@ -524,32 +480,61 @@ def concat(node: Node) -> Value:
     return full[0] if len(full) == 1 else node.emit("concat", *full, axis=axis)
 
 
-def _padded(node: Node, pads: Sequence[Dim], mode: str, value: float) -> Value:
+def _padded(node: Node, grown: Sequence[Dim], cut: Sequence[Dim], mode: str, value: float) -> Value:
+    """x without `cut` elements at each dim's begin, then each dim's end, and with `grown` more."""
     x = node.input(0)
     rank = x.type.rank
-    if len(pads) != 2 * rank:
-        raise node.error(f"pads has {len(pads)} numbers, expected two for each of {rank} dims")
-    if any(isinstance(p, int) and p < 0 for p in pads):
-        starts = [-p if isinstance(p, int) and p < 0 else 0 for p in pads[:rank]]
-        stops = [
-            dims.add(extent, p) if isinstance(p, int) and p < 0 else extent
-            for extent, p in zip(x.type.dims, pads[rank:], strict=True)
-        ]
-        for d, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-            if isinstance(stop, int) and start > stop:
+    if len(grown) != 2 * rank:
+        raise node.error(f"pads has {len(grown)} numbers, expected two for each of {rank} dims")
+    if any(n != 0 for n in cut):
+        stops = []
+        for d, (start, end) in enumerate(zip(cut[:rank], cut[rank:], strict=True)):
+            stop = dims.add(x.type.dims[d], dims.multiply(end, -1))
+            left = dims.add(stop, dims.multiply(start, -1))
+            if isinstance(left, int) and left < 0:
                 raise node.error(f"pads take more from dim {d} than it has: {x.type.dims[d]}")
-        x = node.emit("slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
-    positive = tuple(0 if isinstance(p, int) and p < 0 else p for p in pads)
-    if all(p == 0 for p in positive):
+            if is_given(node, left):
+                check_not_negative(node, left, f"pads take no more from dim {d} than it has")
+            stops.append(stop)
+        x = node.emit("slice", x, starts=tuple(cut[:rank]), stops=tuple(stops), steps=(1,) * rank)
+    if all(n == 0 for n in grown):
         return x
-    return node.emit("pad", x, pads=positive, mode=mode, value=value)
+    return node.emit("pad", x, pads=tuple(grown), mode=mode, value=value)
+
+
+def _signed(pads: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
+    """How much pads add, and what those below 0 take away."""
+    grown = [max(p, 0) if isinstance(p, int) else p for p in pads]
+    return grown, [max(-p, 0) if isinstance(p, int) else 0 for p in pads]
+
+
+def _computed_pads(
+    node: Node, elements: Sequence[Dim | None], places: Sequence[int]
+) -> tuple[list[Dim], list[Dim]]:
+    """As `_signed`, where the model computes elements, which a run finds to be of either sign.
+
+    Args:
+        places: the place of each element in x's pads.
+    """
+    x = node.input(0)
+    grown, cut = _signed([0 if known is None else known for known in elements])
+    for number, known in enumerate(elements):
+        if known is None:
+            zero = node.scalar(0, DType.I64)
+            extent = x.type.dims[places[number] % x.type.rank]
+            value = element(node, node.input(1), number, None)
+            more = node.emit("maximum", value, zero)
+            less = node.emit("maximum", node.emit("neg", value), zero)
+            grown[number] = extent_of(node, more, None, "operand 1 (pads)")
+            cut[number] = extent_of(node, less, extent, "operand 1 (pads)")
+    return grown, cut
 
 
 @onnx_op("Pad", since=2)
 def pad_by_attributes(node: Node) -> Value:
     return _padded(
         node,
-        node.ints_attr("pads"),
+        *_signed(node.ints_attr("pads")),
         node.str_attr("mode", "constant"),
         node.float_attr("value", 0.0),
     )
@@ -558,19 +543,21 @@ def pad_by_attributes(node: Node) -> Value:
 @onnx_op("Pad", since=11)
 def pad(node: Node) -> Value:
     x = node.input(0)
-    pads: Sequence[Dim] = node.extents(1, "pads")
+    rank = x.type.rank
     value = 0.0 if node.optional(2) is None else float(node.number(2, "constant_value"))
+    axes = list(range(rank))
     if node.optional(3) is not None:
-        axes = [node.axis(a, x.type.rank) for a in node.ints(3, "axes")]
-        if len(pads) != 2 * len(axes):
-            raise node.error(
-                f"pads has {len(pads)} numbers, expected two for each of {len(axes)} axes"
-            )
-        full: list[Dim] = [0] * (2 * x.type.rank)
-        for number, axis in enumerate(axes):
-            full[axis], full[x.type.rank + axis] = pads[number], pads[len(axes) + number]
-        pads = full
-    return _padded(node, pads, node.str_attr("mode", "constant"), value)
+        axes = [node.axis(a, rank) for a in node.ints(3, "axes")]
+    elements = known_elements(node, node.input(1))
+    if len(elements) != 2 * len(axes):
+        what = f"{len(axes)} axes" if node.optional(3) is not None else f"{rank} dims"
+        raise node.error(f"pads has {len(elements)} numbers, expected two for each of {what}")
+    places = [*axes, *(rank + axis for axis in axes)]
+    full: tuple[list[Dim], list[Dim]] = ([0] * (2 * rank), [0] * (2 * rank))
+    for found, given in zip(full, _computed_pads(node, elements, places), strict=True):
+        for place, extent in zip(places, given, strict=True):
+            found[place] = extent
+    return _padded(node, *full, node.str_attr("mode", "constant"), value)
 
 
 @onnx_op("Gather")

@@ -1,0 +1,121 @@
+"""ONNX's Reshape: where 0 keeps a dim and -1 is what is left, as constants, dims, or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.frontends.lib.extents import (
+    MOST_EXTENTS,
+    bound,
+    check_equal,
+    dim_value,
+    element,
+    extent_of,
+    is_given,
+    known_elements,
+)
+from aot.frontends.onnx.table import Node, onnx_op
+from aot.ir import dims
+from aot.ir.dims import Dim, DimExpr
+from aot.ir.graph import Value
+from aot.ir.types import DType
+
+
+@onnx_op("Reshape", since=5)
+def reshape(node: Node) -> Value:
+    x = node.input(0)
+    is_kept = not node.int_attr("allowzero", 0)
+    elements = _elements(node)
+    if elements is not None and None in elements:
+        shape = _computed(node, x, elements, is_kept)
+    else:
+        shape = list(node.extents(1, "shape"))
+        for extent in shape:
+            bound(node, extent, x.type.element_count, "operand 1 (shape)")
+    if is_kept:
+        if len(shape) > x.type.rank and 0 in shape[x.type.rank :]:
+            raise node.error(
+                f"shape {text_of(shape)} keeps a dim that x, of rank {x.type.rank}, does not have"
+            )
+        shape = [x.type.dims[d] if extent == 0 else extent for d, extent in enumerate(shape)]
+    unknown = [d for d, extent in enumerate(shape) if extent == -1]
+    if len(unknown) > 1:
+        raise node.error(f"shape {text_of(shape)} has more than one -1")
+    if any(isinstance(extent, int) and extent < -1 for extent in shape):
+        raise node.error(f"shape {text_of(shape)} has a negative dim")
+    if unknown:
+        shape[unknown[0]] = _missing_extent(node, x, shape)
+    return node.reshape(x, shape)
+
+
+def _elements(node: Node) -> list[Dim | None] | None:
+    """The elements of the shape, None for those that the model computes; None where it is no vector
+    of a few elements."""
+    shape = node.input(1)
+    count = shape.type.dims[0] if shape.type.rank == 1 else None
+    is_small = isinstance(count, int) and count <= MOST_EXTENTS
+    return known_elements(node, shape) if is_small else None
+
+
+def _computed(node: Node, x: Value, elements: Sequence[Dim | None], is_kept: bool) -> list[Dim]:
+    """The dims where a run computes some of them, and which of those are 0 or -1."""
+    zero = node.scalar(0, DType.I64)
+    values = []
+    for d, known in enumerate(elements):
+        if known == 0 and is_kept and d < x.type.rank:
+            known = x.type.dims[d]
+        value = element(node, node.input(1), d, known)
+        if known is None and is_kept and d < x.type.rank:
+            keeps = node.emit("equal", value, zero)
+            value = node.emit("where", keeps, dim_value(node, x.type.dims[d]), value)
+        values.append(value)
+    if -1 not in elements:
+        values = _completed(node, x, values)
+    most = dims.product([dims.maximum(extent, 1) for extent in x.type.dims])
+    return [
+        extent_of(node, value, most, "operand 1 (shape)") if known is None else known
+        for value, known in zip(values, elements, strict=True)
+    ]
+
+
+def _completed(node: Node, x: Value, values: Sequence[Value]) -> list[Value]:
+    """i64 scalars with what is left of the elements in the place of a -1. More than one of them
+    stay, and no extent is -1."""
+    zero, one, minus = (node.scalar(v, DType.I64) for v in (0, 1, -1))
+    missing = [node.emit("equal", value, minus) for value in values]
+    count, beside = zero, one
+    for value, is_missing in zip(values, missing, strict=True):
+        count = node.emit("add", count, node.cast(is_missing, DType.I64))
+        beside = node.emit("mul", beside, node.emit("where", is_missing, one, value))
+    total = dim_value(node, x.type.element_count)
+    left = node.emit("div", total, node.emit("maximum", beside, one))
+    left = node.emit("where", node.emit("equal", count, one), left, minus)
+    return [
+        node.emit("where", is_missing, left, value)
+        for value, is_missing in zip(values, missing, strict=True)
+    ]
+
+
+def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
+    """What -1 stands for: what is left once the dims that both shapes have are taken away."""
+    old = list(x.type.dims)
+    rest: list[Dim] = []
+    for extent in shape:
+        if isinstance(extent, DimExpr) and extent in old:
+            old.remove(extent)
+        elif extent != -1:
+            rest.append(extent)
+    divisor = dims.product(rest)
+    total = dims.product(old)
+    if is_given(node, divisor):
+        check_equal(node, dims.maximum(divisor, 1), divisor, "the dims beside -1 are not 0")
+    if divisor == 0 or (isinstance(divisor, int) and isinstance(total, int) and total % divisor):
+        raise node.error(
+            f"x of dims ({', '.join(map(str, x.type.dims))}) does not fit shape {text_of(shape)}"
+        )
+    return dims.floor_divide(total, divisor)
+
+
+def text_of(shape: Sequence[Dim]) -> str:
+    """Dims as messages show them."""
+    return f"[{', '.join(map(str, shape))}]"
