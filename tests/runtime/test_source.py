@@ -145,7 +145,7 @@ def test_headers_stand_alone_in_c_and_cpp(tmp_path: Path) -> None:
 
 
 def test_exports_are_what_the_header_declares() -> None:
-    flags = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
+    flags = ["-O1", "-fPIC", "-shared", "-fvisibility=hidden"]
     library = build("libaot_runtime_exports.so", library_sources(), flags)
     if library is None:
         pytest.skip("gcc is not installed")
@@ -161,7 +161,7 @@ def test_exports_are_what_the_header_declares() -> None:
 def test_there_is_no_mutable_state() -> None:
     # Without position independence constant tables of pointers need no relocation at load: what
     # is left in writable sections would be state.
-    flags = ["-O2", "-fno-pic", "-no-pie", "-r", "-nostdlib"]
+    flags = ["-O1", "-fno-pic", "-no-pie", "-r", "-nostdlib"]
     merged = build("aot_runtime_merged.o", library_sources(), flags)
     if merged is None:
         pytest.skip("gcc is not installed")

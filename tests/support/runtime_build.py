@@ -81,7 +81,7 @@ def build(
 
 def build_library() -> Path | None:
     """The runtime as a shared library with every symbol visible, internals too."""
-    flags = ["-O2", "-g", "-fPIC", "-shared", "-fvisibility=default"]
+    flags = ["-O1", "-g", "-fPIC", "-shared", "-fvisibility=default"]
     return build("libaot_runtime.so", library_sources(), flags)
 
 
@@ -92,4 +92,4 @@ def tool_sources() -> list[Path]:
 
 def build_tool() -> Path | None:
     """aot-run for this machine."""
-    return build("aot-run", tool_sources(), ["-O2", "-g", "-DAOT_TEXT=1", "-DAOT_STATE=1"])
+    return build("aot-run", tool_sources(), ["-O1", "-g", "-DAOT_TEXT=1", "-DAOT_STATE=1"])

@@ -51,7 +51,7 @@ SYNCHRONIZATION = (
 )
 CACHE_STATES = ("off", "none", "ignored", "used")  # aot_vulkan_cache_state_t
 VALIDATION_MANIFESTS = Path("/usr/share/vulkan/explicit_layer.d")
-FLAGS = ["-O2", "-g", "-DAOT_VULKAN=1", "-pthread"]
+FLAGS = ["-O1", "-g", "-DAOT_VULKAN=1", "-pthread"]
 
 
 def vulkan_sources() -> list[Path]:

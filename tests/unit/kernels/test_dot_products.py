@@ -63,9 +63,14 @@ def few_rows(op: str, sample: Sample) -> Sample:
     return Sample((few, *sample.operands[1:]), sample.attrs)
 
 
-@pytest.mark.parametrize("target", INTERPRETED)
 @pytest.mark.parametrize(
-    "name", ["four-channels", "strided", "groups", "groups-of-words", "columns"]
+    ("name", "target"),
+    [
+        (name, target)
+        for name in ("four-channels", "strided", "groups", "groups-of-words", "columns")
+        for target in INTERPRETED
+        if (name, target) != ("groups", "thumbv7em")  # loops of scalars, which take seconds
+    ],
 )
 def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
     op, sample = CASES[name]
@@ -102,6 +107,7 @@ def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> Non
 @pytest.mark.parametrize("target", EMULATED)
 @pytest.mark.parametrize("how", EXTREMES)
 def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
+    """The most telling cases; random sums also of the others, half of them on each target."""
     machine = device(target)
     require_runner(machine.arch)
 
@@ -111,7 +117,8 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         cpu_running.store_results(job, buffers)
 
     few = "three-channels", "pointwise", "columns", "short", "narrow-signed", "narrow-rows"
-    for name in CASES if how == "random" else few:
+    others = [name for name in CASES if name not in few][EMULATED.index(target) % 2 :: 2]
+    for name in (*few, *others) if how == "random" else few:
         check(CASES[name], how, machine, run_kernel)
 
 
