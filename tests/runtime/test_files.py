@@ -26,6 +26,8 @@ from tests.support.runtime_api import (
     opened,
 )
 from tests.support.runtime_modules import (
+    HEADER,
+    HEADER_BYTES,
     Assembler,
     ModuleFile,
     Variant,
@@ -34,7 +36,10 @@ from tests.support.runtime_modules import (
     fbs,
     host_machine,
     scale_module,
+    segments,
+    structure_bytes_of,
     tensor,
+    with_structure,
 )
 
 X = np.ones((2, 3), np.float32)
@@ -126,6 +131,37 @@ def test_a_module_inside_another_file(tmp_path: Path, offset: int, mapping: int,
         assert program.info().code_mapping == mapping
         program.close()
         program.module.close()
+
+
+def write_with_hole(path: Path, file: bytes, hole: int) -> None:
+    """A module whose segments lie `hole` bytes further on, behind bytes that no disk holds."""
+
+    def move(root: fbs.ModuleT) -> None:
+        for segment in segments(root):
+            segment.offset += hole
+
+    moved = with_structure(file, move)
+    magic, version, file_bytes, *others = HEADER.unpack_from(moved)
+    head = HEADER.pack(magic, version, file_bytes + hole, *others)
+    end = HEADER_BYTES + structure_bytes_of(moved)
+    with path.open("wb") as out:
+        out.write(head + struct.pack("<Q", xxhash.xxh64_intdigest(head)))
+        out.write(moved[HEADER_BYTES:end])
+        out.seek(end + hole)
+        out.write(moved[end:])
+
+
+@pytest.mark.parametrize("gibibytes", [1, 2, 4, 9])
+def test_modules_larger_than_32_bits_address(tmp_path: Path, gibibytes: int) -> None:
+    path = tmp_path / "module.aotm"
+    write_with_hole(path, arena_module().to_bytes(), gibibytes << 30)
+    assert path.stat().st_size > gibibytes << 30
+    x = np.ones(5, np.float32)
+    with opened(path) as program:
+        np.testing.assert_array_equal(program(x)[0], 2 * (x + np.arange(5, dtype=np.float32)))
+        assert program.info().code_mapping == MAPPED
+    os.truncate(path, path.stat().st_size - 1)
+    assert open_failure(path).status == "truncated"
 
 
 def test_a_part_that_the_file_does_not_have(tmp_path: Path) -> None:
