@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import GRAIN_WORK, WORK_ON_GPU
@@ -15,7 +16,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
-from aot.kernels.lower.borders import Borders, without_guard
+from aot.kernels.lower.borders import Borders, Corners, without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.lane_reductions import reduce_lanes
 from aot.kernels.lower.nest import (
@@ -284,37 +285,54 @@ def _reduce_here(
     stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
     # what is kept is found in the body as it is
     asked = None if kept else lanes
-    borders, inside = _borders(nest, replace(reduce, body=body), values, asked)
+    borders, corners = _borders(nest, replace(reduce, body=body), values, asked)
+
+    def add(body: Expr, indices: Values) -> list[Stmt]:
+        stored, value = nest.keep(kept, body, {**values, **indices})
+        total = combine(reduce.op, Load(acc, (slot,), reduce.dtype), value)
+        return [*stored, Store(acc, (slot,), total)]
 
     def loops(
-        axes: Sequence[tuple[Var, Dim]], indices: Values, body: Expr, left: Sequence[Expr]
+        axes: Sequence[tuple[Var, Dim]],
+        indices: Values,
+        left: Sequence[Expr],
+        term: Callable[[Values], list[Stmt]],
     ) -> list[Stmt]:
         known = [c for c in left if not expr.free_vars(c) & {v for v, _ in axes}]
         if known:
             others = [c for c in left if c not in known]
             held = expr.all_of(expr.substitute(c, {**values, **indices}) for c in known)
             assert held is not None
-            return [If(held, tuple(loops(axes, indices, body, others)))]
+            return [If(held, tuple(loops(axes, indices, others, term)))]
         if not axes:
-            stored, value = nest.keep(kept, body, {**values, **indices})
-            total = combine(reduce.op, Load(acc, (slot,), reduce.dtype), value)
-            return [*stored, Store(acc, (slot,), total)]
+            return term(indices)
         (var, extent), rest = axes[0], axes[1:]
-        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, body, left), var.name)
+        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, left, term), var.name)
 
     total = Load(acc, (slot,), reduce.dtype)
-    if inside is None:
-        return [*stmts, *loops(reduce.axes, {}, body, ())], total
-    slow = loops(reduce.axes, {}, borders.asking(body), borders.skipped)
-    free = loops(reduce.axes, {}, expr.transform(body, without_guard), borders.skipped)
-    return [*stmts, If(inside, tuple(free), tuple(slow))], total
+    inside = None if corners is None else borders.inside(corners, values)
+    if corners is None or inside is None:
+        return [*stmts, *loops(reduce.axes, {}, (), partial(add, body))], total
+    free, asking = expr.transform(body, without_guard), borders.asking(body)
+    taps = {v for v, _ in reduce.axes}
+    ends = {v: corner for v, corner in corners.items() if v not in taps}
+
+    def either(indices: Values) -> list[Stmt]:
+        """A tap of a vector at the border, which is outside for some lanes at some taps only."""
+        here = borders.inside(ends, {**values, **indices})
+        assert here is not None
+        return [If(here, tuple(add(free, indices)), tuple(add(asking, indices)))]
+
+    fast = loops(reduce.axes, {}, borders.skipped, partial(add, free))
+    slow = loops(reduce.axes, {}, borders.skipped, either)
+    return [*stmts, If(inside, tuple(fast), tuple(slow))], total
 
 
 def _borders(
     nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var | None, Expr, int] | None
-) -> tuple[Borders, Expr | None]:
-    """The conditions of a reduction's guards, and the one that those hold for a whole vector which
-    are not alike in it; None where that can't be asked."""
+) -> tuple[Borders, Corners | None]:
+    """The conditions of a reduction's guards, and the corners of a whole vector's taps, which those
+    that are not alike in it are asked of; None where that can't be asked."""
     along, lane, width = lanes or (None, None, 0)
     if along is None or nest.is_gpu or not isinstance(lane, Var):
         return Borders((), ()), None
@@ -322,12 +340,12 @@ def _borders(
     borders = Borders.of(reduce, [along, *axes[-1:]])
     ends = (expr.index(0), expr.index(width - 1))
     low, high = (expr.substitute(values[along], {lane: end}) for end in ends)
-    corners: dict[Var, tuple[Expr, Expr]] = {along: (low, high)}
+    corners = {along: (low, high)}
     for v, n in reduce.axes:
         corners[v] = expr.index(0), expr.index(dims.add(n, -1))
     if not borders.asked or not borders.are_linear_in(corners):
         return borders, None
-    return borders, borders.inside(corners, values)
+    return borders, corners
 
 
 def _lanes_over_reduction(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -19,13 +20,18 @@ from aot.ir.expr import Expr, Load, Var
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import BufferClass, KernelBuilder
+from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, Stmt, Store
 from aot.kernels.lower.borders import Borders
+from aot.kernels.lower.lowering import lower
 from aot.kernels.lower.tiles import Shape
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.outline import outline
+from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
 WIDTH = symbol("W")
+Enclosed = tuple[tuple[Stmt, ...], Stmt]
 SOURCE = KernelBuilder("k").buffer("in", DType.F32, BufferClass.INPUTS, (WIDTH,), (1,))
 
 
@@ -170,6 +176,44 @@ CASES = st.builds(
     height=st.integers(1, 4),
     widths=st.tuples(*[st.integers(1, 40)] * 3),
 )
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_vector_at_the_border_asks_guards_at_some_taps_only(stride: int) -> None:
+    """Of open planes, which are not brought into scratch; all taps were once asked about."""
+    b = Builder()
+    x = b.input("x", "f32[1, 8, H, W]")
+    weights = b.input("w", "f32[8, 1, 5, 5]")
+    attrs = {"strides": [stride] * 2, "dilations": [1, 1], "pads": [2] * 4, "group": 8}
+    b.output("y", b.op("conv", x, weights, **attrs))
+    module = Module([b.function()])
+    fuse(module.main)
+    outline(module)
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load("x86-64-v3"))
+    found = [outer for outer, stmt in enclosed(kernel.body) if is_guarded_vector(outer, stmt)]
+    assert found
+    assert all(isinstance(outer[-1], If) for outer in found)
+
+
+def enclosed(stmts: Sequence[Stmt], outer: tuple[Stmt, ...] = ()) -> Iterator[Enclosed]:
+    """Each statement with those that it stands in."""
+    for stmt in stmts:
+        yield outer, stmt
+        if isinstance(stmt, For):
+            yield from enclosed(stmt.body, (*outer, stmt))
+        elif isinstance(stmt, If):
+            yield from enclosed((*stmt.then, *stmt.otherwise), (*outer, stmt))
+
+
+def is_guarded_vector(outer: tuple[Stmt, ...], stmt: Stmt) -> bool:
+    """Whether a statement stores, in lanes, what it reads under a guard."""
+    is_vector = any(isinstance(x, For) and x.kind is LoopKind.VECTOR for x in outer)
+    return (
+        is_vector
+        and isinstance(stmt, Store)
+        and any(load.guard is not None for load in expr.loads(stmt.value))
+    )
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True])
