@@ -56,6 +56,7 @@ from tests.support.kernel_terms import (
     vector,
     when,
 )
+from tests.support.quantising_cases import QUANTISING
 from tests.support.table_cases import byte_table
 
 
@@ -586,6 +587,7 @@ def access_cases() -> list[Case]:
             )
         ),
         *(byte_table(*e) for e in ((16, 300), (64, 256), (128, 300), (32, 40), (6, 17))),
+        *QUANTISING,
         *(spread_tail(count) for count in (16, 5, 37)),
         *(borders(lanes) for lanes in (8, 16, 32)),
         conditions(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.backends.cpu import arithmetic, dot_products
+from aot.backends.cpu import arithmetic, dot_products, quantising
 from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
@@ -233,6 +233,9 @@ class Expressions:
 
     def _cast(self, e: Cast, a: Laned) -> Laned:
         source, to = e.a.dtype, e.dtype
+        quick = self._quantised(e)
+        if quick is not None:
+            return quick
 
         def one(value: Value) -> Value:
             return convert(self.asm, self.traits, value, source, to)
@@ -247,6 +250,22 @@ class Expressions:
             if type_bits(type_.element) <= self.lanes.index.bits:
                 return self._stepped(narrow, type_)
         return self._lift(one, [a])
+
+    def _quantised(self, e: Cast) -> Value | None:
+        """The vectors of a cast that quantises, or goes back from there; None where casts do it."""
+        if self.traits.target.arch != "x86_64" or not self.traits.has_rounding:
+            return None
+        found, made = quantising.centred(e), quantising.quantise_centred
+        if found is None:
+            found, made = quantising.quantised(e), quantising.quantise
+        if found is None:
+            return None
+        number, *zeros = (self.evaluate(x) for x in found.operands)
+        if is_uniform(number) or not all(isinstance(z, Value) for z in zeros):
+            return None
+        zero = zeros[0] if zeros else None
+        assert zero is None or isinstance(zero, Value)
+        return made(self.asm, found, self.lanes.vector(number), zero)
 
     def _stepped(self, a: Affine, type_: Type) -> Value:
         """`base + step * lane` in a narrower integer type."""

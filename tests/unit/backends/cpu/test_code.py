@@ -41,6 +41,7 @@ from tests.support.kernel_terms import (
 )
 from tests.support.paths import ROOT
 from tests.support.qemu import EMULATED_TARGETS
+from tests.support.quantising_cases import quantising
 from tests.support.table_cases import byte_table
 
 CPU_TARGETS = [n for n in targets.names() if targets.load(n).is_cpu]
@@ -135,6 +136,13 @@ def test_a_vector_of_bytes_is_looked_up_at_once() -> None:
     code = emit_assembly(byte_table(64, 256).make(), target_of("x86-64-v4-vnni"))
     assert len(re.findall(r"vperm[it]2b", code)) == 2
     assert "vpextrb" not in code and "vpinsrb" not in code
+
+
+def test_numbers_are_rounded_as_they_become_integers() -> None:
+    code = emit_assembly(quantising(DType.U8, 7, 16).make(), target_of("x86-64-v4"))
+    assert "vrndscaleps" not in code
+    assert code.count("vcvtps2dq") == 1
+    assert code.count("vmaxps") == code.count("vminps") == 1
 
 
 # Where kernels run, by test_kernels.py and test_qemu.py beside this and by test_wasm_kernels.py,
