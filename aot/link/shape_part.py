@@ -287,7 +287,10 @@ class ShapePart:
         out, left, right = self.out, assumption.left, assumption.right
         bound, most, emit = bound_of(left, right), limit_of(left, right), out.emit_for(left, right)
         message = _Message().add(f"{assumption.reason}: ")
-        if bound is not None:
+        if most is not None and isinstance(most[0], int):
+            message.add(f"{most[1]} is ").value(out.dim(most[1]))
+            message.add(f", expected at least {most[0]}")
+        elif bound is not None:
             dim, (low, high) = bound
             if linear(dim) and any(found.dim == dim for found in self.extents):
                 return  # the declaration of the input's dim says it

@@ -170,6 +170,14 @@ def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
     return dim
 
 
+def own_extent(place: Place, dim: Dim) -> Dim:
+    """A symbol that is given here and is `dim`, of which shape rules know that it is not more."""
+    own = dims.symbol(place.values.fresh_symbol(place.label))
+    place.emit_all("extent", dim_value(place, dim), dim=own)
+    bound(place, own, dim, "an extent of its own")
+    return own
+
+
 def check_most(place: Place, count: Value, most: Dim, what: str) -> None:
     """Lets a run fail where the one element of `count` is not 0 to `most`."""
     dim = dims.symbol(place.values.fresh_symbol())
@@ -230,9 +238,13 @@ def first(place: Place, x: Value, count: Dim, axis: int = 0) -> Value:
     """The first `count` elements of `x` along an axis."""
     if x.type.dims[axis] == count:
         return x
-    starts = (0,) * x.type.rank
-    stops = tuple(count if d == axis else n for d, n in enumerate(x.type.dims))
-    return place.emit("slice", x, starts=starts, stops=stops, steps=(1,) * x.type.rank)
+    return cut(place, x, [count if d == axis else n for d, n in enumerate(x.type.dims)])
+
+
+def cut(place: Place, x: Value, shape: Sequence[Dim]) -> Value:
+    """The first elements of `x` along each axis."""
+    rank = x.type.rank
+    return place.emit("slice", x, starts=(0,) * rank, stops=tuple(shape), steps=(1,) * rank)
 
 
 def true_positions(place: Place, chosen: Value) -> Value:
@@ -320,5 +332,4 @@ def narrowed(place: Place, x: Value, counts: Sequence[tuple[int, Value]], what: 
     shape = list(x.type.dims)
     for axis, count in counts:
         shape[axis] = extent_of(place, count, x.type.dims[axis], what)
-    starts = (0,) * x.type.rank
-    return place.emit("slice", x, starts=starts, stops=tuple(shape), steps=(1,) * x.type.rank)
+    return cut(place, x, shape)

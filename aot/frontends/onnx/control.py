@@ -11,10 +11,12 @@ import onnx
 
 from aot.errors import CompileError
 from aot.frontends.lib.extents import (
+    cut,
     dim_value,
     is_given,
     is_made_inside,
     narrowed,
+    own_extent,
     room,
     widened,
 )
@@ -133,9 +135,47 @@ class _Open:
         condition = self.node.input(0)
         self.importer.branching[condition] = is_first
         try:
+            found = try_block(self.importer, self.node, graph, self.outer, Block())
+            names = self._taken_for_granted(found)
+            if not names:
+                return found
+            discard(self.importer, self.node, found)
+            block = Block()
+            given = self._own(graph, names, block)
+            found = try_block(self.importer, self.node, graph, self.outer, block, given)
+            if found.is_whole:
+                return found
+            discard(self.importer, self.node, found)
             return try_block(self.importer, self.node, graph, self.outer, Block())
         finally:
             del self.importer.branching[condition]
+
+    def _taken_for_granted(self, tried: Tried) -> set[str]:
+        """The symbols that data decide before a branch, of which it assumes what need not hold
+        where it does not run."""
+        if self.compared is not None or not tried.is_whole:
+            return set()
+        sides = [
+            (a.left, a.right)
+            for a in tried.assumed
+            if self._is_given(a) and not is_made_inside(tried.block, (a.left, a.right))
+        ]
+        names = {name for pair in sides for dim in pair for name in dims.symbols(dim)}
+        return names & self.node.values.given
+
+    def _own(self, graph: onnx.GraphProto, names: set[str], block: Block) -> dict[str, Held]:
+        """What a branch reads, under extents of its own in the place of symbols: what it assumes of
+        them is checked where it runs."""
+        inside = replace(self.node, rewriter=Rewriter(self.node.rewriter.function, block))
+        own = {name: own_extent(inside, dims.symbol(name)) for name in sorted(names)}
+        found: dict[str, Held] = {}
+        for name in sorted(captured_by(graph)):
+            held = self.outer.find(name)
+            if isinstance(held, Value):
+                shape = tuple(dims.substitute(extent, own) for extent in held.type.dims)
+                if shape != held.type.dims:
+                    found[name] = cut(inside, held, shape)
+        return found
 
     def results(self) -> Sequence[Held | None]:
         is_free = self.compared is None or not any(t.assumed for t in self.tried)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -14,6 +15,7 @@ from aot.errors import RuntimeFailure, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
+from tests.support.control_models import Body
 from tests.support.onnx_models import Array, graph_model, ort_run, tensor_info
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -183,10 +185,8 @@ def model_of(node: Any, constants: Mapping[str, Array], feeds: Mapping[str, Arra
         tensor_info(name, list(a.shape), helper.np_dtype_to_tensor_dtype(a.dtype))
         for name, a in feeds.items()
     ]
-    from onnx import numpy_helper
-
     model = graph_model([node], infos, list(node.output), opset=18)
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in constants.items())
     return model
 
 
@@ -350,11 +350,9 @@ def test_a_chain_of_nodes() -> None:
         "three": i64(3),
         "w": rng.standard_normal((5, 4)).astype(np.float32),
     }
-    from onnx import numpy_helper
-
     infos = [tensor_info("x", [6, 5]), tensor_info("s", [6])]
     model = graph_model(nodes, infos, ["z", "best", "count"], opset=18)
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in constants.items())
     with aot.load(aot.compile(model)) as program:
         for share in (0, 0.2, 0.5, 1):
             scores = rng.permutation(np.linspace(share - 0.5, share + 0.49, 6)).astype(np.float32)
@@ -362,3 +360,41 @@ def test_a_chain_of_nodes() -> None:
             for found, wanted in zip(program(feed).values(), ort_run(model, feed), strict=True):
                 assert found.shape == wanted.shape
                 np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_what_a_branch_assumes_is_checked_where_it_runs(rows: int) -> None:
+    """Of what is chosen: the first four as two rows where there are more than three, else none."""
+    then, other = Body("t_"), Body("e_")
+    first = then.op("Slice", "chosen", then.constant([0]), then.constant([rows]))
+    pairs = then.op("Reshape", first, then.constant([2, rows // 2]))
+    branches = {
+        "then_branch": then.graph([], [pairs]),
+        "else_branch": other.graph([], [other.op("ConstantOfShape", other.constant([0, 2]))]),
+    }
+    nodes = [
+        make("NonZero", ["x"], ["at"], NODE),
+        make("Squeeze", ["at", "axis"], ["row"]),
+        make("Gather", ["x", "row"], ["chosen"]),
+        make("Size", ["chosen"], ["count"]),
+        make("Less", ["three", "count"], ["many"]),
+        make("If", ["many"], ["y"], "the choice", **branches),
+    ]
+    model = graph_model(nodes, [tensor_info("x", [7])], ["y"], opset=18)
+    for name, value in (("axis", i64(0)), ("three", np.array(3))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    function = import_onnx(model).main
+    verify(function)
+    with aot.load(aot.compile(model)) as program:
+        for count in (0, 3, 6, 7, 1):
+            feed = {"x": np.float32(np.arange(7) > 6 - count)}
+            wanted = ort_run(model, feed)[0]
+            for found in (run(function, feed)[0], program(feed)["y"]):
+                np.testing.assert_array_equal(found, wanted)
+        if rows > 4:
+            with pytest.raises(RuntimeFailure) as caught:
+                program({"x": np.float32([1, 1, 1, 1, 0, 0, 0])})
+            assert str(caught.value) == (
+                "reshape: the number of elements stays: n1 is 4, expected at least 6; n1 is 4, "
+                "computed by node 'the choice'"
+            )
