@@ -8,8 +8,9 @@ from typing import Any
 from aot.frontends.lib.einsum import einsum as lib_einsum
 from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.torch.ops.reduction import vector_norm
-from aot.frontends.torch.table import Node, Number, torch_op
+from aot.frontends.torch.table import Node, Number, UnsupportedNodeError, torch_op
 from aot.ir.graph import Value
+from aot.ir.types import DType
 
 
 @torch_op("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default")
@@ -51,6 +52,27 @@ def distances(n: Node, a: Value, b: Value, p: Number, mode: Any) -> Value:
     left = n.reshape(a, (*a.type.dims[:-1], 1, a.type.dims[-1]))
     right = n.reshape(b, (*b.type.dims[:-2], 1, *b.type.dims[-2:]))
     return vector_norm(n, n("sub", left, right), p, [-1], False, None)
+
+
+@torch_op("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def grouped_product(
+    n: Node, x: Value, weights: Value, ends: Value | None, bias: Value | None = None, *rest: Any
+) -> Value:
+    """Rows [S, K] in groups of consecutive ones, each by its group's matrix of [E, K, N]: the rows
+    of group e end before ends[e]. Rows behind the last group give zeros."""
+    if ends is None or x.type.rank != 2 or weights.type.rank != 3 or bias is not None:
+        raise UnsupportedNodeError("only groups of rows with a matrix each, and no bias")
+    (rows, width), (groups, _, columns) = x.type.dims, weights.type.dims
+    row = n.cast(n.emit("range", size=rows), ends.type.dtype)
+    is_behind = n.emit("less_equal", ends, n.reshape(row, (rows, 1)))
+    group = n.emit("reduce_sum", n.cast(is_behind, DType.I32), axes=(1,), keepdims=False)
+    if not isinstance(groups, int):
+        raise UnsupportedNodeError("as many groups as a dim that is open")
+    last = n.scalar(groups - 1, DType.I32)
+    chosen = n.emit("gather", weights, n.emit("minimum", group, last), axis=0)
+    made = matrix_product(n, n.reshape(x, (rows, 1, width)), chosen)
+    is_grouped = n.reshape(n.emit("less_equal", group, last), (rows, 1))
+    return n("where", is_grouped, n.reshape(made, (rows, columns)), 0.0)
 
 
 @torch_op("aten.einsum.default")

@@ -252,3 +252,22 @@ def arg_sort(n: Node, x: Value, *options: Any) -> Value:
 @torch_op("aten.median.dim", "aten.kthvalue.default", "aten.mode.default")
 def order_statistic(n: Node, *options: Any) -> Value:
     raise UnsupportedNodeError("order statistics are not supported; use sort or topk")
+
+
+@torch_op("aten.histc.default")
+def histogram(n: Node, x: Value, bins: int, low: Number, high: Number) -> Value:
+    """How many elements are in each of equal parts of [low, high]; the last one has both ends."""
+    if low >= high:
+        raise UnsupportedNodeError("a histogram whose bounds are those of the data")
+    count = x.type.element_count
+    column = n.reshape(x, (count, 1))
+    scaled = n("div", n("mul", n("sub", column, float(low)), float(bins)), float(high - low))
+    part = n.emit("minimum", n.emit("floor", scaled), n.scalar(float(bins - 1), n.dtype))
+    inside = n.emit(
+        "and",
+        n("less_equal", n.scalar(float(low), n.dtype), column),
+        n("less_equal", column, float(high)),
+    )
+    is_there = n("equal", part, n.cast(n.emit("range", size=bins), n.dtype))
+    found = n.cast(n.emit("and", inside, is_there), n.dtype)
+    return n.emit("reduce_sum", found, axes=(0,), keepdims=False)

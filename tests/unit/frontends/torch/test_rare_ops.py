@@ -93,3 +93,55 @@ def test_a_complex_result_says_what_to_give(t: Any) -> None:
     with pytest.raises(UnsupportedError) as caught:
         aot.compile(module_of({"y": t.fft.fft}, 1), (t.randn(4),))
     assert caught.value.items == ("output 'y' is complex: give torch.view_as_real of it",)
+
+
+def test_groups_of_rows(t: Any, nn: Any) -> None:
+    """Experts of a mixture: rows in order of their experts, each expert's rows by its matrix."""
+    rows, weights = t.randn(7, 8), t.randn(4, 8, 16)
+    experts = t.tensor([0, 0, 1, 3, 3, 3, 3])
+
+    def counts(e: Any, most: int) -> Any:
+        return t.histc(e.float(), bins=most + 1, min=0, max=most)
+
+    check(
+        {
+            "counts": lambda x, w, e: counts(e, 3),
+            "counts of some": lambda x, w, e: counts(e, 2),
+            "parts": lambda x, w, e: t.histc(x, bins=5, min=-1.5, max=0.75),
+        },
+        [rows, weights, experts],
+    )
+
+    def grouped(x: Any, w: Any, e: Any) -> Any:
+        ends = t.cumsum(counts(e, 3), 0, dtype=t.int32)
+        return t._grouped_mm(x.bfloat16(), w.bfloat16(), ends).float()
+
+    check(
+        {"products": grouped},
+        [rows, weights, experts],
+        {"x0": {0: "rows"}, "x1": None, "x2": {0: "rows"}},
+        [[t.randn(3, 8), weights, t.tensor([1, 1, 2])]],
+        tolerance=0.02,
+    )
+    with pytest.raises(UnsupportedError, match="a histogram whose bounds are those of the data"):
+        aot.compile(module_of({"parts": lambda x: t.histc(x, bins=5)}, 1), (rows,))
+
+
+def test_groups_of_rows_as_transformers_has_them(t: Any, nn: Any) -> None:
+    """The op of its own that Hugging Face's mixtures are exported with: rows behind the last group
+    give zeros."""
+
+    def product(input: Any, weight: Any, offs: Any) -> Any:
+        made, start = t.zeros(input.size(0), weight.size(2)), 0
+        for number, end in enumerate(offs.tolist()):
+            made[start:end] = input[start:end] @ weight[number]
+            start = end
+        return made
+
+    schema = "(Tensor input, Tensor weight, Tensor offs) -> Tensor"
+    op = t.library.custom_op(
+        "transformers::grouped_mm_fallback", product, mutates_args=(), schema=schema
+    )
+    op.register_fake(lambda x, w, o: t.empty(x.size(0), w.size(2)))
+    ends = t.tensor([2, 2, 5], dtype=t.int32)
+    check({"products": op}, [t.randn(6, 4), t.randn(3, 4, 5), ends])
