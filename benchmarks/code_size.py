@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from aot.analysis.cost.code_size import (
     fit_name,
     fit_of,
 )
-from aot.analysis.cost.tile_costs import KernelModel, loops_of
+from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Tile, loops_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.backends.cpu.backend import CpuBackend
 from aot.ir.graph import Function, Module
@@ -57,6 +58,7 @@ ROUNDS = 20  # of fits by weights from the last one
 FEWEST = 0.05  # bytes of a part that is left out
 
 Parts = Mapping[str, int]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def _measured(functions: Sequence[Function], module: Module, machine: Target) ->
     values = {made: dims for _, made, dims in dispatches(module)}
     found = []
     for function in functions:
-        plans, stages = plans_of(function, machine), []
+        plans = plans_of(function, machine)
+        stages: list[tuple[StageCode, Steps, Tile, DynamicLoops]] = []
         for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
             call = call_of(heaviest(stage.ops))
             loops, dynamic = loops_of(call, made, values.get(function, {}))
@@ -104,8 +107,9 @@ def _measured(functions: Sequence[Function], module: Module, machine: Target) ->
         sizes = backend.compile(kernels, machine, no_progress).emitted.sizes
     fit = fit_of(machine)
     for stages, size in zip(found, sizes, strict=True):
-        forms = tuple((code.form, code.parts(*what)) for code, *what in stages)
-        estimate = executable_bytes(fit, [code.bytes(fit, *what) for code, *what in stages])
+        forms = tuple((c.form, c.parts(step, tile, what)) for c, step, tile, what in stages)
+        each = [c.bytes(fit, step, tile, what) for c, step, tile, what in stages]
+        estimate = executable_bytes(fit, each)
         yield Sample(forms, size, estimate)
 
 
@@ -145,7 +149,7 @@ def _fit(given: Sequence[Sample]) -> dict[str, float]:
     return {name: round(float(x), 1) for name, x in pairs if x > FEWEST}
 
 
-def _least_squares(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _least_squares(a: Array, b: Array) -> Array:
     """The x of the least |a x - b| that is not negative, by descent along one axis at a time."""
     gram, given = a.T @ a, a.T @ b
     x = np.zeros(len(given))

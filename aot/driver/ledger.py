@@ -51,10 +51,10 @@ def level_stats(
     structural = sum((dispatches[name] - 1) * bytes for name, bytes in own.items())
     despecialised = sum(own.values()) - sum(sizes[name] for name in members)
     is_exact = len(own) == len(names)  # no executable serves what would have had another one
-    is_fitted = is_exact or (estimate is not None and estimate.is_fitted)
-    is_sure = is_exact or (is_fitted and despecialised >= _SURE_SHARE * sum(own.values()))
+    is_known = is_exact or (estimate is not None and estimate.is_sure)
+    is_sure = is_exact or (is_known and despecialised >= _SURE_SHARE * sum(own.values()))
     saved = {
-        "structural": (len(final), len(own), round(structural) if is_fitted else None),
+        "structural": (len(final), len(own), round(structural) if is_known else None),
         "despecialised": (len(own), len(names), round(despecialised) if is_sure else None),
     }
     stats: dict[str, Any] = {

@@ -23,11 +23,14 @@ _MECHANISMS = {
 
 
 def format_dedup(ledger: Mapping[str, Any]) -> str:
-    """What each level met, kept and saved, by model and target; then what merging shared."""
+    """What each level met, kept and saved, by model and target, and of all targets of a model
+    together; then what merging shared."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:
-            lines += ["", *_variant_lines(model, variant)]
+            lines += ["", *_variant_lines(model, variant["target"], variant)]
+        if len(model["variants"]) > 1:
+            lines += ["", *_variant_lines(model, "all variants", _total(model["variants"]))]
         lines += ["", f"constants of {_names(model)}", *_rodata_lines(model["rodata"])]
     for merge in ledger["merges"]:
         lines += ["", *_merge_lines(merge)]
@@ -38,10 +41,27 @@ def _names(model: Mapping[str, Any]) -> str:
     return ", ".join(model["entry_points"])
 
 
-def _variant_lines(model: Mapping[str, Any], variant: Mapping[str, Any]) -> Iterator[str]:
+def _total(variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums over the variants of a file; what is not known of one is not known of all."""
+    executables: dict[str, dict[str, float | None]] = {}
+    for name in _LEVELS:
+        levels = [variant["executables"][name] for variant in variants]
+        executables[name] = {
+            key: None
+            if any(level[key] is None for level in levels)
+            else sum(level[key] for level in levels)
+            for key in levels[0]
+        }
+    counts = {key: sum(v[key] for v in variants) for key in ("dispatches", "code_bytes")}
+    return {**counts, "executables": executables}
+
+
+def _variant_lines(
+    model: Mapping[str, Any], target: str, variant: Mapping[str, Any]
+) -> Iterator[str]:
     count = variant["dispatches"]
     yield (
-        f"executables of {_names(model)} for {variant['target']}: {count} "
+        f"executables of {_names(model)} for {target}: {count} "
         f"dispatch{'es' * (count != 1)}, {variant['code_bytes']:,} bytes of code"
     )
     levels = {name: variant["executables"][name] for name in _LEVELS}

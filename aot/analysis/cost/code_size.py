@@ -4,9 +4,8 @@ Counts what a schedule writes out: a body for each shape of tile, with its rows 
 guards, masks and epilogue, and what extents that are parameters add. Decides nothing. It follows
 `aot/kernels/schedules`, contraction.py and windows.py above all.
 
-The bytes of each part were fitted to the code of 500 executables of the reference models for
-x86-64-v3, with kernels of their own and with those they share: nine tenths of them take 0.8 to 1.25
-times the estimate. The code of other CPUs is larger or smaller, all of it by about one factor.
+The bytes of each part were fitted to the code of the reference models' executables, with kernels of
+their own and with those they share, for each architecture and width of vectors: `code_bytes.py`.
 """
 
 from __future__ import annotations
@@ -16,61 +15,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aot.analysis.cost.code_bytes import FITTED, Fit
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS, Plan, rest_chunks, tail_rows
 from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Loops, Tile, extents_of
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Op
 from aot.ir.record import Call, Kind
+from aot.target.model import Target
 
-_PRODUCTS = {
-    "body": 80.3,
-    "bordered body": 141.4,
-    "bordered row": 5.5,
-    "cheap": 26.3,
-    "cheap of a sum": 3.0,
-    "dear": 462.7,
-    "dynamic body": 96.7,
-    "guarded row": 24.3,
-    "masked sum": 17.8,
-    "own weights": 321.2,
-    "parameters": 56.4,
-    "row": 23.8,
-    "stored sum": 0.9,
-    "vector": 113.8,
+# kernels that are one program each
+_OTHERS = {
+    Kind.ATTENTION: "attention",
+    Kind.RECURRENCE: "recurrence",
+    Kind.SCAN: "scan",
+    Kind.SORT: "sort",
 }
-_WINDOW = {
-    "body": 150.3,
-    "bordered body": 372.9,
-    "cheap": 3.8,
-    "cheap of a sum": 11.8,
-    "dynamic row": 95.5,
-    "guarded sum": 36.8,
-    "guarded tap": 7.0,
-    "kept sum": 30.7,
-    "looped": 1.3,
-    "parameters": 2.5,
-    "tap": 17.7,
-}
-_WINOGRAD = {
-    "cheap": 434.1,
-    "dear": 371.3,
-    "kernel": 3623.6,
-    "parameters": 359.8,
-    "vectors": 266.1,
-}
-_STREAM = {
-    "cheap": 5.8,
-    "dear": 441.7,
-    "kernel": 140.6,
-    "parameters": 33.7,
-    "sum": 78.3,
-}
-_BYTES = {"products": _PRODUCTS, "winograd": _WINOGRAD, "window": _WINDOW}
-# kernels that are one program each, in which a parameter more is a few instructions
-_OTHER = {Kind.ATTENTION: 2200.0, Kind.RECURRENCE: 3000.0, Kind.SCAN: 900.0, Kind.SORT: 1500.0}
-FITTED = "x86_64"  # the architecture
-# what several stages of a dispatch take of what each takes alone: most are of a row or two
-_SEVERAL_STAGES = 0.72
+_USUAL = "x86_64/32"
+# the fits by which what sharing saves of every reference model is known to a quarter
+_SURE = frozenset({"x86_64/32", "aarch64/16", "riscv64/16", "wasm32/16"})
 _MOST_STEPS = 64  # powers of two beyond it decide nothing
 # elementwise ops around a sum from which on they are written once a tile, in loops
 _LONG_PRODUCTS, _LONG_WINDOW = 5, 3
@@ -161,12 +123,18 @@ class StageCode:
     kernel: KernelModel
     loops: Loops
 
-    def bytes(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> float:
+    @property
+    def form(self) -> str:
+        """Of its loops, as `code_bytes.py` has them."""
+        other = _OTHERS.get(self.code.kind)
+        return other if other is not None else self.kernel.form
+
+    def bytes(self, fit: Fit, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> float:
         """The bytes of the stage, in a dispatch by itself."""
-        form = _BYTES.get(self.kernel.form, _STREAM)
-        found = self.parts(steps, tile, dynamic)
-        known = sum(form.get(name, 0.0) * count for name, count in found.items())
-        return known + _OTHER.get(self.code.kind, 0.0)
+        form = fit.get(self.form, fit["stream"])
+        return sum(
+            form.get(n, 0.0) * count for n, count in self.parts(steps, tile, dynamic).items()
+        )
 
     def parts(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> Counter[str]:
         """How many of each part the code has."""
@@ -189,9 +157,24 @@ class StageCode:
         return found
 
 
-def executable_bytes(stages: Sequence[float]) -> float:
+def executable_bytes(fit: Fit, stages: Sequence[float]) -> float:
     """The bytes of an executable, of what its stages take by themselves."""
-    return sum(stages) * (1.0 if len(stages) == 1 else _SEVERAL_STAGES)
+    return sum(stages) * (1.0 if len(stages) == 1 else fit["stages"]["several"])
+
+
+def fit_name(target: Target) -> str:
+    """The architecture and the bytes of a vector."""
+    return f"{target.arch}/{target.vector_bytes}"
+
+
+def is_sure(target: Target) -> bool:
+    """Whether what sharing saves is known to a quarter."""
+    return fit_name(target) in _SURE
+
+
+def fit_of(target: Target) -> Fit:
+    """The bytes of each part on a target, or on another one where there is no fit."""
+    return FITTED.get(fit_name(target), FITTED[_USUAL])
 
 
 @dataclass(frozen=True)
@@ -201,13 +184,13 @@ class CodeEstimate:
     Attributes:
         own: by executable as `outline` left them, with kernels of their own.
         kept: by executable as `despecialise` left them.
-        is_fitted: whether the estimate was fitted to code of this architecture: others' differs by
-            other factors in kernels that share and in those that don't.
+        is_sure: whether it tells what sharing saves to a quarter: kernels that share and those that
+            don't may differ from it by other factors.
     """
 
     own: Mapping[str, float]
     kept: Mapping[str, float]
-    is_fitted: bool
+    is_sure: bool
 
 
 def _product_bodies(
@@ -258,7 +241,12 @@ def _product_parts(
         "sum": sums * times,
         "guarded row": 0 if body.has_all_rows else body.rows,
         "masked sum": 0 if body.has_all_columns else sums,
+        "asked sum": sums if dynamic.columns and not body.has_all_columns else 0,
         "dynamic body": any(dynamic),
+        "dynamic row": body.rows * times if any(dynamic) else 0,
+        "dynamic sum": sums * times if any(dynamic) else 0,
+        "endless row": body.rows * times if dynamic.terms else 0,
+        "endless sum": sums * times if dynamic.terms else 0,
         "own weights": not kernel.is_packed,
         **_epilogue(code, sums, is_long=is_long),
     }

@@ -24,13 +24,15 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 
+from aot.analysis.cost.code_bytes import Fit
 from aot.analysis.cost.code_size import (
-    FITTED,
     CodeEstimate,
     CodeModel,
     StageCode,
     Steps,
     executable_bytes,
+    fit_of,
+    is_sure,
 )
 from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import (
@@ -125,7 +127,7 @@ def despecialise(
             kept[name] = part.bytes
     names = _renumber(module)
     return CodeEstimate(
-        expected, {fresh: kept[name] for name, fresh in names.items()}, target.arch == FITTED
+        expected, {fresh: kept[name] for name, fresh in names.items()}, is_sure(target)
     )
 
 
@@ -195,6 +197,7 @@ class _Member:
         family: equal for executables that differ in slots only.
         tiles: rows and columns that its own dims want, by stage.
         dynamic: what its own kernel doesn't know, by stage.
+        fit: the bytes of the parts of its code.
         groups: of its contractions.
     """
 
@@ -207,13 +210,15 @@ class _Member:
     tiles: Tiles
     dynamic: tuple[DynamicLoops, ...]
     stages: tuple[_Stage, ...]
+    fit: Fit
     groups: tuple[Groups, ...] = ()
 
     @staticmethod
     def of(number: int, entry: int, function: Function, calls: list[Op], target: Target) -> _Member:
         is_by_hand = any(op.record.kind.has_handwritten_kernel for op in function.block)
         if is_by_hand and target.has_workgroups:
-            return _Member(number, entry, function, calls, [], function.name, (), (), ())
+            fit, name = fit_of(target), function.name
+            return _Member(number, entry, function, calls, [], name, (), (), (), fit)
         plans = plans_of(function, target)
         family, slots = family_of(function, plans, has_classes=target.has_workgroups)
         # a CPU's kernels are the same whoever owns their buffers, and whatever is reused
@@ -229,6 +234,7 @@ class _Member:
             tuple((p.rows, p.columns) for p in plans),
             dynamic,
             stages,
+            fit_of(target),
             groups_of(function),
         )
 
@@ -258,7 +264,10 @@ def _bytes(
     """The code of a kernel for `member` and others, of whose stages rows and columns are multiples
     of `steps`."""
     costs = zip(member.stages, steps, tiles, dynamic, strict=True)
-    return executable_bytes([s.code.bytes(step, tile, what) for s, step, tile, what in costs])
+    fit = member.fit
+    return executable_bytes(
+        fit, [s.code.bytes(fit, step, tile, what) for s, step, tile, what in costs]
+    )
 
 
 def _stages(

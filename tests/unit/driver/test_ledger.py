@@ -44,10 +44,10 @@ def section(module: aot.CompiledModule) -> dict[str, Any]:
 # The arithmetic of the levels --------------------------------------------------------------------
 
 
-def told(own: Sequence[float], *, is_fitted: bool = True) -> dict[str, Any]:
+def told(own: Sequence[float], *, is_sure: bool = True) -> dict[str, Any]:
     """Five dispatches; a, b, c outlined; a and b become one, of 100 bytes, c is of 300."""
     emitted = Emitted(sizes=(100, 300), kept=2, bytes_met=450, bytes_kept=420)
-    estimate = CodeEstimate(dict(zip("abc", own, strict=True)), {"ab": 100, "c": 150}, is_fitted)
+    estimate = CodeEstimate(dict(zip("abc", own, strict=True)), {"ab": 100, "c": 150}, is_sure)
     final = ["ab", "ab", "ab", "c", "ab"]
     return level_stats("aabcb", final, ["ab", "c"], emitted, 4.0, estimate)
 
@@ -69,7 +69,7 @@ def test_an_estimate_that_may_be_wrong_is_not_told() -> None:
     assert little["structural"] == {"met": 5, "kept": 3, "bytes_saved": 182, "seconds_saved": 1.82}
     assert little["despecialised"] == {"met": 3, "kept": 2, **unknown}
     for level in ("structural", "despecialised"):
-        of_others = told((120, 80, 150), is_fitted=False)[level]
+        of_others = told((120, 80, 150), is_sure=False)[level]
         assert {**of_others, **unknown} == of_others
 
 
@@ -98,15 +98,24 @@ def test_each_level_begins_with_what_the_one_before_has_kept() -> None:
     assert all(level["kept"] <= level["met"] for level in levels.values())
 
 
-def test_despecialising_saves_as_much_as_it_says_it_does() -> None:
-    """The estimate against a compile without."""
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic", "riscv64-v", "wasm32"])
+def test_despecialising_saves_as_much_as_it_says_it_does(target: str) -> None:
+    """The estimate against a compile without, for each fit of bytes."""
     widths = (64, 96, 128, 160, 192, 224, 256)
-    shared = aot.compile(layers(*widths), targets=["x86-64-v3"], optimize="size")
-    apart = aot.compile(layers(*widths), targets=["x86-64-v3"], disable=["despecialise"])
+    shared = aot.compile(layers(*widths), targets=[target], optimize="size")
+    apart = aot.compile(layers(*widths), targets=[target], disable=["despecialise"])
     level = section(shared)["executables"]["despecialised"]
     assert (level["met"], level["kept"]) == (6, 1)
     saved = section(apart)["code_bytes"] - section(shared)["code_bytes"]
     assert 0.75 * saved < level["bytes_saved"] < 1.25 * saved
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v4", "armv7-neon"])
+def test_savings_are_not_told_where_the_estimate_is_worse(target: str) -> None:
+    module = aot.compile(layers(64, 96, 128, 160), targets=[target], optimize="size")
+    level = section(module)["executables"]["despecialised"]
+    assert level["kept"] < level["met"]
+    assert level["bytes_saved"] is None
 
 
 def test_equal_code_of_unlike_executables_is_one_executable() -> None:
@@ -171,6 +180,24 @@ def test_a_stripped_file_has_no_ledger(tmp_path: Path) -> None:
 
 
 # Text ------------------------------------------------------------------------------------------
+
+
+def test_all_variants_of_a_file_are_summed() -> None:
+    """What is not known of one variant is not known of all."""
+    module = aot.compile(layers(48, 96), targets=["x86-64-v3", "aarch64-generic"])
+    text = format_dedup(aot.inspect(module.to_bytes(), dedup=True)["dedup"])
+    sections = module.stats["variants"]
+    dispatches, code = (sum(s[key] for s in sections) for key in ("dispatches", "code_bytes"))
+    head = "executables of main for all variants: "
+    assert f"{head}{dispatches} dispatches, {code:,} bytes of code" in text
+    rows = text.split(head)[1].splitlines()
+    for level, row in zip(LEVELS, rows[2:5], strict=True):
+        found = [s["executables"][level] for s in sections]
+        saved = [level["bytes_saved"] for level in found]
+        total = "-" if None in saved else f"{sum(saved):,}"
+        counts = [str(sum(level[key] for level in found)) for key in ("met", "kept")]
+        assert row.split() == [level, *counts, total]
+
 
 LEDGER: dict[str, Any] = {
     "models": [
