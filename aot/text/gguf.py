@@ -68,7 +68,13 @@ _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
-    """The vocabulary that the metadata of a file describes; see `Vocabulary.of_gguf`."""
+    """The vocabulary in a GGUF file's metadata, by key; None where there is none.
+
+    Raises:
+        UnsupportedError: its scheme or pre-tokeniser is not known here; the message has the list
+            of those that are.
+        CompileError: a key is missing, or has a value that means nothing.
+    """
     model = metadata.get("tokenizer.ggml.model")
     if model is None or model in ("none", "no_vocab"):
         return None

@@ -27,8 +27,18 @@ PATTERNS: dict[str, PreTokeniser] = {
 Part = Mapping[str, Any]
 
 
-def read_vocabulary(data: Part, config: Part) -> Vocabulary:
-    """The vocabulary of a tokenizer.json; see `Vocabulary.of_tokenizer_json`."""
+def read_vocabulary(data: Part, config: Part | None = None) -> Vocabulary:
+    """The vocabulary in a Hugging Face tokenizer.json.
+
+    Args:
+        data: what the file says.
+        config: what tokenizer_config.json beside it says.
+
+    Raises:
+        UnsupportedError: it does what is not known here.
+        CompileError: it contradicts itself.
+    """
+    config = config or {}
     model = data.get("model")
     if not isinstance(model, Mapping):
         raise CompileError("tokenizer.json has no model")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any
 
 from aot.errors import CompileError
 
@@ -164,37 +163,6 @@ class Vocabulary:
         if self.scheme is Scheme.BYTE_MERGES and self.types[token] not in SPECIAL_TYPES:
             return alphabet_bytes(text) or text.encode()
         return text.encode("utf-8", "surrogatepass")
-
-    @staticmethod
-    def of_gguf(metadata: Mapping[str, Any]) -> Vocabulary | None:
-        """The vocabulary in a GGUF file's metadata, by key; None where there is none.
-
-        Raises:
-            UnsupportedError: its scheme or pre-tokeniser is not known here; the message has the
-                list of those that are.
-            CompileError: a key is missing, or has a value that means nothing.
-        """
-        from aot.text.gguf import read_vocabulary
-
-        return read_vocabulary(metadata)
-
-    @staticmethod
-    def of_tokenizer_json(
-        data: Mapping[str, Any], config: Mapping[str, Any] | None = None
-    ) -> Vocabulary:
-        """The vocabulary in a Hugging Face tokenizer.json.
-
-        Args:
-            data: what the file says.
-            config: what tokenizer_config.json beside it says.
-
-        Raises:
-            UnsupportedError: it does what is not known here.
-            CompileError: it contradicts itself.
-        """
-        from aot.text.tokenizer_json import read_vocabulary
-
-        return read_vocabulary(data, config or {})
 
 
 def _alphabet() -> tuple[str, ...]:

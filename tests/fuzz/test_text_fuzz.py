@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aot.link.vocabulary import encode_vocabulary
-from aot.text.vocabulary import Vocabulary
+from aot.text.gguf import read_vocabulary
 from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
 from tests.support.vocabularies import CORPUS, TRAINED, byte_vocabulary, trained_metadata
 
@@ -33,7 +33,7 @@ def _fuzzer() -> Path:
 def _write_seeds(folder: Path) -> None:
     segments = [encode_vocabulary(byte_vocabulary())]
     for name in TRAINED:
-        vocabulary = Vocabulary.of_gguf(trained_metadata(name))
+        vocabulary = read_vocabulary(trained_metadata(name))
         assert vocabulary is not None
         segments.append(encode_vocabulary(vocabulary))
     for number, segment in enumerate(segments):

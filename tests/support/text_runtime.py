@@ -12,6 +12,7 @@ from typing import Any
 from aot.link.vocabulary import encode_vocabulary
 from aot.runtime import loader, text
 from aot.runtime.text import Tokeniser
+from aot.text.gguf import read_vocabulary
 from aot.text.vocabulary import Vocabulary
 from tests.support import runtime_api
 from tests.support.vocabularies import trained_metadata
@@ -36,7 +37,7 @@ def trained_tokeniser(name: str, **flags: bool) -> Tokeniser:
     """The tokeniser of one of `TRAINED` of tests.support.vocabularies."""
     metadata = trained_metadata(name)
     metadata |= {f"tokenizer.ggml.{key}": value for key, value in flags.items()}
-    found = Vocabulary.of_gguf(metadata)
+    found = read_vocabulary(metadata)
     assert found is not None
     return opened(found)
 

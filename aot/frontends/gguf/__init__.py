@@ -15,6 +15,7 @@ from aot.frontends.gguf.reader import GgufFile, read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
 from aot.options import Progress, no_progress
+from aot.text.gguf import read_vocabulary
 from aot.text.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
@@ -60,7 +61,7 @@ def context_of(model: Decoder, wanted: int) -> int:
 def _vocabulary(file: GgufFile) -> Vocabulary | None:
     """The file's vocabulary; None where it has none."""
     try:
-        return Vocabulary.of_gguf(file.metadata)
+        return read_vocabulary(file.metadata)
     except UnsupportedError as error:
         summary = str(error).partition("\n")[0]
         raise UnsupportedError(f"{file.where}: {summary}", error.items) from error

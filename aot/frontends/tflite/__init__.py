@@ -7,10 +7,10 @@ import os
 
 import aot.frontends.tflite.ops  # noqa: F401 - fills the table of operators
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.tflite.control import supported_ops
 from aot.frontends.tflite.flatbuffer import DamagedError
 from aot.frontends.tflite.importer import import_model
 from aot.frontends.tflite.model import Model
-from aot.frontends.tflite.table import supported_ops
 from aot.ir.graph import Module
 
 __all__ = ["import_tflite", "supported_ops"]

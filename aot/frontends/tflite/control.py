@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aot.frontends.tflite.table import Node, UnsupportedNodeError, with_blocks
+from aot.frontends.tflite.table import CUSTOM, TABLE, Node, UnsupportedNodeError, with_blocks
 from aot.ir.builtin import YIELD
 from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.rewriter import Rewriter
@@ -207,3 +207,8 @@ CONTROL: Mapping[str, Callable[[Any, Any, Node], Results]] = {
     "VAR_HANDLE": _handle,
     "WHILE": _while,
 }
+
+
+def supported_ops() -> list[str]:
+    """The operators that can be imported, sorted, custom ones last."""
+    return [*sorted({*TABLE, *CONTROL}), *sorted(CUSTOM)]

@@ -351,10 +351,3 @@ ACTIVATIONS: dict[str, Callable[[Node, Value], Value]] = {
     "RELU6": _clamped(0, 6),
     "TANH": lambda n, x: n("tanh", x),
 }
-
-
-def supported_ops() -> list[str]:
-    """The operators that can be imported, sorted, custom ones last."""
-    from aot.frontends.tflite.control import CONTROL
-
-    return [*sorted({*TABLE, *CONTROL}), *sorted(CUSTOM)]

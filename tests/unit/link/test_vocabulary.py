@@ -23,6 +23,7 @@ from aot.link.vocabulary import (
     hash_texts,
     read_vocabulary,
 )
+from aot.text import gguf
 from aot.text.vocabulary import Scheme, TokenType, Vocabulary
 from aot.tools.inspection import format_inspection, inspect
 from tests.support.vocabularies import GPT2_METADATA, byte_vocabulary
@@ -44,7 +45,7 @@ def test_hashes() -> None:
 
 
 def test_tables() -> None:
-    vocabulary = Vocabulary.of_gguf(GPT2_METADATA)
+    vocabulary = gguf.read_vocabulary(GPT2_METADATA)
     assert vocabulary is not None
     table: Any = read_vocabulary(encode_vocabulary(vocabulary))
     ends = [0, *table.symbolEnds]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aot.errors import CompileError, UnsupportedError
+from aot.text.gguf import read_vocabulary
 from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
 from tests.support.vocabularies import GPT2_METADATA
 
@@ -15,7 +16,7 @@ def _read(**changes: Any) -> Vocabulary:
     data = dict(GPT2_METADATA)
     for key, value in changes.items():
         data[f"tokenizer.ggml.{key}"] = value
-    found = Vocabulary.of_gguf({k: v for k, v in data.items() if v is not None})
+    found = read_vocabulary({k: v for k, v in data.items() if v is not None})
     assert found is not None
     return found
 
@@ -33,8 +34,8 @@ def test_what_the_keys_say() -> None:
 
 
 def test_a_file_without_a_vocabulary() -> None:
-    assert Vocabulary.of_gguf({"general.name": "x"}) is None
-    assert Vocabulary.of_gguf({"tokenizer.ggml.model": "no_vocab"}) is None
+    assert read_vocabulary({"general.name": "x"}) is None
+    assert read_vocabulary({"tokenizer.ggml.model": "no_vocab"}) is None
 
 
 def test_what_ends_a_reply_is_a_control_token() -> None:
@@ -86,7 +87,7 @@ def test_sentencepiece(model: str, scheme: Scheme, flags: tuple[bool, ...]) -> N
 
 def test_phi3_takes_white_space_along() -> None:
     data = {**GPT2_METADATA, "general.name": "Phi-3 mini"}
-    found = Vocabulary.of_gguf(data)
+    found = read_vocabulary(data)
     assert found is not None
     assert found.strips == {258: Strip.RIGHT, 259: Strip.RIGHT}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aot.errors import CompileError, UnsupportedError
-from aot.text.tokenizer_json import PATTERNS
-from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, Strip, TokenType, Vocabulary
+from aot.text.tokenizer_json import PATTERNS, read_vocabulary
+from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, Strip, TokenType
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
@@ -39,7 +39,7 @@ def _bpe(**changes: Any) -> dict[str, Any]:
 
 
 def test_merges_of_bytes() -> None:
-    found = Vocabulary.of_tokenizer_json(_bpe(), {"eos_token": {"content": "<|im_end|>"}})
+    found = read_vocabulary(_bpe(), {"eos_token": {"content": "<|im_end|>"}})
     assert found.scheme is Scheme.BYTE_MERGES and found.pre_tokeniser is PreTokeniser.GPT2
     assert found.merges == (("a", "b"),)
     assert found.types[257:] == (TokenType.CONTROL, TokenType.USER_DEFINED)
@@ -50,20 +50,20 @@ def test_merges_of_bytes() -> None:
 
 @pytest.mark.parametrize(("pattern", "kind"), PATTERNS.items())
 def test_patterns(pattern: str, kind: PreTokeniser) -> None:
-    assert Vocabulary.of_tokenizer_json(_bpe(pre_tokenizer=_split(pattern))).pre_tokeniser is kind
+    assert read_vocabulary(_bpe(pre_tokenizer=_split(pattern))).pre_tokeniser is kind
 
 
 def test_single_digits() -> None:
     digits = {"type": "Digits", "individual_digits": True}
     both = {"type": "Sequence", "pretokenizers": [digits, BYTE_LEVEL]}
-    found = Vocabulary.of_tokenizer_json(_bpe(pre_tokenizer=both))
+    found = read_vocabulary(_bpe(pre_tokenizer=both))
     assert found.pre_tokeniser is PreTokeniser.SMOLLM
 
 
 def test_templates_say_what_begins_and_ends_text() -> None:
     begin, text = {"SpecialToken": {"id": "<think>"}}, {"Sequence": {"id": "A"}}
     template = {"type": "TemplateProcessing", "single": [begin, text]}
-    found = Vocabulary.of_tokenizer_json(_bpe(post_processor=template))
+    found = read_vocabulary(_bpe(post_processor=template))
     assert (found.adds_bos, found.bos, found.adds_eos) == (True, 258, False)
 
 
@@ -79,7 +79,7 @@ def test_merges_of_characters() -> None:
         {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
     ]
-    found = Vocabulary.of_tokenizer_json(
+    found = read_vocabulary(
         {"model": model, "normalizer": {"type": "Sequence", "normalizers": normalizers}}
     )
     assert found.scheme is Scheme.CHARACTER_MERGES
@@ -96,7 +96,7 @@ def test_unigram() -> None:
         },
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True},
     }
-    found = Vocabulary.of_tokenizer_json(data)
+    found = read_vocabulary(data)
     assert found.scheme is Scheme.UNIGRAM and found.scores == (0.0, 0.0, -1.0)
     assert found.types[1] is TokenType.UNKNOWN and found.unknown == 1
     assert found.replacements == b"abcd" and found.adds_space
@@ -121,18 +121,18 @@ def test_unigram() -> None:
 )
 def test_what_is_not_supported(changes: dict[str, Any], items: list[str]) -> None:
     with pytest.raises(UnsupportedError) as failure:
-        Vocabulary.of_tokenizer_json(_bpe(**changes))
+        read_vocabulary(_bpe(**changes))
     assert list(failure.value.items)[:1] == items
 
 
 def test_what_is_wrong() -> None:
     with pytest.raises(CompileError) as failure:
-        Vocabulary.of_tokenizer_json({})
+        read_vocabulary({})
     assert str(failure.value) == "tokenizer.json has no model"
     with pytest.raises(UnsupportedError, match="^the tokeniser 'WordPiece' is not supported"):
-        Vocabulary.of_tokenizer_json({"model": {"type": "WordPiece"}})
+        read_vocabulary({"model": {"type": "WordPiece"}})
     with pytest.raises(CompileError) as failure:
-        Vocabulary.of_tokenizer_json(_bpe(model={**_bpe()["model"], "merges": ["a b c"]}))
+        read_vocabulary(_bpe(model={**_bpe()["model"], "merges": ["a b c"]}))
     assert str(failure.value) == "tokenizer.json: merge 0 is 'a b c', which is no pair"
 
 
@@ -147,13 +147,13 @@ def test_what_is_wrong() -> None:
 )
 def test_what_is_taken_off_text(part: dict[str, Any], trims: bool) -> None:
     plain: dict[str, Any] = {"model": UNIGRAM, "pre_tokenizer": {"type": "Metaspace"}}
-    assert Vocabulary.of_tokenizer_json(plain | part).trims_spaces is trims
+    assert read_vocabulary(plain | part).trims_spaces is trims
 
 
 def test_templates_may_end_text_too() -> None:
     end, text = {"SpecialToken": {"id": "<|im_end|>"}}, {"Sequence": {"id": "A"}}
     template = {"type": "TemplateProcessing", "single": [text, end]}
-    found = Vocabulary.of_tokenizer_json(_bpe(post_processor=template))
+    found = read_vocabulary(_bpe(post_processor=template))
     assert (found.adds_bos, found.adds_eos, found.eos) == (False, True, 257)
 
 
@@ -169,4 +169,4 @@ def test_of_several_chat_templates_the_default(
     templates: list[dict[str, str]], chosen: str
 ) -> None:
     config = {"chat_template": templates}
-    assert Vocabulary.of_tokenizer_json(_bpe(), config).chat_template == chosen
+    assert read_vocabulary(_bpe(), config).chat_template == chosen
