@@ -191,10 +191,11 @@ class ContractionDims:
 
     @property
     def tile_extents(self) -> tuple[Dim, Dim]:
-        """Rows and columns that register tiles go along: windows of several taps one row of the
-        result at a time, all else over all rows that lie on from each other."""
+        """Rows and columns that register tiles go along: windows of several taps, or that skip rows
+        of the left side, one row of the result at a time, all else over all rows that lie on from
+        each other."""
         if not self.windows:
             return self.m, self.n
-        if not self.is_pointwise:
+        if not self.is_pointwise or any(window.stride != 1 for window in self.windows):
             return self.result.dims[self.row_axis], self.n
         return product([self.result.dims[w.axis] for w in self.windows]), self.n

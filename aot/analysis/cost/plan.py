@@ -137,9 +137,6 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         layout = _in_words(right, layout)
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
-    if target.has_workgroups and any(stride != 1 for stride in strides.values()):
-        # rows of the result that skip rows of the input are no one row of a tile
-        sizes = contraction.result.dims[contraction.row_axis], sizes[1]
     if has_lanes_along_rows(contraction, target):
         along, across = contraction.tile_extents
         tile = _tile(target, lanes, across, along, hides=True)

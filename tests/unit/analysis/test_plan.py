@@ -16,11 +16,11 @@ TARGET = targets.load("x86-64-v3")
 VNNI = targets.load("x86-64-v4-vnni")
 
 
-def conv(spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Call:
+def conv(spatial: tuple[int, ...], kernel: tuple[int, ...], stride: int = 1) -> Call:
     """A convolution of 64 channels to 64, without padding."""
     rank = len(spatial)
     types = [TensorType(DType.F32, (1, 64, *spatial)), TensorType(DType.F32, (64, 64, *kernel))]
-    attrs = {"strides": (1,) * rank, "dilations": (1,) * rank, "pads": (0,) * 2 * rank}
+    attrs = {"strides": (stride,) * rank, "dilations": (1,) * rank, "pads": (0,) * 2 * rank}
     return contraction.CONV.call(types, attrs)
 
 
@@ -29,6 +29,16 @@ def test_rows_go_along_the_innermost_dim_that_has_several() -> None:
     assert plan(conv((64,), (5,)), TARGET).rows > 1
     assert plan(conv((64, 1), (5, 1)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
     assert plan(conv((1, 64), (1, 5)), TARGET).rows == plan(conv((64,), (5,)), TARGET).rows
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4-vnni", "x86-64-v3", "aarch64-generic"])
+@pytest.mark.parametrize("width", [7, 14, 20, 28])
+def test_rows_that_skip_others_are_those_of_one_line(name: str, width: int) -> None:
+    """The last of a line and the first of the next are not neighbours, so that no tile has both."""
+    target = targets.load(name)
+    made, line = (plan(conv(s, (1, 1), 2), target) for s in ((2 * width,) * 2, (1, 2 * width)))
+    assert (made.rows, made.columns) == (line.rows, line.columns)
+    assert width / (-(-width // made.rows) * made.rows) >= 0.85
 
 
 @pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "aarch64-generic"])
