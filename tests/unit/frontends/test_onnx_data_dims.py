@@ -398,3 +398,24 @@ def test_what_a_branch_assumes_is_checked_where_it_runs(rows: int) -> None:
                 "reshape: the number of elements stays: n1 is 4, expected at least 6; n1 is 4, "
                 "computed by node 'the choice'"
             )
+
+
+def test_rows_of_nothing() -> None:
+    """That data choose, where shapes say that there is nothing."""
+    nodes = [
+        make("Slice", ["x", "zeros", "zeros"], ["none"]),
+        make("Range", ["zero", "m", "one"], ["numbers"], "numbers"),
+        make("Gather", ["none", "numbers"], ["y"], "rows", axis=0),
+    ]
+    infos = [tensor_info("x", [6, 5]), tensor_info("m", [], I64)]
+    model = graph_model(nodes, infos, ["y"], opset=18)
+    for name, value in (("zeros", i64(0)), ("zero", np.array(0)), ("one", np.array(1))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    with aot.load(aot.compile(model, max_extents={"numbers": 4})) as program:
+        assert program({"x": X, "m": np.array(0)})["y"].shape == (0, 5)
+        with pytest.raises(RuntimeFailure) as caught:
+            program({"x": X, "m": np.array(2)})
+        assert str(caught.value) == (
+            "rows: nothing is taken where there is nothing: n0 is 2, expected 0; n0 is 2, computed "
+            "by node 'numbers'"
+        )

@@ -562,5 +562,11 @@ def pad(node: Node) -> Value:
 
 @onnx_op("Gather")
 def gather(node: Node) -> Value:
-    data = node.input(0)
-    return node.emit("gather", data, node.input(1), axis=node.axis_attr(data.type.rank, 0))
+    data, indices = node.input(0), node.input(1)
+    axis, count = node.axis_attr(data.type.rank, 0), indices.type.element_count
+    if data.type.dims[axis] == 0 and (count == 0 or is_given(node, count)):
+        check_equal(node, count, 0, "nothing is taken where there is nothing")
+        shape = (*data.type.dims[:axis], *indices.type.dims, *data.type.dims[axis + 1 :])
+        zero = ConstantData(np.zeros((), data.type.dtype.numpy))
+        return node.emit("fill", shape=shape, value=zero)
+    return node.emit("gather", data, indices, axis=axis)
