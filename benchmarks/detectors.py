@@ -47,6 +47,9 @@ def main() -> int:
     )
     parser.add_argument("--inputs", type=int, default=50)
     parser.add_argument("--tolerance", type=float, default=1e-3)
+    parser.add_argument(
+        "--max", action="append", default=[], metavar="NODE=N", help="what no rule bounds"
+    )
     arguments = parser.parse_args()
     if arguments.device != "cpu":
         from tests.support.vulkan_device import manifests
@@ -92,6 +95,9 @@ def check(arguments: argparse.Namespace) -> int:
         model,
         targets=targets[:1] if arguments.no_host else targets,
         input_shapes={name: picture(model, 0)[name].shape},
+        max_extents={
+            node: int(most) for node, _, most in (m.rpartition("=") for m in arguments.max)
+        },
     )
     print(f"compiled in {time.perf_counter() - begin:.1f} s", flush=True)
     device = "cpu" if arguments.device == "cpu" else "vulkan"
