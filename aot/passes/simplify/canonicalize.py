@@ -3,7 +3,8 @@
 Requires: nothing.
 Ensures: no rule of `RULES` applies anywhere.
 Never: changes a result by a bit (a NaN may change which NaN it is), or makes a program longer: a
-    scatter by constant positions becomes several ops, which are one dispatch.
+    scatter by constant positions becomes several ops, which are one dispatch, and a concat of many
+    open parts becomes concats of some.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from aot.passes.simplify.rewriting import (
     like,
     make,
 )
+
+MAX_OPEN_PARTS = 12  # of a concat, where their extents are known on the device only
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -127,6 +130,21 @@ def _skip_exact_cast(op: Op, _: Rewriter) -> Value | None:
     return like(op, value)
 
 
+def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
+    """A kernel asks of each element in which part it lies: of which of the groups, and then where
+    in it. Parts of known extents are copied one by one, or are computed in their place."""
+    parts, axis = op.operands, op.attrs["axis"]
+    assert isinstance(axis, int)
+    extents = [v.type.dims[axis] for v in parts if v is not None]
+    if len(parts) <= MAX_OPEN_PARTS or all(isinstance(n, int) for n in extents):
+        return None
+    groups = [
+        rewriter.create(op.record, parts[start : start + MAX_OPEN_PARTS], op.attrs, op.origin)
+        for start in range(0, len(parts), MAX_OPEN_PARTS)
+    ]
+    return make(op, rewriter, op.record, *[group.result for group in groups], **op.attrs)
+
+
 def _join_slices(op: Op, rewriter: Rewriter) -> Value | None:
     """Two neighbours in a concat that are neighbours in what they were cut from."""
     axis = op.attrs["axis"]
@@ -210,6 +228,9 @@ RULES: tuple[Rule, ...] = (
     Rule(movement.SLICE, "x[0:n:1] -> x", _same_type_slice),
     Rule(movement.PAD, "pad(x) by nothing -> x", _without_padding),
     Rule(selection.CONCAT, "concat(x) -> x", _only_part),
+    Rule(
+        selection.CONCAT, "concat(x, ..., y, ...) -> concat(concat(x, ...), ...)", _split_open_parts
+    ),
     Rule(selection.CONCAT, "concat(x[i:j], x[j:k], ...) -> concat(x[i:k], ...)", _join_slices),
     Rule(elementwise.CAST, "cast(x) to x's dtype -> x", _identity),
     Rule(
