@@ -47,7 +47,13 @@ def test_every_option_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("aot.driver.pipeline.compile_module", fake)
     given: dict[str, Any] = {name: OTHERS.get(o.kind.name) for name, o in OPTIONS.items()}
-    given |= {"optimize": "size", "storage": "fp16", "activations": "int8", "strip": True}
+    given |= {
+        "optimize": "size",
+        "storage": "fp16",
+        "arithmetic": "fp16",
+        "activations": "int8",
+        "strip": True,
+    }
     given |= {"all_logits": True}
     with pytest.raises(CompileError, match="seen"):
         aot.compile(b"func", **given)
@@ -218,7 +224,7 @@ def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
             "random_seed",
             "max_extents",
         ),
-        *("optimize", "storage"),
+        *("optimize", "storage", "arithmetic"),
         *("activations", "winograd", "disable", "entry_name", "strip"),
     ) == KEYS
 
