@@ -203,7 +203,19 @@ def _inputs_as_extents(function: Function) -> list[str]:
 
 
 _MOVES = frozenset(
-    {"reshape", "slice", "cast", "less", "add", "where", "maximum", "minimum", "sub"}
+    {
+        "reshape",
+        "slice",
+        "cast",
+        "less",
+        "add",
+        "where",
+        "maximum",
+        "minimum",
+        "sub",
+        "equal",
+        "neg",
+    }
 )
 
 
