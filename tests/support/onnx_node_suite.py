@@ -28,6 +28,7 @@ from aot.ir.data_dims import Largest, extents_of
 from aot.ir.dims import symbol
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
+from tests.support.onnx_sequence_values import as_tensors, has_lists
 
 Array = np.ndarray[Any, Any]
 Outcome = str  # "" for a pass, else why not
@@ -63,11 +64,6 @@ EXCLUSIONS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
     (
         "optimisers of training (ai.onnx.preview.training)",
         lambda model: model.graph.node[0].domain == "ai.onnx.preview.training",
-    ),
-    (
-        "an input or output that is a sequence, an optional or a map: a program takes and gives "
-        "tensors",
-        lambda model: any(i.type.WhichOneof("value") != "tensor_type" for i in _values(model)),
     ),
     (
         "an input or output of strings or complex numbers",
@@ -126,14 +122,19 @@ def cases() -> tuple[dict[str, Case], dict[str, int]]:
         if reason is not None:
             excluded[reason] += 1
             continue
-        names = [i.name for i in test.model.graph.input]
-        types = {i.type.tensor_type.elem_type for i in _values(test.model)}
+        model, data_sets = test.model, test.data_sets
+        if has_lists(model):
+            (data,) = data_sets
+            model, data = as_tensors(model, data)
+            data_sets = [data]
+        names = [i.name for i in model.graph.input]
+        types = {i.type.tensor_type.elem_type for i in _values(model)}
         chosen[test.name] = Case(
             test.name,
-            test.model,
+            model,
             types <= CORE_TYPES,
-            [_feeds(names, inputs) for inputs, _ in test.data_sets],
-            [[_array(a) for a in outputs] for _, outputs in test.data_sets],
+            [_feeds(names, inputs) for inputs, _ in data_sets],
+            [[_array(a) for a in outputs] for _, outputs in data_sets],
             test.rtol,
             test.atol,
         )
@@ -170,19 +171,22 @@ def imported(case: Case) -> Function:
             if not wanted or len(case.feeds) != 1:
                 return function
         except UnsupportedError as error:
-            asked = _operands_to_know(case, error) or _small_integers(case)
+            asked = _operands_to_know(case, error) or _small_inputs(case)
             wanted = [name for name in asked if name not in case.baked]
             if not wanted or len(case.feeds) != 1:
                 raise
         _bake(case, wanted)
 
 
-def _small_integers(case: Case) -> list[str]:
-    """Inputs that may be shapes."""
+_SMALL = (TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
+
+
+def _small_inputs(case: Case) -> list[str]:
+    """Inputs that may be shapes, or numbers of iterations and conditions."""
     return [
         i.name
         for i in case.model.graph.input
-        if i.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+        if i.type.tensor_type.elem_type in _SMALL
         and len(i.type.tensor_type.shape.dim) <= 1
     ]
 
@@ -228,7 +232,7 @@ def _operands_to_know(case: Case, error: UnsupportedError) -> list[str]:
     for item in error.items:
         numbers = [int(n) for n in _UNKNOWN.findall(item)]
         if numbers and ("definition" in item or len(nodes) > 1):
-            wanted += _small_integers(case)
+            wanted += _small_inputs(case)
         else:
             wanted += [inputs[n] for n in numbers if n < len(inputs)]
     return list(dict.fromkeys(wanted))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.extents import (
     check_is,
     dim_value,
@@ -60,12 +61,19 @@ def joined(place: Place, types: Iterable[StackType], inside: Sequence[Block] = (
     """The type that tensors of all of `types` have, outside of blocks that make some of them.
 
     Raises:
-        CompileError: they differ in element type or rank.
+        CompileError: they differ in element type.
+        UnsupportedNodeError: they differ in rank.
     """
     first, *others = types
     for other in others:
-        if other.dtype is not first.dtype or len(other.most) != len(first.most):
-            raise place.error(f"its sequence has tensors {first} and {other}")
+        found = f"its sequence has tensors {first} and {other}"
+        if other.dtype is not first.dtype:
+            raise place.error(found)
+        if len(other.most) != len(first.most):
+            raise UnsupportedNodeError(
+                f"{found}, and data decide its length or a position in it; make that known at "
+                "compile time, or give all tensors one rank"
+            )
     most: list[Dim] = []
     ragged_axes: list[int] = []
     for axis in range(len(first.most)):
