@@ -112,6 +112,8 @@ def page(outcomes: Outcomes) -> str:
         "An input that the importer says it must know at compile time, such as Reshape's shape, is",
         f"given to it as a constant ({baked} cases). Floats must agree within the case's own",
         "tolerance, everything else exactly; results have the dtype and shape that the case says.",
+        "Sequences and optionals are made of tensors that are inputs; their tensors and lengths",
+        "are outputs.",
         "",
         "## Counts",
         "",

@@ -186,8 +186,7 @@ def _small_inputs(case: Case) -> list[str]:
     return [
         i.name
         for i in case.model.graph.input
-        if i.type.tensor_type.elem_type in _SMALL
-        and len(i.type.tensor_type.shape.dim) <= 1
+        if i.type.tensor_type.elem_type in _SMALL and len(i.type.tensor_type.shape.dim) <= 1
     ]
 
 
