@@ -29,6 +29,8 @@ COORDINATES = (
     "asymmetric",
     "tf_crop_and_resize",
 )
+# those that a run computes with extents or scales of its own
+RUN_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 POLICIES = ("stretch", "not_larger", "not_smaller")
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # a denominator of which a scale is taken for the fraction meant
@@ -72,7 +74,7 @@ class Axis:
 
     @property
     def is_known(self) -> bool:
-        return isinstance(self.extent, int) and isinstance(self.size, int)
+        return isinstance(self.extent, int) and isinstance(self.size, int) and self.ratio is None
 
 
 def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Array:
@@ -184,8 +186,7 @@ class _Program:
 
     def __init__(self, b: GraphBuilder, options: Options, axis: Axis) -> None:
         self.b, self.options, self.axis = b, options, axis
-        supported = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-        if options.coordinates not in supported:
+        if options.coordinates not in RUN_COORDINATES:
             raise UnsupportedNodeError(
                 f"{options.coordinates} with extents that depend on the input's shape is not "
                 "supported"

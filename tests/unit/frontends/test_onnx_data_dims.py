@@ -40,6 +40,7 @@ Feeds = Sequence[Mapping[str, Array]]
 RANGES = [(0, 5, 1), (5, 0, -2), (0, 0, 1), (3, -1, 1), (1, 10, 4), (1, 9, 4)]
 
 RESIZED = [("nearest", 0, 0), ("linear", 1, 0), ("cubic", 1, 0), ("cubic", 0, 1), ("cubic", 1, 1)]
+SCALES = [(1, 1), (2, 2), (0.5, 1.5), (1.3, 0.4)]
 
 # node, how many outputs, constants, what it is fed, and the most extents that it computes
 CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
@@ -176,6 +177,29 @@ CASES: dict[str, tuple[Any, Mapping[str, Array], Feeds, int | None]] = {
         for policy in ("stretch", "not_larger", "not_smaller")
         for mode, antialias, inside in RESIZED
         if (policy, mode, antialias, inside) != ("stretch", "nearest", 0, 0)
+    },
+    **{
+        f"Resize by scales, {mode}, {coordinates}{', antialiased' * antialias}": (
+            make(
+                "Resize",
+                ["x", "", "s"],
+                ["y"],
+                NODE,
+                mode=mode,
+                antialias=antialias,
+                coordinate_transformation_mode=coordinates,
+                axes=[3, 2],
+            ),
+            {},
+            [{"x": X[None, None], "s": np.float32(row)} for row in SCALES],
+            20,
+        )
+        for mode, coordinates, antialias in (
+            ("nearest", "asymmetric", 0),
+            ("linear", "half_pixel", 0),
+            ("linear", "half_pixel", 1),
+            ("cubic", "pytorch_half_pixel", 0),
+        )
     },
 }
 

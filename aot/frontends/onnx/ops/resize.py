@@ -9,6 +9,7 @@ from aot.frontends.lib.resize import (
     COORDINATES,
     POLICIES,
     ROUNDING,
+    RUN_COORDINATES,
     Axis,
     Options,
     by_scales,
@@ -58,12 +59,8 @@ def upsample_by_attribute(node: Node) -> Value:
 @onnx_op("Resize", since=10)
 def resize_by_scales(node: Node) -> Value:
     x = node.input(0)
-    return resized(
-        node,
-        x,
-        Options(_mode(node)),
-        by_scales(node, x, _numbers(node, 1, "scales"), range(x.type.rank)),
-    )
+    options = Options(_mode(node))
+    return resized(node, x, options, _scaled(node, x, options, 1, range(x.type.rank), ()))
 
 
 @onnx_op("Resize", since=11)
@@ -101,9 +98,9 @@ def resize(node: Node) -> Value:
         )
     roi = list(zip(bounds[: len(numbers)], bounds[len(numbers) :], strict=True))
     policy = node.str_attr("keep_aspect_ratio_policy", "stretch")
-    scales = _numbers(node, 2, "scales")
-    if scales:
-        return resized(node, x, options, by_scales(node, x, scales, numbers, roi))
+    scales = node.optional(2)
+    if scales is not None and scales.type.element_count != 0:
+        return resized(node, x, options, _scaled(node, x, options, 2, numbers, roi))
     # a region of interest is computed with while importing
     sizes = node.dims(3, "sizes") if roi else node.extents(3, "sizes")
     if policy not in POLICIES:
@@ -118,17 +115,64 @@ def resize(node: Node) -> Value:
     return resized(node, x, options, by_sizes(node, x, sizes, numbers, policy, roi))
 
 
+def _scaled(
+    node: Node,
+    x: Value,
+    options: Options,
+    index: int,
+    numbers: Sequence[int],
+    roi: Sequence[tuple[float, float]],
+) -> list[Axis]:
+    """The dims `numbers` of x, each times its element of operand `index`, which a run may compute
+    where it can compute with the coordinates."""
+    operand = node.input(index)
+    scales = _known_scales(node, operand)
+    known = [s for s in scales if s is not None]
+    if len(known) == len(scales):
+        return by_scales(node, x, known, numbers, roi)
+    if len(scales) != len(numbers):
+        raise node.error(f"scales has {len(scales)} numbers, expected {len(numbers)}")
+    if options.coordinates not in RUN_COORDINATES:
+        raise UnsupportedNodeError(f"operand {index} (scales) is not known at compile time")
+    axes: list[Axis] = []
+    for at, (d, scale) in enumerate(zip(numbers, scales, strict=True)):
+        if scale is not None:
+            axes += by_scales(node, x, [scale], [d])
+            continue
+        extent = x.type.dims[d]
+        one = node.emit("slice", operand, starts=(at,), stops=(at + 1,), steps=(1,))
+        ratio = node.cast(node.reshape(one, ()), DType.F32)
+        size = node.emit("floor", node.emit("mul", ratio, _as_f32(node, extent)))
+        found = extent_of(node, node.cast(size, DType.I64), None, f"operand {index} (scales)")
+        axes.append(Axis(d, extent, found, None, ratio=ratio))
+    return axes
+
+
+def _known_scales(node: Node, scales: Value) -> list[float | None]:
+    """The elements of a vector of floats; None for those that the model computes."""
+    known = node.values.known(scales)
+    if known is not None and known.dtype != object:
+        return [float(v) for v in known.reshape(-1)]
+    if scales.op is not None and scales.op.name == "concat":
+        parts = [_known_scales(node, v) for v in scales.op.operands if v is not None]
+        return [element for part in parts for element in part]
+    count = scales.type.element_count
+    if not isinstance(count, int):
+        raise UnsupportedNodeError(f"{count} scales do not say which dims they are of")
+    return [None] * count
+
+
+def _as_f32(node: Node, extent: Dim) -> Value:
+    return node.cast(dim_value(node, extent), DType.F32)
+
+
 def _proportional(
     node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: str
 ) -> list[Axis]:
     """The dims of sizes as near to these as keeps their proportions, where a run computes them."""
-
-    def number(extent: Dim) -> Value:
-        return node.cast(dim_value(node, extent), DType.F32)
-
     extents = [node.input(0).type.dims[d] for d in numbers]
     ratios = [
-        node.emit("div", number(size), number(extent))
+        node.emit("div", _as_f32(node, size), _as_f32(node, extent))
         for size, extent in zip(sizes, extents, strict=True)
     ]
     ratio = ratios[0]
@@ -136,7 +180,7 @@ def _proportional(
         ratio = node.emit("minimum" if policy == "not_larger" else "maximum", ratio, other)
     axes = []
     for d, size, extent in zip(numbers, sizes, extents, strict=True):
-        scaled = node.emit("mul", ratio, number(extent))
+        scaled = node.emit("mul", ratio, _as_f32(node, extent))
         rounded = node.emit("floor", node.emit("add", scaled, node.scalar(0.5, DType.F32)))
         most = size if policy == "not_larger" else None
         found = extent_of(node, node.cast(rounded, DType.I64), most, "operand 3 (sizes)")
