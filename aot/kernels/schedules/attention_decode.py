@@ -94,7 +94,7 @@ class DecodeAttention:
         source: Scratch,
         lanes: int,
         *before: Expr,
-        by: Callable[[Expr, Expr], Expr] = expr.add,
+        by: Join = expr.add,
     ) -> list[Stmt]:
         """Adds all lanes of `source` up in the first one, or joins them `by` something else."""
         stmts: list[Stmt] = []
