@@ -72,7 +72,7 @@ class QuantisedGraph:
         return self.b.op("dequantize", x, self.f32(scale), self.b.constant(zero, str(x.type.dtype)))
 
     def step(self) -> Value:
-        kinds = ("conv", "conv", "matmul", "add", "concat", "pool", "move", "same")
+        kinds = ("conv", "conv", "matmul", "product", "add", "concat", "pool", "move", "same")
         x = getattr(self, self.choice(*kinds))(self.floats())
         after = self.choice("", "", "relu", "clip", "move", "scale")
         if after == "relu":
@@ -141,15 +141,31 @@ class QuantisedGraph:
             y = self.b.op("add", y, self.bias(x, scales, columns))
         return y
 
-    def add(self, x: Value) -> Value:
+    def product(self, x: Value) -> Value:
+        """A product of two computed operands, or of constant weights from the left, of rows enough
+        that it is one of integers."""
+        count, height = int(self.random.integers(22, 40)), int(x.type.dims[-2])
+        if self.random.random() < 0.3:
+            w, _ = self.weights((count, height), 0)
+            return self.b.op("matmul", w, x)
+        other = self.b.op("transpose", self.alike(x), perm=(0, 1, 3, 2))
+        rows = self.b.constant(np.arange(count) % height)
+        product = self.b.op("matmul", self.b.op("gather", x, rows, axis=2), other)
+        dims = product.type.dims
+        return self.b.op(
+            "slice", product, starts=(0,) * 4, stops=(*dims[:2], 9, dims[3]), steps=(1,) * 4
+        )
+
+    def alike(self, x: Value) -> Value:
+        """A tensor, dequantised, of the same dims as `x`, which may be that itself."""
         others = [t for t in self.tensors if t[0].type.dims == x.type.dims]
         if not others:
-            return self.same(x)
+            return x
         y, scale, zero = self.choice(*others)
-        other = self.b.op(
-            "dequantize", y, self.f32(scale), self.b.constant(zero, str(y.type.dtype))
-        )
-        return self.b.op("add", x, other)
+        return self.b.op("dequantize", y, self.f32(scale), self.b.constant(zero, str(y.type.dtype)))
+
+    def add(self, x: Value) -> Value:
+        return self.b.op("add", x, self.alike(x))
 
     def concat(self, x: Value) -> Value:
         other = self.floats()

@@ -5,7 +5,8 @@ Ensures: every constant operand that a plan wants packed comes through a `pack` 
 does one that is computed from a constant element by element, which stays behind the `pack`; a
 constant table that rows are gathered from, and whose transpose a contraction has packed (the
 embedding of a language model that is its head too), lies as that does, so that it is stored once.
-Never: packs a value that is computed at run time, or packs one twice.
+Never: packs a constant twice, or a value that is computed at run time but for the right side of a
+product of bytes that has rows enough for that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from aot.analysis.cost.plan import weight_layouts
+from aot.analysis.cost.plan import sums_words, weight_layouts
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, Function, Module, Op, Value
 from aot.ir.large_arrays import forget
@@ -22,6 +23,7 @@ from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import pack as pack_op
+from aot.ops.integer_contraction import MATMUL_INTEGER
 from aot.ops.selection import GATHER
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of, relaid
@@ -96,6 +98,12 @@ def _pack_operands(
     operands = list(op.operands)
     for number, layout in weight_layouts(call, target).items():
         weight = operands[number]
+        if weight is not None and _is_packed_at_run_time(op, weight, target):
+            rewriter = Rewriter(function).at(op)
+            attrs: dict[str, Attr] = {"layout": layout}
+            made = rewriter.create(pack_op.PACK, [weight], attrs, op.origin)
+            operands[number] = made.result
+            continue
         if weight is None or not _is_stored(weight):
             continue
         if (weight, layout) not in packed:
@@ -107,6 +115,15 @@ def _pack_operands(
     if operands != op.operands:
         rewriter = Rewriter(function).at(op)
         rewriter.replace_op(op, relaid(op, rewriter, operands))
+
+
+def _is_packed_at_run_time(op: Op, weight: Value, target: Target) -> bool:
+    """Whether a computed right side has few bytes beside the products of it that dot products of
+    packed words compute."""
+    if op.record is not MATMUL_INTEGER or target.has_workgroups or constant_of(weight) is not None:
+        return False
+    contraction = call_of(op).contraction
+    return contraction is not None and sums_words(contraction)
 
 
 def _is_stored(value: Value) -> bool:

@@ -19,6 +19,7 @@ from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer
 
 F32, I8, I16, I32, U8 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U8
+LIMIT = 1 << 31  # of sums in i32
 MAX_STEPS = 8  # how far a value is looked into
 _FOLDED_KINDS = (Kind.MOVEMENT, Kind.VIEW, Kind.ELEMENTWISE)
 

@@ -21,11 +21,13 @@ from aot.ops.elementwise import ADD, MUL, SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
 from aot.ops.movement import RESHAPE
 from aot.ops.reduction import REDUCE_SUM
+from aot.passes.quantise import computed_columns
 from aot.passes.quantise.factors import (
     F32,
     I8,
     I16,
     I32,
+    LIMIT,
     Stored,
     add_number,
     cast,
@@ -35,7 +37,6 @@ from aot.passes.quantise.factors import (
     stored_of,
 )
 
-LIMIT = 1 << 31
 _TOO_WIDE = "an operand less its zero point has more than 16 bits"
 # two quantised scales are one where they differ by the roundings of their factors
 SCALE_TOLERANCE = 2.0**-21
@@ -73,10 +74,11 @@ def plan_of(op: Op) -> Plan | str:
         return "a scale or zero point varies along what is summed"
     if x.scale is None:
         return _plan_of_integers(op, x, w)
+    if w.numbers is None:
+        reason = computed_columns.reason_against(op, x, w)
+        return Plan(op, x, w) if reason is None else reason
     if x.numbers is not None:
         return "the constant operand is on the left"
-    if w.numbers is None:
-        return "both operands vary"
     bias, late = _split_bias(op, x, w)
     if _sum_bound(op, x, w.numbers) + _largest(bias) >= LIMIT:
         return "sums may exceed 32 bits"
@@ -187,6 +189,8 @@ def bias_in(
 def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
     """The i32 sums of the plan's contraction, bias and zero points included."""
     op, x, w = plan.op, plan.x, plan.w
+    if w.numbers is None and not plan.is_conv and computed_columns.fits(op, x, w):
+        return computed_columns.integer_sum(op, rewriter, x, w)
     if w.numbers is None:
         left, right = _centred(op, rewriter, x), _centred(op, rewriter, w)
         return _contract(plan, rewriter, left, right, 0, plan.bias)

@@ -26,6 +26,7 @@ from aot.passes.quantise.factors import (
     I8,
     I16,
     I32,
+    LIMIT,
     U8,
     add_number,
     cast,
@@ -35,12 +36,7 @@ from aot.passes.quantise.factors import (
     known_number,
     same,
 )
-from aot.passes.quantise.integer_contractions import (
-    LIMIT,
-    RECORDS,
-    as_integers,
-    bias_in,
-)
+from aot.passes.quantise.integer_contractions import RECORDS, as_integers, bias_in
 from aot.passes.simplify.algebra_terms import sole
 from aot.passes.simplify.rewriting import Rule, definer, like, make
 

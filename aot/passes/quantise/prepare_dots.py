@@ -21,11 +21,12 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import Array, DType
 from aot.ops.blocked import MATMUL_BLOCKED
-from aot.ops.elementwise import SUB
+from aot.ops.elementwise import ADD, MUL, SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER, MAX_WEIGHT
 from aot.ops.movement import PAD
 from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.block_weights import with_bytes
+from aot.passes.quantise.computed_columns import summed
 from aot.passes.quantise.factors import add_number, cast, constant
 from aot.passes.simplify.rewriting import constant_of
 from aot.target.model import Target
@@ -55,7 +56,10 @@ def prepare(function: Function, op: Op, target: Target) -> None:
     """Prepares one contraction."""
     dims = contraction_of(op)
     data = constant_of(op.operands[1])
-    if dims is None or data is None or dims.is_depthwise or dims.right.dtype is not DType.I8:
+    if dims is None or dims.is_depthwise or dims.right.dtype is not DType.I8:
+        return
+    if data is None:
+        _prepare_computed(Rewriter(function).at(op), op, target)
         return
     rewriter = Rewriter(function).at(op)
     x, weights = op.operands[0], data.logical
@@ -78,6 +82,22 @@ def prepare(function: Function, op: Op, target: Target) -> None:
             )
         return
     _replace(op, rewriter, x, weights, distance, attrs)
+
+
+def _prepare_computed(rewriter: Rewriter, op: Op, target: Target) -> None:
+    """Gives a product with a computed right side a left side of the dtype that the target takes."""
+    x, right = op.operands[:2]
+    assert x is not None and right is not None
+    wanted = _wanted(x.type.dtype, int(MAX_WEIGHT.default), target)
+    if op.record is not MATMUL_INTEGER or wanted is x.type.dtype:
+        return
+    _, distance = _OTHER_SIGN[x.type.dtype]
+    left = _moved(op, rewriter, x, wanted, distance)
+    made = rewriter.create(op.record, [left, right], op.attrs, op.origin).result
+    sums = summed(op, rewriter, right, right.type.rank - 2)
+    away = constant(op, rewriter, np.asarray(distance, np.int32))
+    term = rewriter.create(MUL, [sums, away], {}, op.origin).result
+    rewriter.replace_op(op, rewriter.create(ADD, [made, term], {}, op.origin).results)
 
 
 def _wanted(dtype: DType, max_weight: int, target: Target) -> DType:
