@@ -68,8 +68,6 @@ def import_if(
     decided = _decided(importer, node, condition, compared)
     if decided is not None:
         return _taken(importer, node, proto, outer, decided)
-    if compared is not None and is_given(node, difference(compared.left, compared.right)):
-        compared = None  # data decide: either branch may run
     return _Open(importer, node, proto, outer, compared).results()
 
 
@@ -111,7 +109,12 @@ def _taken(
 
 
 class _Open:
-    """An If whose condition is not known when it is imported."""
+    """An If whose condition is not known when it is imported.
+
+    Attributes:
+        compared: the extents that its condition compares, if that is what it does.
+        is_of_data: either branch may run, whatever shapes the inputs have.
+    """
 
     def __init__(
         self,
@@ -126,8 +129,13 @@ class _Open:
         self.proto = proto
         self.outer = outer
         self.compared = compared
+        self.is_of_data = compared is None or is_given(
+            node, difference(compared.left, compared.right)
+        )
         graphs = [_branch(node, name) for name in BRANCHES]
         self.tried = [self._try(graph, is_first) for graph, is_first in zip(graphs, (True, False))]
+        if self.is_of_data:
+            self._free_of_inputs(graphs)
         self.wanted = [n for n in range(len(node.outputs)) if node.wants(n)]
 
     def _try(self, graph: onnx.GraphProto, is_first: bool) -> Tried:
@@ -136,32 +144,57 @@ class _Open:
         self.importer.branching[condition] = is_first
         try:
             found = try_block(self.importer, self.node, graph, self.outer, Block())
-            names = self._taken_for_granted(found)
-            if not names:
-                return found
-            discard(self.importer, self.node, found)
-            block = Block()
-            given = self._own(graph, names, block)
-            found = try_block(self.importer, self.node, graph, self.outer, block, given)
-            if found.is_whole:
-                return found
-            discard(self.importer, self.node, found)
-            return try_block(self.importer, self.node, graph, self.outer, Block())
+            names = self._taken_for_granted(found, found.assumed) & self.node.values.given
+            return self._with_own(graph, found, names)
         finally:
             del self.importer.branching[condition]
 
-    def _taken_for_granted(self, tried: Tried) -> set[str]:
-        """The symbols that data decide before a branch, of which it assumes what need not hold
-        where it does not run."""
-        if self.compared is not None or not tried.is_whole:
+    def _free_of_inputs(self, graphs: Sequence[onnx.GraphProto]) -> None:
+        """Imports branches again that assume what the other one does not of the inputs' extents."""
+        condition = self.node.input(0)
+        sides = [{frozenset((a.left, a.right)) for a in tried.assumed} for tried in self.tried]
+        of_one = [
+            self._taken_for_granted(
+                tried, [a for a in tried.assumed if frozenset((a.left, a.right)) not in shared]
+            )
+            for tried, shared in zip(self.tried, sides[::-1], strict=True)
+        ]
+        for number, names in enumerate(of_one):
+            self.importer.branching[condition] = number == 0
+            try:
+                self.tried[number] = self._with_own(graphs[number], self.tried[number], names)
+            finally:
+                del self.importer.branching[condition]
+
+    def _with_own(self, graph: onnx.GraphProto, tried: Tried, names: set[str]) -> Tried:
+        """A branch, imported again with extents of its own in the place of symbols, if that
+        succeeds."""
+        if not names:
+            return tried
+        discard(self.importer, self.node, tried)
+        block, function = Block(), self.node.rewriter.function
+        before = dict(function.assumptions)
+        given = self._own(graph, names, block)
+        own = {a: None for a in function.assumptions if a not in before}
+        found = try_block(self.importer, self.node, graph, self.outer, block, given)
+        function.assumptions = before
+        if found.is_whole:
+            found.assumed = {**own, **found.assumed}
+            return found
+        discard(self.importer, self.node, found)
+        return try_block(self.importer, self.node, graph, self.outer, Block())
+
+    def _taken_for_granted(self, tried: Tried, assumed: Iterable[Assumption]) -> set[str]:
+        """The symbols that are known before a branch, of which it assumes what need not hold where
+        it does not run."""
+        if not self.is_of_data or not tried.is_whole:
             return set()
         sides = [
             (a.left, a.right)
-            for a in tried.assumed
-            if self._is_given(a) and not is_made_inside(tried.block, (a.left, a.right))
+            for a in assumed
+            if not is_made_inside(tried.block, (a.left, a.right))
         ]
-        names = {name for pair in sides for dim in pair for name in dims.symbols(dim)}
-        return names & self.node.values.given
+        return {name for pair in sides for dim in pair for name in dims.symbols(dim)}
 
     def _own(self, graph: onnx.GraphProto, names: set[str], block: Block) -> dict[str, Held]:
         """What a branch reads, under extents of its own in the place of symbols: what it assumes of
@@ -178,7 +211,7 @@ class _Open:
         return found
 
     def results(self) -> Sequence[Held | None]:
-        is_free = self.compared is None or not any(t.assumed for t in self.tried)
+        is_free = self.is_of_data or not any(t.assumed for t in self.tried)
         if all(t.is_whole for t in self.tried) and is_free:
             found = self._as_op()
             if found is not None:
@@ -201,8 +234,9 @@ class _Open:
         yielded, stacks = self._yielded()
         counts: dict[int, list[int]] = {}  # of results: axes along which data decide the extent
         for number, (a, b) in enumerate(list(zip(*yielded, strict=True))):
-            same = as_type(node, b, a.type, other.block)
-            if same is not None and not self._is_made_inside(a.type.dims):
+            is_inside = self._is_made_inside(a.type.dims)
+            same = None if is_inside else as_type(node, b, a.type, other.block)
+            if same is not None:
                 yielded[1][number] = same
                 continue
             wide = self._wide_shape(a, b)
@@ -289,7 +323,7 @@ class _Open:
 
     def _explained(self, assumed: Iterable[Assumption], branch: str) -> dict[Assumption, None]:
         """What a branch assumes, with a word on why it is asked of every run."""
-        if self.compared is not None:
+        if not self.is_of_data:
             return dict.fromkeys(assumed)
         where = f"{IN_BRANCH}{branch} of If {self.node.label!r}, which data choose)"
         return {
@@ -305,7 +339,7 @@ class _Open:
     def _refusal(self) -> UnsupportedNodeError | CompileError:
         """Why an If on what the model computes can't be an op."""
         for name, tried in zip(BRANCHES, self.tried, strict=True):
-            if tried.error is not None and self.compared is not None:
+            if tried.error is not None and not self.is_of_data:
                 return tried.error
             if tried.error is not None:
                 return CompileError(
