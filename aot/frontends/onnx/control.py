@@ -190,9 +190,7 @@ class _Open:
         if not self.is_of_data or not tried.is_whole:
             return set()
         sides = [
-            (a.left, a.right)
-            for a in assumed
-            if not is_made_inside(tried.block, (a.left, a.right))
+            (a.left, a.right) for a in assumed if not is_made_inside(tried.block, (a.left, a.right))
         ]
         return {name for pair in sides for dim in pair for name in dims.symbols(dim)}
 

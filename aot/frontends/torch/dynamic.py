@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from aot.errors import CompileError
+from aot.frontends.torch.containers import parts
 from aot.ir.bounds import WantedDim, linear, parse_wanted
 
 
@@ -88,15 +89,17 @@ def dim_names(
     if not shapes:
         return {}
     numbers = {id(leaf): n for n, leaf in enumerate(pytree.tree_leaves((tuple(args), kwargs)))}
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     found: dict[tuple[int, int], str] = {}
-    _collect(
-        list(bound.values()) if isinstance(shapes, (list, tuple)) else dict(bound),
-        shapes,
-        numbers,
-        found,
-    )
+    _collect(bound_arguments(module, args, kwargs, shapes), shapes, numbers, found)
     return found
+
+
+def bound_arguments(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> dict[str, Any] | list[Any]:
+    """The arguments of a call, by name or by place as `shapes` has them."""
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    return list(bound.values()) if isinstance(shapes, (list, tuple)) else dict(bound)
 
 
 def _collect(
@@ -108,7 +111,10 @@ def _collect(
             name = _name_of(dim)
             if name is not None and id(given) in numbers:
                 found.setdefault((numbers[id(given)], axis), name)
-    elif isinstance(given, Mapping) and isinstance(shapes, Mapping):
+        return
+    held = parts(given)
+    given = given if held is None else list(held.values())
+    if isinstance(given, Mapping) and isinstance(shapes, Mapping):
         for key, inner in shapes.items():
             if key in given:
                 _collect(given[key], inner, numbers, found)

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from aot.errors import CompileError
-from aot.frontends.torch.dynamic import OpenDims, dim_names
+from aot.frontends.torch.containers import in_places, register, registering_results
+from aot.frontends.torch.dynamic import OpenDims, bound_arguments, dim_names
 from aot.frontends.torch.program import Exported
 from aot.frontends.torch.recurrent_shapes import known_shapes
 from aot.frontends.torch.table import is_kept
@@ -35,7 +36,8 @@ def export(
     The module is in eval mode meanwhile, and its parameters are not copied.
 
     Args:
-        dynamic_shapes: as torch.export.export takes it; a dim may be its name.
+        dynamic_shapes: as torch.export.export takes it; a dim may be its name, and of a dataclass
+            they may be a dict by field.
 
     Raises:
         CompileError: torch can't export it; says why, and torch's own advice.
@@ -46,15 +48,34 @@ def export(
             "aot.compile(module, (x,))"
         )
     keywords = dict(kwargs or {})
-    open_dims = OpenDims(dynamic_shapes)
-    with in_eval_mode(module), _quiet(), known_shapes(), torch.no_grad():
+    register((*args, keywords))
+    shapes = _shapes_in_places(module, args, keywords, dynamic_shapes)
+    open_dims = OpenDims(shapes)
+    with (
+        in_eval_mode(module),
+        registering_results(module),
+        _quiet(),
+        known_shapes(),
+        torch.no_grad(),
+    ):
         try:
             program = torch.export.export(
                 module, tuple(args), keywords, dynamic_shapes=open_dims.shapes, strict=False
             )
         except Exception as error:  # what may go wrong in user code has no common base
             raise CompileError(_advice(module, error)) from error
-    return Exported(program, dim_names(module, args, keywords, dynamic_shapes))
+    return Exported(program, dim_names(module, args, keywords, shapes))
+
+
+def _shapes_in_places(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> Any:
+    if not isinstance(shapes, (Mapping, list, tuple)):
+        return shapes
+    try:
+        return in_places(bound_arguments(module, args, kwargs, shapes), shapes)
+    except TypeError:  # the arguments don't fit, of which torch tells
+        return shapes
 
 
 def _advice(module: Any, error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,52 @@ def test_trees_of_arguments_and_results(t: Any) -> None:
         assert message in str(failure.value)
     with pytest.raises(RuntimeFailure, match="the arguments are nested otherwise"):
         program([*pair], 2.0, options=options)
+
+
+@dataclass
+class Pair:
+    left: Any
+    right: Any
+    scale: float = 2.0
+    missing: Any = None
+
+
+@dataclass
+class Found:
+    sum: Any
+    parts: list[Any]
+    nothing: Any
+
+
+def test_dataclasses_are_taken_apart_and_rebuilt(t: Any) -> None:
+    class Sum(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, pair: Any, more: Any) -> Any:
+            total = pair.left + pair.right * pair.scale
+            inner = Found(more["a"].left, [], None)
+            return Found(total, [pair.left, {"inner": inner}], pair.missing)
+
+    def arguments(rows: int) -> tuple[Any, ...]:
+        return Pair(t.randn(rows, 3), t.randn(rows, 3)), {"a": Pair(t.randn(2), t.randn(2), 1.0)}
+
+    module, args = Sum(), arguments(2)
+    rows = {0: "rows"}
+    by_field = {"pair": {"left": rows, "right": rows}, "more": {"a": {}}}
+    by_place = ([rows, rows, None], {"a": [None, None, None]})
+    for shapes in (by_field, by_place):
+        program = loaded(module, args, dynamic_shapes=shapes)
+        assert str(program.inputs[0]) == "pair_left: f32[rows, 3]"
+        assert [o.name for o in program.outputs] == ["sum", "parts.0", "parts.1.inner.sum"]
+        for given in (args, arguments(5)):
+            found, wanted = program(*given), module(*given)
+            assert isinstance(found, Found) and found.nothing is None
+            assert isinstance(found.parts[1]["inner"], Found)
+            assert t.equal(found.sum, wanted.sum) and t.equal(found.parts[0], wanted.parts[0])
+            assert t.equal(found.parts[1]["inner"].sum, wanted.parts[1]["inner"].sum)
+    with pytest.raises(RuntimeFailure, match="an argument is 3.0, but the module was compiled"):
+        program(Pair(args[0].left, args[0].right, 3.0), args[1])
+    with pytest.raises(RuntimeFailure, match="the arguments are nested otherwise"):
+        program([args[0].left, args[0].right, 2.0], args[1])
+    assert not module._forward_hooks
 
 
 def test_a_file_is_called_by_names_of_arrays(t: Any, tmp_path: Path) -> None:
