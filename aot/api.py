@@ -94,6 +94,7 @@ def compile(
     states: Mapping[str, str | tuple[str, int]] | None = None,
     context: int = 0,
     all_logits: bool = False,
+    cache_type: str = "f16",
     random_seed: int = 0,
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
@@ -143,6 +144,9 @@ def compile(
             (GGUF).
         all_logits: whether a language model gives the logits of all tokens of a run, not of the
             last one only. For models without a graph (GGUF).
+        cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
+            tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
+            models without a graph (GGUF).
         random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
             names; they are the same in every run. For ONNX models and PyTorch programs.
         max_extents: node name -> the most that extents are which it computes, where no rule bounds

@@ -275,6 +275,15 @@ class CompileOptions:
         "whether a language model gives the logits of all tokens of a run, not of the last one "
         "only. For models without a graph (GGUF).",
     )
+    cache_type: str = _option(
+        "f16",
+        CHOICE,
+        "How a language model keeps keys and values; int8 halves them, and rounds.",
+        '"f16" or "int8": how a language model keeps the keys and values of earlier tokens. int8 '
+        "takes half the memory and rounds: a scale for each head of a token. For models without a "
+        "graph (GGUF).",
+        choices=("f16", "int8"),
+    )
     random_seed: int = _option(
         0,
         COUNT,

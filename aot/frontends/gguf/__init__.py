@@ -28,6 +28,7 @@ def import_gguf(
     *,
     context: int = 0,
     all_logits: bool = False,
+    cache_type: str = "f16",
     progress: Progress = no_progress,
 ) -> Module:
     """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary].
@@ -36,6 +37,7 @@ def import_gguf(
         source: a path, or the bytes of a file.
         context: tokens that its states hold; 0 is the model's number, at most DEFAULT_CONTEXT.
         all_logits: gives the logits f32[T, vocabulary] of all tokens, not of the last one only.
+        cache_type: how keys and values are kept: "f16", or "int8" with a scale for each row.
         progress: called with the number of tensors that were read, and of all.
 
     Raises:
@@ -46,7 +48,9 @@ def import_gguf(
     model = decoder_of(file)
     weights = Weights(file, partial(progress, "import"))
     _check_vocabulary(file)
-    builder = DecoderBuilder(model, weights, context_of(model, context), all_logits=all_logits)
+    builder = DecoderBuilder(
+        *(model, weights, context_of(model, context)), all_logits=all_logits, cache=cache_type
+    )
     module = builder.build()
     module.vocabulary = _vocabulary(file)
     weights.check_all_used()

@@ -13,6 +13,7 @@ import numpy as np
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.gguf.architectures import Decoder, Rotation
+from aot.frontends.gguf.caches import CACHES, PAST, Cache
 from aot.frontends.gguf.weights import Weights
 from aot.frontends.lib.activations import swish, tanh_gelu
 from aot.frontends.lib.attention import attention
@@ -27,10 +28,10 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import lookup
 
-F16, F32, I32 = DType.F16, DType.F32, DType.I32
+F32, I32 = DType.F32, DType.I32
 MOST_TOKENS = 512  # of a run: the arena does not grow with the context
 TOKENS, LOGITS = "tokens", "logits"
-COUNT, PAST = dims.symbol("T"), dims.symbol("past")
+COUNT = dims.symbol("T")
 _ACTIVATIONS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
     "silu": swish,
     "gelu": tanh_gelu,
@@ -54,10 +55,19 @@ class DecoderBuilder:
 
     Args:
         context: tokens that its states hold.
+        cache: how keys and values are kept, a name of CACHES.
         all_logits: whether the result has the logits of all tokens; else those of the last one.
     """
 
-    def __init__(self, model: Decoder, weights: Weights, context: int, *, all_logits: bool) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        weights: Weights,
+        context: int,
+        *,
+        all_logits: bool,
+        cache: str = "f16",
+    ) -> None:
         self.model = model
         self.weights = weights
         self.context = context
@@ -68,14 +78,14 @@ class DecoderBuilder:
         self.module = Module([self.function])
         self.results: dict[str, Value] = {}
         self._angles: dict[tuple[Rotation, str], tuple[Value, Value]] = {}
-        self._states: list[tuple[Value, Value]] = []
+        self.caches = CACHES[cache]
 
     def build(self) -> Module:
         model, weights = self.model, self.weights
         tokens = self._input(TOKENS, TensorType(I32, (COUNT,)))
         self._bound()
-        states = [self._layer_states(layer) for layer in range(model.layers)]
-        place = self._part("token_embd")
+        states = [self._layer_caches(layer) for layer in range(model.layers)]
+        place = self.part("token_embd")
         vocabulary = weights.file.tensors.get("token_embd.weight")
         size = vocabulary.dims[0] if vocabulary is not None else 0
         x = weights.rows(place, tokens, "token_embd.weight", (size, model.width))
@@ -91,7 +101,7 @@ class DecoderBuilder:
 
     # inputs and results
 
-    def _part(self, label: str) -> _Part:
+    def part(self, label: str) -> _Part:
         return _Part(label, self.rewriter, self.values)
 
     def _input(self, name: str, type: TensorType) -> Value:
@@ -112,43 +122,50 @@ class DecoderBuilder:
             reason = f'input "{TOKENS}": dim 0 must be {what}'
             self.function.assumptions[Assumption(bound, COUNT, reason)] = None
 
-    def _layer_states(self, layer: int) -> tuple[Value, Value]:
-        """Keys and values of the tokens before, [groups, past, depth]."""
+    def _layer_caches(self, layer: int) -> tuple[Cache, Cache]:
+        """Of the keys and the values of the tokens before."""
         model = self.model
-        found = []
-        for name, depth in (("keys", model.key_depth), ("values", model.value_depth)):
-            type = TensorType(F16, (model.groups, PAST, depth))
-            found.append(self._input(f"{name}.{layer}", type))
-            self.module.states[f"{name}.{layer}"] = f"{name}.{layer}.next", self.context
-        return found[0], found[1]
+        keys, values = (
+            self.caches(f"{name}.{layer}", self, model.groups, depth)
+            for name, depth in (("keys", model.key_depth), ("values", model.value_depth))
+        )
+        return keys, values
+
+    def keep(self, name: str, type: TensorType) -> Value:
+        """What a state that grows holds before a run."""
+        self.module.states[name] = f"{name}.next", self.context
+        return self._input(name, type)
+
+    def kept(self, name: str, grown: Value) -> None:
+        """Says what such a state holds after the run."""
+        self._give(f"{name}.next", grown)
 
     # layers
 
     def _norm(self, x: Value, name: str) -> Value:
-        place = self._part(name)
+        place = self.part(name)
         scale = place.constant(self.weights.vector(f"{name}.weight", _extent(x)))
         return rms_norm(place, x, scale, x.type.rank - 1, self.model.epsilon)
 
     def _linear(self, x: Value, name: str, rows: int, order: Array | None = None) -> Value:
         """A product with a matrix of the file, and its bias where there is one."""
-        place, weights = self._part(name), self.weights
+        place, weights = self.part(name), self.weights
         y = weights.product(place, x, f"{name}.weight", (rows, _extent(x)), order)
         if not weights.has(f"{name}.bias"):
             return y
         bias = weights.vector(f"{name}.bias", rows)
         return place.emit("add", y, place.constant(bias if order is None else bias[order]))
 
-    def _attended(self, layer: int, x: Value, past_keys: Value, past_values: Value) -> Value:
+    def _attended(self, layer: int, x: Value, past_keys: Cache, past_values: Cache) -> Value:
         model, label = self.model, f"blk.{layer}"
-        place = self._part(f"{label}.attn")
+        place = self.part(f"{label}.attn")
         q, k, v = self._heads(layer, self._norm(x, f"{label}.attn_norm"))
-        keys = self._grown(f"keys.{layer}", past_keys, k)
-        values = self._grown(f"values.{layer}", past_values, v)
+        keys, values = past_keys.grown(place, k), past_values.grown(place, v)
         mixed = attention(
             place,
             place.emit("transpose", q, perm=(1, 0, 2)),
-            place.cast(keys, F32),
-            place.cast(values, F32),
+            keys,
+            values,
             None,
             scale=model.scale,
             past=PAST,
@@ -170,7 +187,7 @@ class DecoderBuilder:
         if self.all_logits:
             return x
         ends = {"starts": (dims.add(COUNT, -1), 0), "stops": x.type.dims, "steps": (1, 1)}
-        return self._part("output").emit("slice", x, **ends)
+        return self.part("output").emit("slice", x, **ends)
 
     def _heads(self, layer: int, x: Value) -> tuple[Value, Value, Value]:
         """Queries, keys and values [tokens, heads, depth], the first two rotated."""
@@ -186,7 +203,7 @@ class DecoderBuilder:
             found = self._fused_heads(f"{label}.attn_qkv", x, rows, orders)
         else:
             found = {n: self._linear(x, f"{label}.attn_{n}", rows[n], orders[n]) for n in counts}
-        place = self._part(f"{label}.attn")
+        place = self.part(f"{label}.attn")
         heads = {n: place.reshape(v, (COUNT, *counts[n])) for n, v in found.items()}
         if model.architecture.normalises_heads:
             for name in ("q", "k"):
@@ -211,7 +228,7 @@ class DecoderBuilder:
 
     def _split(self, label: str, y: Value, extents: list[int]) -> list[Value]:
         """Parts of y's columns."""
-        place, start, parts = self._part(label), 0, []
+        place, start, parts = self.part(label), 0, []
         for extent in extents:
             stop = start + extent
             ends = {"starts": (0, start), "stops": (y.type.dims[0], stop), "steps": (1, 1)}
@@ -229,14 +246,6 @@ class DecoderBuilder:
         )
         return np.asarray((np.arange(heads)[:, None] * depth + head).reshape(-1))
 
-    def _grown(self, name: str, past: Value, fresh: Value) -> Value:
-        """A state with what is new, in f16: [groups, past + tokens, depth]."""
-        place = self._part(name)
-        rows = place.emit("transpose", place.cast(fresh, F16), perm=(1, 0, 2))
-        grown = place.emit("concat", past, rows, axis=1)
-        self._give(f"{name}.next", grown)
-        return grown
-
     # rotations
 
     def _turns(self, layer: int) -> tuple[Value, Value]:
@@ -245,7 +254,7 @@ class DecoderBuilder:
         source = self._factors_name(layer, rotation)
         key = rotation, source
         if key not in self._angles:
-            place = self._part("rope")
+            place = self.part("rope")
             pairs = rotation.elements // 2
             places = np.arange(pairs, dtype=np.float64) * -2 / rotation.elements
             frequencies = rotation.scale * rotation.base**places
@@ -287,7 +296,7 @@ class DecoderBuilder:
 
     def _fed_forward(self, layer: int, x: Value) -> Value:
         model, label = self.model, f"blk.{layer}"
-        place = self._part(f"{label}.ffn")
+        place = self.part(f"{label}.ffn")
         normal = self._norm(x, f"{label}.ffn_norm")
         if model.architecture.has_fused_gate:
             both = self._linear(normal, f"{label}.ffn_up", 2 * model.hidden)
@@ -307,7 +316,7 @@ class DecoderBuilder:
         name = "output" if self.weights.has("output.weight") else "token_embd"
         logits = self._linear(normal, name, vocabulary)
         if model.logit_cap:
-            place = self._part(name)
+            place = self.part(name)
             share = place.emit("mul", logits, place.scalar(1 / model.logit_cap, F32))
             share = place.emit("tanh", share)
             logits = place.emit("mul", share, place.scalar(model.logit_cap, F32))

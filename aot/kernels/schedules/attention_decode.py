@@ -119,7 +119,7 @@ class DecodeAttention:
             return nest.unrolled(count, lambda j: body(j, expr.add(at, j)), "j")
 
         def add(j: Expr, t: Expr, lane: Expr, d: Expr) -> list[Stmt]:
-            key = el.key_element(values, expr.add(start, t), d)
+            key, _ = el.split_key(values, expr.add(start, t), d)
             return [
                 Store(acc, (j, lane), Fma(load(self.asked, d), key, load(acc, j, lane), el.wide))
             ]
@@ -133,7 +133,10 @@ class DecodeAttention:
             )
 
         def finish(j: Expr, t: Expr) -> list[Stmt]:
-            product = load(acc, j, expr.index(0))
+            product: Expr = load(acc, j, expr.index(0))
+            _, factor = el.split_key(values, expr.add(start, t), expr.index(0))
+            if factor is not None:
+                product = expr.mul(product, factor)
             return [*self._fold(acc, lanes, j), Store(self.weights, (t,), product)]
 
         zero = el.const(0)
@@ -228,10 +231,14 @@ class DecodeAttention:
 
         def step(t: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            weight = nest.let(load(self.weights, t), stmts, "w")
+            weight: Expr = load(self.weights, t)
+            _, factor = el.split_value(values, expr.add(start, t), expr.index(0))
+            if factor is not None:
+                weight = expr.mul(weight, factor)
+            weight = nest.let(weight, stmts, "w")
 
             def add(old: Load, e: Expr) -> Stmt:
-                value = el.value_element(values, expr.add(start, t), e)
+                value, _ = el.split_value(values, expr.add(start, t), e)
                 return Store(acc, old.indices, Fma(weight, value, old, el.wide))
 
             return stmts + over(add)

@@ -15,7 +15,7 @@ from aot.analysis.renaming import permutation_of
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Load, Param, Var
+from aot.ir.expr import Binary, Expr, Load, Param, Var
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.schedule import StageSchedule
@@ -153,6 +153,20 @@ class Elements(ABC):
     def value_element(self, values: Values, key: Expr, e: Expr) -> Expr:
         return expr.substitute(self._v, {**values, self.key: self._there(key), self.e: e})
 
+    def split_key(self, values: Values, key: Expr, d: Expr) -> tuple[Expr, Expr | None]:
+        """An element of a key, and what all elements of that key are multiplied by, or None."""
+        parts = _factored(self._k, self.d)
+        return self._split(parts, {**values, self.key: self._there(key), self.d: d})
+
+    def split_value(self, values: Values, key: Expr, e: Expr) -> tuple[Expr, Expr | None]:
+        """As `split_key`, of a value."""
+        parts = _factored(self._v, self.e)
+        return self._split(parts, {**values, self.key: self._there(key), self.e: e})
+
+    def _split(self, parts: tuple[Expr, Expr | None], here: Values) -> tuple[Expr, Expr | None]:
+        element, factor = parts
+        return expr.substitute(element, here), factor and expr.substitute(factor, here)
+
     def padded_value(self, values: Values, key: Expr, e: Expr) -> Expr:
         """A value's element, 0 beyond its width."""
         inside = expr.binary("lt", self.e, expr.index(self.width))
@@ -284,8 +298,18 @@ def load(source: Scratch, *indices: Expr) -> Load:
 
 
 def _is_contiguous(e: Expr, var: Var) -> bool:
-    """Whether `e` is one load, or of it alone, whose neighbours along `var` lie side by side."""
-    return [expr.coefficient(x.indices[0], var) for x in expr.loads(e)] == [1]
+    """Whether the one load of `e` that moves along `var` has its neighbours side by side."""
+    steps = [expr.coefficient(x.indices[0], var) for x in expr.loads(e)]
+    return [step for step in steps if step != 0] == [1]
+
+
+def _factored(e: Expr, var: Var) -> tuple[Expr, Expr | None]:
+    """`e` as a product whose second factor is without `var`, such as a row's scale; None is 1."""
+    if isinstance(e, Binary) and e.op == "mul":
+        for factor, rest in ((e.a, e.b), (e.b, e.a)):
+            if var not in expr.free_vars(factor):
+                return rest, factor
+    return e, None
 
 
 def _placeholder(dtype: DType) -> Buffer:

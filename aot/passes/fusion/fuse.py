@@ -34,7 +34,7 @@ from aot.ir.graph import Block, Function, Module, Op, Value
 from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
-from aot.ops.elementwise import CAST
+from aot.ops.elementwise import CAST, MUL
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
@@ -371,7 +371,8 @@ def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:
     if kind is Kind.CONTRACTION and not _is_left(user, number):
         return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"
     if kind in (Kind.CONTRACTION, Kind.ATTENTION):
-        return f"{user.name} loads each element many times, so it must be a mere renaming"
+        allowed = "renaming, or rows of it scaled" if kind is Kind.ATTENTION else "renaming"
+        return f"{user.name} loads each element many times, so it must be a mere {allowed}"
     if kind is Kind.REDUCTION and is_cheap:
         return f"windows of {user.name} overlap, so it would be computed more than once"
     if kind is Kind.REDUCTION:
@@ -408,7 +409,9 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
         return is_renaming and all(map(_keeps_innermost, producer.ops))
     if kind is Kind.ATTENTION:
         # keys and values are read again for each block of queries
-        return is_renaming or (is_cheap and user.operands[number] not in user.operands[1:3])
+        if user.operands[number] in user.operands[1:3]:
+            return is_renaming or all(map(_is_of_scaled_rows, producer.ops))
+        return is_renaming or is_cheap
     found = accesses_of(user)
     if kind is Kind.REDUCTION:
         return is_cheap and not any(_overlaps(a, number) for a in found)
@@ -431,6 +434,13 @@ def _is_renaming(op: Op) -> bool:
         return False
     element = _element(op)
     return element is not None and element.is_affine
+
+
+def _is_of_scaled_rows(op: Op) -> bool:
+    """Whether the op only renames or converts elements, or multiplies each row by a number."""
+    if op.record is MUL:
+        return any(t is not None and t.rank and t.dims[-1] == 1 for t in op.operand_types)
+    return op.record is CAST or _is_renaming(op)
 
 
 def _is_left(user: Op, number: int) -> bool:

@@ -195,6 +195,48 @@ def test_keys_are_compared_and_widened_as_vectors(dtype: str) -> None:
     assert len(re.findall(r"vcvtph2ps\s+%xmm", assembly)) <= 2  # of queries
 
 
+SCALED = """
+func @main(%q: f32[B, 4, S, {depth}], %k: i8[B, 2, T, {depth}], %v: i8[B, 2, T, {width}],
+           %ks: f16[B, 2, T, 1], %vs: f32[B, 2, T, 1]) -> ("y") {{
+  %0 = cast(%k) {{to = f32}} : f32[B, 2, T, {depth}]
+  %1 = cast(%ks) {{to = f32}} : f32[B, 2, T, 1]
+  %2 = mul(%0, %1) : f32[B, 2, T, {depth}]
+  %3 = cast(%v) {{to = f32}} : f32[B, 2, T, {width}]
+  %4 = mul(%vs, %3) : f32[B, 2, T, {width}]
+  %y = attention(%q, %2, %4) {{scale = 0.3}} : f32[B, 4, S, {width}]
+  return(%y)
+}}
+"""
+
+
+@pytest.mark.parametrize("queries", [1, 4, 5, 40])
+@pytest.mark.parametrize("keys", [1, 64, 131])
+@pytest.mark.parametrize(("depth", "width"), [(16, 16), (40, 7), (1, 1)])
+def test_keys_and_values_in_8_bits_with_a_scale_for_each(
+    queries: int, keys: int, depth: int, width: int
+) -> None:
+    rng = np.random.RandomState(queries * keys)
+    x = feeds(2, queries, keys, depth, width)
+    x["bias"][...], x["keep"][...] = 0, True
+    given: dict[str, Array] = {"q": x["q"]}
+    for name, dtype in (("k", np.float16), ("v", np.float32)):
+        codes = rng.randint(-127, 128, x[name].shape).astype(np.int8)
+        scales = (rng.rand(*codes.shape[:-1], 1) / 50).astype(dtype)
+        given |= {name: codes, f"{name}s": scales}
+        x[name] = codes * scales.astype(np.float32)
+    module = _compiled(SCALED.format(depth=depth, width=width))
+    found = aot.load(module, device="cpu")(given)["y"]
+    check(found, expected(x))
+
+
+def test_rows_of_keys_that_are_scaled_move_into_attention_and_nothing_else_does() -> None:
+    text = SCALED.format(depth=16, width=16)
+    for source, count in ((text, 1), (text.replace("mul(%0, %1)", "add(%0, %1)"), 2)):
+        module = import_text(source)
+        run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
+        assert len(module.executables) == count
+
+
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
 @pytest.mark.parametrize(

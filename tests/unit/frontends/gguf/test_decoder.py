@@ -33,7 +33,7 @@ def interpreted(module: Module, tokens: list[int], pieces: tuple[int, ...]) -> A
     """Logits of all runs below each other; states are handed on."""
     function = module.main
     held = {
-        v.name: np.zeros([0 if str(n) == "past" else n for n in v.type.dims], np.float16)
+        v.name: np.zeros([0 if str(n) == "past" else n for n in v.type.dims], v.type.dtype.numpy)
         for v in function.inputs[1:]
     }
     found, first = [], 0
@@ -72,6 +72,28 @@ def test_compiled_decoders_agree(name: str) -> None:
     said = SAID[name]
     error = np.abs(found[list(JUDGED)] - np.asarray(said["logits"])).max()
     assert error <= TOLERANCE * said["range"]
+
+
+@pytest.mark.parametrize("name", ["llama_odd", "gemma3"])
+def test_keys_and_values_in_8_bits(name: str) -> None:
+    """They round more than f16 does, by a scale for each row; a zero row is no division by zero."""
+    model = data(MODELS[name])
+    module = import_gguf(model, all_logits=True, cache_type="int8")
+    verify(module, error=CompileError, is_ruled=True)
+    wanted = interpreted(module, TOKENS, PIECES)
+    said = SAID[name]
+    error = np.abs(wanted[list(JUDGED)] - np.asarray(said["logits"])).max()
+    assert TOLERANCE * said["range"] < error <= 1e-2 * said["range"]
+    found = compiled(model, TOKENS, PIECES, all_logits=True, cache_type="int8")
+    assert np.abs(found - wanted).max() <= 2e-3 * said["range"]
+
+
+def test_scaled_keys_and_values_are_read_where_they_are(tmp_path: Path) -> None:
+    """No row of an earlier token is stored anew."""
+    aot.compile(data(MODELS["llama"]), cache_type="int8", jobs=1, dump_ir=tmp_path)
+    (last,) = tmp_path.glob("*-outline.ir")
+    (head,) = re.findall(r"executable (@\w+.*)\n(?:  %.*\n)*.* = attention\(", last.read_text())
+    assert head.count("i8[") == 2
 
 
 def test_only_the_last_tokens_logits_are_given() -> None:
