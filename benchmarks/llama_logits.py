@@ -3,8 +3,7 @@
     npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
     python benchmarks/llama_logits.py --libraries package/bins/linux-x64 --headers llama.cpp
 
-The package is llama.cpp without a build; headers of its version are in the sources of llama.cpp,
-and in those of llama-cpp-python (vendor/llama.cpp).
+benchmarks/llama_programs.py says where the headers are.
 """
 
 from __future__ import annotations
@@ -21,21 +20,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.llama_programs import built
 from tests.support.gguf_models import JUDGED, MODELS, TOKENS, write
 
 PROGRAM = Path(__file__).with_suffix(".c")
 RESULT = ROOT / "tests/support/gguf_logits.json"
-
-
-def built(libraries: Path, headers: Path, folder: Path) -> Path:
-    """The program that asks llama.cpp."""
-    names = [next(libraries.glob(f"lib{n}.*so")).name for n in ("llama", "ggml", "ggml-base")]
-    command = ["cc", "-O1", str(PROGRAM), "-o", str(folder / "logits")]
-    command += [f"-I{headers / part}" for part in ("include", "ggml/include")]
-    command += [f"-L{libraries}", *(f"-l:{name}" for name in names)]
-    command += [f"-Wl,-rpath,{libraries}", "-Wl,--allow-shlib-undefined"]
-    subprocess.run(command, check=True)
-    return folder / "logits"
 
 
 def main() -> None:
@@ -46,7 +35,7 @@ def main() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         libraries = options.libraries.resolve()
-        program = built(libraries, options.headers, Path(folder))
+        program = built(PROGRAM, libraries, options.headers, Path(folder))
         for name, shape in MODELS.items():
             model, out = write(Path(folder) / f"{name}.gguf", shape), Path(folder) / "out"
             context = str(shape.context)

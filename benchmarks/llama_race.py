@@ -3,11 +3,11 @@
     npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
     python benchmarks/llama_race.py --libraries package/bins/linux-x64 --headers llama.cpp M.gguf
 
-The package is llama.cpp without a build, with a library for each level of CPU; headers of its
-version are in the sources of llama.cpp, and in those of llama-cpp-python (vendor/llama.cpp). Both
-take turns, a fresh process each, with a loop that reads as much memory as a model has bytes: a
-token behind a prompt reads all weights, so no engine decodes faster than that where no cache holds
-them. One thread is timed by CPU time, which neighbours disturb less; the best turns count.
+The package is llama.cpp without a build, with a library for each level of CPU;
+benchmarks/llama_programs.py says where the headers are. Both take turns, a fresh process each, with
+a loop that reads as much memory as a model has bytes: a token behind a prompt reads all weights, so
+no engine decodes faster than that where no cache holds them. One thread is timed by CPU time, which
+neighbours disturb less; the best turns count.
 """
 
 from __future__ import annotations
@@ -23,22 +23,15 @@ from typing import Any
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
 import aot
 from aot.text.generation import check_language_program
+from benchmarks.llama_programs import built
 
 PROGRAM = Path(__file__).with_suffix(".c")
 TURNS = 3  # of a process
-
-
-def built(libraries: Path, headers: Path, folder: Path) -> Path:
-    """The program that runs llama.cpp, and reads memory."""
-    names = [next(libraries.glob(f"lib{n}.*so")).name for n in ("llama", "ggml", "ggml-base")]
-    command = ["cc", "-O3", "-march=native", str(PROGRAM), "-o", str(folder / "race")]
-    command += [f"-I{headers / part}" for part in ("include", "ggml/include")]
-    command += [f"-L{libraries}", *(f"-l:{name}" for name in names)]
-    command += [f"-Wl,-rpath,{libraries}", "-Wl,--allow-shlib-undefined"]
-    subprocess.run(command, check=True)
-    return folder / "race"
 
 
 def said(*command: str | Path | int) -> dict[str, float]:
@@ -118,7 +111,7 @@ def main() -> None:
     print("| model | prompt, tok/s: aotc / llama.cpp | decode, tok/s | decode, of a read loop |")
     print("|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        program = built(options.libraries.resolve(), options.headers, Path(folder))
+        program = built(PROGRAM, options.libraries.resolve(), options.headers, Path(folder))
         for model in options.models:
             module = Path(folder) / "model.aotm"
             context = options.prompt + options.tokens
