@@ -376,7 +376,7 @@ class _Open:
             for n, tried in enumerate(self.tried)
             if tried.is_whole and assumptions[n] is not None and self._has_declared_ranks(tried)
         ]
-        if not fit:
+        if not fit or (len(fit) == 2 and self.is_of_data):
             raise self._refusal()
         if len(fit) == 2:
             fit = [0 if self.importer.choices.take(f"If (node {node.label!r})") else 1]
