@@ -79,6 +79,11 @@ def _reduce_compute(call: Call, op: str, is_mean: bool) -> Sequence[Compute]:
     return [Compute(indices, e.cast(value, call.operand(0).dtype))]
 
 
+# Elements of rows that are reduced one after another; of shorter ones all partial results are made
+# at once, which numpy does faster.
+_LONG_ROW = 64
+
+
 def _identity(function: np.ufunc, dtype: np.dtype[Any]) -> Any:
     """What the reduction of nothing is: of an extremum what any element beats."""
     if function is np.maximum:
@@ -92,7 +97,12 @@ def _in_order(function: np.ufunc, wide: Array) -> Array:
     """Reduction along axis 0, strictly one element after the other."""
     if wide.shape[0] == 0:
         return np.full(wide.shape[1:], _identity(function, wide.dtype), wide.dtype)
-    return np.asarray(function.accumulate(wide, axis=0)[-1])
+    if wide[0].size < _LONG_ROW:
+        return np.asarray(function.accumulate(wide, axis=0)[-1])
+    total: Array = wide[0].copy()
+    for row in wide[1:]:
+        function(total, row, out=total)
+    return total
 
 
 def _reduce_reference(

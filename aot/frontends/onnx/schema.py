@@ -6,7 +6,8 @@ the user's mistake.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from dataclasses import dataclass
 
 from onnx import AttributeProto, defs
 
@@ -37,6 +38,46 @@ _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 
+@dataclass(frozen=True)
+class _Formal:
+    """A declared operand.
+
+    Attributes:
+        kind: the type's name or parameter; operands that share one are of one type.
+        allowed: ONNX's names of the types that it may have.
+        is_free: whether each operand that it stands for may be of another type.
+    """
+
+    name: str
+    kind: str
+    allowed: frozenset[str]
+    is_optional: bool
+    is_free: bool
+
+
+class _Rules:
+    """A schema as Python's values: each field that ONNX's object is asked for is converted anew."""
+
+    def __init__(self, schema: defs.OpSchema) -> None:
+        constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+        self.input_counts = (schema.min_input, schema.max_input)
+        self.most_outputs = schema.max_output
+        attributes = schema.attributes
+        self.required = [name for name, a in attributes.items() if a.required]
+        self.attributes = {name: str(a.type).rpartition(".")[2] for name, a in attributes.items()}
+        self.formals = [
+            _Formal(
+                f.name,
+                f.type_str,
+                frozenset(constraints.get(f.type_str, [f.type_str])),
+                f.option is _OPTIONAL,
+                f.option is _VARIADIC and not f.is_homogeneous,
+            )
+            for f in schema.inputs
+        ]
+
+
+@functools.cache
 def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
     """The definition of an op at an opset version: ONNX's, or ours of ONNX Runtime's own; None
     where there is none."""
@@ -48,6 +89,11 @@ def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
         return IN_ONNX_DOMAIN.get(op_type) if domain == "" else None
 
 
+@functools.cache
+def _rules(schema: defs.OpSchema) -> _Rules:
+    return _Rules(schema)
+
+
 def is_known_domain(domain: str) -> bool:
     """Whether there are definitions of ops of a domain."""
     return domain == MICROSOFT or any(s.domain == domain for s in defs.get_all_schemas())
@@ -57,49 +103,40 @@ def check_node(node: Node, schema: defs.OpSchema) -> None:
     """Raises:
     CompileError: the node is not a valid use of its op.
     """
-    count = len(node.inputs)
-    if not schema.min_input <= count <= schema.max_input:
-        wanted = (
-            str(schema.min_input)
-            if schema.min_input == schema.max_input
-            else f"{schema.min_input} to {schema.max_input}"
-        )
+    rules = _rules(schema)
+    count, (least, most) = len(node.inputs), rules.input_counts
+    if not least <= count <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
         raise node.error(f"has {count} operands, expected {wanted}")
-    if len(node.outputs) > schema.max_output:
-        raise node.error(f"has {len(node.outputs)} outputs, expected at most {schema.max_output}")
-    for name, attribute in schema.attributes.items():
-        if attribute.required and name not in node.attributes:
+    if len(node.outputs) > rules.most_outputs:
+        raise node.error(f"has {len(node.outputs)} outputs, expected at most {rules.most_outputs}")
+    for name in rules.required:
+        if name not in node.attributes:
             raise node.error(f"attribute {name!r} is missing")
     for name, found in node.attributes.items():
-        declared = schema.attributes.get(name)
+        declared = rules.attributes.get(name)
         if declared is None and (node.op_type, name) in _TOLERATED:
             continue
         if declared is None:
             raise node.error(f"has no attribute {name!r} in opset {node.opset}")
         kind = AttributeProto.AttributeType.Name(found.type)
-        wanted = str(declared.type).rpartition(".")[2]
-        if kind != wanted:
-            raise node.error(f"attribute {name!r} is of type {kind}, expected {wanted}")
-    _check_types(node, schema)
+        if kind != declared:
+            raise node.error(f"attribute {name!r} is of type {kind}, expected {declared}")
+    _check_types(node, rules)
 
 
-def _check_types(node: Node, schema: defs.OpSchema) -> None:
-    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+def _check_types(node: Node, rules: _Rules) -> None:
     bound: dict[str, DType | int] = {}
     for number, value in enumerate(node.inputs):
-        formal = schema.inputs[min(number, len(schema.inputs) - 1)]
+        formal = rules.formals[min(number, len(rules.formals) - 1)]
         if value is None:
-            if number in node.lists:
-                continue
-            if formal.option is not _OPTIONAL:
+            if number not in node.lists and not formal.is_optional:
                 raise node.error(f"operand {number} ({formal.name}) is missing")
             continue
-        is_free = formal.option is _VARIADIC and not formal.is_homogeneous
-        allowed = constraints.get(formal.type_str, [formal.type_str])
-        _check_type(node, number, formal.name, value, allowed)
+        _check_type(node, number, formal, value)
         own: DType | int = node.kinds.get(value, value.type.dtype)
-        known = bound.setdefault(formal.type_str, own)
-        if not is_free and known != own:
+        known = bound.setdefault(formal.kind, own)
+        if not formal.is_free and known != own:
             raise node.error(
                 f"operand {number} ({formal.name}) is {_shown(own)}, expected "
                 f"{_shown(known)} as the operands before it"
@@ -110,12 +147,12 @@ def _shown(kind: DType | int) -> str:
     return kind.value if isinstance(kind, DType) else name_of(kind)
 
 
-def _check_type(node: Node, number: int, name: str, value: Value, allowed: Sequence[str]) -> None:
-    dtype = value.type.dtype
+def _check_type(node: Node, number: int, formal: _Formal, value: Value) -> None:
+    dtype, allowed = value.type.dtype, formal.allowed
     held = node.kinds.get(value)
     own = f"tensor({name_of(held) if held is not None else _TYPE_NAMES[dtype]})"
     if own not in allowed and f"optional({own})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
         expected = f"one of {', '.join(ours)}" if ours else "a sequence of tensors"
         found = dtype.value if held is None else name_of(held)
-        raise node.error(f"operand {number} ({name}) is {found}, expected {expected}")
+        raise node.error(f"operand {number} ({formal.name}) is {found}, expected {expected}")
