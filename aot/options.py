@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aot.errors import CompileError, InternalError
 from aot.switches import DISABLEABLE
@@ -127,11 +127,27 @@ def _shapes(option: Option, value: Any) -> Any:
     return {name: tuple(dims) for name, dims in found.items()}
 
 
+class Tie(NamedTuple):
+    """An input that is memory kept between runs.
+
+    Attributes:
+        output: what it is after a run.
+        capacity: the most that it grows to; 0 where it does not grow.
+        window: rows that stay of a long one; 0 is all.
+    """
+
+    output: str
+    capacity: int = 0
+    window: int = 0
+
+
 def _states(option: Option, value: Any) -> Any:
     return {name: _state(option, name, tie) for name, tie in _table(option, value).items()}
 
 
-def _state(option: Option, name: str, value: Any) -> tuple[str, int]:
+def _state(option: Option, name: str, value: Any) -> tuple[str, int] | Tie:
+    if isinstance(value, Tie):  # a model's own
+        return value
     match (value, 0) if isinstance(value, str) else value:
         case (str(output), int(capacity)) if not isinstance(capacity, bool):
             if capacity < 0:
@@ -251,7 +267,7 @@ class CompileOptions:
         "input name -> value; the input is compiled in as a constant.",
         spelling="--input-value",
     )
-    states: Mapping[str, tuple[str, int]] = _option(
+    states: Mapping[str, tuple[str, int] | Tie] = _option(
         {},
         STATES,
         "Keep output PRESENT, which is input PAST of the next run; :max=N where it grows.",

@@ -23,6 +23,7 @@ from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
 if TYPE_CHECKING:
     from aot.ir.record import OpRecord
+    from aot.options import Tie
     from aot.text.vocabulary import Vocabulary
 
 
@@ -383,7 +384,7 @@ class Module:
 
     def __init__(self, functions: Iterable[Function] = ()) -> None:
         self.functions: dict[str, Function] = {}
-        self.states: dict[str, tuple[str, int]] = {}
+        self.states: dict[str, tuple[str, int] | Tie] = {}
         self.vocabulary: Vocabulary | None = None
         for function in functions:
             self.add(function)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aot.ir import dims as extents
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Op
 from aot.ir.types import DType, Layout, TensorType
+
+SLIDE_ROWS = 128  # a window's rows move by a multiple of so many
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class StateVariable:
         length: a growing one's extent along `axis` before a run, a symbol that only it gives;
             None for a fixed one.
         next_length: the same after the run; `length` if the function never assigns it.
+        window: of a growing one of which the last rows count only: so many at least stay when
+            earlier ones leave it after a run. 0 where all stay.
     """
 
     name: str
@@ -33,6 +38,7 @@ class StateVariable:
     axis: int | None = None
     length: DimExpr | None = None
     next_length: Dim | None = None
+    window: int = 0
 
     @property
     def capacity(self) -> int:
@@ -45,6 +51,22 @@ class StateVariable:
     def type(self) -> TensorType:
         """The type of all of its memory."""
         return TensorType(self.dtype, self.dims, self.layout)
+
+    @property
+    def leaving(self) -> Dim:
+        """How many rows leave it at its start when a run has ended: a multiple of SLIDE_ROWS, so
+        that those which stay move once in so many rows."""
+        if not self.window or self.next_length is None:
+            return 0
+        spare = extents.maximum(extents.add(self.next_length, -self.window), 0)
+        return extents.multiply(extents.floor_divide(spare, SLIDE_ROWS), SLIDE_ROWS)
+
+    @property
+    def kept_length(self) -> Dim | None:
+        """The extent that the next run finds: `next_length` without what leaves."""
+        if self.next_length is None:
+            return None
+        return extents.add(self.next_length, extents.multiply(self.leaving, -1))
 
     def full_message(self, needed: int | str) -> str:
         """What a user reads where a run would need more than there is."""
@@ -67,14 +89,14 @@ def _variable(name: str, ops: list[Op]) -> StateVariable:
     types = [op.result.type for op in ops]
     attrs = ops[0].attrs
     capacity, axis, length = attrs["capacity"], attrs["axis"], attrs["length"]
-    assert isinstance(capacity, int) and isinstance(axis, int)
+    window = attrs["window"]
+    assert isinstance(capacity, int) and isinstance(axis, int) and isinstance(window, int)
     if not isinstance(length, DimExpr):
         return StateVariable(name, types[0].dtype, types[0].dims, types[0].layout)
     assigned = [op.result.type.dims[axis] for op in ops if _is_assigned(op)]
     dims = tuple(capacity if d == axis else dim for d, dim in enumerate(types[0].dims))
-    return StateVariable(
-        name, types[0].dtype, dims, None, axis, length, assigned[-1] if assigned else length
-    )
+    following = assigned[-1] if assigned else length
+    return StateVariable(name, types[0].dtype, dims, None, axis, length, following, window)
 
 
 def _is_assigned(op: Op) -> bool:

@@ -34,6 +34,7 @@ from aot.ir.graph import Block, Op, Value
 from aot.ir.loops import most_runs, too_many_runs
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
+from aot.link.image import Growth
 from aot.link.lifetimes import Buffer, Lifetimes, is_counter, is_made, known_scalar
 from aot.link.overlap import STATES, Overlaps
 from aot.link.reader import DTYPE_CODES
@@ -176,6 +177,7 @@ class Flow:
         for number, length in enumerate(states.lengths):
             if length.following != length.symbol:
                 self.code.emit("SET_STATE", number, out.dim(length.following))
+        self._slide(states)
         if self._half is None:
             return
         for kept in states.kept:
@@ -187,6 +189,31 @@ class Flow:
         following = out.register()
         self.code.emit("EQ", following, self._half, out.constant(0))
         self.code.emit("SET_STATE", len(states.lengths), following)
+
+    def _slide(self, states: States) -> None:
+        """Moves the rows that stay to the start of each block of states whose rows leave. A run
+        that has come here ends well."""
+        out, code = self.out, self.code
+        alike: dict[tuple[Dim, Dim], list[Growth]] = {}
+        for variable, growth in states.slides:
+            assert variable.kept_length is not None
+            alike.setdefault((variable.leaving, variable.kept_length), []).append(growth)
+        for (leaving, staying), growths in alike.items():
+            moves, after = Label(), Label()
+            code.emit("BRANCH", out.dim(leaving), moves, after)
+            code.place(moves)
+            for growth in growths:
+                skipped = out.binary(
+                    "MUL", out.dim(leaving), out.constant(growth.row_bytes), code.emit
+                )
+                moved = out.binary(
+                    "MUL", out.dim(staying), out.constant(growth.row_bytes), code.emit
+                )
+                for block in range(growth.blocks):
+                    start = out.constant(growth.offset + block * growth.stride_bytes)
+                    source = out.binary("ADD", start, skipped, code.emit)
+                    code.emit("COPY", ARENA, start, ARENA, source, moved)
+            code.place(after)
 
     # Places.
 

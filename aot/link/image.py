@@ -96,6 +96,7 @@ class Growth:
     stride_bytes: int
     row_bytes: int
     scalar: int
+    window: int = 0
 
 
 @dataclass(frozen=True)

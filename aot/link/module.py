@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import chain
 from os import PathLike
 
@@ -251,11 +251,7 @@ def _entry_point_table(entry: EntryPointImage) -> fbs.EntryPointT:
             stateCount=program.state_count,
             stateKeyCount=program.state_key_count,
             scratchOffset=-1 if program.scratch_offset is None else program.scratch_offset,
-            growths=[
-                fbs.GrowthT(g.offset, g.blocks, g.stride_bytes, g.row_bytes, g.scalar)
-                for g in program.growths
-            ]
-            or None,
+            growths=[fbs.GrowthT(*astuple(g)) for g in program.growths] or None,
         ),
         states=[_tensor_table(t) for t in entry.states] or None,
     )

@@ -303,7 +303,7 @@ class ArenaBufferT(object):
 
 
 def GrowthStart(builder):
-    builder.StartObject(5)
+    builder.StartObject(6)
 
 def GrowthAddOffset(builder, offset):
     builder.PrependUint64Slot(0, offset, 0)
@@ -320,6 +320,9 @@ def GrowthAddRowBytes(builder, rowBytes):
 def GrowthAddScalar(builder, scalar):
     builder.PrependUint32Slot(4, scalar, 0)
 
+def GrowthAddWindow(builder, window):
+    builder.PrependUint32Slot(5, window, 0)
+
 def GrowthEnd(builder):
     return builder.EndObject()
 
@@ -333,12 +336,14 @@ class GrowthT(object):
         strideBytes = 0,
         rowBytes = 0,
         scalar = 0,
+        window = 0,
     ):
         self.offset = offset  # type: int
         self.blocks = blocks  # type: int
         self.strideBytes = strideBytes  # type: int
         self.rowBytes = rowBytes  # type: int
         self.scalar = scalar  # type: int
+        self.window = window  # type: int
 
 
     def Pack(self, builder):
@@ -348,6 +353,7 @@ class GrowthT(object):
         GrowthAddStrideBytes(builder, self.strideBytes)
         GrowthAddRowBytes(builder, self.rowBytes)
         GrowthAddScalar(builder, self.scalar)
+        GrowthAddWindow(builder, self.window)
         growth = GrowthEnd(builder)
         return growth
 

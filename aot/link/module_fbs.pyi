@@ -156,6 +156,7 @@ class GrowthT:
     strideBytes: int
     rowBytes: int
     scalar: int
+    window: int
     def __init__(
         self,
         offset: int = ...,
@@ -163,6 +164,7 @@ class GrowthT:
         strideBytes: int = ...,
         rowBytes: int = ...,
         scalar: int = ...,
+        window: int = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 

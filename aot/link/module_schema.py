@@ -76,6 +76,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("strideBytes", "uint", 0, False, 0),
         Field("rowBytes", "uint", 0, False, 0),
         Field("scalar", "uint", 0, False, 0),
+        Field("window", "uint", 0, False, 0),
     ),
     "Program": (
         Field("registerCount", "uint", 0, False, 0),
@@ -306,6 +307,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "",
             lambda s, t: bool(True),
             lambda s, t: bool(t.scalar < s.program.stateCount),
+        ),
+        Rule(
+            "Growth.window must be rows that fit into a block",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool((t.window * t.rowBytes) <= t.strideBytes),
         ),
     ),
     "Program": (

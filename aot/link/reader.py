@@ -289,7 +289,7 @@ def _program(table: fbs.ProgramT) -> ProgramImage:
         state_key_count=table.stateKeyCount,
         scratch_offset=None if table.scratchOffset < 0 else table.scratchOffset,
         growths=tuple(
-            Growth(g.offset, g.blocks, g.strideBytes, g.rowBytes, g.scalar)
+            Growth(g.offset, g.blocks, g.strideBytes, g.rowBytes, g.scalar, g.window)
             for g in table.growths or ()
         ),
     )

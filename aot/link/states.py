@@ -31,7 +31,7 @@ class Length:
 
     Attributes:
         names: the variables, which grow alike.
-        symbol, following: the extent before the run and after it.
+        symbol, following: the extent before the run, and before the next one.
     """
 
     names: tuple[str, ...]
@@ -66,12 +66,14 @@ class States:
     Attributes:
         bytes: at the start of the arena.
         growths: of the variables that grow in one place, which come last.
+        slides: of those whose rows leave at their start, with what leaves at the end of a run.
     """
 
     kept: tuple[Kept, ...]
     lengths: tuple[Length, ...]
     bytes: int
     growths: tuple[Growth, ...] = ()
+    slides: tuple[tuple[StateVariable, Growth], ...] = ()
 
     @property
     def has_halves(self) -> bool:
@@ -134,8 +136,17 @@ def states_of(function: Function, assignment: BufferAssignment) -> States:
             kept.append(Kept(variable, root, end, end + stride, made))
         end += 2 * stride
     lengths = _lengths(kept)
-    growths = tuple(_growth(k, lengths) for k in kept if k.variable.name in appended)
-    return States(tuple(kept), lengths, end, growths)
+    growths, slides = [], []
+    for item in kept:
+        if item.variable.name in appended:
+            growths.append(_growth(item, lengths))
+        if item.variable.leaving != 0:
+            if item.variable.name not in appended:
+                raise InternalError(
+                    f"state {item.variable.name!r} has a window and is not in place"
+                )
+            slides.append((item.variable, growths[-1]))
+    return States(tuple(kept), lengths, end, tuple(growths), tuple(slides))
 
 
 def _growth(kept: Kept, lengths: Sequence[Length]) -> Growth:
@@ -154,7 +165,7 @@ def _growth(kept: Kept, lengths: Sequence[Length]) -> Growth:
             f"{stride_bytes} in one piece, at most {_MOST_STRIDE_BYTES} expected"
         )
     scalar = next(n for n, length in enumerate(lengths) if variable.name in length.names)
-    return Growth(kept.offset, blocks, stride_bytes, row_bytes, scalar)
+    return Growth(kept.offset, blocks, stride_bytes, row_bytes, scalar, variable.window)
 
 
 def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> bool:
@@ -240,7 +251,7 @@ def is_contiguous(type: TensorType) -> bool:
 def _lengths(kept: list[Kept]) -> tuple[Length, ...]:
     found: dict[tuple[Dim, Dim], list[str]] = {}
     for item in kept:
-        length, following = item.variable.length, item.variable.next_length
+        length, following = item.variable.length, item.variable.kept_length
         if length is not None and following is not None:
             found.setdefault((length, following), []).append(item.variable.name)
     return tuple(

@@ -133,7 +133,7 @@ def _is_fixed_or_grows(call: Call) -> bool:
     layout, axis, length = call.attrs["layout"], call.int("axis"), call.dim("length")
     assert isinstance(layout, Layout)
     if call.int("capacity") == 0:
-        return axis == 0 and length == 0
+        return axis == 0 and length == 0 and call.int("window") == 0
     is_symbol = isinstance(length, DimExpr) and is_symbol_name(str(length))
     return is_symbol and 0 <= axis < len(call.dims("shape")) == len(layout.strides)
 
@@ -160,6 +160,9 @@ STATE = register(
             ),
             Attribute("axis", "int", 0, "of a growing one: the dim that grows"),
             Attribute("length", "dim", 0, "of a growing one: a symbol, its extent before a run"),
+            Attribute(
+                "window", "int", 0, "of a growing one: extents that stay of a long one; 0 is all"
+            ),
         ),
         constraints=(
             Constraint(

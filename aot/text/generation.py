@@ -149,7 +149,7 @@ class Chat:
         try:
             logits = self._run(tokens)
         except RuntimeFailure:
-            self.program.rewind(start)
+            self._return_to(start)
             raise
         self.sampler.accept(int(token) for token in tokens[len(self._pending) :])
         self._places.append((start, self._pending))
@@ -188,6 +188,13 @@ class Chat:
         if rest:
             self.messages[-1] = {"role": "assistant", "content": "".join([*pieces, rest])}
             yield rest
+
+    def _return_to(self, length: int) -> None:
+        """Forgets what a prompt that failed has added; all, where windows have moved on."""
+        try:
+            self.program.rewind(length)
+        except RuntimeFailure:
+            self.reset()
 
     def _run(self, tokens: Tokens) -> NDArray[np.float32]:
         """The logits of the last token; a prompt goes through in pieces."""

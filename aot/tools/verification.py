@@ -21,6 +21,7 @@ from aot.errors import CompileError
 from aot.frontends import registry
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import Disturbance, run
+from aot.options import CompileOptions, Tie
 from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
 from aot.tools.litert_engine import run_litert
@@ -309,7 +310,7 @@ def _with_module(
 
 def _states(
     kept: Sequence[TensorInfo], model: Any, states: Mapping[str, str | tuple[str, int]]
-) -> Mapping[str, str | tuple[str, int]]:
+) -> Mapping[str, str | tuple[str, int] | Tie]:
     """The states that were given, and those that the model has itself."""
     if all(t.name in states for t in kept):
         return states
@@ -317,7 +318,7 @@ def _states(
 
 
 def _outputs_of_states(
-    kept: Sequence[TensorInfo], states: Mapping[str, str | tuple[str, int]]
+    kept: Sequence[TensorInfo], states: Mapping[str, str | tuple[str, int] | Tie]
 ) -> dict[str, str]:
     """Which output each of a program's states is after a run."""
     names = [t.name for t in kept]
@@ -401,7 +402,6 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
 
 def _read(model: Path) -> Module:
     from aot.driver.pipeline import read_model
-    from aot.options import CompileOptions
 
     return read_model(model, CompileOptions())
 

@@ -160,6 +160,7 @@ enum {
   AOT_FBS_GROWTH_STRIDE_BYTES = 8,  // uint
   AOT_FBS_GROWTH_ROW_BYTES = 10,  // uint
   AOT_FBS_GROWTH_SCALAR = 12,  // uint
+  AOT_FBS_GROWTH_WINDOW = 14,  // uint
 };
 
 // Program: where a field's offset stands in the vtable

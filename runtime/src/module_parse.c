@@ -179,6 +179,7 @@ static aot_status_t parse_growth(aot_parser_t *parser, const aot_fb_table_t *tab
       NUMBER(aot_growth_t, stride_bytes, GROWTH_STRIDE_BYTES),
       NUMBER(aot_growth_t, row_bytes, GROWTH_ROW_BYTES),
       NUMBER(aot_growth_t, scalar, GROWTH_SCALAR),
+      NUMBER(aot_growth_t, window, GROWTH_WINDOW),
   };
   const aot_entry_t *entry = around;
   READ(parser, table, fields, item);

@@ -44,6 +44,7 @@ static const char *growth_fault(const aot_growth_t *t, const aot_code_t *program
   if (!(((uint64_t)t->blocks * t->stride_bytes) <= (program->state_bytes - t->offset))) return "Growth.blocks must end inside the state";
   if (!((t->row_bytes > 0 && (t->stride_bytes % t->row_bytes) == 0))) return "Growth.row_bytes must divide stride_bytes";
   if (!(t->scalar < program->state_count)) return "Growth.scalar must be below state_count";
+  if (!(((uint64_t)t->window * t->row_bytes) <= t->stride_bytes)) return "Growth.window must be rows that fit into a block";
   return NULL;
 }
 

@@ -67,7 +67,7 @@ def _entry(is_cpu: bool) -> EntryPointImage:
         state_count=1,
         state_key_count=1,
         scratch_offset=64 if is_cpu else None,
-        growths=(Growth(16, 2, 24, 4, 0),),
+        growths=(Growth(16, 2, 24, 4, 0, 6),),
         updates=(1,),
     )
     dims = (DimInfo.of(symbol("N"), {"N": (1, 8)}), DimInfo.of(16))
@@ -230,6 +230,10 @@ BREAKS: dict[str, list[Callable[[Any, Any], None]]] = {
         _fields(rowBytes=48),
     ],
     "Growth.scalar must be below state_count": [_fields(scalar=1)],
+    "Growth.window must be rows that fit into a block": [
+        _fields(window=7),
+        _fields(window=(1 << 32) - 1),
+    ],
     "Program.state_bytes must be at most arena_bytes": [
         _fields(stateBytes=193),
         _fields(stateBytes=1 << 63),

@@ -16,26 +16,37 @@ from aot.ir.graph import Value
 from aot.ir.types import DType, TensorType
 
 F16, F32, I8 = DType.F16, DType.F32, DType.I8
-PAST = dims.symbol("past")  # rows before a run
+PAST = dims.symbol("past")  # tokens before a run
+HELD = dims.symbol("held")  # those of them that a window of tokens still has
 _LARGEST = 127  # of a number in 8 bits
 
 
 class Keeper(Protocol):
     """Who declares states: see DecoderBuilder."""
 
-    def keep(self, name: str, type: TensorType) -> Value: ...
+    def keep(self, name: str, type: TensorType, window: int) -> Value: ...
 
     def kept(self, name: str, grown: Value) -> None: ...
 
 
 class Cache(ABC):
-    """The keys or the values of a layer, rows [groups, past, depth]."""
+    """The keys or the values of a layer, rows [groups, past, depth].
 
-    def __init__(self, name: str, keeper: Keeper, groups: int, depth: int) -> None:
+    Args:
+        window: tokens before a run that are looked at; 0 is all.
+
+    Attributes:
+        past: rows before a run.
+    """
+
+    def __init__(
+        self, name: str, keeper: Keeper, groups: int, depth: int, *, window: int = 0
+    ) -> None:
         self.name = name
         self.keeper = keeper
+        self.past = HELD if window else PAST
         self._past = {
-            name: keeper.keep(name, TensorType(dtype, (groups, PAST, columns)))
+            name: keeper.keep(name, TensorType(dtype, (groups, self.past, columns)), window)
             for name, (dtype, columns) in self._parts(depth).items()
         }
 

@@ -25,8 +25,10 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Assumption, Block, Function, Module, Value
 from aot.ir.rewriter import Rewriter
+from aot.ir.states import SLIDE_ROWS
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import lookup
+from aot.options import Tie
 
 F32, I32 = DType.F32, DType.I32
 MOST_TOKENS = 512  # of a run: the arena does not grow with the context
@@ -85,6 +87,8 @@ class DecoderBuilder:
         tokens = self._input(TOKENS, TensorType(I32, (COUNT,)))
         self._bound()
         states = [self._layer_caches(layer) for layer in range(model.layers)]
+        if all(keys.past is not PAST for keys, _ in states):
+            self._count(tokens)
         place = self.part("token_embd")
         vocabulary = weights.file.tensors.get("token_embd.weight")
         size = vocabulary.dims[0] if vocabulary is not None else 0
@@ -113,8 +117,12 @@ class DecoderBuilder:
     def _give(self, name: str, value: Value) -> None:
         self.results[name] = value
 
+    @property
+    def _most_tokens(self) -> int:
+        return min(MOST_TOKENS, self.context)
+
     def _bound(self) -> None:
-        most = min(MOST_TOKENS, self.context)
+        most = self._most_tokens
         for bound, what in (
             (dims.maximum(COUNT, 1), "at least 1"),
             (dims.minimum(COUNT, most), f"at most {most}"),
@@ -126,15 +134,30 @@ class DecoderBuilder:
         """Of the keys and the values of the tokens before."""
         model = self.model
         keys, values = (
-            self.caches(f"{name}.{layer}", self, model.groups, depth)
+            self.caches(*(f"{name}.{layer}", self, model.groups, depth), window=self._window(layer))
             for name, depth in (("keys", model.key_depth), ("values", model.value_depth))
         )
         return keys, values
 
-    def keep(self, name: str, type: TensorType) -> Value:
+    def _rows(self, window: int) -> int:
+        """What a state holds at most: all tokens, or a window's before a run and the run's own."""
+        return window + SLIDE_ROWS - 1 + self._most_tokens if window else self.context
+
+    def _window(self, layer: int) -> int:
+        """How many tokens before a run a layer looks at; 0 is all, as it is where they are kept in
+        no more memory."""
+        window = self.model.window - 1 if self.model.is_local(layer) else 0
+        return window if window > 0 and self._rows(window) < self.context else 0
+
+    def keep(self, name: str, type: TensorType, window: int) -> Value:
         """What a state that grows holds before a run."""
-        self.module.states[name] = f"{name}.next", self.context
+        self.module.states[name] = Tie(f"{name}.next", self._rows(window), window)
         return self._input(name, type)
+
+    def _count(self, tokens: Value) -> None:
+        """Keeps the tokens, whose number is the position where each layer has a window."""
+        past = self.keep("tokens.past", TensorType(I32, (PAST,)), 0)
+        self.kept("tokens.past", self.part("tokens").emit("concat", past, tokens, axis=0))
 
     def kept(self, name: str, grown: Value) -> None:
         """Says what such a state holds after the run."""
@@ -168,7 +191,7 @@ class DecoderBuilder:
             values,
             None,
             scale=model.scale,
-            past=PAST,
+            past=past_keys.past,
             ahead=0,
             behind=model.window - 1 if model.is_local(layer) else None,
             softcap=model.attention_cap,

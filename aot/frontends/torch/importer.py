@@ -116,7 +116,7 @@ class _Importer:
         }
         self.rewriter.create(lookup("return"), list(results.values()))
         module = Module([self.function])
-        module.states = self.states
+        module.states.update(self.states)
         return module
 
     # inputs and weights

@@ -85,8 +85,9 @@ def run(
         frame = _MemoryFrame(function, values, is_exact, module, disturbance)
         frame.states = states
         places = frame.run(function.block, [_place(a) for a in arrays])
-        for name, length in following.items():
-            states[name].length = length
+        for variable in growing:
+            states[variable.name].length = following[variable.name]
+            _slide(variable, states, _number(variable.leaving, values))
         return _updated(function, arrays, [p.read() for p in places])
 
 
@@ -126,6 +127,19 @@ def _next_lengths(growing: Sequence[StateVariable], values: Mapping[str, int]) -
         if length > variable.capacity:
             raise CompileError(variable.full_message(length))
     return found
+
+
+def _slide(variable: StateVariable, states: States, leaving: int) -> None:
+    """Moves the rows of a window that stay to its start."""
+    memory, axis = states[variable.name], variable.axis
+    if not leaving or axis is None:
+        return
+    whole = state_place(states, variable.name, variable.type)
+    rows = whole.read()
+    staying = range(leaving, memory.length)
+    memory.length -= leaving
+    kept = whole.view(lambda index: index.take(range(memory.length), axis))
+    kept.write(rows.take(staying, axis))
 
 
 def _place(array: Array) -> Place:

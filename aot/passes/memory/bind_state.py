@@ -22,6 +22,7 @@ from aot.ir.record import OpRecord
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import lookup
+from aot.options import Tie
 from aot.passes.base import Pass, PassContext
 
 CONCAT: OpRecord = lookup("concat")
@@ -32,11 +33,12 @@ def run(module: Module, context: PassContext) -> None:
     bind_states(module, context.options.states)
 
 
-def bind_states(module: Module, states: Mapping[str, tuple[str, int]]) -> None:
+def bind_states(module: Module, states: Mapping[str, tuple[str, int] | Tie]) -> None:
     """Ties inputs of entry points to outputs of theirs.
 
     Args:
-        states: input name -> (output name, capacity of the dim that grows, or 0).
+        states: input name -> (output name, capacity of the dim that grows, or 0), and what else a
+            `Tie` says.
 
     Raises:
         CompileError: there is no such input or output, or the two can't be one memory; with what
@@ -62,6 +64,7 @@ class _Tie:
         number: of the output.
         axis: the dim that grows; None if none does.
         growth: by how much.
+        window: rows that stay of a long one; 0 is all.
     """
 
     past: Value
@@ -70,6 +73,7 @@ class _Tie:
     capacity: int
     axis: int | None
     growth: Dim
+    window: int = 0
 
     @property
     def name(self) -> str:
@@ -85,7 +89,7 @@ def _error(name: str, message: str) -> CompileError:
     return CompileError(f"state {name!r}: {message}")
 
 
-def _tie(function: Function, past: Value, output: str, capacity: int) -> _Tie:
+def _tie(function: Function, past: Value, output: str, capacity: int = 0, window: int = 0) -> _Tie:
     name = past.name
     if output not in function.result_names:
         listed = ", ".join(map(repr, function.result_names)) or "none"
@@ -113,7 +117,7 @@ def _tie(function: Function, past: Value, output: str, capacity: int) -> _Tie:
     if isinstance(growth, int) and growth > capacity:
         raise _error(name, f"max={capacity} is less than what one run adds, {growth}")
     _check_concat(past, present, output, axis)
-    return _Tie(past, present, number, capacity, axis, growth)
+    return _Tie(past, present, number, capacity, axis, growth, window)
 
 
 def _growing_axis(function: Function, past: Value, present: Value, output: str) -> int | None:
@@ -199,6 +203,12 @@ def _check_together(ties: Sequence[_Tie]) -> None:
                 f"it has {tie.length} rows as state {other.name!r} has, and a run adds "
                 f"{tie.growth} to the one and {other.growth} to the other",
             )
+        if other.window != tie.window:
+            raise _error(
+                tie.name,
+                f"it has {tie.length} rows as state {other.name!r} has, and keeps {tie.window} "
+                f"where that one keeps {other.window}",
+            )
 
 
 class _Binder:
@@ -249,6 +259,7 @@ class _Binder:
         if tie.axis is not None:
             attrs["layout"] = Layout(strides=_strides(tie, dims))
             attrs |= {"capacity": tie.capacity, "axis": tie.axis, "length": tie.length}
+            attrs |= {"window": tie.window} if tie.window else {}
         return rewriter.create(lookup("state"), [], attrs).result
 
     def _presents(self, rewriter: Rewriter) -> list[Value]:

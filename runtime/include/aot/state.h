@@ -20,7 +20,8 @@ AOT_API uint64_t aot_program_length(const aot_program_t *program);
 AOT_API uint64_t aot_program_capacity(const aot_program_t *program);
 
 // Makes each state that grows as long as it was when it had `length` rows.  Fails, and changes
-// nothing, where one is shorter, or where the program keeps something that has no earlier value.
+// nothing, where one is shorter, where one keeps only its last rows and not those that it needs, or
+// where the program keeps something that has no earlier value.
 AOT_API aot_status_t aot_program_rewind(aot_program_t *program, uint64_t length,
                                         aot_error_t *error);
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -33,7 +34,9 @@ def interpreted(module: Module, tokens: list[int], pieces: tuple[int, ...]) -> A
     """Logits of all runs below each other; states are handed on."""
     function = module.main
     held = {
-        v.name: np.zeros([0 if str(n) == "past" else n for n in v.type.dims], v.type.dtype.numpy)
+        v.name: np.zeros(
+            [0 if str(n) in ("past", "held") else n for n in v.type.dims], v.type.dtype.numpy
+        )
         for v in function.inputs[1:]
     }
     found, first = [], 0
@@ -86,6 +89,69 @@ def test_keys_and_values_in_8_bits(name: str) -> None:
     assert TOLERANCE * said["range"] < error <= 1e-2 * said["range"]
     found = compiled(model, TOKENS, PIECES, all_logits=True, cache_type="int8")
     assert np.abs(found - wanted).max() <= 2e-3 * said["range"]
+
+
+_LONG = [int(n) for n in np.random.default_rng(3).integers(0, 42, 700)]
+_LOCAL = {"attention.sliding_window": 20}
+
+
+@pytest.mark.parametrize("cache", ["f16", "int8"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(MODELS["gemma3"], id="some layers"),
+        pytest.param(replace(MODELS["llama"], extra=_LOCAL), id="all layers"),
+    ],
+)
+def test_a_window_needs_no_earlier_rows(shape: Shape, cache: str) -> None:
+    """Over thirty windows, by prompts longer than one and by single tokens, the logits are those
+    of the interpreter, whose keys and values stay whole and are masked."""
+    model = data(replace(shape, context=1000))
+    options: dict[str, Any] = {"all_logits": True, "cache_type": cache}
+    module = import_gguf(model, **options)
+    window = int(shape.extra["attention.sliding_window"]) - 1
+    assert module.states["keys.0"] == ("keys.0.next", window + 127 + 512, window)
+    has_global = shape.arch == "gemma3"
+    last = ("keys.5", ("keys.5.next", 1000, 0)) if has_global else ("tokens.past", ANY)
+    assert module.states[last[0]] == last[1]
+    pieces = (300, 1, 90, *[1] * 140, 2, 160)
+    wanted = interpreted(module, _LONG, pieces)
+    found = compiled(model, _LONG, pieces, **options)
+    assert np.abs(found - wanted).max() <= 2 * TOLERANCE * np.ptp(wanted)
+
+
+def test_what_windows_have_is_saved_and_taken_back(tmp_path: Path) -> None:
+    shape = replace(MODELS["llama"], context=2000, extra=_LOCAL)
+    program = aot.load(aot.compile(data(shape), jobs=1))
+
+    def run(first: int, count: int) -> Array:
+        piece = np.asarray(_LONG[first : first + count], np.int32)
+        return np.array(program(piece)["logits"])
+
+    run(0, 500)
+    run(500, 60)
+    wanted = [run(n, 1) for n in range(560, 600)]
+    assert (program.state_length, program.state_capacity) == (600, 2000)
+    program.rewind(570)
+    program.save_state(tmp_path / "s")
+    np.testing.assert_array_equal(run(570, 1), wanted[10])
+    program.reset()
+    run(0, 3)
+    program.load_state(tmp_path / "s")
+    assert (tmp_path / "s").stat().st_size < 16 * 1024  # of 2 layers: 64 bytes a row of each
+    for n in range(570, 575):
+        np.testing.assert_array_equal(run(n, 1), wanted[n - 560])
+    with pytest.raises(aot.AotError) as caught:
+        program.rewind(400)
+    assert str(caught.value) == (
+        "cannot rewind to 400: of 575 rows the state's windows keep what the last 44 need; reset "
+        "the program"  # 63 are held, and a token looks at 19 before it
+    )
+    np.testing.assert_array_equal(run(575, 1), wanted[15])  # as it was
+    program.rewind(0)
+    run(0, 500)
+    run(500, 60)
+    np.testing.assert_array_equal(run(560, 1), wanted[0])
 
 
 def test_scaled_keys_and_values_are_read_where_they_are(tmp_path: Path) -> None:
@@ -175,10 +241,10 @@ def test_progress_counts_tensors() -> None:
 
 def test_states_hold_the_context_that_is_asked_for() -> None:
     model = data(MODELS["llama"])
-    assert import_gguf(model).states["keys.1"] == ("keys.1.next", 64)
-    assert import_gguf(model, context=16).states["values.0"] == ("values.0.next", 16)
+    assert import_gguf(model).states["keys.1"] == ("keys.1.next", 64, 0)
+    assert import_gguf(model, context=16).states["values.0"] == ("values.0.next", 16, 0)
     long = data(replace(MODELS["llama"], context=8192))
-    assert import_gguf(long).states["keys.0"] == ("keys.0.next", 2048)
+    assert import_gguf(long).states["keys.0"] == ("keys.0.next", 2048, 0)
     program = aot.load(aot.compile(model, context=16, jobs=1))
     program(np.zeros(12, np.int32))
     with pytest.raises(aot.AotError, match='state "keys.0" holds at most 16 of 17 along dim 1'):
