@@ -40,7 +40,7 @@ ENGINE_NAMES = ("onnxruntime", "openvino")
     "inputs",
     multiple=True,
     type=NamedArray(allow_random=True),
-    help="An input: FILE.npy, a number, a list, or random (the default).",
+    help="An input: FILE.npy, a number, a JSON list, or random (the default).",
 )
 @click.option(
     "--shape",

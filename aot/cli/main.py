@@ -145,7 +145,7 @@ _INPUT = click.option(
     "inputs",
     multiple=True,
     type=NamedArray(allow_random=True),
-    help="An input: FILE.npy, a number, a list, or random (the default).",
+    help="An input: FILE.npy, a number, a JSON list, or random (the default).",
 )
 _SHAPE = click.option(
     "--shape",

@@ -131,7 +131,7 @@ class NamedArray(click.ParamType[Pair]):
             parsed = json.loads(text)
         except ValueError:
             parsed = None
-        if not _is_numeric(parsed):
+        if not _is_plain(parsed):
             allowed = "a .npy file, a number or a list" + (" or random" * self.allow_random)
             self.fail(f"{text!r} is not {allowed}", param, ctx)
         return name, parsed
@@ -168,10 +168,11 @@ class NamedExtent(click.ParamType[Pair]):
         return found[1], int(found[2])
 
 
-def _is_numeric(value: object) -> bool:
+def _is_plain(value: object) -> bool:
+    """Whether it is a number, a string, or lists of these."""
     if isinstance(value, list):
-        return all(_is_numeric(v) for v in value)
-    return isinstance(value, int | float)
+        return all(_is_plain(v) for v in value)
+    return isinstance(value, int | float | str)
 
 
 def _read_array(path: str) -> Any:
@@ -328,6 +329,9 @@ def outputs_table(arrays: Mapping[str, Any]) -> str:
     rows = []
     for name, array in arrays.items():
         numbers = ["", "", ""]
+        if array.dtype == object:
+            rows.append([name, "string", shape_text(array.shape), *numbers])
+            continue
         if array.size:
             with np.errstate(all="ignore"):  # infinities have no mean
                 mean = array.mean(dtype=np.float64)
@@ -355,7 +359,8 @@ def save_arrays(arrays: Mapping[str, Any], folder: Path) -> None:
             stem += "_"
         taken.add(stem)
         stream = io.BytesIO()
-        np.save(stream, array, allow_pickle=False)
+        plain = array.astype(str) if array.dtype == object else array  # strings
+        np.save(stream, plain, allow_pickle=False)
         write_atomically(folder / f"{stem}.npy", [stream.getvalue()])
 
 

@@ -55,6 +55,7 @@ def clone_function(function: Function) -> Function:
     made.block = clone_block(function.block, {}, made)
     made.block.owner = made
     made.updates = dict(function.updates)
+    made.strings = function.strings
     made.dim_names = function.dim_names
     made.bindings = function.bindings
     made.schedule = function.schedule

@@ -70,6 +70,7 @@ def functions_equal(a: Function, b: Function) -> bool:
         and a.dim_names == b.dim_names
         and a.result_names == b.result_names
         and a.updates == b.updates
+        and a.strings == b.strings
         and a.bindings == b.bindings
         and a.schedule == b.schedule
         and list(a.assumptions) == list(b.assumptions)

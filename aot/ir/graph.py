@@ -317,6 +317,20 @@ class Listener:
         """Users of another value have `value`, a pending shape change, in its place."""
 
 
+@dataclass(frozen=True)
+class Strings:
+    """Tensors of strings: their elements are numbers of a table's strings, or negative, which are
+    strings that it lacks, as whoever runs the function numbers them.
+
+    Attributes:
+        table: the strings, each once.
+        names: of the inputs and results whose elements are strings.
+    """
+
+    table: tuple[str, ...]
+    names: tuple[str, ...]
+
+
 class Function:
     """A named block with named inputs and results.
 
@@ -325,6 +339,7 @@ class Function:
         result_names: one per operand of the block's `return`.
         updates: results that are what an input's memory holds after a run, each with the input's
             name: whoever runs the function writes them there.
+        strings: of a function that takes or gives such.
         dim_names: symbols of an executable that are its dim parameters, in order.
         bindings: buffer class of each input, then each result, of an executable (the numbers of
             BufferClass in module.fbs); empty before buffers are bound. A name is the dim parameter
@@ -341,6 +356,7 @@ class Function:
         self.kind = kind
         self.result_names = list(result_names)
         self.updates: dict[str, str] = {}
+        self.strings: Strings | None = None
         self.dim_names: tuple[str, ...] = ()
         self.bindings: tuple[int | str, ...] = ()
         self.schedule: tuple[StageSchedule, ...] = ()

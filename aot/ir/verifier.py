@@ -367,6 +367,22 @@ class _FunctionCheck:
                         value.op,
                     )
 
+    def check_strings(self) -> None:
+        """They are i64 inputs and results, and no string of the table is in it twice."""
+        strings = self.function.strings
+        if strings is None:
+            return
+        found = {v.name: v for v in self.function.inputs}
+        found |= dict(zip(self.function.result_names, self.function.results, strict=False))
+        for name in strings.names:
+            if name not in found or found[name].type.dtype is not DType.I64:
+                raise self.fail(
+                    f"the strings of {name!r} are no input or result of i64",
+                    self.function.block.last,
+                )
+        if len(set(strings.table)) < len(strings.table):
+            raise self.fail("the table of strings has one twice", self.function.block.last)
+
     def check_updates(self) -> None:
         """Each is a result of an input's type, and no two are the same input's."""
         function = self.function
@@ -399,6 +415,7 @@ class _FunctionCheck:
                 function.block.last,
             )
         self.check_updates()
+        self.check_strings()
         if len(function.bindings) not in (0, len(function.inputs) + count):
             raise self.fail(
                 f"has {len(function.bindings)} bindings for {len(function.inputs)} "

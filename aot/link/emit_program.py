@@ -185,7 +185,10 @@ class _Program:
         )
 
     def _info(self, name: str, value: Value) -> TensorInfo:
-        return TensorInfo(name, value.type.dtype, tuple(map(self._dim_info, value.type.dims)))
+        strings = self.function.strings
+        table = strings.table if strings is not None and name in strings.names else None
+        dims = tuple(map(self._dim_info, value.type.dims))
+        return TensorInfo(name, value.type.dtype, dims, table)
 
     def _dim_info(self, dim: Dim) -> DimInfo:
         found = DimInfo.of(dim, self.bounds)

@@ -65,11 +65,16 @@ class DimInfo:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name and type of an input or output; its memory is dense and row-major."""
+    """Name and type of an input or output; its memory is dense and row-major.
+
+    Attributes:
+        strings: what its elements are the numbers of, where it is one of strings.
+    """
 
     name: str
     dtype: DType
     dims: tuple[DimInfo, ...]
+    strings: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"

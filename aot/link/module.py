@@ -270,4 +270,5 @@ def _tensor_table(tensor: TensorInfo) -> fbs.TensorT:
             )
             for d in tensor.dims
         ],
+        strings=None if tensor.strings is None else list(tensor.strings),
     )

@@ -200,7 +200,7 @@ class DimT(object):
 
 
 def TensorStart(builder):
-    builder.StartObject(3)
+    builder.StartObject(4)
 
 def TensorAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -214,6 +214,12 @@ def TensorAddDims(builder, dims):
 def TensorStartDimsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def TensorAddStrings(builder, strings):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(strings), 0)
+
+def TensorStartStringsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def TensorEnd(builder):
     return builder.EndObject()
 
@@ -225,10 +231,12 @@ class TensorT(object):
         name = None,
         dtype = 0,
         dims = None,
+        strings = None,
     ):
         self.name = name  # type: Optional[str]
         self.dtype = dtype  # type: int
         self.dims = dims  # type: Optional[List[DimT]]
+        self.strings = strings  # type: Optional[List[Optional[str]]]
 
 
     def Pack(self, builder):
@@ -242,12 +250,22 @@ class TensorT(object):
             for i in reversed(range(len(self.dims))):
                 builder.PrependUOffsetTRelative(dimslist[i])
             dims = builder.EndVector()
+        if self.strings is not None:
+            stringslist = []
+            for i in range(len(self.strings)):
+                stringslist.append(builder.CreateString(self.strings[i]))
+            TensorStartStringsVector(builder, len(self.strings))
+            for i in reversed(range(len(self.strings))):
+                builder.PrependUOffsetTRelative(stringslist[i])
+            strings = builder.EndVector()
         TensorStart(builder)
         if self.name is not None:
             TensorAddName(builder, name)
         TensorAddDtype(builder, self.dtype)
         if self.dims is not None:
             TensorAddDims(builder, dims)
+        if self.strings is not None:
+            TensorAddStrings(builder, strings)
         tensor = TensorEnd(builder)
         return tensor
 

@@ -126,11 +126,13 @@ class TensorT:
     name: str | None
     dtype: int
     dims: list[DimT]
+    strings: list[str]
     def __init__(
         self,
         name: str | None = ...,
         dtype: int = ...,
         dims: list[DimT] | None = ...,
+        strings: list[str] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 

@@ -62,6 +62,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("name", "string", 0, True, 0),
         Field("dtype", "ubyte", 0, False, 13),
         Field("dims", "[Dim]", 0, True, 0),
+        Field("strings", "[string]", 0, False, 0),
     ),
     "ArenaBuffer": (
         Field("first", "uint", 0, False, 0),

@@ -260,7 +260,9 @@ class _Reader:
     def tensor(self, table: fbs.TensorT) -> TensorInfo:
         for dim in table.dims:
             self.check("tensor", table.name, dim)
-        return TensorInfo(table.name or "", DTYPES[table.dtype], tuple(map(_dim, table.dims)))
+        strings = None if table.strings is None else tuple(map(str, table.strings))
+        dims = tuple(map(_dim, table.dims))
+        return TensorInfo(table.name or "", DTYPES[table.dtype], dims, strings)
 
 
 def _host(table: fbs.HostT) -> HostImage:

@@ -15,6 +15,7 @@ from aot.errors import CompileError
 from aot.runtime.tensors import TensorInfo
 
 UNNAMED = "?"  # a symbolic dim of which the module says no more
+UNKNOWN = "?"  # a string that a model does not name
 
 
 def make_inputs(
@@ -26,9 +27,9 @@ def make_inputs(
     """An array for each of `tensors`: the given one, or a random one.
 
     Random floats are normal, random integers and bools are 0 or 1 (they are often indices or
-    masks). A symbolic extent must be in `shapes`, or stand there for another input under the same
-    name, except the first axis, which is as small as its bound lets it be and at least 1. The same
-    seed gives the same arrays.
+    masks), random strings those that the model names, or another. A symbolic extent must be in
+    `shapes`, or stand there for another input under the same name, except the first axis, which is
+    as small as its bound lets it be and at least 1. The same seed gives the same arrays.
 
     Raises:
         CompileError: a name is unknown, a shape does not fit, or an extent is not known.
@@ -47,6 +48,10 @@ def make_inputs(
         else:
             shape = _shape(tensor, shapes.get(tensor.name), known)
             generator = np.random.Generator(np.random.PCG64([seed, number]))
+            if tensor.strings is not None:
+                texts = np.array([*tensor.strings, UNKNOWN], object)
+                arrays[tensor.name] = texts[generator.integers(0, len(texts), shape)]
+                continue
             arrays[tensor.name] = _random(generator, shape, tensor.numpy_dtype)
     return arrays
 

@@ -32,6 +32,8 @@ from aot.runtime.tensors import (
     tensor_info,
     text_of,
     to_array,
+    to_numbers,
+    to_strings,
 )
 
 LIBRARY_NAME = "libaot_runtime.so"
@@ -325,6 +327,7 @@ class Program:
         self.updates = self._updates()
         self._taken = [Slot(info) for info in self.inputs]
         self._given = [Slot(info) for info in self.outputs]
+        self._has_strings = any(info.strings is not None for info in self.outputs)
         self._written = [n for n, i in enumerate(self.inputs) if i.name in self.updates.values()]
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
@@ -409,7 +412,13 @@ class Program:
             raise RuntimeFailure(
                 f"{len(inputs)} inputs, the program has {len(self.inputs)}", "argument"
             )
-        arrays = [to_array(slot, value) for slot, value in zip(self._taken, inputs, strict=True)]
+        others: dict[str, int] = {}
+        arrays = [
+            to_array(slot, value)
+            if slot.numbers is None
+            else to_numbers(slot.info.name, slot.numbers, value, others)
+            for slot, value in zip(self._taken, inputs, strict=True)
+        ]
         for number in self._written:
             check_writeable(self.inputs[number], inputs[number])
         library, error = self._library, _Error()
@@ -431,7 +440,13 @@ class Program:
             for number in self._written:
                 if arrays[number] is not inputs[number]:
                     inputs[number][...] = arrays[number]  # type: ignore[index]
-            return [self._as_run(index, result, error) for index, result in enumerate(results)]
+            found = [self._as_run(index, result, error) for index, result in enumerate(results)]
+        if not self._has_strings:
+            return found
+        return [
+            result if info.strings is None else to_strings(info.strings, result, others)
+            for info, result in zip(self.outputs, found, strict=True)
+        ]
 
     def _as_run(self, index: int, result: NDArray[Any], error: _Error) -> NDArray[Any]:
         """An output's memory in the shape that the run gave it, where data decide that."""

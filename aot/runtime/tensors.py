@@ -5,6 +5,7 @@ the form that calls take.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ class CTensorInfo(ctypes.Structure):
         ("dtype", ctypes.c_int),
         ("rank", ctypes.c_uint32),
         ("dims", POINTER(CDimInfo)),
+        ("strings", POINTER(ctypes.c_char_p)),
+        ("string_count", ctypes.c_uint32),
     )
 
 
@@ -64,20 +67,24 @@ class TensorInfo:
         dtype: such as `"f32"`, `"i64"` or `"bool"`.
         dims: an extent each, or the expression of a symbolic one, such as `"N"` or `"4*W"`.
         bounds: of each extent, inclusive; None is unbounded.
+        strings: of a tensor of strings, which the program has as numbers: those that the model
+            names; None of any other.
     """
 
     name: str
     dtype: str
     dims: tuple[int | str, ...]
     bounds: tuple[tuple[int, int | None], ...]
+    strings: tuple[str, ...] | None = None
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype that arrays for it have."""
-        return NUMPY[self.dtype]
+        """The dtype that arrays for it have: of strings, objects."""
+        return NUMPY[self.dtype] if self.strings is None else np.dtype(object)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"
+        dtype = self.dtype if self.strings is None else "string"
+        return f"{self.name}: {dtype}[{', '.join(map(str, self.dims))}]"
 
 
 def text_of(text: bytes | None) -> str:
@@ -88,6 +95,7 @@ def text_of(text: bytes | None) -> str:
 def tensor_info(info: CTensorInfo) -> TensorInfo:
     """The record of C, read."""
     dims = info.dims[: info.rank]
+    texts = info.strings[: info.string_count] if info.strings else None
     return TensorInfo(
         name=text_of(info.name),
         dtype=DTYPES[info.dtype],
@@ -96,6 +104,7 @@ def tensor_info(info: CTensorInfo) -> TensorInfo:
             (d.extent, d.extent) if d.extent >= 0 else (d.min, d.max if d.max >= 0 else None)
             for d in dims
         ),
+        strings=None if texts is None else tuple(map(text_of, texts)),
     )
 
 
@@ -104,7 +113,8 @@ class Slot:
 
     def __init__(self, info: TensorInfo) -> None:
         self.info = info
-        self.dtype = info.numpy_dtype
+        self.dtype = NUMPY[info.dtype]
+        self.numbers = None if info.strings is None else number_of(info.strings)
         static = tuple(dim for dim in info.dims if isinstance(dim, int))
         self.shape = static if len(static) == len(info.dims) else None
         self._dims, self._extents = (ctypes.c_int64 * MOST_DIMS)(), ()
@@ -128,6 +138,43 @@ def address_of(array: NDArray[Any]) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
         return int(array.ctypes.data)
+
+
+def number_of(table: Sequence[str]) -> dict[str, int]:
+    """The number of each string."""
+    return {text: number for number, text in enumerate(table)}
+
+
+def to_numbers(
+    name: str, known: Mapping[str, int], value: ArrayLike, others: dict[str, int]
+) -> NDArray[Any]:
+    """Strings as a program has them.
+
+    Args:
+        name: of the input.
+        known: numbers of strings that the model names.
+        others: numbers of other strings, in this call; learns more.
+
+    Raises:
+        RuntimeFailure: the value is of something else.
+    """
+    array = np.asarray(value)
+    texts = array.reshape(-1).tolist()
+    if not all(isinstance(text, str | bytes) for text in texts):
+        wrong = next(type(t).__name__ for t in texts if not isinstance(t, str | bytes))
+        raise RuntimeFailure(f'input "{name}": expected strings, found {wrong}', "dtype")
+    decoded = [text_of(text) if isinstance(text, bytes) else text for text in texts]
+    numbers = [
+        known[text] if text in known else others.setdefault(text, -1 - len(others))
+        for text in decoded
+    ]
+    return np.array(numbers, np.int64).reshape(array.shape)
+
+
+def to_strings(table: Sequence[str], numbers: NDArray[Any], others: dict[str, int]) -> NDArray[Any]:
+    """What a program gives for strings, as an array of `str`."""
+    texts = np.array([*table, *reversed(others)], object)
+    return np.asarray(texts[numbers.reshape(-1)].reshape(numbers.shape))
 
 
 def to_array(slot: Slot, value: ArrayLike) -> NDArray[Any]:

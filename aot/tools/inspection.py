@@ -146,7 +146,8 @@ def _tensor(tensor: TensorInfo) -> dict[str, Any]:
             dims.append(dim.extent)
         else:
             dims.append({"text": dim.text, "min": dim.minimum, "max": dim.maximum})
-    return {"name": tensor.name, "dtype": str(tensor.dtype), "dims": dims}
+    found = {"name": tensor.name, "dtype": str(tensor.dtype), "dims": dims}
+    return found if tensor.strings is None else {**found, "strings": list(tensor.strings)}
 
 
 def _updates(entry: EntryPointImage) -> dict[str, str]:

@@ -5,7 +5,12 @@ Imports no engine.
 
 from __future__ import annotations
 
-_NUMPY = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+_NUMPY = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(string)": "object",
+}
 
 
 def numpy_name(onnx_type: str) -> str:

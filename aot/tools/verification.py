@@ -28,6 +28,7 @@ from aot.tools.litert_engine import run_litert
 from aot.tools.onnx_engine import first_line, numpy_name
 from aot.tools.open_extents import with_followers
 from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings, rounds
+from aot.tools.string_numbers import StringNumbers
 from aot.tools.torch_engine import run_torch
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -378,6 +379,10 @@ def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAg
     if result.dtype != expected.dtype or shape != expected.shape:
         problem = f"the engine gives {expected.dtype}{list(expected.shape)}"
         return OutputAgreement(name, dtype, shape, 0.0, float("inf"), problem)
+    if result.dtype == object:
+        wrong = int(np.count_nonzero(result != expected))
+        problem = f"{wrong} of {result.size} strings differ" if wrong else ""
+        return OutputAgreement(name, "string", shape, 0.0, float("inf") if wrong else 0.0, problem)
     a, b = _wide(result), _wide(expected)
     finite = np.isfinite(b)
     magnitude = float(np.max(np.abs(b[finite]), initial=0))
@@ -416,12 +421,14 @@ def _interpreter(module: Module, disturbance: Disturbance | None = None) -> Engi
 
     def engine(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
         feeds = []
+        strings = StringNumbers(function)
+        arrays = strings.taken(inputs)
         for value in function.inputs:
             if value.name not in inputs:
                 raise CompileError(f"{model} has an input {value.name!r} that the module has not")
-            feeds.append(inputs[value.name].astype(value.type.dtype.numpy, copy=False))
+            feeds.append(arrays[value.name].astype(value.type.dtype.numpy, copy=False))
         found = run(function, feeds, module=module, disturbance=disturbance)
-        return dict(zip(function.result_names, found, strict=True))
+        return strings.given(found)
 
     return engine
 

@@ -142,6 +142,7 @@ enum {
   AOT_FBS_TENSOR_NAME = 4,  // string
   AOT_FBS_TENSOR_DTYPE = 6,  // DType
   AOT_FBS_TENSOR_DIMS = 8,  // [Dim]
+  AOT_FBS_TENSOR_STRINGS = 10,  // [string]
 };
 
 // ArenaBuffer: where a field's offset stands in the vtable

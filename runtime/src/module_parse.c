@@ -102,10 +102,14 @@ static aot_status_t parse_segment_of(aot_parser_t *parser, const aot_fb_table_t 
   return parse_segment(parser, &child, out_segment, name);
 }
 
+// NULL where there is no such vector.
 static aot_status_t parse_strings(aot_parser_t *parser, const aot_fb_table_t *table, uint32_t field,
                                   const char ***out_strings, uint32_t *out_count) {
   aot_fb_t *fb = &parser->fb;
   const aot_fb_vector_t vector = aot_fb_vector(fb, table, field, 4, false);
+  *out_strings = NULL;
+  *out_count = 0;
+  if (vector.position == 0) return fb->status;
   ALLOCATE(parser, vector.count, out_strings);
   for (uint32_t i = 0; i < vector.count; ++i) {
     (*out_strings)[i] = aot_fb_vector_string(fb, &vector, i);
@@ -139,6 +143,9 @@ static aot_status_t parse_tensor(aot_parser_t *parser, const aot_fb_table_t *tab
   PARSE_EACH(parser, table, AOT_FBS_TENSOR_DIMS, true, "Dim", parse_dim, tensor, &dims,
              &tensor->rank);
   tensor->dims = dims;
+  const char **strings = NULL;
+  AOT_TRY(parse_strings(parser, table, AOT_FBS_TENSOR_STRINGS, &strings, &tensor->string_count));
+  tensor->strings = strings;
   return AOT_OK;
 }
 

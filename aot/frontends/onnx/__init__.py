@@ -9,6 +9,7 @@ from aot.frontends.onnx.ops import elementwise as ops_elementwise
 from aot.frontends.onnx.ops import fused_microsoft as ops_fused_microsoft
 from aot.frontends.onnx.ops import group_attention as ops_group_attention
 from aot.frontends.onnx.ops import indexing as ops_indexing
+from aot.frontends.onnx.ops import labels as ops_labels
 from aot.frontends.onnx.ops import linear_attention as ops_linear_attention
 from aot.frontends.onnx.ops import math as ops_math
 from aot.frontends.onnx.ops import matrix as ops_matrix
@@ -43,6 +44,7 @@ __all__ = [
     "ops_fused_microsoft",
     "ops_group_attention",
     "ops_indexing",
+    "ops_labels",
     "ops_linear_attention",
     "ops_math",
     "ops_matrix",

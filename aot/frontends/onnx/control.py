@@ -268,6 +268,9 @@ class _Open:
         for number, type in zip(self.wanted, stacks, strict=True):
             parts = [next(rest) for _ in type]
             results[number] = stack_of(parts, type[0]) if type[0] is not None else parts[0]
+            held = self.tried[0].values[number]
+            if isinstance(held, Value) and held in node.kinds:
+                node.kinds[parts[0]] = node.kinds[held]
         return results
 
     def _yielded(self) -> tuple[list[list[Value]], list[list[StackType | None]]]:

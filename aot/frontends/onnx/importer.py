@@ -19,6 +19,7 @@ from onnx import defs
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.onnx import strings
 from aot.frontends.onnx.blocks import GraphImporter, Subgraph
 from aot.frontends.onnx.choices import Choices, search
 from aot.frontends.onnx.control import import_if
@@ -40,11 +41,12 @@ from aot.frontends.onnx.schema import check_node, find_schema, is_known_domain
 from aot.frontends.onnx.scopes import Held, Scope, StackedList, TensorList
 from aot.frontends.onnx.sequences import SEQUENCES, TAKING_LISTS
 from aot.frontends.onnx.stored import KNOWING, MOVING, NARROW, name_of
+from aot.frontends.onnx.strings import STRING, StringTable
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
 from aot.ir.dims import Dim, maximum, symbols
-from aot.ir.graph import Assumption, Block, ConstantData, Function, Module, Value
+from aot.ir.graph import Assumption, Block, ConstantData, Function, Module, Strings, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import TensorType
 from aot.ops import lookup
@@ -166,21 +168,25 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
 
 def _reason(op_type: str, domain: str, opset: int) -> str:
     """Why an op without an entry is refused."""
+    if op_type in strings.COMPUTING:
+        return strings.REASON
     has_newer = find_entry(domain, op_type, 1 << 30) is not None
     return "there is no importer for this op" + (f" at opset {opset}" if has_newer else "")
 
 
 def _refused_kind(node: Node) -> str | None:
     """Why a node that computes with an element type that is only stored is refused."""
-    if node.op_type in MOVING or node.op_type in KNOWING:
-        return None
     for number in range(len(node.inputs)):
         held = node.element_type(number)
-        if held is not None:
-            return (
-                f"operand {number} is {name_of(held)}, which is only stored; Cast or "
-                "DequantizeLinear makes numbers of it"
-            )
+        known = strings.KNOWING if held == STRING else KNOWING
+        if held is None or node.op_type in MOVING or node.op_type in known:
+            continue
+        if held == STRING:
+            return f"operand {number} is of strings: {strings.REASON}"
+        return (
+            f"operand {number} is {name_of(held)}, which is only stored; Cast or "
+            "DequantizeLinear makes numbers of it"
+        )
     return None
 
 
@@ -220,7 +226,8 @@ class _Importer:
         self.opsets = _opsets(proto)
         initializers = {t.name for t in self.graph.initializer}
         self.infos = [i for i in self.graph.input if i.name not in initializers]
-        self.input_types = InputTypes(self.infos, shapes, values)
+        self.strings = StringTable()
+        self.input_types = InputTypes(self.infos, shapes, values, self.strings)
         # One that is listed several times is one: programs give their outputs by name.
         self.outputs = tuple(dict.fromkeys(o.name for o in self.graph.output))
 
@@ -265,8 +272,15 @@ class _Importer:
         if self.choices.made:
             _check_ranks(results, self.graph)
         self.rewriter.create(lookup("return"), list(results.values()))
+        given = dict(zip(types, function.inputs, strict=True))
+        function.strings = self._strings({**given, **results})
         function.assumptions.update(dict.fromkeys(_least(types, self.values.taken)))
         return Module([function])
+
+    def _strings(self, named: Mapping[str, Value]) -> Strings | None:
+        """Which inputs and results are of strings."""
+        names = tuple(name for name, value in named.items() if self.kinds.get(value) == STRING)
+        return Strings(self.strings.texts, names) if names else None
 
     def _nodes_of(
         self, graph: onnx.GraphProto, inputs: Sequence[str], scope: Scope
@@ -290,7 +304,8 @@ class _Importer:
                 continue
             try:
                 own = self.contents(number) if graph is self.graph else None
-                array = tensor_array(tensor, f"initializer {name!r}", self.folder, own)
+                what = f"initializer {name!r}"
+                array = tensor_array(tensor, what, self.folder, own, self.strings)
             except UnsupportedTypeError as error:
                 scope.unsupported.append((name, f"initializer {name!r}: {error}"))
                 continue
@@ -300,7 +315,7 @@ class _Importer:
 
     def _note_kind(self, value: Held | None, elem_type: int) -> None:
         """Notes that a value is of an element type that is only stored."""
-        if isinstance(value, Value) and elem_type in NARROW:
+        if isinstance(value, Value) and (elem_type in NARROW or elem_type == STRING):
             self.kinds[value] = elem_type
 
     def _add_node(self, proto: onnx.NodeProto, scope: Scope) -> None:
@@ -365,6 +380,7 @@ class _Importer:
             lists,
             self.kinds,
             self.random_seed,
+            self.strings,
         )
         check_node(node, schema)
         refused = _refused_kind(node)
@@ -374,9 +390,10 @@ class _Importer:
             results = self._results(node, proto, schema, domain, scope)
         except UnsupportedNodeError as error:
             return str(error)
-        if node.op_type in MOVING and node.element_type(0) is not None:
+        moved = node.element_type(strings.SOURCE.get(node.op_type, len(inputs)))
+        if moved is not None:
             for value in results:
-                self._note_kind(value, self.kinds[node.input(0)])
+                self._note_kind(value, moved)
         for number, name in enumerate(proto.output):
             value = results[number] if number < len(results) else None
             if value is None and node.wants(number):

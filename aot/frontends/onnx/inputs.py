@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from aot.errors import CompileError
+from aot.frontends.onnx.strings import STRING, StringTable
 from aot.frontends.onnx.tensors import UnsupportedTypeError, held_dtype
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, parse_wanted
 from aot.ir.dims import Dim, DimExpr, substitute, symbol
 from aot.ir.graph import Assumption
-from aot.ir.types import DType, TensorType
+from aot.ir.types import Array, DType, TensorType
 
 InputShapes = Mapping[str, Sequence[Wanted]]
 
@@ -42,8 +43,14 @@ class InputTypes:
     """
 
     def __init__(
-        self, infos: Sequence[Any], shapes: InputShapes, values: Mapping[str, Any]
+        self,
+        infos: Sequence[Any],
+        shapes: InputShapes,
+        values: Mapping[str, Any],
+        strings: StringTable,
     ) -> None:
+        self._strings = strings
+        self._of_strings = {i.name for i in infos if i.type.tensor_type.elem_type == STRING}
         self._bound: dict[str, Dim] = {}
         self._taken = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim}
         self.unsupported: list[str] = []
@@ -160,6 +167,8 @@ class InputTypes:
 
     def _value(self, name: str, value: Any, type: TensorType) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
+        if name in self._of_strings:
+            array = self._numbers(name, array)
         is_float = array.dtype == DType.BF16.numpy or array.dtype.kind == "f"
         if not (is_float or array.dtype.kind in "iub") or (
             type.dtype is not DType.BOOL and is_float and not type.dtype.is_float
@@ -182,6 +191,14 @@ class InputTypes:
             if isinstance(dim, DimExpr):
                 self._bind(name, str(dim), extent)
         return converted
+
+    def _numbers(self, name: str, array: Array) -> Array:
+        texts = array.reshape(-1).tolist()
+        if not all(isinstance(text, str) for text in texts):
+            raise CompileError(
+                f"input {name!r} is of strings, but the value given for it is {array.dtype}"
+            )
+        return self._strings.numbers(texts).reshape(array.shape)
 
     def _substituted(self, type: TensorType) -> TensorType:
         return type.with_dims(tuple(substitute(d, self._bound) for d in type.dims))

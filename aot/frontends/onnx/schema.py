@@ -153,6 +153,7 @@ def _check_type(node: Node, number: int, formal: _Formal, value: Value) -> None:
     own = f"tensor({name_of(held) if held is not None else _TYPE_NAMES[dtype]})"
     if own not in allowed and f"optional({own})" not in allowed:
         ours = [d.value for d, text in _TYPE_NAMES.items() if f"tensor({text})" in allowed]
-        expected = f"one of {', '.join(ours)}" if ours else "a sequence of tensors"
+        other = "strings" if "tensor(string)" in allowed else "a sequence of tensors"
+        expected = f"one of {', '.join(ours)}" if ours else other
         found = dtype.value if held is None else name_of(held)
         raise node.error(f"operand {number} ({formal.name}) is {found}, expected {expected}")

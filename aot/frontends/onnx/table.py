@@ -22,6 +22,7 @@ from aot.frontends.lib.builder import (
 from aot.frontends.lib.extents import bound, given_dims
 from aot.frontends.lib.place import Place
 from aot.frontends.onnx.scopes import StackedList, TensorList
+from aot.frontends.onnx.strings import STRING, StringTable, decoded
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
@@ -79,6 +80,7 @@ class Node(Place):
         lists: operands that are sequences of tensors, by number; `inputs` has None for them.
         kinds: ONNX's element types of those values of the model that are only stored (`stored.py`).
         seed: what decides random tensors, with the node's own.
+        strings: those that the model names.
     """
 
     op_type: str
@@ -93,6 +95,7 @@ class Node(Place):
     lists: dict[int, TensorList | StackedList] = field(default_factory=dict)
     kinds: dict[Value, int] = field(default_factory=dict)
     seed: int = 0
+    strings: StringTable = field(default_factory=StringTable)
     _used: set[str] = field(default_factory=set)
 
     # operands
@@ -215,7 +218,7 @@ class Node(Place):
         self._used.add(name)
         if default is not None and name not in self.attributes:
             return default
-        return bytes(self.attribute(name).s).decode("utf-8", "replace")
+        return decoded(self.attribute(name).s)
 
     def ints_attr(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         self._used.add(name)
@@ -233,12 +236,23 @@ class Node(Place):
         self._used.add(name)
         if name not in self.attributes:
             return tuple(default)
-        return tuple(bytes(s).decode("utf-8", "replace") for s in self.attribute(name).strings)
+        return tuple(decoded(text) for text in self.attribute(name).strings)
+
+    def string_attr(self, name: str, default: str | None = None) -> int:
+        """The number of a string."""
+        return int(self.strings.numbers([self.str_attr(name, default)])[0])
+
+    def string(self, made: Value) -> Value:
+        """A value, noted as one of strings."""
+        self.kinds[made] = STRING
+        return made
 
     def tensor_attr(self, name: str) -> Array:
+        """Of strings, their numbers."""
         found = self.attribute(name)
         try:
-            return tensor_array(found.t, f"attribute {name!r}", self.folder)
+            what = f"attribute {name!r}"
+            return tensor_array(found.t, what, self.folder, strings=self.strings)
         except UnsupportedTypeError as error:
             raise UnsupportedNodeError(f"attribute {name!r}: {error}") from None
 

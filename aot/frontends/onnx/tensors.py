@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from aot.errors import CompileError
 from aot.frontends.onnx.stored import NARROW
+from aot.frontends.onnx.strings import STRING, StringTable, texts_of
 from aot.ir.types import Array, DType
 
 DTYPES = {
@@ -71,22 +72,34 @@ def held_dtype(elem_type: int) -> DType:
     Raises:
         UnsupportedTypeError: there is none.
     """
+    if elem_type == STRING:
+        return DType.I64  # numbers of a table's
     narrow = NARROW.get(elem_type)
     return dtype_of(elem_type) if narrow is None else narrow.dtype
 
 
-def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None = None) -> Array:
+def tensor_array(
+    tensor: Any,
+    what: str,
+    folder: Path | None,
+    own: bytes | None = None,
+    strings: StringTable | None = None,
+) -> Array:
     """The contents of a TensorProto.
 
     Args:
         what: names the tensor in messages, such as "initializer 'w'".
         folder: where external data must lie; None where there is no folder.
         own: what its raw_data was before it was emptied; None where it has it.
+        strings: what numbers a tensor of strings; None where one is not supported.
 
     Raises:
         CompileError: contents are missing, or not what the dims say.
         UnsupportedTypeError: the element type has no DType.
     """
+    is_of_strings = tensor.data_type == STRING
+    if is_of_strings and strings is None:
+        raise UnsupportedTypeError("element type string is not supported")
     dtype = held_dtype(tensor.data_type)
     narrow = NARROW.get(tensor.data_type)
     bits = narrow.bits if narrow is not None and narrow.bits < 8 else 0
@@ -102,6 +115,13 @@ def tensor_array(tensor: Any, what: str, folder: Path | None, own: bytes | None 
     if own is None:
         own = tensor.raw_data  # once: protobuf copies it at every access
     _check_contents_once(tensor, own, what)
+    if is_of_strings and strings is not None:
+        texts = texts_of(tensor)
+        if len(texts) != count:
+            raise CompileError(
+                f"{what} has {len(texts)} elements, but its dims {dims} make {count}"
+            )
+        return strings.numbers(texts).reshape(dims)
     taken = -(-count * bits // 8) if bits else int(dtype.storage_bytes(count))
     stored = dtype.numpy.newbyteorder("<")
     if tensor.data_location == TensorProto.EXTERNAL:

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from aot.errors import CompileError
 from aot.ir.equalities import TypeRule
-from aot.ir.graph import Assumption, Attr, Block, Function, Module, Op, Value
+from aot.ir.graph import Assumption, Attr, Block, Function, Module, Op, Strings, Value
 from aot.ir.record import OpRecord, lookup
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule, StageSchedule
@@ -73,6 +73,7 @@ class _FunctionParser:
             self.define(key, value)
         self.function = Function(name, block, self.result_names(), kind)
         self.function.updates = self.updates()
+        self.function.strings = self.strings()
         self.function.dim_names = dim_names
         self.function.bindings = self.bindings()
         self.function.schedule = self.schedule()
@@ -145,6 +146,23 @@ class _FunctionParser:
                 self.tokens.expect(":")
                 found[result] = self.tokens.string("an input's name in quotes")
         return found
+
+    def strings(self) -> Strings | None:
+        if not self.tokens.take("strings"):
+            return None
+        names = self.texts("the name of an input or result in quotes")
+        self.tokens.expect("of")
+        return Strings(table=self.texts("a string in quotes"), names=names)
+
+    def texts(self, what: str) -> tuple[str, ...]:
+        """`[TEXT, ...]`"""
+        found: list[str] = []
+        self.tokens.expect("[")
+        while not self.tokens.take("]"):
+            if found:
+                self.tokens.expect(",")
+            found.append(self.tokens.string(what))
+        return tuple(found)
 
     def bindings(self) -> tuple[int | str, ...]:
         classes: list[int | str] = []

@@ -250,6 +250,12 @@ class _FunctionPrinter(_Printer):
                 f"{quote(result)}: {quote(name)}" for result, name in function.updates.items()
             )
             self.lines.append(f" updates [{', '.join(listed)}]")
+        if function.strings is not None:
+            names, table = (
+                ", ".join(map(quote, listed))
+                for listed in (function.strings.names, function.strings.table)
+            )
+            self.lines.append(f" strings [{names}] of [{table}]")
         if function.bindings:
             self.lines.append(f" bindings [{', '.join(map(str, function.bindings))}]")
         if function.schedule:

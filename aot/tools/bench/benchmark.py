@@ -33,6 +33,7 @@ from aot.link.reader import read_module_file
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner
+from aot.runtime.tensors import number_of, to_numbers
 from aot.tools.open_extents import with_followers
 
 MODULE_PATH = str | os.PathLike[str]
@@ -146,12 +147,19 @@ def _prepared(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]
     with Program(case.module, case.device, entry=case.entry, target=case.target) as program:
         shapes = with_followers(program.inputs, case.inputs, case.shapes, program.states)
         arrays = make_inputs(program.inputs, case.inputs, shapes, case.seed)
+        others: dict[str, int] = {}
+        stored = {
+            info.name: arrays[info.name]
+            if info.strings is None
+            else to_numbers(info.name, number_of(info.strings), arrays[info.name], others)
+            for info in program.inputs
+        }
     command = [str(runner), os.fspath(case.module), "--json", "--device", case.device]
     command += ["--threads", str(case.threads)]
     for option, value in (("--entry", case.entry), ("--target", case.target)):
         command += [option, value] if value is not None else []
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
-        for number, (name, array) in enumerate(arrays.items()):
+        for number, (name, array) in enumerate(stored.items()):
             path = Path(folder) / f"{number}.npy"
             np.save(path, np.asarray(array, order="C"), allow_pickle=False)
             command += ["--input", f"{name}={path}"]

@@ -176,6 +176,11 @@ typedef struct aot_tensor_info_t {
   aot_dtype_t dtype;
   uint32_t rank;
   const aot_dim_info_t *dims;
+  // Of a tensor of strings, whose elements are the numbers of these strings; NULL of any other.  A
+  // string that is none of them is any negative number, another one for each; results have it as
+  // it was given.
+  const char *const *strings;
+  uint32_t string_count;
 } aot_tensor_info_t;
 
 // Actual data: row-major and dense.

@@ -9,9 +9,12 @@
  * @typedef {{data: ArrayBufferView, shape: readonly number[]}} Tensor
  *
  * An input or output as the model declares it; an extent is null where it is open, and then lies
- * between `min` and `max` (Infinity: no bound), and `text` is what the model calls it.
+ * between `min` and `max` (Infinity: no bound), and `text` is what the model calls it.  Elements
+ * of one with `strings` are the numbers of these; a string that is none of them is any negative
+ * number, another one for each.
  * @typedef {{name: string, dtype: string,
- *            dims: readonly {extent: number | null, min: number, max: number, text: string}[]}}
+ *            dims: readonly {extent: number | null, min: number, max: number, text: string}[],
+ *            strings: readonly string[] | null}}
  * Info
  *
  * Where bytes come from: a URL, a response of fetch, or the bytes.
@@ -332,7 +335,8 @@ const shapeText = (info) =>
     `[${info.dims.map((d) => (d.extent === null ? d.text || '?' : d.extent)).join(', ')}]`;
 
 function readInfo(engine, pointer) {
-  const [name, dtype, rank, dims] = [0, 4, 8, 12].map((at) => engine.word(pointer + at));
+  const [name, dtype, rank, dims, strings, count] =
+      [0, 4, 8, 12, 16, 20].map((at) => engine.word(pointer + at));
   const found = [];
   for (let axis = 0; axis < rank; ++axis) {
     const view = engine.view(dims + axis * DIM_INFO_BYTES, DIM_INFO_BYTES);
@@ -342,8 +346,16 @@ function readInfo(engine, pointer) {
                                {extent, min: extent, max: extent};
     found.push(Object.freeze({...range, text}));
   }
-  return Object.freeze(
-      {name: engine.text(name), dtype: DTYPES[dtype].name, dims: Object.freeze(found)});
+  const texts = strings ?
+      Object.freeze(
+          Array.from({length: count}, (_, i) => engine.text(engine.word(strings + 4 * i)))) :
+      null;
+  return Object.freeze({
+    name: engine.text(name),
+    dtype: DTYPES[dtype].name,
+    dims: Object.freeze(found),
+    strings: texts,
+  });
 }
 
 /** Own properties by name; an object's other ones are none of the caller's. */

@@ -15,7 +15,9 @@ _Static_assert(offsetof(aot_program_options_t, entry) == 0 &&
                "aot_program_options_t");
 _Static_assert(offsetof(aot_tensor_info_t, name) == 0 && offsetof(aot_tensor_info_t, dtype) == 4 &&
                    offsetof(aot_tensor_info_t, rank) == 8 &&
-                   offsetof(aot_tensor_info_t, dims) == 12,
+                   offsetof(aot_tensor_info_t, dims) == 12 &&
+                   offsetof(aot_tensor_info_t, strings) == 16 &&
+                   offsetof(aot_tensor_info_t, string_count) == 20,
                "aot_tensor_info_t");
 _Static_assert(offsetof(aot_dim_info_t, extent) == 0 && offsetof(aot_dim_info_t, min) == 8 &&
                    offsetof(aot_dim_info_t, max) == 16 && offsetof(aot_dim_info_t, text) == 24 &&

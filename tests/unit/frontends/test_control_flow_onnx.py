@@ -419,11 +419,11 @@ def test_branches_that_the_shapes_given_do_not_suit_are_refused() -> None:
 def test_what_a_body_lacks_is_said_of_its_node() -> None:
     g = Graph(np.random.RandomState(35))
     b = Body("b_")
-    body = b.graph(loop_inputs(tensor_info("v", [2])), [always(b), b.op("StringNormalizer", "v")])
+    body = b.graph(loop_inputs(tensor_info("v", [2])), [always(b), b.op("MaxRoiPool", "v")])
     g.named(g.op("Loop", "n", "", "x", body=body), "y")
     model = g.model([tensor_info("n", [], I64), tensor_info("x", [2])], ["y"])
     assert refused(model) == (
-        "StringNormalizer (node 'b_StringNormalizer1_0'): there is no importer for this op"
+        "MaxRoiPool (node 'b_MaxRoiPool1_0'): there is no importer for this op"
     )
 
 

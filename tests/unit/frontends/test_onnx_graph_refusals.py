@@ -64,8 +64,8 @@ SEQUENCES = {
     "a map of what is not supported": (
         "s = SequenceConstruct (x, x) \n"
         "m = SequenceMap <body = b (float[5, 4] p) => (float[5, 4] r)"
-        " { r = StringNormalizer (p) }> (s) \n y = ConcatFromSequence <axis = 0> (m)",
-        "StringNormalizer (node 'StringNormalizer:r'): there is no importer for this op",
+        " { r = MaxRoiPool (p) }> (s) \n y = ConcatFromSequence <axis = 0> (m)",
+        "MaxRoiPool (node 'MaxRoiPool:r'): there is no importer for this op",
     ),
 }
 CONTROL = {

@@ -505,7 +505,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     nodes = [
         make("Multinomial", ["x"], ["a"], name="first"),
         make("Relu", ["x"], ["b"], name="fine"),
-        make("StringNormalizer", ["b"], ["c"], name="behind nothing"),
+        make("MaxRoiPool", ["b"], ["c"], name="behind nothing"),
         make("Cast", ["a"], ["e"], name="fine, but behind", to=TensorProto.FLOAT),
         make("Multinomial", ["e"], ["f"], name="behind"),
         make("If", ["cond"], ["g"], then_branch=then, else_branch=otherwise),
@@ -537,7 +537,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
 model: not supported in this model (7):
   input 'z': element type complex64 is not supported
   Multinomial (node 'first'): there is no importer for this op
-  StringNormalizer (node 'behind nothing'): there is no importer for this op
+  MaxRoiPool (node 'behind nothing'): there is no importer for this op
   Multinomial (node 'behind'): there is no importer for this op
   If (node 'If:g'): its condition is known only when the model runs, and its branches' results \
 differ in type: f32[2] and i32[2]; give the inputs that it depends on a value (input_values, \

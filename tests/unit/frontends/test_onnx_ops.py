@@ -495,7 +495,7 @@ ELSEWHERE = {
 # test_onnx_ml.py has the ops of the one, test_onnx_microsoft.py those of decoders of the other.
 ELSEWHERE |= {op for domain, op in TABLE if domain in ("ai.onnx.ml", "com.microsoft")} - {
     case.op for case in CASES if case.domain
-} | {"SimplifiedLayerNormalization"}
+} | {"SimplifiedLayerNormalization", "StringNormalizer"}
 
 
 def test_every_importer_has_a_case() -> None:
@@ -536,22 +536,6 @@ REFUSED = [
         "the model runs; a sampling_ratio above 0 is supported",
     ),
     (Case("Det", [f(65, 65)]), "a matrix of 65 rows; 64 are supported at most"),
-    (
-        Case(
-            "TfIdfVectorizer",
-            [i(1, 2)],
-            {
-                "min_gram_length": 1,
-                "max_gram_length": 1,
-                "max_skip_count": 0,
-                "mode": "TF",
-                "ngram_counts": [0],
-                "ngram_indexes": [0],
-                "pool_strings": ["a"],
-            },
-        ),
-        "attribute 'pool_strings': strings are not supported",
-    ),
     (Case("Cast", [f(3)], {"to": 8}), "element type string is not supported"),
     (Case("ReduceMean", [ints(2, 3)]), "i64 is not supported here"),
     (

@@ -128,7 +128,9 @@ def test_what_a_model_says_of_itself(packaged: Path) -> None:
     )
     eight = {"extent": 8, "min": 8, "max": 8, "text": ""}
     rows = {"extent": None, "min": 0, "max": MOST_ROWS, "text": "N"}
-    assert found["inputs"] == [{"name": "x", "dtype": "f32", "dims": [rows, eight]}]
+    assert found["inputs"] == [
+        {"name": "x", "dtype": "f32", "dims": [rows, eight], "strings": None}
+    ]
     assert [(o["name"], o["dtype"]) for o in found["outputs"]] == [("the sum", "f32")]
     assert (found["name"], found["entries"], found["target"]) == ("main", ["main"], "wasm32")
 
@@ -201,6 +203,23 @@ def test_every_element_type(tmp_path: Path) -> None:
         wanted = np.concatenate([inputs[dtype]] * 2)
         found = outcome.outputs[f"{dtype} back"]
         np.testing.assert_array_equal(found.view(wanted.dtype), wanted, err_msg=dtype)
+
+
+def test_strings_are_listed(tmp_path: Path) -> None:
+    require_node()
+    (tmp_path / "s.ir").write_text(
+        'func @main(%x: i64[2], %n: i64[2]) -> ("y") strings ["x", "y"] of ["a", "", "\u00fc"] {\n'
+        "  %1 = maximum(%x, %n) : i64[2]\n  return(%1)\n}\n"
+    )
+    aot.compile(tmp_path / "s.ir", targets=["wasm32"]).save(tmp_path / "s.aotm")
+    make_package(tmp_path / "s.aotm", tmp_path)
+    found = evaluate(
+        tmp_path,
+        'import { load } from "./s.mjs";',
+        "const { inputs, outputs } = await load();",
+        "console.log(JSON.stringify([...inputs, ...outputs].map(({strings}) => strings)));",
+    )
+    assert found == [["a", "", "\u00fc"], None, ["a", "", "\u00fc"]]
 
 
 def test_models_that_were_merged_share_what_they_have(tmp_path: Path) -> None:

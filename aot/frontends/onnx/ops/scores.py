@@ -21,9 +21,11 @@ class Scores(Enum):
 
 
 def labels_of(node: Node, integers: str) -> Array:
-    """The labels of classes; of strings their numbers, as a program gives no strings."""
+    """The labels of classes, or the numbers of strings."""
     strings = node.strs_attr("classlabels_strings")
-    found = np.array(node.ints_attr(integers, range(len(strings))), np.int64)
+    found = np.array(node.ints_attr(integers, ()), np.int64)
+    if strings and not found.size:
+        found = node.strings.numbers(strings)
     if not found.size:
         raise node.error(f"attributes {integers!r} and 'classlabels_strings' are missing")
     return found
@@ -32,8 +34,10 @@ def labels_of(node: Node, integers: str) -> Array:
 def label_of(node: Node, chosen: Value, labels: Array) -> Value:
     """The labels [batch] of classes that are chosen by number."""
     if np.array_equal(labels, np.arange(len(labels))):
-        return node.cast(chosen, DType.I64)
-    return node.emit("gather", node.constant(labels), chosen, axis=0)
+        found = node.cast(chosen, DType.I64)
+    else:
+        found = node.emit("gather", node.constant(labels), chosen, axis=0)
+    return node.string(found) if node.strs_attr("classlabels_strings") else found
 
 
 def transformed(node: Node, scores: Value, post: str) -> Value:

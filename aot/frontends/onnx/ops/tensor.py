@@ -21,6 +21,7 @@ from aot.frontends.lib.extents import (
 from aot.frontends.lib.slices import position
 from aot.frontends.onnx.ops.reshape import text_of
 from aot.frontends.onnx.stored import NARROW
+from aot.frontends.onnx.strings import STRING
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
@@ -47,7 +48,7 @@ def optional_get_element(node: Node) -> Value:
 def _of_type(node: Node, made: Value) -> Value:
     """What is made of the attribute `value`, with its element type where that is only stored."""
     elem_type = node.attribute("value").t.data_type if node.has("value") else 0
-    if elem_type in NARROW:
+    if elem_type in NARROW or elem_type == STRING:
         node.kinds[made] = elem_type
     return made
 
@@ -64,9 +65,12 @@ def constant(node: Node) -> Value:
         return node.constant(np.array(node.ints_attr("value_ints"), np.int64))
     if node.has("value_floats"):
         return node.constant(np.array(list(node.attribute("value_floats").floats), np.float32))
-    for name in ("value_string", "value_strings", "sparse_value"):
-        if node.has(name):
-            raise UnsupportedNodeError(f"attribute {name!r} is not supported")
+    if node.has("value_string"):
+        return node.string(node.constant(np.array(node.string_attr("value_string"), np.int64)))
+    if node.has("value_strings"):
+        return node.string(node.constant(node.strings.numbers(node.strs_attr("value_strings"))))
+    if node.has("sparse_value"):
+        raise UnsupportedNodeError("attribute 'sparse_value' is not supported")
     raise node.error("has no value")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from aot.frontends.onnx.strings import STRING
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -15,12 +16,17 @@ MAX_SKIPS = 64  # each is ops of its own
 _MODES = ("TF", "IDF", "TFIDF")
 
 
+def _pool(node: Node) -> Gram:
+    """The n-grams one after the other: integers, or the numbers of strings."""
+    if node.element_type(0) == STRING:
+        return tuple(int(n) for n in node.strings.numbers(node.strs_attr("pool_strings")))
+    return node.ints_attr("pool_int64s")
+
+
 def _grams(node: Node) -> dict[int, dict[Gram, int]]:
     """By length: the n-grams of the pool that count, and the number of each in the pool. Of two
     equal ones the later counts."""
-    if node.has("pool_strings"):
-        raise UnsupportedNodeError("attribute 'pool_strings': strings are not supported")
-    pool, starts = node.ints_attr("pool_int64s"), node.ints_attr("ngram_counts")
+    pool, starts = _pool(node), node.ints_attr("ngram_counts")
     columns = node.ints_attr("ngram_indexes")
     low, high = node.int_attr("min_gram_length"), node.int_attr("max_gram_length")
     if not 1 <= low <= high or not columns or min(columns) < 0:
@@ -130,7 +136,7 @@ def tf_idf_vectorizer(node: Node) -> Value:
         raise node.error("attribute 'max_skip_count' is negative")
     grams = _grams(node)
     limits = np.iinfo(x.type.dtype.numpy)
-    beyond = [t for t in node.ints_attr("pool_int64s") if not limits.min <= t <= limits.max]
+    beyond = [t for t in _pool(node) if not limits.min <= t <= limits.max]
     if beyond:
         raise node.error(f"token {beyond[0]} of pool_int64s is no {x.type.dtype}, as X has them")
     places = node.ints_attr("ngram_indexes")

@@ -1,0 +1,70 @@
+"""Strings, which a program has as numbers: those that the model names are numbered by one table,
+and any other has a negative number that the caller gives it.
+
+A tensor of strings is one of i64 (`Strings` of aot/ir/graph.py), noted in `Node.kinds`. Nothing
+computes with strings: they are compared, moved, and looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from aot.frontends.onnx.stored import MOVING
+from aot.ir.types import Array
+
+STRING = int(TensorProto.STRING)
+# Ops whose entries know strings, or that look at nothing but shapes.
+KNOWING = frozenset(
+    {
+        "ArrayFeatureExtractor",
+        "CategoryMapper",
+        "Equal",
+        "LabelEncoder",
+        "OneHotEncoder",
+        "Shape",
+        "Size",
+        "StringNormalizer",
+        "TfIdfVectorizer",
+        "Where",
+    }
+)
+# Ops that make strings of strings.
+COMPUTING = frozenset({"RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer"})
+REASON = (
+    "a program compares, moves and looks up strings only; compute it before the model, and make "
+    "what it gives an input"
+)
+# The operand whose strings an op's first result has.
+SOURCE = {"ArrayFeatureExtractor": 0, "Where": 1, **dict.fromkeys(MOVING, 0)}
+
+
+class StringTable:
+    """The strings that a model names, numbered in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self._numbers)
+
+    def numbers(self, texts: Iterable[str]) -> Array:
+        """The numbers of strings, i64[n]; those that are new are added."""
+        known = self._numbers
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+
+    def text(self, number: int) -> str:
+        return self.texts[number]
+
+
+def texts_of(tensor: Any) -> list[str]:
+    """The contents of a TensorProto of strings."""
+    return [decoded(text) for text in tensor.string_data]
+
+
+def decoded(text: bytes) -> str:
+    return bytes(text).decode("utf-8", "replace")
