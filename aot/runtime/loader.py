@@ -38,6 +38,7 @@ from aot.runtime.tensors import (
 
 LIBRARY_NAME = "libaot_runtime.so"
 LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
+INTERFACE = 2  # AOT_INTERFACE of aot.h
 MOST_THREADS = 256  # AOT_MOST_THREADS of aot.h
 FEW = 6  # tensors that `repr` lists
 
@@ -604,6 +605,14 @@ def _library(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise RuntimeFailure(f"cannot load the runtime library {path}: {error}", "io") from error
+    if not hasattr(library, "aot_runtime_interface") or (
+        library.aot_runtime_interface() != INTERFACE
+    ):
+        raise RuntimeFailure(
+            f"the runtime library {path} is of another version than this package: install the "
+            "package again",
+            "version",
+        )
     for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype = result

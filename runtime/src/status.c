@@ -7,6 +7,10 @@
 #define AOT_VERSION "0.0.0"
 #endif
 
+uint32_t aot_runtime_interface(void) {
+  return AOT_INTERFACE;
+}
+
 const char *aot_runtime_version(void) {
   return AOT_VERSION;
 }

@@ -25,6 +25,7 @@ static void test_names(void) {
   EXPECT(aot_dtype_bytes(AOT_DTYPE_F16) == 2);
   EXPECT(aot_dtype_bytes(AOT_DTYPE_COUNT) == 0);
   EXPECT(strlen(aot_runtime_version()) > 0);
+  EXPECT(aot_runtime_interface() == AOT_INTERFACE);
 }
 
 static void test_bad_arguments(void) {

@@ -217,6 +217,11 @@ typedef struct aot_program_t aot_program_t;
 // ---- names ----
 
 AOT_API const char *aot_runtime_version(void);
+
+// What a library was compiled with; another number where structs or functions of this header are
+// others.  Whoever loads the library at run time compares it with its own.
+#define AOT_INTERFACE 2u
+AOT_API uint32_t aot_runtime_interface(void);
 AOT_API const char *aot_status_name(aot_status_t status);
 AOT_API const char *aot_dtype_name(aot_dtype_t dtype);  // "f32"; NULL when there is no such dtype
 AOT_API size_t aot_dtype_bytes(aot_dtype_t dtype);      // 0 when there is no such dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 from pathlib import Path
 
@@ -237,6 +238,21 @@ def test_threads_take_turns() -> None:
         for thread in threads:
             thread.join()
     assert not problems
+
+
+def test_a_library_of_another_version_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "libaot_runtime.so"
+    shutil.copy(loader.find_library(), other)
+    monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(other))
+    monkeypatch.setattr(loader, "INTERFACE", loader.INTERFACE + 1)
+    found = failure_of(load, b"")
+    assert found.status == "version"
+    assert str(found) == (
+        f"the runtime library {other} is of another version than this package: install the "
+        "package again"
+    )
 
 
 def test_finding_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
