@@ -95,6 +95,7 @@ def compile(
     context: int = 0,
     all_logits: bool = False,
     cache_type: str = "f16",
+    sequences: int = 1,
     random_seed: int = 0,
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
@@ -147,6 +148,9 @@ def compile(
         cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
             tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
             models without a graph (GGUF).
+        sequences: how many texts a language model continues at once. With more than one a run takes
+            tokens [sequences, T] and how many first rows of each are padding. For models without a
+            graph (GGUF).
         random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
             names; they are the same in every run. For ONNX models and PyTorch programs.
         max_extents: node name -> the most that extents are which it computes, where no rule bounds

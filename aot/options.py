@@ -300,6 +300,15 @@ class CompileOptions:
         "graph (GGUF).",
         choices=("f16", "int8"),
     )
+    sequences: int = _option(
+        1,
+        COUNT,
+        "How many texts a language model continues at once, each with keys and values of its own.",
+        "how many texts a language model continues at once. With more than one a run takes tokens "
+        "[sequences, T] and how many first rows of each are padding. For models without a graph "
+        "(GGUF).",
+        metavar="N",
+    )
     random_seed: int = _option(
         0,
         COUNT,

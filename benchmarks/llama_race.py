@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import aot
-from aot.text.generation import check_language_program
+from aot.text.language_program import check_language_program
 from benchmarks.llama_programs import built
 
 PROGRAM = Path(__file__).with_suffix(".c")

@@ -208,6 +208,7 @@ def generation_text(facts: Sequence[Mapping[str, Any]]) -> str:
     ]
     head = ["threads", "prompt", "decode", "first_ms", "load_ms"]  # tokens a second
     what = f"{first['prompt_tokens']} tokens of a prompt, then {first['tokens']} one by one"
+    what += f", {first['sequences']} texts at once" if first["sequences"] > 1 else ""
     where = f"context {first['context']}, arena {first['arena_bytes']:,} bytes"
     return f"{what}; {where}\n{table(head, rows, ' '.join(head))}"
 

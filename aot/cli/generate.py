@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.errors import RuntimeFailure
 
+if TYPE_CHECKING:
+    from aot.runtime.loader import Program
+    from aot.text.batch import Batch
+
 
 @click.command()
 @click.argument("module", type=click.Path())
-@click.argument("prompt", required=False)
+@click.argument("prompts", metavar="[PROMPT]...", nargs=-1)
 @click.option("--system", metavar="TEXT", help="The system message. Default: the template's own.")
 @click.option("--raw", "is_raw", is_flag=True, help="Continue PROMPT, without the chat template.")
 @click.option(
@@ -46,7 +51,7 @@ from aot.errors import RuntimeFailure
 @click.option("--json", "as_json", is_flag=True, help="For scripts: text, rates and memory.")
 def generate(
     module: str,
-    prompt: str | None,
+    prompts: tuple[str, ...],
     system: str | None,
     is_raw: bool,
     max_tokens: int,
@@ -61,24 +66,39 @@ def generate(
 ) -> None:
     """Let a language model in MODULE reply to PROMPT, or to what is on standard input.
 
+    Several prompts are replied to in turn or, where MODULE was compiled with --sequences, so many
+    at once; each reply stands below its number.
+
     \b
     Examples:
       aotc generate chat.aotm "What is the capital of France?"
       aotc generate chat.aotm --raw "Once upon a time" --max-tokens 100
       aotc generate chat.aotm "Tell me a joke" --temperature 0.8 --top-p 0.95 --seed 7
       aotc generate chat.aotm "Hello" --json
+      aotc generate chat.aotm "Hello" "Good bye"
     """
     from aot.runtime.loader import load
     from aot.runtime.text import Sampler
+    from aot.text.batch import Batch
     from aot.text.generation import Chat
+    from aot.text.language_program import language_program
 
-    text = _standard_input() if prompt is None else prompt
+    given = prompts or (_standard_input(),)
     with load(module, device, entry=entry, target=target, threads=threads) as program:
+        if len(given) > 1 or language_program(program).sequences > 1:
+            if load_state is not None or save_state is not None:
+                raise click.UsageError("a state is of one conversation: give one prompt")
+            batch = Batch(program, given, system=system, is_raw=is_raw, sampling=sampling)
+            facts = _several(batch, max_tokens, is_quiet=as_json)
+            if as_json:
+                facts |= _facts(program, module)
+                click.echo(json.dumps(facts, ensure_ascii=False))
+            return
         chat = Chat(program, system=system, sampler=Sampler(**sampling), is_raw=is_raw)
         if load_state is not None:
             program.load_state(load_state)
         pieces = []
-        for piece in chat.reply(text, max_tokens=max_tokens):
+        for piece in chat.reply(given[0], max_tokens=max_tokens):
             pieces.append(piece)
             if not as_json:
                 sys.stdout.write(piece)
@@ -99,15 +119,53 @@ def generate(
             "prompt_tokens_per_s": round(last.prompt_tokens_per_s, 3),
             "decode_tokens_per_s": round(last.decode_tokens_per_s, 3),
             "first_token_ms": round(last.first_token_ms, 3),
-            "context": program.state_capacity,
-            "context_used": program.state_length,
-            "threads": program.threads,
-            "target": program.target,
-            "arena_bytes": program.arena_bytes,
-            "module_bytes": Path(module).stat().st_size,
-            "peak_rss_kb": _peak_rss_kb(),
+            **_facts(program, module),
         }
         click.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _facts(program: Program, module: str) -> dict[str, Any]:
+    return {
+        "context": program.state_capacity,
+        "context_used": program.state_length,
+        "threads": program.threads,
+        "target": program.target,
+        "arena_bytes": program.arena_bytes,
+        "module_bytes": Path(module).stat().st_size,
+        "peak_rss_kb": _peak_rss_kb(),
+    }
+
+
+def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]:
+    """Writes replies in the order of their prompts, each when those before it have ended."""
+    texts, written = [""] * len(batch.made), 0
+    begin = time.perf_counter()
+
+    def write_ended() -> int:
+        number = written
+        while number < len(texts) and batch.made[number].stopped_by:
+            if not is_quiet:
+                head = f"{number + 1}.\n" if len(texts) > 1 else ""
+                click.echo(f"{head}{texts[number]}")
+            number += 1
+        return number
+
+    for number, piece in batch.replies(max_tokens=max_tokens):
+        texts[number] += piece
+        written = write_ended()
+    write_ended()
+    seconds = time.perf_counter() - begin
+    replies = [
+        {
+            "text": text,
+            "stopped_by": made.stopped_by,
+            "prompt_tokens": made.prompt_tokens,
+            "tokens": made.tokens,
+        }
+        for text, made in zip(texts, batch.made, strict=True)
+    ]
+    tokens = sum(made.tokens for made in batch.made)
+    return {"replies": replies, "tokens_per_s": round(tokens / seconds, 3)}
 
 
 def _standard_input() -> bytes:

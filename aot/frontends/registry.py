@@ -219,7 +219,7 @@ GGUF = Frontend(
     _read_gguf,
     holds=_starts(b"GGUF"),
     is_sure=True,
-    options=("context", "all_logits", "cache_type"),
+    options=("context", "all_logits", "cache_type", "sequences"),
     reports=True,
 )
 TORCH = Frontend(

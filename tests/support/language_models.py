@@ -44,6 +44,24 @@ model (int32[T] tokens, float[P, 1] past) => (float[1, V] logits, float[Q, 1] pr
 }
 """
 
+# Its first rows count as padding, which leaves nothing but a trace in the logits.
+_SEQUENCES = """
+<ir_version: 8, opset_import: ["": 17]>
+model (int32[S, T] tokens, int32[S] starts, float[S, P] past)
+    => (float[S, V] logits, float[S, Q] present) {
+  one = Constant<value = int64[1] {1}>()
+  last = Constant<value = int64 {-1}>()
+  f = Cast<to = 1>(tokens)
+  present = Concat<axis = 1>(past, f)
+  token = Gather<axis = 1>(tokens, last)
+  row = Gather<axis = 0>(table, token)
+  padding = Cast<to = 1>(starts)
+  column = Unsqueeze(padding, one)
+  tiny = Mul(column, scale)
+  logits = Add(row, tiny)
+}
+"""
+
 
 def vocabulary() -> Vocabulary:
     types = [TokenType.CONTROL if n in CONTROL else TokenType.NORMAL for n in range(len(TOKENS))]
@@ -58,10 +76,14 @@ def vocabulary() -> Vocabulary:
 
 
 def language_module(
-    context: int = 16, *, most: int = MOST, target: str = "host"
+    context: int = 16, *, most: int = MOST, target: str = "host", sequences: int = 1
 ) -> aot.CompiledModule:
     """The module, of which the state holds `context` tokens and a call takes `most`."""
-    model = parser.parse_model(_SOURCE)
+    model = parser.parse_model(_SOURCE if sequences == 1 else _SEQUENCES)
+    tokens = f"1<=T<={most}"
+    shapes = {"tokens": [tokens] if sequences == 1 else [sequences, tokens]}
+    if sequences > 1:
+        shapes |= {"starts": [sequences], "past": [sequences, "?"]}
     table = np.zeros((len(TOKENS), len(TOKENS)), np.float32)
     following = [*range(1, len(TOKENS)), 0]
     following[0], following[10] = 1, 1  # <|s|> and y: then a
@@ -73,7 +95,7 @@ def language_module(
     module.vocabulary = vocabulary()
     return aot.compile(
         module,
-        input_shapes={"tokens": [f"1<=T<={most}"]},
+        input_shapes=shapes,
         states={"past": ("present", context)},
         targets=[target],
     )

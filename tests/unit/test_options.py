@@ -54,7 +54,7 @@ def test_every_option_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "activations": "int8",
         "strip": True,
     }
-    given |= {"all_logits": True, "cache_type": "int8"}
+    given |= {"all_logits": True, "cache_type": "int8", "sequences": 4}
     with pytest.raises(CompileError, match="seen"):
         aot.compile(b"func", **given)
     for name, option in OPTIONS.items():
@@ -222,6 +222,7 @@ def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
             "context",
             "all_logits",
             "cache_type",
+            "sequences",
             "random_seed",
             "max_extents",
         ),

@@ -10,7 +10,7 @@ from functools import partial
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.architectures import Decoder, decoder_of
-from aot.frontends.gguf.decoder import DecoderBuilder
+from aot.frontends.gguf.decoder import MOST_TOKENS, DecoderBuilder
 from aot.frontends.gguf.reader import GgufFile, read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
@@ -29,6 +29,7 @@ def import_gguf(
     context: int = 0,
     all_logits: bool = False,
     cache_type: str = "f16",
+    sequences: int = 1,
     progress: Progress = no_progress,
 ) -> Module:
     """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary].
@@ -37,6 +38,9 @@ def import_gguf(
         source: a path, or the bytes of a file.
         context: tokens that its states hold; 0 is the model's number, at most DEFAULT_CONTEXT.
         all_logits: gives the logits f32[T, vocabulary] of all tokens, not of the last one only.
+        sequences: that are continued at once. With more than one it takes tokens
+            i32[sequences, T] and starts i32[sequences], the rows of each at its start that are
+            padding, and gives f32[sequences, vocabulary].
         cache_type: how keys and values are kept: "f16", or "int8" with a scale for each row.
         progress: called with the number of tensors that were read, and of all.
 
@@ -44,12 +48,17 @@ def import_gguf(
         CompileError: the file is broken, or its contents contradict each other.
         UnsupportedError: its architecture or some block types are not supported.
     """
+    if sequences > MOST_TOKENS:
+        raise CompileError(f"sequences is {sequences}, expected {MOST_TOKENS} at most")
     file = read_gguf(source)
     model = decoder_of(file)
     weights = Weights(file, partial(progress, "import"))
     _check_vocabulary(file)
     builder = DecoderBuilder(
-        *(model, weights, context_of(model, context)), all_logits=all_logits, cache=cache_type
+        *(model, weights, context_of(model, context)),
+        all_logits=all_logits,
+        cache=cache_type,
+        sequences=max(sequences, 1),
     )
     module = builder.build()
     module.vocabulary = _vocabulary(file)

@@ -30,9 +30,10 @@ class Keeper(Protocol):
 
 
 class Cache(ABC):
-    """The keys or the values of a layer, rows [groups, past, depth].
+    """The keys or the values of a layer, [..., groups, past, depth].
 
     Args:
+        rows: the extents before the past: those of several sequences, and the groups.
         window: tokens before a run that are looked at; 0 is all.
 
     Attributes:
@@ -40,13 +41,13 @@ class Cache(ABC):
     """
 
     def __init__(
-        self, name: str, keeper: Keeper, groups: int, depth: int, *, window: int = 0
+        self, name: str, keeper: Keeper, rows: tuple[int, ...], depth: int, *, window: int = 0
     ) -> None:
         self.name = name
         self.keeper = keeper
         self.past = HELD if window else PAST
         self._past = {
-            name: keeper.keep(name, TensorType(dtype, (groups, self.past, columns)), window)
+            name: keeper.keep(name, TensorType(dtype, (*rows, self.past, columns)), window)
             for name, (dtype, columns) in self._parts(depth).items()
         }
 
@@ -56,14 +57,14 @@ class Cache(ABC):
 
     @abstractmethod
     def grown(self, place: Place, fresh: Value) -> Value:
-        """All rows f32[groups, past + tokens, depth], once the state has what is new.
+        """All rows f32[..., groups, past + tokens, depth], once the state has what is new.
 
         Args:
-            fresh: f32[tokens, groups, depth].
+            fresh: f32[..., tokens, groups, depth].
         """
 
     def _append(self, place: Place, name: str, rows: Value) -> Value:
-        grown = place.emit("concat", self._past[name], rows, axis=1)
+        grown = place.emit("concat", self._past[name], rows, axis=rows.type.rank - 2)
         self.keeper.kept(name, grown)
         return grown
 
@@ -75,7 +76,7 @@ class HalfCache(Cache):
         return {self.name: (F16, depth)}
 
     def grown(self, place: Place, fresh: Value) -> Value:
-        rows = place.emit("transpose", place.cast(fresh, F16), perm=(1, 0, 2))
+        rows = by_heads(place, place.cast(fresh, F16))
         return place.cast(self._append(place, self.name, rows), F32)
 
 
@@ -91,8 +92,9 @@ class ByteCache(Cache):
         return {self.name: (I8, depth), self._scales: (F16, 1)}
 
     def grown(self, place: Place, fresh: Value) -> Value:
-        rows = place.emit("transpose", fresh, perm=(1, 0, 2))
-        largest = place.emit("reduce_max", place.emit("abs", rows), axes=(2,), keepdims=True)
+        rows = by_heads(place, fresh)
+        ends = (rows.type.rank - 1,)
+        largest = place.emit("reduce_max", place.emit("abs", rows), axes=ends, keepdims=True)
         share = place.emit("mul", largest, place.scalar(1 / _LARGEST, F32))
         scales = place.cast(share, F16)
         numbers = place.emit("div", rows, _at_least_tiny(place, place.cast(scales, F32)))
@@ -102,6 +104,12 @@ class ByteCache(Cache):
         codes = self._append(place, self.name, place.cast(numbers, I8))
         scales = self._append(place, self._scales, scales)
         return place.emit("mul", place.cast(codes, F32), place.cast(scales, F32))
+
+
+def by_heads(place: Place, x: Value) -> Value:
+    """[..., tokens, heads, depth] as [..., heads, tokens, depth], or back."""
+    *lead, rows, columns, depth = range(x.type.rank)
+    return place.emit("transpose", x, perm=(*lead, columns, rows, depth))
 
 
 def _at_least_tiny(place: Place, scales: Value) -> Value:

@@ -1,5 +1,8 @@
 """A decoder as a graph: tokens in, logits out, keys and values of all layers as growing states.
 
+Several sequences are rows of one graph, as long as the longest: shorter ones have padding before
+their first token, which is counted in no position and no query looks at.
+
 Every architecture is built here, by what its row of the table says. Queries and keys are rotated by
 halves: rows of weights whose architecture rotates neighbours are put into that order.
 """
@@ -13,14 +16,14 @@ import numpy as np
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.gguf.architectures import Decoder, Rotation
-from aot.frontends.gguf.caches import CACHES, PAST, Cache
+from aot.frontends.gguf.caches import CACHES, PAST, Cache, by_heads
 from aot.frontends.gguf.weights import Weights
 from aot.frontends.lib.activations import swish, tanh_gelu
 from aot.frontends.lib.attention import attention
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.normalization import rms_norm
 from aot.frontends.lib.place import Place
-from aot.frontends.lib.rotary import angles, rotated
+from aot.frontends.lib.rotary import angles, positions_from, rotated
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Assumption, Block, Function, Module, Value
@@ -32,7 +35,7 @@ from aot.options import Tie
 
 F32, I32 = DType.F32, DType.I32
 MOST_TOKENS = 512  # of a run: the arena does not grow with the context
-TOKENS, LOGITS = "tokens", "logits"
+TOKENS, STARTS, LOGITS = "tokens", "starts", "logits"
 COUNT = dims.symbol("T")
 _ACTIVATIONS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
     "silu": swish,
@@ -59,6 +62,7 @@ class DecoderBuilder:
         context: tokens that its states hold.
         cache: how keys and values are kept, a name of CACHES.
         all_logits: whether the result has the logits of all tokens; else those of the last one.
+        sequences: that a run continues; with more than one it is told where they start.
     """
 
     def __init__(
@@ -69,11 +73,15 @@ class DecoderBuilder:
         *,
         all_logits: bool,
         cache: str = "f16",
+        sequences: int = 1,
     ) -> None:
         self.model = model
         self.weights = weights
         self.context = context
         self.all_logits = all_logits
+        self.sequences = sequences
+        self.lead = (sequences,) if sequences > 1 else ()  # extents before those of one sequence
+        self.starts: Value | None = None
         self.function = Function("main", Block())
         self.rewriter = Rewriter(self.function)
         self.values = DimValues(self.function)
@@ -84,7 +92,9 @@ class DecoderBuilder:
 
     def build(self) -> Module:
         model, weights = self.model, self.weights
-        tokens = self._input(TOKENS, TensorType(I32, (COUNT,)))
+        tokens = self._input(TOKENS, TensorType(I32, (*self.lead, COUNT)))
+        if self.lead:
+            self.starts = self._input(STARTS, TensorType(I32, self.lead))
         self._bound()
         states = [self._layer_caches(layer) for layer in range(model.layers)]
         if all(keys.past is not PAST for keys, _ in states):
@@ -92,7 +102,8 @@ class DecoderBuilder:
         place = self.part("token_embd")
         vocabulary = weights.file.tensors.get("token_embd.weight")
         size = vocabulary.dims[0] if vocabulary is not None else 0
-        x = weights.rows(place, tokens, "token_embd.weight", (size, model.width))
+        listed = place.reshape(tokens, (self._all_tokens,))
+        x = weights.rows(place, listed, "token_embd.weight", (size, model.width))
         if model.architecture.scales_embedding:
             x = place.emit("mul", x, place.scalar(model.width**0.5, F32))
         for layer, (keys, values) in enumerate(states):
@@ -119,7 +130,11 @@ class DecoderBuilder:
 
     @property
     def _most_tokens(self) -> int:
-        return min(MOST_TOKENS, self.context)
+        return min(MOST_TOKENS // self.sequences, self.context)
+
+    @property
+    def _all_tokens(self) -> Dim:
+        return dims.multiply(COUNT, self.sequences)
 
     def _bound(self) -> None:
         most = self._most_tokens
@@ -127,14 +142,17 @@ class DecoderBuilder:
             (dims.maximum(COUNT, 1), "at least 1"),
             (dims.minimum(COUNT, most), f"at most {most}"),
         ):
-            reason = f'input "{TOKENS}": dim 0 must be {what}'
+            reason = f'input "{TOKENS}": dim {len(self.lead)} must be {what}'
             self.function.assumptions[Assumption(bound, COUNT, reason)] = None
 
     def _layer_caches(self, layer: int) -> tuple[Cache, Cache]:
         """Of the keys and the values of the tokens before."""
         model = self.model
         keys, values = (
-            self.caches(*(f"{name}.{layer}", self, model.groups, depth), window=self._window(layer))
+            self.caches(
+                *(f"{name}.{layer}", self, (*self.lead, model.groups), depth),
+                window=self._window(layer),
+            )
             for name, depth in (("keys", model.key_depth), ("values", model.value_depth))
         )
         return keys, values
@@ -156,8 +174,9 @@ class DecoderBuilder:
 
     def _count(self, tokens: Value) -> None:
         """Keeps the tokens, whose number is the position where each layer has a window."""
-        past = self.keep("tokens.past", TensorType(I32, (PAST,)), 0)
-        self.kept("tokens.past", self.part("tokens").emit("concat", past, tokens, axis=0))
+        past = self.keep("tokens.past", TensorType(I32, (*self.lead, PAST)), 0)
+        grown = self.part("tokens").emit("concat", past, tokens, axis=len(self.lead))
+        self.kept("tokens.past", grown)
 
     def kept(self, name: str, grown: Value) -> None:
         """Says what such a state holds after the run."""
@@ -186,18 +205,18 @@ class DecoderBuilder:
         keys, values = past_keys.grown(place, k), past_values.grown(place, v)
         mixed = attention(
             place,
-            place.emit("transpose", q, perm=(1, 0, 2)),
+            by_heads(place, q),
             keys,
             values,
-            None,
+            self._is_text(place, past_keys.past),
             scale=model.scale,
             past=past_keys.past,
             ahead=0,
             behind=model.window - 1 if model.is_local(layer) else None,
             softcap=model.attention_cap,
         )
-        mixed = place.emit("transpose", mixed, perm=(1, 0, 2))
-        mixed = place.reshape(mixed, (COUNT, model.heads * model.value_depth))
+        mixed = by_heads(place, mixed)
+        mixed = place.reshape(mixed, (self._all_tokens, model.heads * model.value_depth))
         if layer == model.layers - 1:
             mixed, x = self._wanted(mixed), self._wanted(x)
         y = self._linear(mixed, f"{label}.attn_output", model.width)
@@ -205,15 +224,30 @@ class DecoderBuilder:
             y = self._norm(y, f"{label}.post_attention_norm")
         return place.emit("add", x, y)
 
+    def _is_text(self, place: _Part, past: Dim) -> Value | None:
+        """Which keys are of no padding, [sequences, 1, 1, keys]; None where there is none.
+
+        Args:
+            past: keys before a run, the last of those that there were.
+        """
+        if self.starts is None:
+            return None
+        keys, before = dims.add(past, COUNT), dims.add(PAST, dims.multiply(past, -1))
+        starts = place.reshape(place.cast(self.starts, DType.I64), (self.sequences, 1, 1, 1))
+        return place.emit("less_equal", starts, positions_from(place, before, keys))
+
     def _wanted(self, x: Value) -> Value:
         """Rows of x that lead to logits which are asked for."""
         if self.all_logits:
             return x
-        ends = {"starts": (dims.add(COUNT, -1), 0), "stops": x.type.dims, "steps": (1, 1)}
-        return self.part("output").emit("slice", x, **ends)
+        place, width = self.part("output"), x.type.dims[-1]
+        x = place.reshape(x, (*self.lead, COUNT, width))
+        begins = (*(0 for _ in self.lead), dims.add(COUNT, -1), 0)
+        ends = {"starts": begins, "stops": x.type.dims, "steps": (1,) * len(begins)}
+        return place.reshape(place.emit("slice", x, **ends), (self.sequences, width))
 
     def _heads(self, layer: int, x: Value) -> tuple[Value, Value, Value]:
-        """Queries, keys and values [tokens, heads, depth], the first two rotated."""
+        """Queries, keys and values [..., tokens, heads, depth], the first two rotated."""
         model, label = self.model, f"blk.{layer}"
         counts = {
             "q": (model.heads, model.key_depth),
@@ -227,7 +261,7 @@ class DecoderBuilder:
         else:
             found = {n: self._linear(x, f"{label}.attn_{n}", rows[n], orders[n]) for n in counts}
         place = self.part(f"{label}.attn")
-        heads = {n: place.reshape(v, (COUNT, *counts[n])) for n, v in found.items()}
+        heads = {n: place.reshape(v, (*self.lead, COUNT, *counts[n])) for n, v in found.items()}
         if model.architecture.normalises_heads:
             for name in ("q", "k"):
                 heads[name] = self._norm(heads[name], f"{label}.attn_{name}_norm")
@@ -272,7 +306,7 @@ class DecoderBuilder:
     # rotations
 
     def _turns(self, layer: int) -> tuple[Value, Value]:
-        """Cosines and sines of a layer, [tokens, 1, pairs]."""
+        """Cosines and sines of a layer, [..., tokens, 1, pairs]."""
         rotation = self.model.rotation(layer)
         source = self._factors_name(layer, rotation)
         key = rotation, source
@@ -290,16 +324,21 @@ class DecoderBuilder:
                 )
             cosines, sines = angles(
                 place,
-                PAST,
-                COUNT,
+                self._positions(place),
                 frequencies.astype(np.float32),
                 self.model.rotation_factor,
             )
-            self._angles[key] = (
-                place.reshape(cosines, (COUNT, 1, pairs)),
-                place.reshape(sines, (COUNT, 1, pairs)),
-            )
+            shape = (*self.lead, COUNT, 1, pairs)
+            self._angles[key] = place.reshape(cosines, shape), place.reshape(sines, shape)
         return self._angles[key]
+
+    def _positions(self, place: _Part) -> Value:
+        """Of the tokens in their sequences, [..., tokens]; less than 0 where they are padding."""
+        places = positions_from(place, PAST, COUNT)
+        if self.starts is None:
+            return places
+        starts = place.reshape(place.cast(self.starts, DType.I64), (self.sequences, 1))
+        return place.emit("sub", places, starts)
 
     def _factors_name(self, layer: int, rotation: Rotation) -> str:
         """The tensor by whose elements frequencies are divided; "" where there is none."""

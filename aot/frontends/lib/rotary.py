@@ -14,15 +14,14 @@ def positions_from(b: GraphBuilder, start: Dim, count: Dim) -> Value:
 
 
 def angles(
-    b: GraphBuilder, start: Dim, count: Dim, frequencies: Array, factor: float = 1.0
+    b: GraphBuilder, positions: Value, frequencies: Array, factor: float = 1.0
 ) -> tuple[Value, Value]:
-    """Cosines and sines f32[count, pairs] of the positions from `start` on, times a factor.
+    """Cosines and sines f32[..., pairs] of positions [...], times a factor.
 
     Args:
         frequencies: f32[pairs], radians a position.
     """
-    positions = b.cast(positions_from(b, start, count), DType.F32)
-    column = b.reshape(positions, (count, 1))
+    column = b.reshape(b.cast(positions, DType.F32), (*positions.type.dims, 1))
     turned = b.emit("mul", column, b.constant(frequencies.reshape(1, -1)))
     found = [b.emit(op, turned) for op in ("cos", "sin")]
     if factor != 1:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program, load
-from aot.text.generation import check_language_program
+from aot.text.language_program import language_program
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class GenerationTimes:
     """What one number of threads takes.
 
     Attributes:
-        prompt_tokens_per_s, decode_tokens_per_s: medians of the turns.
+        sequences: that a call continues.
+        prompt_tokens_per_s, decode_tokens_per_s: of all sequences, medians of the turns.
         first_token_ms: the prompt of a program that has run before, a median.
         load_ms: opening the module and making a program.
     """
 
     threads: int
+    sequences: int
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
     first_token_ms: float
@@ -83,11 +86,12 @@ def _measure(
     found = []
     for (program, load_ms), prompt, decode in zip(programs, prompts, decodes, strict=True):
         prompt_s, decode_s = statistics.median(prompt), statistics.median(decode)
+        sequences = language_program(program).sequences
         found.append(
             GenerationTimes(
-                program.threads,
-                prompt_tokens / prompt_s,
-                tokens / decode_s,
+                *(program.threads, sequences),
+                sequences * prompt_tokens / prompt_s,
+                sequences * tokens / decode_s,
                 prompt_s * 1e3,
                 load_ms,
                 prompt_tokens,
@@ -101,7 +105,8 @@ def _measure(
 
 def _turn(program: Program, prompt_tokens: int, tokens: int) -> tuple[float, float]:
     """Seconds of a prompt, and of tokens one by one behind it."""
-    _, most = check_language_program(program)
+    shapes = language_program(program)
+    most = shapes.most
     capacity = program.state_capacity
     if prompt_tokens + tokens > capacity:
         raise RuntimeFailure(
@@ -110,11 +115,19 @@ def _turn(program: Program, prompt_tokens: int, tokens: int) -> tuple[float, flo
     vocabulary = program.outputs[0].dims[1]
     size = vocabulary if isinstance(vocabulary, int) else 1
     ids = (np.arange(prompt_tokens + tokens, dtype=np.int64) * 7919 % size).astype(np.int32)
+    starts: list[NDArray[np.int32]] = []
+    if shapes.sequences > 1:
+        ids = np.stack([ids] * shapes.sequences)
+        starts.append(np.zeros(shapes.sequences, np.int32))
+
+    def run(first: int, last: int) -> None:
+        program.run([np.ascontiguousarray(ids[..., first:last]), *starts])
+
     program.reset()
     begin = time.perf_counter()
     for at in range(0, prompt_tokens, most):
-        program.run([ids[at : min(at + most, prompt_tokens)]])
+        run(at, min(at + most, prompt_tokens))
     middle = time.perf_counter()
     for at in range(prompt_tokens, prompt_tokens + tokens):
-        program.run([ids[at : at + 1]])
+        run(at, at + 1)
     return middle - begin, time.perf_counter() - middle

@@ -162,6 +162,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "context": 0,
         "all_logits": False,
         "cache_type": "f16",
+        "sequences": 1,
         "random_seed": 0,
         "max_extents": {"/model/a=b": 300},
         "cache": True,

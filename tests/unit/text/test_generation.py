@@ -22,7 +22,8 @@ from aot.errors import RuntimeFailure
 from aot.packaging import PackageOptions, package
 from aot.packaging.executable import ExecutableOptions
 from aot.runtime.loader import Program
-from aot.text.generation import check_language_program
+from aot.text.batch import Batch
+from aot.text.language_program import check_language_program
 from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
 from tests.support.language_models import MOST, REPLY, TOKENS, language_module
@@ -229,6 +230,68 @@ def test_the_command_and_aot_run_write_the_same(tmp_path: Path) -> None:
     assert (facts["context"], facts["context_used"]) == (32, 12)
     found = run.invoke(cli, ["generate", str(path), "a" * 40])
     assert str(found.exception).startswith("the prompt is 45 tokens, and the context holds 32;")
+
+
+def several() -> bytes:
+    return language_module(16, sequences=2).to_bytes()
+
+
+def test_several_prompts_are_replied_to_at_once_or_in_turn() -> None:
+    """The reply goes on from the prompt's last token; sequences of unlike lengths end together."""
+    prompts = ["a", b"abcab", "ab"]
+    with aot.load(several()) as loaded:
+        pieces = list(aot.generate(loaded, prompts))
+        assert [n for n, _ in pieces] == [0, 1] * 5 + [2] * 5
+        assert loaded.state_length == 13
+        assert "".join(aot.generate(loaded, "a")) == REPLY
+        cut = list(aot.generate(loaded, prompts[:2], max_tokens=5))  # half a character
+        assert cut[-2:] == [(0, "\ufffd"), (1, "\ufffd")]
+        raw = list(aot.generate(loaded, ["a", "b"], is_raw=True))
+        assert ["".join(p for n, p in raw if n == k) for k in (0, 1)] == [REPLY[1:], REPLY[2:]]
+        with pytest.raises(RuntimeFailure, match="the prompt is 17 tokens, and the context holds"):
+            aot.generate(loaded, ["a", "a" * 12])
+        with pytest.raises(RuntimeFailure) as caught:
+            aot.Chat(loaded)
+        assert str(caught.value) == (
+            'entry point "main" continues 2 texts at once: give `aot.generate` a list of prompts, '
+            "or compile the model without --sequences"
+        )
+    with aot.load(data(32)) as loaded:
+        alone = list(aot.generate(loaded, prompts))
+        assert [n for n, _ in alone] == [0] * 5 + [1] * 5 + [2] * 5
+        assert sorted(alone) == sorted(pieces)
+
+
+def test_a_context_that_ends_all_sequences() -> None:
+    with aot.load(several()) as loaded:
+        batch = Batch(loaded, ["a" * 9, "a"])
+        texts = ["", ""]
+        for number, piece in batch.replies():
+            texts[number] += piece
+        assert texts == ["abc", "abc"]
+        assert [made.stopped_by for made in batch.made] == ["context"] * 2
+
+
+def test_the_command_replies_to_several_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(several())
+    run = CliRunner()
+    found = run.invoke(cli, ["generate", str(path), "a", "ab", "b"])
+    assert (found.exit_code, found.output) == (
+        0,
+        f"1.\n{REPLY}\n2.\n{REPLY}\n3.\n{REPLY}\n",
+    )
+    found = run.invoke(cli, ["generate", str(path), "a", "--json"])
+    facts = json.loads(found.output)
+    assert facts["replies"] == [
+        {"text": REPLY, "stopped_by": "end", "prompt_tokens": 6, "tokens": 6}
+    ]
+    assert run.invoke(cli, ["generate", str(path)], input=b"a").output == f"{REPLY}\n"
+    found = run.invoke(cli, ["generate", str(path), "a", "--save-state", "s"])
+    assert "a state is of one conversation: give one prompt" in found.output
+    path.write_bytes(language_module(200, sequences=2).to_bytes())
+    found = run.invoke(cli, ["bench", str(path), "--generate", "--rounds", "1"])
+    assert ", then 24 one by one, 2 texts at once; context 200, " in found.output
 
 
 def test_aot_run_writes_what_python_does(tmp_path: Path) -> None:

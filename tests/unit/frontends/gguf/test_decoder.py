@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -118,6 +119,46 @@ def test_a_window_needs_no_earlier_rows(shape: Shape, cache: str) -> None:
     wanted = interpreted(module, _LONG, pieces)
     found = compiled(model, _LONG, pieces, **options)
     assert np.abs(found - wanted).max() <= 2 * TOLERANCE * np.ptp(wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cache"),
+    [
+        pytest.param(MODELS["gemma3"], "f16", id="windows"),
+        pytest.param(replace(MODELS["llama"], extra=_LOCAL), "int8", id="windows only"),
+        pytest.param(MODELS["llama_odd"], "f16", id="whole"),
+    ],
+)
+def test_sequences_are_those_of_runs_alone(shape: Shape, cache: str) -> None:
+    """Prompts of several lengths, in pieces, then token by token."""
+    model = data(replace(shape, context=900))
+    many = aot.load(aot.compile(model, sequences=3, cache_type=cache, jobs=1))
+    lengths, more = (300, 17, 120), 30
+    texts = [np.asarray(_LONG[n : n + n + more], np.int32) for n in lengths]
+    wanted = []
+    for text, count in zip(texts, lengths, strict=True):
+        pieces = (count, *[1] * more)
+        wanted.append(compiled(model, list(text), pieces, context=900, cache_type=cache))
+    width = max(lengths)
+    starts = np.asarray([width - n for n in lengths], np.int32)
+    tokens = np.zeros((3, width + more), np.int32)
+    for row, text in enumerate(texts):
+        tokens[row, starts[row] :] = text
+    assert many.inputs[0].bounds == ((3, 3), (1, 170))
+    ends = [*range(0, width, 100), *range(width, width + more + 1)]
+    found = []
+    for begin, end in pairwise(ends):
+        piece = np.ascontiguousarray(tokens[:, begin:end])
+        found.append(np.array(many(piece, starts)["logits"]))
+    for row in range(3):
+        ours = np.stack([x[row] for x in found[-more - 1 :]])
+        assert np.abs(ours - wanted[row]).max() <= TOLERANCE * np.ptp(wanted[row])
+
+
+def test_too_many_sequences_are_refused() -> None:
+    with pytest.raises(CompileError) as caught:
+        aot.compile(data(MODELS["llama"]), sequences=513)
+    assert str(caught.value) == "sequences is 513, expected 512 at most"
 
 
 def test_what_windows_have_is_saved_and_taken_back(tmp_path: Path) -> None:

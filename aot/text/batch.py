@@ -1,0 +1,130 @@
+"""Replies to several prompts: at once, by a module that continues several sequences, or in turn.
+
+Sequences are rows of one run, which end where the run ends: shorter prompts have padding before
+them. Owns that, and which replies still go on. What is computed for others nobody reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.runtime.loader import Program
+from aot.runtime.text import Sampler, Tokeniser
+from aot.text.chat import Message
+from aot.text.language_program import (
+    Generation,
+    Reply,
+    Tokens,
+    check_room,
+    checked_text,
+    language_program,
+    raw_tokens,
+    rendered,
+    tokens_of,
+)
+
+
+class Batch:
+    """Prompts and their replies.
+
+    Attributes:
+        made: what each reply took.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        prompts: Sequence[str | bytes],
+        *,
+        system: str | None = None,
+        is_raw: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Args:
+            system: the system message of each; None is what the template says.
+            is_raw: prompts are text that goes on, without a chat template.
+            sampling: as for `Sampler`; each prompt has a seed one larger than the one before.
+
+        Raises:
+            RuntimeFailure: the program is no language module, or a prompt is no UTF-8 or longer
+                than the context.
+        """
+        self.program = program
+        self._shapes = language_program(program)
+        self._tokeniser = Tokeniser(program)
+        self._is_raw = is_raw or not self._tokeniser.chat_template
+        self._system: list[Message] = []
+        if system is not None:
+            self._system.append({"role": "system", "content": system})
+        self._prompts = [self._tokens(checked_text(text)) for text in prompts]
+        for tokens in self._prompts:
+            check_room(program, len(tokens))
+        self._sampling = dict(sampling or {})
+        self.made = [Generation(len(tokens)) for tokens in self._prompts]
+
+    def replies(self, *, max_tokens: int = 0) -> Iterator[tuple[int, str]]:
+        """Pieces of the replies as they come, each with the number of its prompt.
+
+        Args:
+            max_tokens: of a reply; 0 is as many as the context holds.
+        """
+        count = self._shapes.sequences
+        for first in range(0, len(self._prompts), count):
+            yield from self._at_once(
+                range(first, min(first + count, len(self._prompts))), max_tokens
+            )
+
+    def _tokens(self, text: str) -> Tokens:
+        if self._is_raw:
+            return raw_tokens(self._tokeniser, text, is_first=True)
+        parts = rendered(self._tokeniser, [*self._system, {"role": "user", "content": text}])
+        return tokens_of(self._tokeniser, parts, is_first=True)
+
+    def _at_once(self, numbers: range, max_tokens: int) -> Iterator[tuple[int, str]]:
+        """The replies to as many prompts as the module has sequences, or fewer."""
+        begin = time.perf_counter()
+        prompts = [self._prompts[n] for n in numbers]
+        width = max(map(len, prompts))
+        tokens = np.zeros((self._shapes.sequences, width), np.int32)
+        starts = np.zeros(len(tokens), np.int32)
+        going: dict[int, Reply] = {}
+        for row, (number, prompt) in enumerate(zip(numbers, prompts, strict=True)):
+            starts[row] = width - len(prompt)
+            tokens[row, starts[row] :] = prompt
+            own = {**self._sampling, "seed": self._sampling.get("seed", 0) + number}
+            sampler = Sampler(**own)
+            sampler.accept(int(token) for token in prompt)
+            going[row] = Reply(self._tokeniser, sampler, self.made[number], max_tokens, begin)
+        self.program.reset()
+        while True:
+            logits = self._run(tokens, starts)
+            tokens = np.zeros((len(tokens), 1), np.int32)
+            is_full = self.program.state_length >= self.program.state_capacity
+            for row, reply in list(going.items()):
+                piece = reply.next(logits[row])
+                tokens[row] = reply.token
+                if is_full and not reply.made.stopped_by:
+                    reply.made.stopped_by = "context"
+                if reply.made.stopped_by:
+                    piece += reply.rest()
+                    del going[row]
+                if piece:
+                    yield numbers[row], piece
+            if not going:
+                return
+
+    def _run(self, tokens: Tokens, starts: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The logits of each sequence's last token; prompts go through in pieces."""
+        logits = np.empty((0, 0), np.float32)
+        most = self._shapes.most
+        for begin in range(0, tokens.shape[1], most):
+            piece = np.ascontiguousarray(tokens[:, begin : begin + most])
+            inputs = [piece[0]] if len(starts) == 1 else [piece, starts]
+            (logits,) = self.program.run(inputs)
+        found: NDArray[np.float32] = logits
+        return found

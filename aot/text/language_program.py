@@ -1,0 +1,228 @@
+"""What a language module's program is, the tokens of a prompt, and what a reply took.
+
+A language module's entry point takes tokens i32[T] and gives logits f32[N, V] of the last N of
+them. One that continues several sequences takes i32[S, T] and starts i32[S], how many first rows of
+each are padding, and gives the last logits f32[S, V] of each. Owns what is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.errors import RuntimeFailure
+from aot.runtime.loader import Program
+from aot.runtime.text import Sampler, Tokeniser
+from aot.text.chat import Message, Part, render
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass
+class Generation:
+    """What one reply took, and why it ended.
+
+    Attributes:
+        prompt_tokens: that were run before the first token of the reply.
+        tokens: of the reply, the one that ended it left out.
+        first_token_ms: from the call to the first token of the reply.
+        decode_s: from the first token to the last.
+        stopped_by: "end", a token that ends replies; "tokens", as many as were asked for;
+            "context", the state is full; "" while the reply goes on.
+    """
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    first_token_ms: float = 0.0
+    decode_s: float = 0.0
+    stopped_by: str = ""
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        return self.prompt_tokens / (self.first_token_ms / 1e3) if self.first_token_ms else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Of the tokens behind the first one."""
+        return (self.tokens - 1) / self.decode_s if self.decode_s > 0 and self.tokens > 1 else 0.0
+
+
+class Reply:
+    """A reply that goes on token by token.
+
+    Attributes:
+        made: what it took so far; `made.stopped_by` says whether it has ended.
+        token: the last one, which no run has seen yet.
+    """
+
+    def __init__(
+        self,
+        tokeniser: Tokeniser,
+        sampler: Sampler,
+        made: Generation,
+        max_tokens: int,
+        begin: float,
+    ) -> None:
+        """Args:
+        max_tokens: of the reply; 0 is no limit.
+        begin: when it was asked for, by time.perf_counter.
+        """
+        self.made = made
+        self.token = 0
+        self._ends = set(tokeniser.end_tokens)
+        self._decoder = tokeniser.decoder(keeps_space=True)
+        self._sampler = sampler
+        self._max_tokens = max_tokens
+        self._begin = self._first = begin
+
+    def next(self, logits: NDArray[np.float32]) -> str:
+        """The text of the next token; nothing where it is half a character, or ends the reply."""
+        made, token = self.made, self._sampler.next(logits)
+        now = time.perf_counter()
+        if not made.first_token_ms:
+            self._first, made.first_token_ms = now, (now - self._begin) * 1e3
+        made.decode_s = now - self._first
+        if token in self._ends:
+            made.stopped_by = "end"
+            return ""
+        self.token = token
+        made.tokens += 1
+        if made.tokens == self._max_tokens:
+            made.stopped_by = "tokens"
+        return self._decoder.push([token])
+
+    def rest(self) -> str:
+        """What stands for a character that was cut off."""
+        return self._decoder.end()
+
+
+@dataclass(frozen=True)
+class LanguageProgram:
+    """The shapes of a program.
+
+    Attributes:
+        sequences: that a call continues.
+        fewest, most: tokens that a call takes of each.
+    """
+
+    sequences: int
+    fewest: int
+    most: int
+
+
+def language_program(program: Program) -> LanguageProgram:
+    """The shapes of a language module's program.
+
+    Raises:
+        RuntimeFailure: it is no language module's.
+    """
+    inputs, outputs = program.inputs, program.outputs
+    kinds = [(t.dtype, len(t.dims)) for t in inputs]
+    fault = ""
+    if kinds not in ([("i32", 1)], [("i32", 2), ("i32", 1)]):
+        fault = f"it takes {_listed(inputs)}, expected one input, tokens i32[T]"
+    elif len(outputs) != 1 or outputs[0].dtype != "f32" or len(outputs[0].dims) != 2:
+        fault = f"it gives {_listed(outputs)}, expected one output, logits f32[N, V]"
+    elif not program.state_capacity:
+        fault = "it has no state that grows, expected keys and values"
+    if fault:
+        raise RuntimeFailure(
+            f'entry point "{program.entry}" is no language model\'s: {fault}', "unsupported"
+        )
+    low, high = inputs[0].bounds[-1]
+    most = high if high is not None else program.state_capacity
+    sequences = inputs[0].dims[0] if len(inputs) == 2 else 1
+    return LanguageProgram(sequences if isinstance(sequences, int) else 1, max(low, 1), most)
+
+
+def check_language_program(program: Program) -> tuple[int, int]:
+    """How many tokens a call takes, at least and at most.
+
+    Raises:
+        RuntimeFailure: it is no language module's, or one of several sequences.
+    """
+    found = language_program(program)
+    if found.sequences > 1:
+        raise RuntimeFailure(
+            f'entry point "{program.entry}" continues {found.sequences} texts at once: give '
+            "`aot.generate` a list of prompts, or compile the model without --sequences",
+            "unsupported",
+        )
+    return found.fewest, found.most
+
+
+def check_room(program: Program, tokens: int, used: int = 0) -> None:
+    """That a prompt fits behind what is in use of the context.
+
+    Raises:
+        RuntimeFailure: it does not.
+    """
+    capacity = program.state_capacity
+    if used + tokens <= capacity:
+        return
+    in_use = f", of which {used} are in use" if used else ""
+    raise RuntimeFailure(
+        f"the prompt is {tokens} tokens, and the context holds {capacity}{in_use}; shorten it, or "
+        "compile the model with a longer --context",
+        "capacity",
+    )
+
+
+def raw_tokens(tokeniser: Tokeniser, text: str, *, is_first: bool) -> Tokens:
+    """The tokens of text that is to be continued.
+
+    Raises:
+        RuntimeFailure: there is none.
+    """
+    found = tokeniser.encode(text, is_part=not is_first)
+    if len(found):
+        return found
+    raise RuntimeFailure("the prompt has no tokens", "argument")
+
+
+def rendered(tokeniser: Tokeniser, messages: Sequence[Message]) -> list[Part]:
+    """A conversation by the chat template, up to where the reply begins."""
+    return render(
+        tokeniser.chat_template,
+        messages,
+        bos=_name(tokeniser, tokeniser.bos),
+        eos=_name(tokeniser, tokeniser.eos),
+        now=time.strftime,
+    )
+
+
+def tokens_of(tokeniser: Tokeniser, parts: Sequence[Part], *, is_first: bool) -> Tokens:
+    """The tokens of parts: what people wrote never names a control token."""
+    pieces = [
+        tokeniser.encode(part.text, parses_control=part.is_template, is_part=True) for part in parts
+    ]
+    whole = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+    bos = tokeniser.bos
+    if is_first and tokeniser.adds_bos and bos is not None and whole[:1] != [bos]:
+        whole = np.concatenate([np.array([bos], np.int32), whole])
+    return whole.astype(np.int32)
+
+
+def _name(tokeniser: Tokeniser, token: int | None) -> str:
+    return "" if token is None else tokeniser.decode([token], shows_control=True)
+
+
+def checked_text(text: str | bytes) -> str:
+    """A prompt as text.
+
+    Raises:
+        RuntimeFailure: it is no UTF-8.
+    """
+    try:
+        return text.decode() if isinstance(text, bytes) else text.encode().decode()
+    except UnicodeError as error:
+        at = getattr(error, "start", 0)
+        raise RuntimeFailure(f"the prompt is not UTF-8: byte {at} is wrong", "argument") from error
+
+
+def _listed(tensors: Sequence[object]) -> str:
+    return ", ".join(map(str, tensors)) or "nothing"
