@@ -7,7 +7,7 @@ iterations than drivers allow.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +28,9 @@ from aot.errors import UnsupportedError
 from aot.ir import dims
 from aot.ir.assumed_extents import ALONG_A_LINE, SORTED
 from aot.ir.bounds import bounds_of
+from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, Interval
-from aot.ir.graph import Function, Module
+from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import Unrolled, lower, root_of
@@ -106,13 +107,36 @@ class CpuFallback:
         still to come, see `give`."""
         made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
         alignments = operand_alignments(module) if target.has_workgroups else {}
-        for function in module.executables:
+        waiting = deque(module.executables)
+        while waiting:
+            function = waiting.popleft()
             why = made.why_by_type(function)
             known = alignments.get(function.name, ())
             kernel = made._lowered(function, why) if why else lower(function, target, known)
             if not why and made._may_be_too_long(kernel, unrolled):
                 kernel = lower(function, target, known, unrolled=unrolled)
+                apart = made._apart(function, lane_iterations(kernel, unrolled(kernel)))
+                if apart is not None:
+                    alignments[apart.name] = known
+                    waiting.append(apart)
             made.kernels.append(kernel)
+        return made
+
+    def _apart(self, function: Function, iterations: Dim) -> Function | None:
+        """A copy of an executable for those of its dispatches whose lanes make too many iterations,
+        where others' don't; None where all are alike. It joins the module."""
+        assert self.target.gpu is not None
+        most, name = self._most_iterations(function, iterations), function.name
+        is_long = [count > self.target.gpu.max_lane_iterations for count in most]
+        if all(is_long) or not any(is_long):
+            return None
+        made = clone_function(function)
+        made.name = f"e{len(self.module.executables)}"
+        self.module.add(made)
+        for (op, _, _), is_its in zip(self._dims[name], is_long, strict=True):
+            if is_its:
+                op.attrs["executable"] = FunctionRef(made.name)
+        del self._dims
         return made
 
     def _may_be_too_long(self, kernel: Kernel, unrolled: Unrolled) -> bool:
@@ -120,7 +144,7 @@ class CpuFallback:
         if self.target.gpu is None or isinstance(lane_iterations(kernel), int):
             return False
         iterations = lane_iterations(kernel, unrolled(kernel))
-        for values, known in self._dims.get(kernel.name, ()):
+        for _, values, known in self._dims.get(kernel.name, ()):
             _, high = dims.bounds(dims.substitute(iterations, values), known)
             if high is None or high > self.target.gpu.max_lane_iterations:
                 return True
@@ -150,21 +174,27 @@ class CpuFallback:
         """
         assert self.target.gpu is not None
         limit, function = self.target.gpu.max_lane_iterations, self.module.functions[name]
-        unknown = UNKNOWN.get(root_of(function).record.kind)
-        most = 0
-        for values, known in self._dims.get(function.name, ()):
-            here = dims.substitute(iterations, values)
-            low, high = dims.bounds(here, known)
-            if high is None and unknown is not None:
-                _, high = dims.bounds(here, _assumed(here, known, unknown))
-            most = max(most, (low or 0) if high is None or self.host is None else high)
+        most = max(self._most_iterations(function, iterations), default=0)
         if most <= limit:
             return ""
         return f"a lane would go through {most:,} iterations, and may through {limit:,}"
 
+    def _most_iterations(self, function: Function, iterations: Dim) -> list[int]:
+        """How many a lane may make, by dispatch of an executable."""
+        unknown = UNKNOWN.get(root_of(function).record.kind)
+        most = []
+        for _, values, known in self._dims.get(function.name, ()):
+            here = dims.substitute(iterations, values)
+            low, high = dims.bounds(here, known)
+            if high is None and unknown is not None:
+                _, high = dims.bounds(here, _assumed(here, known, unknown))
+            most.append((low or 0) if high is None or self.host is None else high)
+        return most
+
     @cached_property
-    def _dims(self) -> dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]]:
-        """The dim parameters of each dispatch by executable, and the bounds of their symbols."""
+    def _dims(self) -> dict[str, list[_Dims]]:
+        """The dispatches by executable, each with its dim parameters and the bounds of their
+        symbols."""
         return _dims_of_dispatches(self.module)
 
     def _lowered(self, function: Function, why: str) -> Kernel:
@@ -232,17 +262,18 @@ class HostLaunch:
         return where(self.node, self.executable)
 
 
-def _dims_of_dispatches(
-    module: Module,
-) -> dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]]:
-    found: dict[str, list[tuple[dict[str, Dim], dict[str, Interval]]]] = {}
+_Dims = tuple[Op, dict[str, Dim], dict[str, Interval]]
+
+
+def _dims_of_dispatches(module: Module) -> dict[str, list[_Dims]]:
+    found: dict[str, list[_Dims]] = {}
     names = {f.name: f.dim_names for f in module.executables}
     for function in module.entry_points:
         known = bounds_of(function.assumptions)
         for op in control_ops(function):
             if is_dispatch(op):
                 name = executable_of(op)
-                found.setdefault(name, []).append((dims_of_dispatch(op, names[name]), known))
+                found.setdefault(name, []).append((op, dims_of_dispatch(op, names[name]), known))
     return found
 
 

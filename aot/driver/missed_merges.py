@@ -349,8 +349,6 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     texts = [f"%{n}: {v.type}" if v is not None else _NOTHING for n, v in ((0, x), (0, y))]
     texts = [text.replace("%0: ", "") for text in texts]
     own = [op.name for op in a.function.block if op.record.kind.has_handwritten_kernel]
-    if own and a.is_for_gpu:
-        return Difference(f"kernels of {own[0]} are written for their extents on a GPU", *texts)
     if a.known != b.known:
         known = [", ".join(f"{n} of {print_attr(dims)}" for n, dims in e.known) for e in (a, b)]
         return Difference(f"kernels of {own[0]} must know their depth", *known)

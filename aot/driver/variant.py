@@ -79,13 +79,13 @@ class VariantBuilder:
         """
         target = context.target
         assert target is not None
-        functions, backend = module.executables, self._backends.of(target)
-        self._progress("kernels", 0, len(functions))
+        backend = self._backends.of(target)
+        self._progress("kernels", 0, len(module.executables))
         with clock.stage("kernels"):
             fallback = CpuFallback.of(module, target, context.host, backend.unrolled)
         with clock.stage("codegen"):
             code = self._code(fallback)
-        kernels = fallback.kernels
+        functions, kernels = module.executables, fallback.kernels
         self._progress("link", 0, 0)
         with clock.stage("link"):
             kept: dict[ExecutableImage, int] = {}

@@ -11,8 +11,11 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.errors import UnsupportedError
 from aot.ir.graph import Module
 from tests.support.cross import require_runtime, run_module
+from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_runtime import running_on
 
 TARGET = "x86-64-v2"
 LENGTHS = (20, 33, 64, 97)
@@ -95,10 +98,72 @@ def test_four_lengths_have_one_kernel(name: str) -> None:
         np.testing.assert_allclose(found[key], array, rtol=2e-6, atol=2e-6)
 
 
-def test_a_heap_of_a_known_depth_stays_one_where_time_counts() -> None:
-    """Its levels are written out; a search of an unknown depth takes almost twice as long."""
-    module = aot.compile(top_k(LENGTHS), targets=[TARGET])
-    assert len(module.image.variants[0].executables) == 4
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_four_lengths_have_one_pipeline_on_a_gpu(name: str, driver: str, tmp_path: Path) -> None:
+    """Casts of positions, and an LSTM's products with its input, are a kernel more."""
+    shared = aot.compile(GRAPHS[name](LENGTHS), targets=["vulkan-1.1"], optimize="size")
+    parts = 1 if name in ("attention", "scan") else 2
+    assert len(shared.image.variants[0].executables) == parts
+    apart = aot.compile(GRAPHS[name](LENGTHS), targets=[TARGET], disable=["despecialise"])
+    with aot.load(apart) as program:
+        arrays = given(program)
+        expected = program(arrays)
+    with running_on(driver, tmp_path), aot.load(shared, "vulkan") as program:
+        found = program(arrays)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=3e-6, atol=3e-6)
+
+
+def few_and_many_queries(lengths: Sequence[int]) -> Module:
+    """On a GPU a query by itself has many rows of lanes, one of many has one."""
+    b = Builder()
+    for n, length in enumerate(lengths):
+        q = b.input(f"q{n}", f"f32[2, 2, {(1, 7, 64, 100)[n]}, 16]")
+        k, v = (b.input(f"{name}{n}", f"f32[2, 2, {length}, 16]") for name in "kv")
+        b.output(f"y{n}", b.op("attention", q, k, v, scale=0.25))
+    return b.module()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_attentions_of_few_and_of_many_queries_on_a_gpu(driver: str, tmp_path: Path) -> None:
+    shared = aot.compile(few_and_many_queries(LENGTHS), targets=["vulkan-1.1"], optimize="size")
+    assert len(shared.image.variants[0].executables) < 4
+    with aot.load(aot.compile(few_and_many_queries(LENGTHS), targets=[TARGET])) as program:
+        arrays = given(program)
+        expected = program(arrays)
+    with running_on(driver, tmp_path), aot.load(shared, "vulkan") as program:
+        found = program(arrays)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.vulkan
+def test_what_is_too_long_for_a_gpu_leaves_the_others_there(tmp_path: Path) -> None:
+    """The host has the one dispatch whose lanes may not go so far, and the GPU those of its
+    executable that may; without a host the one is refused by name."""
+    lengths = (*LENGTHS, 70_000)
+    targets = ["vulkan-1.1", TARGET]
+    module = aot.compile(scan(lengths), targets=targets, optimize="size")
+    fallback = module.stats["variants"][0]["cpu_fallback"]
+    assert (fallback["executables"], fallback["dispatches"]) == (1, 1)
+    assert len(module.image.variants[0].executables) == 2
+    with pytest.raises(UnsupportedError) as caught:
+        aot.compile(scan(lengths), targets=targets[:1], optimize="size")
+    assert str(caught.value) == (
+        "target vulkan-1.1 can't run these; add a --target for the CPU, which then runs them in "
+        "the same program:\n  scan (executable e1): a lane would go through 70,001 iterations, and "
+        "may through 65,535"
+    )
+    with aot.load(module, "cpu") as program:
+        arrays = given(program)
+        expected = program(arrays)
+    with running_on("lavapipe", tmp_path), aot.load(module, "vulkan") as program:
+        found = program(arrays)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=2e-5, atol=2e-4)
 
 
 def test_attentions_of_other_depths_have_kernels_of_their_own() -> None:

@@ -55,10 +55,12 @@ DYNAMIC_WINOGRAD_COST = 0.04
 # a vector of memory that is read in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
-# attentions of few queries have tiles for them where they are known; a heap of a known depth is
-# written out, whose steps cost so many of a stream's
+# attentions of few queries have tiles for them where they are known; a sort's steps cost so many of
+# a stream's
 DYNAMIC_ATTENTION_COST, DYNAMIC_FEW_QUERIES_COST, FEW_QUERIES = 0.01, 1.0, 64
-DYNAMIC_SORT_COST, SORT_STEPS = 0.9, 16
+DYNAMIC_SORT_COST, SORT_STEPS = 0.04, 16
+# the same on a GPU, where keys beyond the last are asked for one by one, and scatters go in pieces
+GPU_DYNAMIC_COSTS = {"attention": 0.1, "recurrence": 0.1, "scatter": 0.15, "sort": 0.0}
 
 
 Tile = tuple[int, int]
@@ -102,7 +104,8 @@ class KernelModel(NamedTuple):
     """What there is to know of a kernel beside its tile and its extents.
 
     Attributes:
-        form: "products", "winograd", "window", "attention", "sort" or "stream".
+        form: "products", "winograd", "window", "attention", "recurrence", "sort", "scatter" or
+            "stream".
         is_packed: whether its weights lie in panels.
         registers: vector registers of a CPU that sums may have, 0 on a GPU.
         is_padded: whether the ends of a line of rows are at a border.
@@ -133,9 +136,10 @@ class KernelModel(NamedTuple):
             Schedule.PLANES: "products",
             Schedule.WINOGRAD: "winograd",
             Schedule.ATTENTION: "attention",
+            Schedule.RECURRENCE: "recurrence",
         }
-        if call is not None and call.record.kind is Kind.SORT:
-            forms[Schedule.LINES] = "sort"
+        if call is not None and call.record.kind in (Kind.SORT, Kind.SCATTER):
+            forms[Schedule.LINES] = call.record.kind.value
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
         free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
         return KernelModel(
@@ -231,6 +235,8 @@ def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -
 
 
 def _dynamic_extra(kernel: KernelModel, loops: Loops) -> float:
+    if not kernel.registers:
+        return GPU_DYNAMIC_COSTS.get(kernel.form, DYNAMIC_STREAM_COST)
     if kernel.form == "attention":
         return DYNAMIC_ATTENTION_COST if loops.rows >= FEW_QUERIES else DYNAMIC_FEW_QUERIES_COST
     return DYNAMIC_SORT_COST if kernel.form == "sort" else DYNAMIC_STREAM_COST

@@ -65,7 +65,8 @@ class _Piece:
         """`one(indices)` for each element of the piece."""
         if self.start is None:
             return self.lines.serial(self.extents, lambda i: [one(i)], "i")
-        start, end = self.start, expr.index(dims.product(self.extents))
+        total = dims.product(self.extents)
+        start, end = self.start, expr.index(total)
         axes = [Axis(Var(f"a{d}"), extent) for d, extent in enumerate(self.extents)]
 
         def step(n: Expr) -> list[Stmt]:
@@ -77,7 +78,7 @@ class _Piece:
             inner.append(one([values[axis.var] for axis in axes]))
             return stmts + when([expr.binary("lt", whole, end)], inner)
 
-        return self.lines.nest.serial(PIECE, step, "i")
+        return self.lines.nest.serial(dims.minimum(PIECE, total), step, "i")
 
     def holds(self, place: Sequence[Expr]) -> list[Expr]:
         """The conditions that an element which the line may have is one of the piece."""

@@ -9,6 +9,7 @@ elements the one in front is the better, which makes the order total, and the re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
@@ -20,8 +21,8 @@ from aot.kernels.schedules.lines import Lines, let
 VALUES, POSITIONS = 0, 1
 # how many a CPU keeps in registers: an element that is among them moves the others without branches
 MOST_IN_REGISTERS = 8
-# levels of a heap whose size is not known
-_MOST_LEVELS = 31
+# powers of four whose sum is above any extent
+_POWERS = 16
 
 
 def schedule_sort(lines: Lines) -> tuple[Stmt, ...]:
@@ -56,7 +57,7 @@ class _TopK:
             POSITIONS: builder.scratch("position", self.position_dtype, (1,)),
         }
         self.hole = builder.scratch("hole", DType.INDEX, (1,))
-        self.levels = count.bit_length() if isinstance(count, int) else _MOST_LEVELS
+        self.levels = _levels(count)
 
     def build(self) -> tuple[Stmt, ...]:
         return self.lines.each(
@@ -195,6 +196,14 @@ class _TopK:
 
     def read(self, scratch: Scratch) -> Expr:
         return Load(scratch, (expr.index(0),), scratch.dtype)
+
+
+def _levels(count: Dim) -> Dim:
+    """Of a heap of so many; where only the device knows it, one more if that is odd."""
+    if isinstance(count, int):
+        return count.bit_length()
+    reached = (dims.minimum(1, dims.floor_divide(count, 4**n)) for n in range(_POWERS))
+    return dims.multiply(reduce(dims.add, reached), 2)
 
 
 class _FewBest(_TopK):

@@ -11,7 +11,7 @@ Ensures: executables have schedules; those that merged have the common tiles tha
     analysis/cost/tile_costs.py. On CPUs no merger makes code larger, in that of code_size.py.
 Never: makes a parameter of 0, of 1 or of a small number in an attribute or a convolution's kernel
     (kernels, strides, pads), which change loops; or of what kernels written by hand must know
-    (slots.py). Merges none of these on a GPU, where known lengths say how lines are split.
+    (slots.py).
 """
 
 from __future__ import annotations
@@ -215,10 +215,6 @@ class _Member:
 
     @staticmethod
     def of(number: int, entry: int, function: Function, calls: list[Op], target: Target) -> _Member:
-        is_by_hand = any(op.record.kind.has_handwritten_kernel for op in function.block)
-        if is_by_hand and target.has_workgroups:
-            fit, name = fit_of(target), function.name
-            return _Member(number, entry, function, calls, [], name, (), (), (), fit)
         plans = plans_of(function, target)
         family, slots = family_of(function, plans, has_classes=target.has_workgroups)
         # a CPU's kernels are the same whoever owns their buffers, and whatever is reused

@@ -258,22 +258,6 @@ def test_extents_that_would_cost_too_much_together() -> None:
     assert miss["rule"] == "only extents differ, and despecialising is off"
 
 
-def test_kernels_that_are_written_by_hand() -> None:
-    made = [
-        executable(
-            f"e{n}",
-            f"%1 = scan(%0) {{axis = 1}} : f32[4, {extent}]",
-            "%1",
-            inputs=f"%0: f32[4, {extent}]",
-        )
-        for n, extent in enumerate((16, 32))
-    ]
-    types = [(f"f32[4, {n}]", f"f32[4, {n}]") for n in (16, 32)]
-    assert said(misses(made[0], made[1], types[0], types[1], **on_gpu())) == (
-        "kernels of scan are written for their extents on a GPU", "f32[4, 16]", "f32[4, 32]"
-    )  # fmt: skip
-
-
 def test_depths_of_attentions() -> None:
     types = [(f"f32[1, 4, 64, {depth}]",) * 4 for depth in (32, 48)]
     made = [
