@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Union
 
 import numpy as np
 
@@ -29,8 +30,15 @@ COORDINATES = (
     "asymmetric",
     "tf_crop_and_resize",
 )
-# those that a run computes with extents or scales of its own
-RUN_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+# those that a run computes with extents of its own
+RUN_COORDINATES = (
+    "half_pixel",
+    "asymmetric",
+    "align_corners",
+    "pytorch_half_pixel",
+    "tf_crop_and_resize",
+)
+Region = tuple[Union[float, Value], Union[float, Value]]  # values, f32[], where a run computes it
 POLICIES = ("stretch", "not_larger", "not_smaller")
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # a denominator of which a scale is taken for the fraction meant
@@ -63,18 +71,20 @@ class Options:
 @dataclass(frozen=True)
 class Axis:
     """One resized dim; `scale` is None where sizes of unknown extents are given. A run computes
-    `ratio`, f32[], in its place where it is not their ratio."""
+    `ratio`, f32[], in its place where it is not their ratio. `roi` is the part of the dim that is
+    cropped, of its first element's place to its last one's."""
 
     number: int
     extent: Dim
     size: Dim
     scale: float | None
-    roi: tuple[float, float] = (0.0, 1.0)
+    roi: Region = (0.0, 1.0)
     ratio: Value | None = field(default=None, kw_only=True)
 
     @property
     def is_known(self) -> bool:
-        return isinstance(self.extent, int) and isinstance(self.size, int) and self.ratio is None
+        extents = isinstance(self.extent, int) and isinstance(self.size, int)
+        return extents and self.ratio is None and not any(isinstance(e, Value) for e in self.roi)
 
 
 def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Array:
@@ -89,12 +99,12 @@ def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Arra
         case "asymmetric":
             return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            start, end = map(dtype, axis.roi)
+            start, end = (dtype(edge) for edge in axis.roi if not isinstance(edge, Value))
             if width == 1:
                 return np.asarray(np.full_like(y, (end - start) * last / 2) + start * last)
             return np.asarray(y * (end - start) * last / (width - 1) + start * last)
-        case "pytorch_half_pixel" if width == 1:
-            return np.full_like(y, -0.5)
+        case "pytorch_half_pixel" if axis.size == 1:
+            return np.zeros_like(y)
         case "half_pixel_symmetric":
             offset = dtype(axis.extent / 2) * (1 - dtype(axis.size) / width)
             return np.asarray(offset + (y + dtype(0.5)) / scale - dtype(0.5))
@@ -207,10 +217,34 @@ class _Program:
             last = self.number(dims.add(axis.extent, -1))
             steps = self.op("maximum", self.number(dims.add(axis.size, -1)), 1.0)
             return self.op("div", self.op("mul", y, last), steps)
+        if self.options.coordinates == "tf_crop_and_resize":
+            return self.cropped(y)
         scale = self.scale()
         if self.options.coordinates == "asymmetric":
             return self.op("div", y, scale)
-        return self.op("sub", self.op("div", self.op("add", y, 0.5), scale), 0.5)
+        found = self.op("sub", self.op("div", self.op("add", y, 0.5), scale), 0.5)
+        if self.options.coordinates == "half_pixel" or (
+            isinstance(axis.size, int) and axis.size > 1
+        ):
+            return found
+        return self.op("where", self.is_one(), 0.0, found)
+
+    def is_one(self) -> Value:
+        """Whether the result has one element."""
+        return self.op("equal", self.number(self.axis.size), 1.0)
+
+    def cropped(self, y: Value) -> Value:
+        """Between the edges of the region; the middle of it where there is one element."""
+        axis = self.axis
+        start, end = axis.roi
+        last, steps = (self.number(dims.add(n, -1)) for n in (axis.extent, axis.size))
+        part = self.op("div", y, self.op("maximum", steps, 1.0))
+        part = self.op("where", self.is_one(), 0.5, part)
+        edges = self.op("mul", start, last), self.op("mul", self.op("sub", end, start), last)
+        found = self.op("add", self.op("mul", part, edges[1]), edges[0])
+        # what is far outside becomes a position all the same, before it is extrapolated
+        limited = self.op("minimum", found, self.number(axis.extent))
+        return self.op("maximum", limited, -1.0)
 
     def scale(self) -> Value | float:
         axis = self.axis
@@ -315,16 +349,22 @@ def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
 def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Axis]) -> Value:
     """`y` with the extrapolation value where a coordinate is outside."""
     for axis in axes:
+        outer = [1] * (y.type.rank - 1 - axis.number)
         if not axis.is_known:
-            raise UnsupportedNodeError(
-                "tf_crop_and_resize with extents that depend on the input's shape is not supported"
-            )
+            program = _Program(b, options, axis)
+            found = program.coordinates()
+            last = program.number(dims.add(axis.extent, -1))
+            beyond = program.op("less", last, found)
+            outside = program.op("or", program.op("less", found, 0.0), beyond)
+            mask = b.reshape(outside, (axis.size, *outer))
+            y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
+            continue
         assert isinstance(axis.extent, int)
         x = _coordinates(options, axis)
         is_outside = (x < 0) | (x > axis.extent - 1)
         if is_outside.any():
-            mask = is_outside.reshape(-1, *[1] * (y.type.rank - 1 - axis.number))
-            y = b.emit("where", b.constant(mask), b.scalar(options.extrapolation, y.type.dtype), y)
+            mask = b.constant(is_outside.reshape(-1, *outer))
+            y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
     return y
 
 
@@ -379,7 +419,7 @@ def by_scales(
     x: Value,
     scales: Sequence[float],
     numbers: Sequence[int],
-    roi: Sequence[tuple[float, float]] = (),
+    roi: Sequence[Region] = (),
 ) -> list[Axis]:
     """The dims `numbers` of x, each times its scale."""
     if len(scales) != len(numbers):
@@ -398,7 +438,7 @@ def by_sizes(
     sizes: Sequence[Dim],
     numbers: Sequence[int],
     policy: str,
-    roi: Sequence[tuple[float, float]],
+    roi: Sequence[Region],
 ) -> list[Axis]:
     """The dims `numbers` of x, of these sizes, or as near to them as keeps their proportions."""
     if len(sizes) != len(numbers):

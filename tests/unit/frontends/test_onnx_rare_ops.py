@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -12,7 +14,7 @@ import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx import import_onnx
 from aot.ir.record import count_shape_rules
-from tests.support.onnx_models import Array, Case, graph_model, our_run, tensor_info
+from tests.support.onnx_models import Array, Case, compare, graph_model, our_run, tensor_info
 from tests.support.onnx_rare_cases import N_GRAMS
 
 
@@ -156,3 +158,42 @@ def test_a_wide_matrix_has_numpys_determinant() -> None:
     case = Case("Det", [x])
     (found,) = our_run(import_onnx(case.model()).main, case.feeds())
     np.testing.assert_allclose(found, np.linalg.det(x.astype(np.float64)), rtol=1e-4)
+
+
+def _resize(
+    x: Array, sizes: list[int], coordinates: str, mode: str, shape: Sequence[int | str]
+) -> onnx.ModelProto:
+    node = helper.make_node(
+        *("Resize", ["x", "roi", "", "sizes"], ["y"]),
+        mode=mode,
+        coordinate_transformation_mode=coordinates,
+        extrapolation_value=7.0,
+    )
+    known = [numpy_helper.from_array(np.array(sizes, np.int64), "sizes")]
+    infos = [tensor_info("x", shape), tensor_info("roi", [2 * x.ndim])]
+    return graph_model([node], infos, ["y"], known, opset=18)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", [[1, 2, 5, 4], [1, 2, 1, 9]])
+@pytest.mark.parametrize(
+    "roi", [[0.1, 0.2, 0.7, 1.0], [-0.3, 0.2, 1.4, 0.9], [0.9, 0.8, 0.1, 0.1], [-9, 2, 1e9, 5]]
+)
+def test_a_region_that_is_an_input_is_cropped(
+    mode: str, sizes: list[int], roi: list[float]
+) -> None:
+    x = np.random.default_rng(3).standard_normal((1, 2, 7, 6)).astype(np.float32)
+    edges = np.array([0, 0, *roi[:2], 1, 1, *roi[2:]], np.float32)
+    for shape in (x.shape, ("N", "C", "H", "W")):
+        model = _resize(x, sizes, "tf_crop_and_resize", mode, shape)
+        compare(model, {"x": x, "roi": edges})
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 4), ("N", "C", "H", "W")])
+def test_one_element_of_pytorchs_half_pixels_is_the_first(
+    mode: str, shape: Sequence[int | str]
+) -> None:
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    model = _resize(x, [1, 1, 1, 5], "pytorch_half_pixel", mode, shape)
+    compare(model, {"x": x, "roi": np.zeros(8, np.float32)})

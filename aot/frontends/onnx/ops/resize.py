@@ -12,6 +12,7 @@ from aot.frontends.lib.resize import (
     RUN_COORDINATES,
     Axis,
     Options,
+    Region,
     by_scales,
     by_sizes,
     resized,
@@ -30,15 +31,23 @@ _MODES = {
 }
 
 
-def _numbers(node: Node, index: int, what: str) -> list[float]:
-    """The elements of an operand of floats; none where it is absent or empty."""
-    value = node.optional(index)
-    if value is None:
-        return []
-    found = node.values.known(value)
-    if found is None or found.dtype == object:
-        raise UnsupportedNodeError(f"operand {index} ({what}) is not known at compile time")
-    return [float(v) for v in found.reshape(-1)]
+def _bounds(node: Node) -> list[float | Value]:
+    """The elements of the region of interest: values where the model computes them."""
+    roi = node.optional(1)
+    return (
+        []
+        if roi is None
+        else [
+            _element(node, roi, at) if known is None else known
+            for at, known in enumerate(_known_scales(node, roi))
+        ]
+    )
+
+
+def _element(node: Node, vector: Value, at: int) -> Value:
+    """An element of a vector of floats, f32[]."""
+    one = node.emit("slice", vector, starts=(at,), stops=(at + 1,), steps=(1,))
+    return node.cast(node.reshape(one, ()), DType.F32)
 
 
 def _mode(node: Node) -> str:
@@ -91,7 +100,7 @@ def resize(node: Node) -> Value:
     if options.mode == "nearest" and options.antialias:
         raise node.error("antialias needs mode linear or cubic")
     numbers = [node.axis(a, x.type.rank) for a in node.ints_attr("axes", range(x.type.rank))]
-    bounds = _numbers(node, 1, "roi") if coordinates == "tf_crop_and_resize" else []
+    bounds = _bounds(node) if coordinates == "tf_crop_and_resize" else []
     if coordinates == "tf_crop_and_resize" and len(bounds) != 2 * len(numbers):
         raise node.error(
             f"roi has {len(bounds)} numbers, expected two for each of {len(numbers)} axes"
@@ -101,8 +110,7 @@ def resize(node: Node) -> Value:
     scales = node.optional(2)
     if scales is not None and scales.type.element_count != 0:
         return resized(node, x, options, _scaled(node, x, options, 2, numbers, roi))
-    # a region of interest is computed with while importing
-    sizes = node.dims(3, "sizes") if roi else node.extents(3, "sizes")
+    sizes = node.extents(3, "sizes")
     if policy not in POLICIES:
         raise node.error(
             f"attribute 'keep_aspect_ratio_policy' is {policy!r}, expected stretch, "
@@ -121,7 +129,7 @@ def _scaled(
     options: Options,
     index: int,
     numbers: Sequence[int],
-    roi: Sequence[tuple[float, float]],
+    roi: Sequence[Region],
 ) -> list[Axis]:
     """The dims `numbers` of x, each times its element of operand `index`, which a run may compute
     where it can compute with the coordinates."""
@@ -132,7 +140,7 @@ def _scaled(
         return by_scales(node, x, known, numbers, roi)
     if len(scales) != len(numbers):
         raise node.error(f"scales has {len(scales)} numbers, expected {len(numbers)}")
-    if options.coordinates not in RUN_COORDINATES:
+    if options.coordinates not in RUN_COORDINATES or roi:
         raise UnsupportedNodeError(f"operand {index} (scales) is not known at compile time")
     axes: list[Axis] = []
     for at, (d, scale) in enumerate(zip(numbers, scales, strict=True)):
@@ -140,8 +148,7 @@ def _scaled(
             axes += by_scales(node, x, [scale], [d])
             continue
         extent = x.type.dims[d]
-        one = node.emit("slice", operand, starts=(at,), stops=(at + 1,), steps=(1,))
-        ratio = node.cast(node.reshape(one, ()), DType.F32)
+        ratio = _element(node, operand, at)
         size = node.emit("floor", node.emit("mul", ratio, _as_f32(node, extent)))
         found = extent_of(node, node.cast(size, DType.I64), None, f"operand {index} (scales)")
         axes.append(Axis(d, extent, found, None, ratio=ratio))
@@ -158,7 +165,7 @@ def _known_scales(node: Node, scales: Value) -> list[float | None]:
         return [element for part in parts for element in part]
     count = scales.type.element_count
     if not isinstance(count, int):
-        raise UnsupportedNodeError(f"{count} scales do not say which dims they are of")
+        raise UnsupportedNodeError(f"{count} numbers do not say which dims they are of")
     return [None] * count
 
 
