@@ -30,11 +30,11 @@ class RuntimeSources:
     def common(self) -> list[str]:
         """What every build takes, with a CPU's driver and nothing of an operating system."""
         core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
-        return core + self._find("drivers/cpu/*.c")
+        return core + self._find("drivers/cpu/*.c") + ["state/lengths.c"]
 
     @property
     def posix(self) -> list[str]:
-        return ["src/os_posix.c", "cores/cores_posix.c", *self._find("state/*.c")]
+        return ["src/os_posix.c", "cores/cores_posix.c", "state/state.c"]
 
     @property
     def threads(self) -> list[str]:
@@ -50,13 +50,8 @@ class RuntimeSources:
 
     @cached_property
     def text(self) -> list[str]:
-        """What encodes and decodes the text of language models, sources and headers."""
+        """Chats, and what encodes and decodes the text of language models: sources and headers."""
         return self._find("text/*.c", "text/*.h")
-
-    @property
-    def lengths(self) -> list[str]:
-        """What makes states that grow shorter; a part of `posix`."""
-        return ["state/lengths.c"]
 
     @cached_property
     def vulkan(self) -> list[str]:

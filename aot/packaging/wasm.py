@@ -132,7 +132,7 @@ def _command(
     names = [*sources.common, *sources.no_os, f"{_FOLDER}/aot_wasm.c"]
     if has_text:
         names += [name for name in sources.text if name.endswith(".c")]
-        names += [*sources.lengths, f"{_FOLDER}/aot_text.c"]
+        names += [f"{_FOLDER}/aot_text.c"]
     exports = [*_EXPORTS, *(_TEXT_EXPORTS if has_text else ())]
     linking = ["--gc-sections", "--export-table", "--growable-table"]
     linking += [f"-z,stack-size={_STACK_BYTES}", *(f"--export={name}" for name in exports)]

@@ -36,7 +36,13 @@ def test_generated_files_are_up_to_date() -> None:
     assert result.returncode == 0, result.stderr
 
 
-HEADERS = ("aot.h", "cores.h", "state.h", "text.h")  # of what every build for POSIX exports
+HEADERS = (
+    "aot.h",
+    "chat.h",
+    "cores.h",
+    "state.h",
+    "text.h",
+)  # of what every build for POSIX exports
 GENERATED = (
     *("aot/link/module_fbs.pyi", "aot/link/module_schema.py", "docs/internals/file-format.md"),
     *(f"runtime/src/{name}.h" for name in ("module_fbs", "module_rules", "program_rules")),

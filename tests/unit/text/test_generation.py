@@ -386,4 +386,6 @@ def test_the_sample_in_c_replies(tmp_path: Path) -> None:
     command = [tool, path, "a" * 20]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout) == (1, "")
-    assert 'input "tokens": expected shape [T], found [25]' in found.stderr
+    assert found.stderr == (
+        "the prompt is 25 tokens, and the context holds 16, of which 0 are in use"
+    )

@@ -1,0 +1,67 @@
+// A conversation with a language model, kept in its program's state.  A part of the runtime that a
+// build may leave out: it needs AOT_TEXT and AOT_STATE of CMake.
+//
+//   aot_chat_t *chat = NULL;
+//   if (aot_chat_create(program, NULL, NULL, &error, &chat) != AOT_OK) ...error.message
+//   if (aot_chat_say(chat, text, strlen(text), &error) != AOT_OK) ...
+//   while (aot_chat_next(chat, &error, &piece, &bytes) == AOT_OK && piece != NULL)
+//     fwrite(piece, 1, bytes, stdout);
+//   aot_chat_destroy(chat);
+//
+// The conventions are those of aot.h.  Text is UTF-8.  What was said is plain text; only the chat
+// template, which was rendered when the model was compiled, writes control tokens.
+#ifndef AOT_CHAT_H_
+#define AOT_CHAT_H_
+
+#include "aot/text.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Thread-compatible: one thread at a time.
+typedef struct aot_chat_t aot_chat_t;
+
+// All zero is the default, and so is NULL in its place.
+typedef struct aot_chat_options_t {
+  const char *system;   // the system message, *borrowed*; NULL: what the template says
+  bool is_raw;          // what is said is text that goes on, without the template
+  uint64_t max_tokens;  // of a reply; 0: as many as the context holds
+  aot_sampler_options_t sampling;
+} aot_chat_options_t;
+
+typedef struct aot_chat_info_t {
+  uint64_t prompt_tokens;  // that the last message took, with what the template writes around it
+  uint64_t tokens;         // of the reply so far
+  bool is_ended;  // the reply: by a token that says so, by max_tokens, or as the context is full
+} aot_chat_info_t;
+
+// *Borrows* the program, whose module has a vocabulary; nothing else may run it meanwhile.  The
+// conversation goes on where the program's state is: begin with a new program, reset it, or load a
+// state.  *Returns owned*.  `allocator`, copied, may be NULL: malloc's aligned cousin and free.
+// Fails with AOT_ERROR_UNSUPPORTED where the program is no language model's.
+AOT_API aot_status_t aot_chat_create(aot_program_t *program, const aot_chat_options_t *options,
+                                     const aot_allocator_t *allocator, aot_error_t *error,
+                                     aot_chat_t **out_chat);
+AOT_API void aot_chat_destroy(aot_chat_t *chat);  // NULL is fine
+
+// Lets the model read a message.  Fails where it is no UTF-8, or longer than what is left of the
+// context (AOT_ERROR_CAPACITY); the conversation is as it was then.
+AOT_API aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes,
+                                  aot_error_t *error);
+
+// The next piece of the reply, of whole characters: *borrowed* until the next call, with a zero
+// behind it.  It may have no bytes; NULL says that the reply has ended.
+AOT_API aot_status_t aot_chat_next(aot_chat_t *chat, aot_error_t *error, const char **out_piece,
+                                   size_t *out_bytes);
+
+// Lets the program's state have all of a reply that is cut off, for a state that is saved.
+AOT_API aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error);
+
+AOT_API void aot_chat_get_info(const aot_chat_t *chat, aot_chat_info_t *out_info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // AOT_CHAT_H_

@@ -1,0 +1,184 @@
+"""A conversation in C (aot/chat.h): several messages, replies that are cut off, what is refused,
+and what is left when memory ends."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aot.runtime import loader, text
+from tests.support.control_lowering import compiled
+from tests.support.control_sources import CACHE
+from tests.support.language_models import REPLY, language_module
+from tests.support.runtime_api import (
+    CountingAllocator,
+    Failed,
+    Program,
+    call,
+    failure,
+    library,
+    opened,
+)
+
+
+class Options(ctypes.Structure):
+    _fields_ = (
+        ("system", ctypes.c_char_p),
+        ("is_raw", ctypes.c_bool),
+        ("max_tokens", ctypes.c_uint64),
+        ("sampling", text._SamplerOptions),
+    )
+
+
+class Info(ctypes.Structure):
+    _fields_ = (
+        ("prompt_tokens", ctypes.c_uint64),
+        ("tokens", ctypes.c_uint64),
+        ("is_ended", ctypes.c_bool),
+    )
+
+
+class Chat:
+    """A conversation with a program."""
+
+    def __init__(
+        self, program: Program, allocator: CountingAllocator | None = None, **options: object
+    ) -> None:
+        self.program = program
+        self.handle = ctypes.c_void_p()
+        hooks = None if allocator is None else ctypes.byref(allocator.hooks())
+        given = ctypes.byref(Options(**options))
+        call("aot_chat_create", program.handle, given, hooks, out=self.handle)
+
+    def say(self, message: str) -> None:
+        data = message.encode()
+        call("aot_chat_say", self.handle, data, ctypes.c_size_t(len(data)))
+
+    def pieces(self, most: int = 99) -> Iterator[str]:
+        for _ in range(most):
+            error, piece, size = loader._Error(), ctypes.c_char_p(), ctypes.c_size_t()
+            outs = (ctypes.byref(x) for x in (error, piece, size))
+            if library().aot_chat_next(self.handle, *outs) != 0:
+                raise Failed("", error.message.decode())
+            if piece.value is None:
+                return
+            assert len(piece.value) == size.value
+            yield piece.value.decode()
+
+    def reply(self, message: str, most: int = 99) -> str:
+        self.say(message)
+        return "".join(self.pieces(most))
+
+    @property
+    def info(self) -> tuple[int, int, bool]:
+        found = Info()
+        library().aot_chat_get_info(self.handle, ctypes.byref(found))
+        return found.prompt_tokens, found.tokens, found.is_ended
+
+    @property
+    def length(self) -> int:
+        return int(library().aot_program_length(self.program.handle))
+
+    def close(self) -> None:
+        library().aot_chat_destroy(self.handle)
+
+
+@contextmanager
+def chat(context: int = 64, **options: object) -> Iterator[Chat]:
+    library().aot_chat_destroy.argtypes = (ctypes.c_void_p,)
+    with opened(language_module(context).to_bytes()) as program:
+        made = Chat(program, **options)
+        yield made
+        made.close()
+
+
+def test_messages_follow_each_other() -> None:
+    with chat() as made:
+        assert made.reply("ab") == REPLY
+        assert (made.info, made.length) == ((7, 6, True), 13)
+        assert list(made.pieces()) == []  # it stays ended
+        assert made.reply("ab") == REPLY
+        assert made.info[0] == 8  # what ends the reply before comes first
+        assert made.length == 13 + 8 + 6
+
+
+def test_a_reply_that_is_cut_off_goes_on_or_is_left() -> None:
+    with chat() as made:
+        made.say("a")
+        assert list(made.pieces(2)) == ["a", "b"]
+        assert (made.info, made.length) == ((6, 2, False), 7)
+        call("aot_chat_settle", made.handle)
+        call("aot_chat_settle", made.handle)
+        assert made.length == 8
+        assert "".join(made.pieces()) == REPLY[2:]
+        made.say("a")
+        assert list(made.pieces(1)) == ["a"]
+        assert made.reply("b") == REPLY  # with the token that was not run before it
+        assert made.info[0] == 8
+
+
+def test_options() -> None:
+    with chat(max_tokens=5) as made:
+        assert made.reply("a") == "abc \ufffd"  # half a character
+        assert (made.info, made.length) == ((6, 5, True), 10)
+        assert made.reply("a") == "abc \ufffd"
+    with chat(is_raw=True) as made:
+        assert made.reply("a") == REPLY[1:]
+    with chat(system=b"a") as made:
+        assert made.reply("a") == REPLY
+        assert made.info[0] == 6 + 4
+
+
+def test_the_end_of_the_context() -> None:
+    with chat(12) as made:
+        assert failure(lambda: made.say("a" * 9)).message == (
+            "the prompt is 14 tokens, and the context holds 12, of which 0 are in use"
+        )
+        assert made.length == 0
+        assert failure(lambda: next(made.pieces())).message == (
+            "nothing was said that could be replied to"
+        )
+        assert made.reply("a" * 5) == "abc"  # of three tokens two are read
+        assert (made.info, made.length) == ((10, 3, True), 12)
+    with chat(14) as made:
+        assert made.reply("a" * 5) == "abc \ufffd"  # half a character
+
+
+def test_what_is_refused() -> None:
+    with chat() as made:
+        assert failure(lambda: call("aot_chat_say", made.handle, b"\xff", ctypes.c_size_t(1)))
+        assert made.length == 0
+        assert made.reply("a") == REPLY
+    with opened(compiled(CACHE).to_bytes()) as program:
+        assert failure(lambda: Chat(program)).message == (
+            'entry point "main" is no language model\'s: expected an input, tokens i32[T], an '
+            "output, logits f32[N, V], and a state that grows"
+        )
+
+
+def test_each_allocation_that_fails() -> None:
+    """It says so, leaks nothing, and the conversation goes on."""
+    data = language_module(64).to_bytes()
+    failures = 0
+    with opened(data) as program:
+        while True:
+            program.reset()
+            allocator = CountingAllocator(fail_at=failures)
+            try:
+                made = Chat(program, allocator)
+            except Failed as error:
+                assert error.status == "memory"
+            else:
+                try:
+                    found = made.reply("ab")
+                except Failed:
+                    found = "".join(made.pieces()) if made.info[0] else made.reply("ab")
+                assert found == REPLY
+                made.close()
+            assert not allocator.live
+            assert not allocator.errors
+            if allocator.calls <= failures:
+                break
+            failures += 1
+    assert failures > 4
