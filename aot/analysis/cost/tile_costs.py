@@ -111,6 +111,7 @@ class KernelModel(NamedTuple):
         is_padded: whether the ends of a line of rows are at a border.
         is_unpacked: whether each step unpacks weights to 16 bits.
         is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
+        cache_bytes: the second level of cache, which Winograd's blocks fit.
     """
 
     form: str
@@ -121,6 +122,7 @@ class KernelModel(NamedTuple):
     is_padded: bool = False
     is_unpacked: bool = False
     is_blocked: bool = False
+    cache_bytes: int = 0
 
     @property
     def unpacking(self) -> int:
@@ -151,6 +153,7 @@ class KernelModel(NamedTuple):
             contraction is not None and contraction.is_padded,
             contraction is not None and unpacks_weights(contraction, target),
             is_blocked=contraction is not None and contraction.right.scales is not None,
+            cache_bytes=target.l2_bytes if made.schedule is Schedule.WINOGRAD else 0,
         )
 
 
@@ -224,7 +227,7 @@ def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -
     if kernel.form == "winograd":
         extra = DYNAMIC_WINOGRAD_COST if any(dynamic) else 0.0
         sizes = loops.rows, loops.columns, loops.terms
-        return winograd.cost(sizes, kernel.lanes, tile) * (1 + extra)
+        return winograd.cost(sizes, kernel.lanes, tile, kernel.cache_bytes) * (1 + extra)
     if kernel.form == "window":
         return _window(kernel, loops, tile, dynamic)
     elements = loops.rows * loops.columns * loops.outer * max(1, loops.terms)

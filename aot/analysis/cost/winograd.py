@@ -22,16 +22,22 @@ OUTPUTS, INPUTS = 4, 6  # along a side of a tile
 POINTS = INPUTS * INPUTS
 CHANNELS = 16  # that are transformed at a time
 
-# a block has about so many tiles times filters: transforms of filters serve all of its tiles
-BLOCK = 400
-MOST_TILES = 24
+# a block has so many tiles and filters at most, fewer of both where their sums would take more than
+# a share of the second level of cache: transforms of filters serve all of its tiles, and those of
+# tiles all of its filters
+MOST_TILES, MOST_FILTERS, LEAST_FILTERS = 36, 64, 16
+SHARE = 2 / 3
 # what transforms cost, in vector operations: of a filter, of an input tile, and of an output tile
-# with its epilogue; counted in the code that comes out
-FILTER, INPUT, OUTPUT = 120, 310, 300
+# with its epilogue; counted in the code that comes out, of filters by the time of small images,
+# where it is most of all
+FILTER, INPUT, OUTPUT = 220, 310, 300
 # sums that must be under way for an addition's latency not to show
 LEAST_SUMS = 6
 # what a load costs beside a multiply-add of a register tile, where the two overlap
 LOAD_COST = 0.1
+# what it costs more in Winograd's products, whose operands come from further away than the nearest
+# cache: a scalar of a tile, and a vector of filters
+SCALAR_COST, VECTOR_COST = 0.2, 0.3
 
 
 def fits(call: Call, target: Target) -> bool:
@@ -57,9 +63,25 @@ def is_wanted(call: Call, target: Target) -> bool:
     return call.attrs.get("algorithm") == "winograd" and fits(call, target)
 
 
-def tiles_of(rows: int, columns: int) -> int:
-    """Tiles of a block whose register tile is `rows` by `columns`: a multiple of `rows`."""
-    return rows * max(1, min(round(BLOCK / (rows * columns)), MOST_TILES // rows))
+def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int, int]:
+    """How many tiles of outputs a block has, a multiple of a register tile's, and how many register
+    tiles it has along the filters.
+
+    Args:
+        tile: rows (tiles of outputs) and columns (filters) of a register tile.
+        filters: those of the convolution.
+        cache_bytes: of the second level.
+    """
+    (rows, columns), room = tile, int(SHARE * cache_bytes)
+    bytes_each = POINTS * DType.F32.bytes  # of a tile's sums with a filter
+    most = MOST_FILTERS
+    while most > LEAST_FILTERS and bytes_each * MOST_TILES * most > room:
+        most //= 2
+    tiles = min(MOST_TILES, room // (bytes_each * most))
+    across = max(1, most // columns)
+    if isinstance(filters, int):
+        across = min(across, -(-filters // columns))
+    return rows * max(1, tiles // rows), across
 
 
 def extents(call: Call) -> tuple[Dim, Dim, Dim]:
@@ -93,26 +115,30 @@ def best_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     fitting = [tile for tile in found if tile[1] < sizes[1] + target.panel]
     if not fitting:
         return 1, max(lanes, target.panel)
-    return min(fitting, key=lambda tile: (cost(sizes, lanes, tile), tile))
+    return min(fitting, key=lambda tile: (cost(sizes, lanes, tile, target.l2_bytes), tile))
 
 
-def cost(sizes: tuple[int, ...], lanes: int, tile: tuple[int, int]) -> float:
+def cost(sizes: tuple[int, ...], lanes: int, tile: tuple[int, int], cache_bytes: int) -> float:
     """Vector operations of a run.
 
     Args:
         sizes: tiles, filters and channels, as `extents` has them.
+        cache_bytes: of the second level.
     """
     (tiles, filters, channels), (rows, columns) = sizes, tile
-    vectors, block = max(1, columns // lanes), tiles_of(rows, columns)
-    sums = block * vectors
-    step = product_cost(rows, vectors)
-    piece = (
-        CHANNELS * vectors * FILTER
-        + block * max(1, CHANNELS // lanes) * INPUT
-        + POINTS * (CHANNELS * block / rows * step + 3 * sums)
+    vectors = max(1, columns // lanes)
+    block, wide = block_of(tile, filters, cache_bytes)
+    pieces, across = -(-channels // CHANNELS), -(-filters // columns)
+    whole, rest = divmod(tiles, block)
+    groups = whole * (block // rows) + -(-rest // rows)
+    loads = SCALAR_COST * rows + VECTOR_COST * vectors
+    products = CHANNELS * (product_cost(rows, vectors) + loads) + 3 * rows * vectors
+    return (
+        pieces * CHANNELS * across * vectors * -(-tiles // block) * FILTER
+        + pieces * max(1, CHANNELS // lanes) * tiles * -(-across // wide) * INPUT
+        + pieces * POINTS * groups * across * products
+        + tiles * across * vectors * OUTPUT
     )
-    blocks = -(-tiles // block) * -(-filters // columns)
-    return blocks * (-(-channels // CHANNELS) * piece + sums * OUTPUT)
 
 
 def product_cost(rows: int, vectors: float) -> float:

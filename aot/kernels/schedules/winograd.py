@@ -3,7 +3,8 @@
 Owns the loops on a CPU. A workgroup does some tiles of 4 by 4 outputs and some columns: piece by
 piece of the channels it transforms inputs and filters into scratch and adds up 36 products of
 matrices, then transforms the sums and stores them. Filters are transformed where they are used, so
-that they are stored once, as they are for other convolutions.
+that they are stored once, as they are for other convolutions; what is transformed of inputs serves
+all of a workgroup's columns, register tile by register tile of them.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
 +-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aot.analysis.cost.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, tiles_of
+from aot.analysis.cost.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, block_of
 from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load, Var
@@ -116,10 +117,11 @@ class _Winograd:
         self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
         self.dtype = roles.reduce.dtype
         self.rows = plan.rows
-        self.tiles = tiles_of(plan.rows, plan.columns)
         self.width = min(plan.columns, panel)
         self.chunks = plan.columns // self.width
         self.columns = plan.columns
+        tile, cache_bytes = (plan.rows, plan.columns), nest.target.l2_bytes
+        self.tiles, self.wide = block_of(tile, roles.columns.extent, cache_bytes)
         (self.channel, self.channels), *self.taps = roles.reduce.axes
         spatial = {a.var.name: a for a in output.axes}
         self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
@@ -128,10 +130,15 @@ class _Winograd:
         ]
         b = nest.builder
         lanes = self.lanes = nest.lanes
-        self.inputs = self._scratch("inputs", POINTS, self.tiles, CHANNELS)
-        self.filters = self._scratch("filters", POINTS, CHANNELS, self.chunks, self.width)
-        self.sums = self._scratch("sums", POINTS, self.tiles, self.chunks, self.width)
-        self.half = self._scratch("half", INPUTS, INPUTS, max(lanes, self.width))
+        # what is transformed a vector at a time, so that registers hold it
+        self.vector = min(lanes, self.width)
+        # one more than there are: points would be powers of two apart, in the same sets of a cache
+        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, CHANNELS)
+        self.filters = self._scratch("filters", POINTS, CHANNELS + 1, self.chunks, self.width)
+        self.sums = self._scratch(
+            "sums", self.wide, POINTS, self.tiles + 1, self.chunks, self.width
+        )
+        self.half = self._scratch("half", INPUTS, INPUTS, lanes)
         self.acc = b.scratch("acc", self.dtype, (self.rows, self.chunks, self.width))
 
     def _scratch(self, name: str, *shape: int) -> Scratch:
@@ -139,7 +146,8 @@ class _Winograd:
 
     def build(self) -> tuple[Stmt, ...]:
         nest = self.nest
-        column_tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        block = self.columns * self.wide
+        column_blocks = dims.ceil_divide(self.roles.columns.extent, block)
         across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
         down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
         count = dims.product([*(a.extent for a in self.outer), down, across])
@@ -147,45 +155,91 @@ class _Winograd:
         nt, mt = nest.builder.var("nt"), nest.builder.var("mt")
         body: list[Stmt] = []
         first = nest.let(expr.mul(mt, expr.index(self.tiles)), body, "first")
-        column = nest.let(expr.mul(nt, expr.index(self.columns)), body, "column")
+        column = nest.let(expr.mul(nt, expr.index(block)), body, "column")
         body += self._zero()
         body += nest.serial(
             dims.ceil_divide(self.channels, CHANNELS),
             lambda n: self._piece(expr.mul(n, expr.index(CHANNELS)), first, column),
             "c",
         )
-        body += nest.serial(self.tiles, lambda r: self._finish(r, first, column), "r")
+        body += self._each_column_tile(
+            column,
+            lambda w: nest.serial(self.tiles, lambda r: self._finish(r, w, first, column), "r"),
+        )
         rows = For(mt, dims.ceil_divide(count, self.tiles), LoopKind.WORKGROUP, tuple(body), axis=0)
-        return (For(nt, column_tiles, LoopKind.WORKGROUP, (rows,), axis=1),)
+        return (For(nt, column_blocks, LoopKind.WORKGROUP, (rows,), axis=1),)
 
     def _spread(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
         return self.nest.spread(width, body)
 
-    def _zero(self) -> list[Stmt]:
-        zero = expr.const(0, self.dtype)
-        return self.nest.serial(
-            POINTS,
-            lambda p: self.nest.serial(
-                self.tiles,
-                lambda r: self.nest.unrolled(
-                    self.chunks,
-                    lambda u: [
-                        self._spread(
-                            self.width, lambda lane: [Store(self.sums, (p, r, u, lane), zero)]
-                        )
-                    ],
-                ),
-                "r",
+    def _each_column_tile(self, column: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(number)` for the column tiles that are there of a block that begins at `column`."""
+        extent = self.roles.columns.extent
+
+        def one(w: Expr) -> list[Stmt]:
+            at = expr.add(column, expr.mul(w, expr.index(self.columns)))
+            return self._if_there(at, extent, body(w), self.columns * self.wide)
+
+        return self.nest.serial(self.wide, one, "w")
+
+    def _each_group(self, first: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(number of its first tile)` for the register tiles of a block of tiles that begins
+        at `first`, which are there."""
+
+        def one(g: Expr) -> list[Stmt]:
+            begin = expr.mul(g, expr.index(self.rows))
+            return self._if_there(expr.add(first, begin), self.count, body(begin), self.tiles)
+
+        return self.nest.serial(self.tiles // self.rows, one, "g")
+
+    def _each_vector(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(chunk, place in the chunk)` for each vector of a column tile."""
+        nest, size = self.nest, expr.index(self.vector)
+        return nest.serial(
+            self.chunks,
+            lambda u: nest.serial(
+                self.width // self.vector, lambda v: body(u, expr.mul(v, size)), "v"
             ),
-            "p",
+            "u",
         )
+
+    def _zero(self) -> list[Stmt]:
+        nest, zero = self.nest, expr.const(0, self.dtype)
+        sizes = self.wide, POINTS, self.tiles
+
+        def along(at: tuple[Expr, ...]) -> list[Stmt]:
+            if len(at) < len(sizes):
+                return nest.serial(sizes[len(at)], lambda i: along((*at, i)), "z")
+            return nest.unrolled(
+                self.chunks,
+                lambda u: [
+                    self._spread(self.width, lambda lane: [Store(self.sums, (*at, u, lane), zero)])
+                ],
+            )
+
+        return along(())
 
     def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
         """Products over the channels from `start` on."""
         nest = self.nest
-        stmts = nest.serial(self.tiles, lambda r: self._transform_inputs(r, first, start), "r")
-        stmts += nest.serial(CHANNELS, lambda c: self._transform_filters(c, start, column), "k")
-        return stmts + nest.serial(POINTS, self._multiply, "p")
+        stmts = self._each_group(
+            first,
+            lambda begin: nest.serial(
+                self.rows, lambda r: self._transform_inputs(expr.add(begin, r), first, start), "r"
+            ),
+        )
+
+        def multiply(w: Expr) -> list[Stmt]:
+            transformed = nest.serial(
+                CHANNELS, lambda c: self._transform_filters(c, w, start, column), "k"
+            )
+            return transformed + nest.serial(
+                POINTS,
+                lambda p: self._each_group(first, lambda begin: self._add_products(p, w, begin)),
+                "p",
+            )
+
+        return stmts + self._each_column_tile(column, multiply)
 
     # inputs
 
@@ -282,11 +336,11 @@ class _Winograd:
 
     # filters
 
-    def _transform_filters(self, c: Expr, start: Expr, column: Expr) -> list[Stmt]:
+    def _transform_filters(self, c: Expr, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
         nest = self.nest
 
-        def chunk(u: Expr) -> list[Stmt]:
-            begin = expr.add(column, expr.mul(u, expr.index(self.width)))
+        def vector(u: Expr, v: Expr) -> list[Stmt]:
+            begin = expr.add(self._column_of(column, w, u), v)
 
             def one(lane: Expr) -> list[Stmt]:
                 body: list[Stmt] = []
@@ -303,17 +357,23 @@ class _Winograd:
                     [name(e) for e in _filter_line(name, [g[i][j] for i in range(3)])]
                     for j in range(3)
                 ]
+                place = c, u, expr.add(v, lane)
                 for a in range(INPUTS):
                     line = _filter_line(name, [columns[j][a] for j in range(3)])
                     body += [
-                        Store(self.filters, (expr.index(INPUTS * a + b), c, u, lane), value)
+                        Store(self.filters, (expr.index(INPUTS * a + b), *place), value)
                         for b, value in enumerate(line)
                     ]
                 return body
 
-            return [self._spread(self.width, one)]
+            return [self._spread(self.vector, one)]
 
-        return nest.serial(self.chunks, chunk, "u")
+        return self._each_vector(vector)
+
+    def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
+        """The first column of chunk `u` of column tile `w` of the block that begins at `column`."""
+        tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
+        return expr.add(tile, expr.mul(u, expr.index(self.width)))
 
     def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: int, j: int) -> Expr:
         """A tap of filter `begin + lane`; where there is none, 0 or what pads the last panel."""
@@ -336,21 +396,15 @@ class _Winograd:
 
     # products
 
-    def _multiply(self, p: Expr) -> list[Stmt]:
-        """Adds up point p's products, some tiles at a time."""
-        size = expr.index(self.rows)
-        return self.nest.serial(
-            self.tiles // self.rows, lambda g: self._add_products(p, expr.mul(g, size)), "g"
-        )
-
-    def _add_products(self, p: Expr, first: Expr) -> list[Stmt]:
+    def _add_products(self, p: Expr, w: Expr, first: Expr) -> list[Stmt]:
+        """Adds up point p's products of a register tile that begins at tile `first`."""
         nest, acc, dtype = self.nest, self.acc, self.dtype
 
         def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
             return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
 
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
-            return (p, expr.add(first, r), u, lane)
+            return (w, p, expr.add(first, r), u, lane)
 
         def left(r: Expr, k: Expr) -> Expr:
             return Load(self.inputs, (p, expr.add(first, r), k), dtype)
@@ -388,18 +442,22 @@ class _Winograd:
 
     # outputs
 
-    def _finish(self, r: Expr, first: Expr, column: Expr) -> list[Stmt]:
+    def _finish(self, r: Expr, w: Expr, first: Expr, column: Expr) -> list[Stmt]:
         nest = self.nest
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
 
-        def chunk(u: Expr) -> list[Stmt]:
+        def vector(u: Expr, v: Expr) -> list[Stmt]:
+            begin = expr.add(self._column_of(column, w, u), v)
+
             def below(b: Expr) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
                     body: list[Stmt] = []
                     points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
                     loaded = [
-                        nest.let(Load(self.sums, (p, r, u, lane), self.dtype), body, "m")
+                        nest.let(
+                            Load(self.sums, (w, p, r, u, expr.add(v, lane)), self.dtype), body, "m"
+                        )
                         for p in points
                     ]
                     line = _output_line(lambda e: nest.let(e, body, "h"), loaded)
@@ -408,7 +466,7 @@ class _Winograd:
                         for y, value in enumerate(line)
                     ]
 
-                return [self._spread(self.width, one)]
+                return [self._spread(self.vector, one)]
 
             def across(y: Expr) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
@@ -423,32 +481,32 @@ class _Winograd:
                         for x, value in enumerate(line)
                     ]
 
-                stored = nest.serial(OUTPUTS, lambda x: self._store(tile, y, x, u, column), "x")
+                stored = nest.serial(OUTPUTS, lambda x: self._store(tile, y, x, begin), "x")
                 return self._if_there(
                     expr.add(tile.y, y),
                     self.rows_axis.extent,
-                    [self._spread(self.width, one), *stored],
+                    [self._spread(self.vector, one), *stored],
                 )
 
             return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
-        stmts += nest.serial(self.chunks, chunk, "u")
-        if dims.modulo(self.count, self.tiles) == 0:
-            return stmts
-        there = expr.binary("lt", expr.add(first, r), expr.index(self.count))
-        return [If(there, tuple(stmts))]
+        stmts += self._each_vector(vector)
+        return self._if_there(expr.add(first, r), self.count, stmts, self.tiles)
 
-    def _if_there(self, at: Expr, extent: dims.Dim, body: Sequence[Stmt]) -> list[Stmt]:
-        if dims.modulo(extent, OUTPUTS) == 0:
+    def _if_there(
+        self, at: Expr, extent: dims.Dim, body: Sequence[Stmt], size: int = OUTPUTS
+    ) -> list[Stmt]:
+        """`body` where `at` is before `extent`, as in all groups of `size` but the last one."""
+        if dims.modulo(extent, size) == 0:
             return list(body)
         return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]
 
-    def _store(self, tile: _Tile, y: Expr, x: Expr, u: Expr, column: Expr) -> list[Stmt]:
+    def _store(self, tile: _Tile, y: Expr, x: Expr, begin: Expr) -> list[Stmt]:
         roles = self.roles
         at_y, at_x = expr.add(tile.y, y), expr.add(tile.x, x)
 
         def one(lane: Expr) -> list[Stmt]:
-            at = expr.add(expr.add(column, expr.mul(u, expr.index(self.width))), lane)
+            at = expr.add(begin, lane)
             place = {
                 **tile.values,
                 self.rows_axis.var: at_y,
@@ -462,4 +520,4 @@ class _Winograd:
                 return stores
             return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
 
-        return self._if_there(at_x, self.columns_axis.extent, [self._spread(self.width, one)])
+        return self._if_there(at_x, self.columns_axis.extent, [self._spread(self.vector, one)])

@@ -182,7 +182,11 @@ def test_tiles_fit_the_registers(name: str) -> None:
         rows, columns = winograd.best_tile(call, target, lanes)
         vectors = max(1, columns // lanes)
         assert rows == 1 or rows * vectors + vectors + 2 <= target.vector_registers
-        assert winograd.tiles_of(rows, columns) % rows == 0
+        tiles, across = winograd.block_of((rows, columns), filters, target.l2_bytes)
+        assert tiles % rows == 0
+        assert (across - 1) * columns < filters
+        sums = winograd.POINTS * tiles * across * columns * 4
+        assert sums <= target.l2_bytes or (tiles, across) == (rows, 1)
 
 
 def test_only_what_its_kernel_can_do_fits() -> None:
