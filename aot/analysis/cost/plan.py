@@ -71,6 +71,8 @@ BLOCKED_ROWS, BLOCKED_VECTORS = 4, 2
 # bits, and those that bring a row's word and a vector of columns in order for that; registers for
 # these, beside two halves of each vector of columns
 PAIR_PRODUCTS, PAIR_ROW_COST, PAIR_COLUMNS_COST, PAIR_REGISTERS = 3.0, 3.25, 2.5, 3
+# keys of an attention's tile on a CPU: its scores stay in the nearest cache beside keys and values
+KEYS_AT_ONCE = 64
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
 
@@ -304,7 +306,11 @@ def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, la
 
 
 def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
-    """Queries in lanes, some vectors of them, times as many keys as registers allow."""
+    """Queries in lanes, some vectors of them, times as many keys as registers allow.
+
+    Without vectors a block has fewer queries where the target's scratch would not hold it, one that
+    is alone beside it, and a tile's scores.
+    """
     queries, depth = call.operand(0).dims[-2:]
     width = call.operand(2).dims[-1]
     if target.gpu is not None:
@@ -313,8 +319,15 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     vectors = 4 if lanes <= 4 and registers >= 32 else 2
     while vectors > 1 and isinstance(queries, int) and queries <= lanes * vectors // 2:
         vectors //= 2
+    row = 4 * (_number_or_0(depth) + _number_or_0(width) + KEYS_AT_ONCE)
+    while lanes == 1 and vectors > 1 and (vectors + 1) * row > target.scratch_bytes:
+        vectors //= 2
     columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
     return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
+
+
+def _number_or_0(dim: Dim) -> int:
+    return dim if isinstance(dim, int) else 0
 
 
 def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, gpu: GpuGeometry) -> Plan:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from aot.analysis.cost.plan import KEYS_AT_ONCE
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
@@ -23,8 +24,6 @@ from aot.kernels.schedules.attention_decode import FEW, DecodeAttention
 from aot.kernels.schedules.attention_elements import Elements, Values, load
 from aot.kernels.schedules.attention_gpu import OnGpu
 
-# keys of a tile on a CPU: its scores stay in the nearest cache beside the keys and values
-KEYS_AT_ONCE = 64
 # vectors of a value that a register tile is wide
 VECTORS_OF_VALUES = 2
 
@@ -92,7 +91,7 @@ class _OnCpu(Elements):
 
     def _rest(self) -> int:
         """How many queries at most are taken one by one: where a block has no more, or 0."""
-        if not self.has_whole_keys():
+        if not self.has_whole_keys() or self.plan.rows == 1:
             return 0
         if not isinstance(self.queries, int):
             return FEW

@@ -22,6 +22,8 @@ PRODUCTS_AT_ONCE = 4
 VECTORS_WRITTEN_OUT = 8
 # vectors of the mix that stay in registers over a tile
 VECTORS_AT_ONCE = 8
+# such groups of vectors whose sums are written out; more are a loop
+PARTS_WRITTEN_OUT = 4
 
 Body = Callable[[Expr], Sequence[Stmt]]
 Join = Callable[[Expr, Expr], Expr]
@@ -207,16 +209,24 @@ class DecodeAttention:
         """Adds the tile's values to the mix."""
         lanes = self._lanes(self.width)
         vectors, rest = divmod(self.width, lanes)
+        parts, left = divmod(vectors, VECTORS_AT_ONCE)
+
+        def part(first: Expr, count: int, lanes: int) -> list[Stmt]:
+            return self._mix_part(values, start, shrink, first, count, lanes)
+
+        loop = self.nest.unrolled if parts <= PARTS_WRITTEN_OUT else self.nest.serial
+        size = expr.index(VECTORS_AT_ONCE * lanes)
         stmts: list[Stmt] = []
-        for first in range(0, vectors, VECTORS_AT_ONCE):
-            count = min(VECTORS_AT_ONCE, vectors - first)
-            stmts += self._mix_part(values, start, shrink, first * lanes, count, lanes)
+        if parts:
+            stmts += loop(parts, lambda p: part(expr.mul(p, size), VECTORS_AT_ONCE, lanes), "p")
+        if left:
+            stmts += part(expr.index((vectors - left) * lanes), left, lanes)
         if rest:
-            stmts += self._mix_part(values, start, shrink, vectors * lanes, rest, 1)
+            stmts += part(expr.index(vectors * lanes), rest, 1)
         return stmts
 
     def _mix_part(
-        self, values: Values, start: Expr, shrink: Expr, first: int, count: int, lanes: int
+        self, values: Values, start: Expr, shrink: Expr, first: Expr, count: int, lanes: int
     ) -> list[Stmt]:
         """`count` vectors of `lanes` places each, from place `first` on."""
         el, nest = self.elements, self.nest
@@ -225,7 +235,7 @@ class DecodeAttention:
         def over(body: Callable[[Load, Expr], Stmt]) -> list[Stmt]:
             def one(u: Expr, lane: Expr) -> list[Stmt]:
                 place = expr.add(expr.mul(u, expr.index(lanes)), lane)
-                return [body(load(acc, u, lane), expr.add(place, expr.index(first)))]
+                return [body(load(acc, u, lane), expr.add(place, first))]
 
             return nest.unrolled(count, lambda u: [nest.spread(lanes, lambda n: one(u, n))])
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
+import pytest
+
+from aot.analysis.cost.plan import KEYS_AT_ONCE
 from aot.backends.cpu.scratch import plan_scratch
 from aot.backends.cpu.traits import Traits
+from aot.frontends.text import import_text
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Scratch, Space, Stmt
-from aot.target import selection as target
+from aot.kernels.lower.lowering import lower
+from aot.passes.base import PassContext, run_passes
+from aot.passes.fusion.fuse import FUSE
+from aot.passes.fusion.outline import OUTLINE
+from aot.passes.fusion.tie_operands import TIE_OPERANDS
+from aot.target import selection as targets
 from tests.support.kernel_terms import F32, f32, grid, load, serial, store
 
-TRAITS = Traits.of(target.load("x86-64-v3"))
+TRAITS = Traits.of(targets.load("x86-64-v3"))
 
 
 class Kernels:
@@ -71,3 +80,28 @@ def test_any_two_that_live_together_lie_apart() -> None:
     for (m, a), (n, b) in combinations(enumerate(all_scratch), 2):
         assert n - m > 2 or not overlap(kernel, a, b)
     assert plan_scratch(kernel, TRAITS).bytes < sum(4 * s.shape[0] for s in all_scratch)
+
+
+@pytest.mark.parametrize("target", ["thumbv7em", "thumbv7em-m7", "riscv64", "wasm32", "x86-64-v2"])
+@pytest.mark.parametrize("depth", [8, 64, 96, 128, 200, 256, 512, 1024])
+def test_attentions_of_any_size_have_scratch(depth: int, target: str) -> None:
+    """Within the target's bound, or of the fewest queries at a time; and registers within the bound
+    of its stack, where the mix of a deep value once was not."""
+    machine = targets.load(target)
+    for queries, keys in product((1, 3, 64, "Q"), (1, 77, "K")):
+        text = (
+            f"func @main(%q: f32[1, 2, {queries}, {depth}], %k: f32[1, 2, {keys}, {depth}], "
+            f'%v: f32[1, 2, {keys}, {depth}]) -> ("y") {{\n'
+            f"  %y = attention(%q, %k, %v) {{scale = 0.5}} : f32[1, 2, {queries}, {depth}]\n"
+            "  return(%y)\n}\n"
+        )
+        module = import_text(text)
+        run_passes(module, (FUSE, TIE_OPERANDS, OUTLINE), PassContext(target=machine))
+        (function,) = module.executables
+        kernel = lower(function, machine)
+        bytes = plan_scratch(kernel, Traits.of(machine)).bytes
+        lanes = machine.vector_bytes // 4
+        # some vectors of queries, or one query without vectors, and one that is alone
+        block = (1 if lanes == 1 else 4 * lanes) + 1
+        least = block * 4 * (2 * depth + KEYS_AT_ONCE + 16)
+        assert bytes <= max(machine.scratch_bytes, least), (queries, keys)
